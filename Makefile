@@ -57,7 +57,7 @@ test-long: $(VENV)/.test ## soak tests, many repetitions, and other examples of 
 	PILOTLIGHT_EXAMPLES=seeking $(BIN)/pytest -m "(long or hypothesis) and not cluster and not platform"
 
 platform-test: $(VENV)/.test ## microservices on real Docker and Slurm daemons, which the tests bring and end; needs root and Debian
-	$(BIN)/pytest -m platform tests/platforms
+	$(BIN)/pytest -m platform tests/platform/microservices/platforms
 
 cluster-build: $(VENV)/.test ## build Kubernetes, Knative, KEDA and the rest of the test bed, once; docs/cluster.md
 	$(BIN)/python -m tests.cluster.bed build
@@ -92,16 +92,16 @@ charts: $(VENV)/.test ## write what follows from the charts' values, lint them, 
 	$(BIN)/python -m tests.judges.helm dist helm/inference-service helm/inference-platform
 
 docs: $(VENV)/.run ## write the pages that are made from code
-	$(BIN)/python -m pilotlight_predictor.settings > docs/settings.md
+	$(BIN)/python -m pilotlight_predictor.config > docs/settings.md
 	$(BIN)/python -m pilotlight_predictor.metrics.docs > docs/metrics.md
-	$(BIN)/python -m pilotlight.lint.page > docs/lint.md
+	$(BIN)/python -m pilotlight.lint.docs > docs/lint.md
 
 screenshots: $(VENV)/.test ## take the pictures of docs/console.md from a running platform, in three minutes
-	$(BIN)/python -m tests.console.screenshots
+	$(BIN)/python -m tests.platform.console.screenshots
 
 protos: $(VENV)/.test ## compile protos/ for the predictor
 	cd protos && $(abspath $(BIN))/python -m grpc_tools.protoc -I. \
-	  --descriptor_set_out=../predictor/pilotlight_predictor/rpc/descriptors.binpb $$(find . -name '*.proto' | sed 's|^\./||' | sort)
+	  --descriptor_set_out=../predictor/pilotlight_predictor/frontends/grpc/descriptors.binpb $$(find . -name '*.proto' | sed 's|^\./||' | sort)
 
 lock: $(UV) ## bring requirements/*.txt in line with pyproject.toml and requirements/*.in
 	$(BIN)/python requirements/lock.py $(if $(UPGRADE),--upgrade)

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from pilotlight.manifests import Manifest, to_yaml
+from pilotlight.k8s.manifests import Manifest, to_yaml
 from pilotlight.observability.files import dashboard_files, rules_text
-from pilotlight.plan.model import Plan, Scaling, Workload
+from pilotlight.plan.types import Plan, Scaling, Workload
 from pilotlight.render import values_of
-from pilotlight.spec import crds
+from pilotlight.schemas import crds
 
 Json = Any
 HERE: Final = Path(__file__).parent

@@ -17,13 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.http_reply import Reply
 from tests.ports import free_port
-from tests.reply import Reply
 
-from pilotlight.deploy import Sources, plan_all
 from pilotlight.errors import NotFound
-from pilotlight.running import current_of
-from pilotlight.targets.local import launching
+from pilotlight.release.current_state import current_of
+from pilotlight.release.pipeline import Sources, plan_all
+from pilotlight.targets.local import control_process
 from pilotlight.targets.local.client import LocalTarget
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.target import Key, Release, ServiceStatus
@@ -56,18 +56,25 @@ class Platform:
     def start(self) -> None:
         self.home.create()
         with (self.home.logs / "daemon.log").open("ab") as log:
-            command = [sys.executable, "-m", "pilotlight.daemon", "--home", str(self.home.root), *self.flags]
+            command = [
+                sys.executable,
+                "-m",
+                "pilotlight.control_plane.daemon",
+                "--home",
+                str(self.home.root),
+                *self.flags,
+            ]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=self.env)
         self.wait(lambda: self.answers(), "the control process to answer")
         self.gateway_port = self.address.gateway_port
 
     def answers(self) -> bool:
-        found = launching.living(self.home)
-        return found is not None and launching.answers(found, PATIENCE_S)
+        found = control_process.living(self.home)
+        return found is not None and control_process.answers(found, PATIENCE_S)
 
     @property
-    def address(self) -> launching.Address:
-        found = launching.living(self.home)
+    def address(self) -> control_process.Address:
+        found = control_process.living(self.home)
         if found is None:
             raise NotFound(f"no control process lives:\n{self.log()}")
         return found
@@ -83,7 +90,7 @@ class Platform:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        address = launching.living(self.home)
+        address = control_process.living(self.home)
         if address is not None:
             connection = HTTPConnection("127.0.0.1", address.port, timeout=PATIENCE_S)
             headers = {"Authorization": f"Bearer {address.token}"}
@@ -91,7 +98,7 @@ class Platform:
                 connection.request("POST", "/api/v1/shutdown", json.dumps({"drain_s": 5.0}), headers)
                 connection.getresponse().read()
             connection.close()
-            launching.wait_exit(address, PATIENCE_S)
+            control_process.wait_exit(address, PATIENCE_S)
         if self.process is not None:
             self.process.wait(PATIENCE_S)
         until = time.monotonic() + LAST_S

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.embedded import Platform, inference_service
-from tests.reply import Reply
+from tests.http_reply import Reply
 
 # Every request leaves a mark in FOLDER when the model gets to it; zeros, as a warm-up sends them, do not.
 SLOW = """

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.cluster.ours import our_cluster
+from tests.cluster.own_objects import our_cluster
 from tests.cluster.real_cluster import Cluster, eventually
 
 from bench.cluster.subjects import REQUESTS
@@ -120,8 +120,8 @@ def _deployments(cluster: Cluster, namespace: str) -> Callable[[], Counted]:
 @contextmanager
 def on_this_machine(mode: str) -> Iterator[Scaler]:
     from pilotlight.targets.local.client import LocalTarget
+    from pilotlight.targets.local.control_process import ensure
     from pilotlight.targets.local.home import Home
-    from pilotlight.targets.local.launching import ensure
 
     work = WORK / "work"
     work.mkdir(parents=True, exist_ok=True)

@@ -148,7 +148,7 @@ def commands() -> Iterator[tuple[int, list[str]]]:
 
 
 def _is_control(words: Sequence[str]) -> bool:
-    return "pilotlight.daemon" in words or "pilotlight.gateway" in words
+    return "pilotlight.control_plane.daemon" in words or "pilotlight.gateway" in words
 
 
 def _stderr_of(pid: int) -> str:

@@ -101,7 +101,15 @@ def middle(found: list[float]) -> float:
 @contextmanager
 def pilot_light(path: Path) -> Iterator[Path]:
     path.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pilotlight_predictor.pilot_light", "--socket", str(path), "--family", "torch"]
+    command = [
+        sys.executable,
+        "-m",
+        "pilotlight_predictor.bootstrap.forkserver",
+        "--socket",
+        str(path),
+        "--family",
+        "torch",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while not path.exists():

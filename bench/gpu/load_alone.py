@@ -22,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "platform"))
 import load_models
 import numpy as np
 
-from pilotlight_predictor.backends import torch as backend
 from pilotlight_predictor.backends.base import Device, LoadSpec
-from pilotlight_predictor.inference import InferRequest
-from pilotlight_predictor.repository.read_config import config_from_pbtxt
-from pilotlight_predictor.tensors import tensor
+from pilotlight_predictor.backends.torch import backend as torch_backend
+from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.core.tensors import tensor
+from pilotlight_predictor.repository.config_reader import config_from_pbtxt
 
 COUNTER = """
 import torch
@@ -139,7 +139,7 @@ class Alone:
     def load_from(self, folder: Path, graphs: bool) -> Any:
         text = "\n".join(load_models.settings(load_models.Way("m", 1, graphs)))
         config = config_from_pbtxt(f'name: "m"\n{text}', "config.pbtxt")
-        return backend.load(LoadSpec(config, 1, folder / "model.safetensors", folder, Device(self.device)))
+        return torch_backend.load(LoadSpec(config, 1, folder / "model.safetensors", folder, Device(self.device)))
 
     def asked(self, model: str, rows: int) -> list[InferRequest]:
         each = [tensor(load_models.rows_of(model, rows, self.small, seed=n)) for n in range(32 // rows)]

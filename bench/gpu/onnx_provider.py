@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from pilotlight_predictor.backends import onnxruntime as backend
+from pilotlight_predictor.backends import onnxruntime as backends_onnxruntime
 from pilotlight_predictor.backends.base import Device, LoadSpec
-from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.core.tensors import Tensor
 from pilotlight_predictor.repository.model_config import ModelConfig
-from pilotlight_predictor.tensors import Tensor
 
 
 class Heard(logging.Handler):
@@ -58,7 +58,7 @@ def main(path: Path) -> dict[str, Any]:
 
 def _load(path: Path, device: Device) -> dict[str, Any]:
     started = perf_counter()
-    instance = backend.load(LoadSpec(ModelConfig("model"), 1, path, path.parent, device))
+    instance = backends_onnxruntime.load(LoadSpec(ModelConfig("model"), 1, path, path.parent, device))
     name, _, shape, _ = instance.inputs[0]
     fixed = tuple(1 if dim < 0 else dim for dim in shape[1:])
     return {"instance": instance, "seconds": perf_counter() - started, "input": name, "shape": fixed}

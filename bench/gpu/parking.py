@@ -25,14 +25,13 @@ from msgspec.structs import replace as changed
 from serve import _port, _status
 from torch_backend import STACK, WIDTH, _stack, _write, spec, timed
 
-from pilotlight_predictor.backends import torch as backend
 from pilotlight_predictor.backends.base import Device
-from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.tensors import tensor
-from pilotlight_predictor.weights.cuda_driver import Context
-from pilotlight_predictor.weights.moving import Block, WeightTransfer
-from pilotlight_predictor.weights.parked_weights import ParkedWeights, Streams
-from pilotlight_predictor.weights.pinned import PinnedMemory
+from pilotlight_predictor.backends.torch import backend
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.core.tensors import tensor
+from pilotlight_predictor.gpu.cuda_driver import Context
+from pilotlight_predictor.gpu.parked_weights import ParkedWeights, Streams
+from pilotlight_predictor.gpu.transfer import Block, PinnedMemory, WeightTransfer
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -26,11 +26,11 @@ TURNS = 25
 def main(folder: Path, device: str) -> None:
     import torch
 
-    from pilotlight_predictor.backends import text
     from pilotlight_predictor.backends.base import Device, LoadSpec
+    from pilotlight_predictor.backends.text import backend
     from pilotlight_predictor.repository.model_config import ModelConfig
 
-    instance = text.load(LoadSpec(ModelConfig("text", cuda_graphs=()), 1, folder, folder.parent, Device(device)))
+    instance = backend.load(LoadSpec(ModelConfig("text", cuda_graphs=()), 1, folder, folder.parent, Device(device)))
     told: dict[str, Any] = {"torch": torch.__version__}
     with torch.inference_mode():
         once = bare_prefill(instance)
@@ -96,9 +96,9 @@ def bare_steps(instance: Any) -> float:
 
 
 def phases(instance: Any) -> dict[str, float]:
-    from pilotlight_predictor.backends.text_cache import BatchKVCache
-    from pilotlight_predictor.backends.text_sampling import Sampler, sample_all
-    from pilotlight_predictor.generation import read_sampling
+    from pilotlight_predictor.backends.text.kv_cache import BatchKVCache
+    from pilotlight_predictor.backends.text.sampler import Sampler, sample_all
+    from pilotlight_predictor.core.generation_params import read_sampling
 
     model, taken = instance._model, dict[str, list[float]]()
     draw = Sampler(read_sampling({"temperature": 0}, 16, ""), 0)
@@ -142,8 +142,8 @@ class Asked:
     def __init__(self, seed: int) -> None:
         import numpy as np
 
-        from pilotlight_predictor.inference import InferRequest
-        from pilotlight_predictor.tensors import Tensor
+        from pilotlight_predictor.core.requests import InferRequest
+        from pilotlight_predictor.core.tensors import Tensor
 
         text = Tensor("BYTES", np.array([prompt(seed).encode()], dtype=object))
         how = {"stream": True, "max_tokens": 4, "temperature": 0, "ignore_eos": True}

@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "predictor"))
 
 import numpy as np
 
-from pilotlight_predictor.backends import torch as backend
 from pilotlight_predictor.backends.base import Device, LoadSpec
-from pilotlight_predictor.errors import LoadFailed, PredictorError
+from pilotlight_predictor.backends.torch import backend
+from pilotlight_predictor.core.errors import LoadFailed, PredictorError
+from pilotlight_predictor.core.tensors import Tensor, tensor
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
-from pilotlight_predictor.tensors import Tensor, tensor
 
 WIDTH = 4096
 SMALL = 256

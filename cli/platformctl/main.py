@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
@@ -16,38 +16,46 @@ from platformctl import output
 if TYPE_CHECKING:
     from pilotlight.spec.problems import Problem
 
+
+class Verb(NamedTuple):
+    """A command of platformctl: its module below `platformctl.commands`, and its line of help."""
+
+    module: str
+    help: str
+
+
 VERBS = {
-    "demo": "Deploy an example, try a canary, let it fall to zero and wake it.",
-    "init": "Write a commented service.yaml for a model.",
-    "validate": "Say everything that is wrong with documents, and where.",
-    "render": "Print the manifests that documents amount to.",
-    "diff": "Compare what would be rendered with what runs, or with files.",
-    "values": "Print a service as values of the Helm chart.",
-    "explain": "Say what was decided about a service, and why.",
-    "up": "Start the embedded platform.",
-    "down": "Stop the embedded platform and everything it runs.",
-    "deploy": "Make services run as documents say.",
-    "status": "Show revisions, replicas, latency and scaling.",
-    "list": "List services, a line each.",
-    "scale": "Set by hand how many replicas may run.",
-    "traffic": "Set by hand which revision gets which share of the requests.",
-    "canary": "Try a new revision on a share of the requests.",
-    "rollback": "Deploy an earlier release again.",
-    "infer": "Ask a service once.",
-    "profile": "Show where the time of a running service goes.",
-    "logs": "Show what replicas wrote.",
-    "events": "Show what happened to services.",
-    "console": "Open the web console.",
-    "delete": "Delete services.",
-    "doctor": "Check whether this machine can run services.",
-    "dashboard": "Print or write dashboards for Grafana, and rules for Prometheus.",
-    "lint": "Say what is dangerous in ScaledObjects, Knative Services and workloads.",
-    "microservice": "Start one model behind one address, ask it, watch it and stop it.",
-    "api": "Serve the control API, or make keys for it.",
-    "serve": "Serve models; all flags are the predictor's.",
-    "fetch": "Download a model: URI DIR.",
-    "compile": "Compile a torch model, so that it starts without torch.",
-    "version": "Versions of this program and of what it runs on.",
+    "demo": Verb("platform.demo", "Deploy an example, try a canary, let it fall to zero and wake it."),
+    "init": Verb("document.init", "Write a commented service.yaml for a model."),
+    "validate": Verb("document.validate", "Say everything that is wrong with documents, and where."),
+    "render": Verb("document.render", "Print the manifests that documents amount to."),
+    "diff": Verb("document.diff", "Compare what would be rendered with what runs, or with files."),
+    "values": Verb("document.values", "Print a service as values of the Helm chart."),
+    "explain": Verb("document.explain", "Say what was decided about a service, and why."),
+    "up": Verb("platform.up", "Start the embedded platform."),
+    "down": Verb("platform.down", "Stop the embedded platform and everything it runs."),
+    "deploy": Verb("service.deploy", "Make services run as documents say."),
+    "status": Verb("service.status", "Show revisions, replicas, latency and scaling."),
+    "list": Verb("service.list", "List services, a line each."),
+    "scale": Verb("service.scale", "Set by hand how many replicas may run."),
+    "traffic": Verb("service.traffic", "Set by hand which revision gets which share of the requests."),
+    "canary": Verb("service.canary", "Try a new revision on a share of the requests."),
+    "rollback": Verb("service.rollback", "Deploy an earlier release again."),
+    "infer": Verb("service.infer", "Ask a service once."),
+    "profile": Verb("service.profile", "Show where the time of a running service goes."),
+    "logs": Verb("service.logs", "Show what replicas wrote."),
+    "events": Verb("service.events", "Show what happened to services."),
+    "console": Verb("platform.console", "Open the web console."),
+    "delete": Verb("service.delete", "Delete services."),
+    "doctor": Verb("platform.doctor", "Check whether this machine can run services."),
+    "dashboard": Verb("platform.dashboard", "Print or write dashboards for Grafana, and rules for Prometheus."),
+    "lint": Verb("document.lint", "Say what is dangerous in ScaledObjects, Knative Services and workloads."),
+    "microservice": Verb("microservice.jobs", "Start one model behind one address, ask it, watch it and stop it."),
+    "api": Verb("platform.api", "Serve the control API, or make keys for it."),
+    "serve": Verb("model.serve", "Serve models; all flags are the predictor's."),
+    "fetch": Verb("model.fetch", "Download a model: URI DIR."),
+    "compile": Verb("model.compile", "Compile a torch model, so that it starts without torch."),
+    "version": Verb("platform.version", "Versions of this program and of what it runs on."),
 }
 
 
@@ -60,12 +68,12 @@ class Verbs(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = getattr(import_module(f"platformctl.commands.{name}"), name)
+        command: click.Command = getattr(import_module(f"platformctl.commands.{VERBS[name].module}"), name)
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
 
     def resolve_command(
         self, context: click.Context, args: list[str]
@@ -85,7 +93,7 @@ class Verbs(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @output.formats(*output.FORMATS)
-@click.option("--version", is_flag=True, help=VERBS["version"])
+@click.option("--version", is_flag=True, help=VERBS["version"].help)
 @click.pass_context
 def platformctl(context: click.Context, version: bool) -> None:
     """Serves models that cost nothing while nobody asks for them."""

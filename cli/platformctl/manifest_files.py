@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pilotlight.errors import NotFound
 
 if TYPE_CHECKING:
-    from pilotlight.manifests import Manifest
-    from pilotlight.spec.nodes import Node
+    from pilotlight.k8s.manifests import Manifest
     from pilotlight.spec.problems import Problems
+    from pilotlight.spec.yaml_nodes import Node
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 # File names of `file_name`: rank, namespace, kind, name.
@@ -29,8 +29,8 @@ def check_exist(files: Sequence[str]) -> None:
 
 def nodes(files: Sequence[str]) -> "list[Node]":
     """Return every object in the files, with Lists expanded. Raises InvalidDocument with all read errors."""
-    from pilotlight.spec.nodes import parse
     from pilotlight.spec.problems import InvalidDocument, Problems
+    from pilotlight.spec.yaml_nodes import parse
 
     check_exist(files)
     problems = Problems()
@@ -48,7 +48,7 @@ def nodes(files: Sequence[str]) -> "list[Node]":
 
 def manifests(files: Sequence[str]) -> "list[Manifest]":
     """Return the objects as manifests. Raises InvalidDocument if one lacks apiVersion, kind or name."""
-    from pilotlight.manifests import Manifest
+    from pilotlight.k8s.manifests import Manifest
     from pilotlight.spec.problems import InvalidDocument, Problems
 
     problems = Problems()
@@ -94,7 +94,7 @@ def write(folder: Path, manifests: "Sequence[Manifest]", as_json: bool) -> tuple
     """Write one file per object. Returns the names written, and those of stale files that were removed."""
     import json
 
-    from pilotlight.manifests import to_yaml
+    from pilotlight.k8s.manifests import to_yaml
 
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
@@ -115,7 +115,7 @@ def write(folder: Path, manifests: "Sequence[Manifest]", as_json: bool) -> tuple
 
 def file_name(manifest: "Manifest", as_json: bool = False) -> str:
     """`12-default-deployment-iris-engine.yaml`: unique to the object, sorted in apply order."""
-    from pilotlight.manifests import apply_rank
+    from pilotlight.k8s.manifests import apply_rank
 
     words = (f"{apply_rank(manifest):02d}", manifest.namespace, manifest.kind.lower(), manifest.name)
     return f"{'-'.join(filter(None, words))}.{'json' if as_json else 'yaml'}"
@@ -125,8 +125,8 @@ def _is_rendered(path: Path) -> bool:
     """Whether `--split` wrote the file, by name and label: other files are never removed."""
     if not SPLIT.fullmatch(path.name) or not path.is_file():
         return False
-    from pilotlight.spec.nodes import parse
     from pilotlight.spec.problems import Problems
+    from pilotlight.spec.yaml_nodes import parse
 
     documents = parse(path.read_text(encoding="utf-8", errors="replace"), path.name, Problems())
     return len(documents) == 1 and labels(documents[0].plain()).get(OURS[0]) == OURS[1]

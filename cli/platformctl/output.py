@@ -1,9 +1,15 @@
-"""The only module that prints: data on stdout, notes on stderr, colour on terminals only."""
+"""Everything that is printed.
 
+The only module that prints: data on stdout, notes on stderr, colour on terminals only.
+
+Readable lines from the predictor's JSON log.
+"""
+
+import json
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -31,7 +37,7 @@ def data(value: Any, lines: Iterable[str]) -> None:
 
         click.echo(json.dumps(value, indent=2, ensure_ascii=False))
     elif chosen() == "yaml":
-        from pilotlight.manifests import Manifest, to_yaml
+        from pilotlight.k8s.manifests import Manifest, to_yaml
 
         click.echo(to_yaml([Manifest(value)]).removeprefix("---\n"), nl=False)
     else:
@@ -169,3 +175,27 @@ def formats(*names: str) -> Callable[[F], F]:
 
 
 output_option = formats("table", "json")
+
+
+SHOWN: Final = frozenset({"ts", "level", "event", "message", "logger", "traceback"})
+
+
+def readable(line: str) -> str:
+    """`12:00:00.123 INFO model.loaded iris (version=1)`; a line that is not JSON stays as it is."""
+    if not line.startswith("{"):
+        return line
+    try:
+        record: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return line
+    if "ts" not in record or "event" not in record:
+        return line
+    clock = str(record["ts"]).partition("T")[2].rstrip("Z")
+    fields = ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for name, value in record.items()
+        if name not in SHOWN
+    )
+    words = [clock, str(record.get("level", "")), str(record["event"]), str(record.get("message", ""))]
+    text = " ".join(filter(None, words)) + (f" ({fields})" if fields else "")
+    return text + (f"\n{str(record['traceback']).rstrip()}" if record.get("traceback") else "")

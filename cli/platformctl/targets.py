@@ -1,18 +1,32 @@
-"""Targets by name, and the options that every verb about a service has.
+"""--target and connections to it.
+
+Targets by name, and the options that every verb about a service has.
 
 `@targets.options` passes one argument to a command, `service_options: ServiceOptions`. Packages add targets by the
 entry point group `pilotlight.targets`: a function of the environment that returns a `pilotlight.targets.target.Target`.
+
+HTTP requests to a service through the gateway. Standard library only.
+
+Settings and start of the standalone control API for `platformctl api`.
+
+Command line of the predictor, run by the same Python interpreter.
 """
 
+import asyncio
+import logging
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from pilotlight import contract
 from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.wire.http_client import FAILURES, HttpClient, HttpReply
 from platformctl import output
 
 if TYPE_CHECKING:
@@ -91,8 +105,8 @@ def connect(name: str, *, start: bool = True) -> "Target":
 
 def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
     from pilotlight.targets.local.client import LocalTarget
+    from pilotlight.targets.local.control_process import ensure, living
     from pilotlight.targets.local.home import home
-    from pilotlight.targets.local.launching import ensure, living
 
     folder = home()
     if living(folder) is None:
@@ -171,3 +185,70 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Of services named without one. [env: PILOTLIGHT_NAMESPACE]",
     )(called)  # fmt: skip
     return target_option(called)
+
+
+class Gateway:
+    """Client of one service. `url` is what `status` shows; `headers` are sent with every request."""
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
+        self._url, self._headers = url, headers
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 300.0,
+    ) -> HttpReply:
+        client = HttpClient(self._url, timeout, self._headers)
+        try:
+            with client:
+                return client.request(method, path, body, headers)
+        except TimeoutError:
+            raise PlatformError(f"no answer within {timeout:g} s", "give it longer: --timeout") from None
+        except FAILURES as error:
+            message = f"the gateway at {client.address} does not answer: {error!r}"
+            raise PlatformError(message, "platformctl doctor says more") from error
+
+
+def serve(
+    host: str, port: int, target: str, tls_cert: str | None, tls_key: str | None, token_file: str | None
+) -> None:  # fmt: skip
+    """Serve until a signal ends it."""
+    from pilotlight.control_plane.standalone import LOOPBACK, Settings
+    from pilotlight.control_plane.standalone import serve as served
+    from pilotlight.targets.local.home import home
+
+    folder = home().create()
+    settings = Settings(
+        folder, _token(token_file), target, host, port, tls_cert or "", tls_key or "", os.environ,
+        lambda address: output.data({"url": address}, [address]),
+    )  # fmt: skip
+    if host not in LOOPBACK and not tls_cert:
+        output.note("without --tls-cert tokens travel in the clear: let something before it end TLS")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    asyncio.run(served(connect(target), settings))
+
+
+def _token(file: str | None) -> str:
+    """Return the operator token of the file, else of the home folder, where one is created if missing."""
+    from pilotlight.targets.local.control_process import token
+    from pilotlight.targets.local.home import home
+
+    if file is None:
+        return token(home())
+    read = Path(file).read_text().strip()
+    if len(read) < 16:
+        raise UsageError(f"--token-file {file} holds {len(read)} characters, must be at least 16")
+    return read
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "pilotlight_predictor", *words]
+
+
+def become(verb: str, *words: str) -> NoReturn:
+    """Replace this process with the predictor, so that signals and the exit code are its own; its help names `verb`."""
+    environ = {**os.environ, contract.ENV_PROGRAM: f"platformctl {verb}"}
+    os.execve(sys.executable, command(*words), environ)  # noqa: S606 - itself, no shell

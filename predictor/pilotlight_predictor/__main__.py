@@ -13,18 +13,18 @@ def main(argv: list[str]) -> int:
 
         return fetch(argv[1:])
     if argv[:1] == ["compile"]:
-        from pilotlight_predictor.aot.command import main as compile_model
+        from pilotlight_predictor.backends.torch.aot.command import main as compile_model
 
         return compile_model(argv[1:])
     entered = perf_counter()
     gc.disable()  # until models are loaded: objects of the start stay, and visiting them takes a tenth of the imports
-    from pilotlight_predictor.app import main as serve
+    from pilotlight_predictor.bootstrap.startup import main as serve
 
     return serve(argv, entered)
 
 
 if __name__ == "__main__":
-    from pilotlight.early_end import handle_sigterm
+    from pilotlight.wire.sigterm import handle_sigterm
 
     handle_sigterm()
     code = main(sys.argv[1:])

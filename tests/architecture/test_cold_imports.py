@@ -9,7 +9,7 @@ HEAVY = (
     "aiohttp", "click", "httpx", "huggingface_hub", "jinja2", "kserve", "msgspec", "numpy", "obstore", "onnxruntime",
     "opentelemetry", "orjson", "tensorflow", "torch", "yaml",
 )  # fmt: skip
-START = ("pilotlight_predictor.__main__", "pilotlight_predictor.settings", "pilotlight_predictor.app")
+START = ("pilotlight_predictor.__main__", "pilotlight_predictor.config", "pilotlight_predictor.bootstrap.startup")
 
 
 def loaded_by(*names: str) -> set[str]:
@@ -25,19 +25,22 @@ def test_listening_needs_nothing_heavy() -> None:
 
 def test_the_table_of_backends_costs_no_runtime() -> None:
     runtimes = {"kserve", "onnxruntime", "tensorflow", "tensorrt", "torch"}
-    assert not loaded_by("pilotlight_predictor.assembly", "pilotlight_predictor.backends") & runtimes
+    assert (
+        not loaded_by("pilotlight_predictor.bootstrap.application", "pilotlight_predictor.core.backend_table")
+        & runtimes
+    )
 
 
 def test_codecs_of_a_dialect_of_former_times_come_with_its_first_call() -> None:
-    code = "import sys; from pilotlight_predictor.routes import serving_protocols; serving_protocols(); print(*sys.modules)"
+    code = "import sys; from pilotlight_predictor.protocols import serving_protocols; serving_protocols(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pilotlight_predictor.routes.trtis" in done.stdout.split()
+    assert "pilotlight_predictor.protocols.trtis.routes" in done.stdout.split()
     assert not {name for name in done.stdout.split() if "protocol.trtis" in name or "pbtxt" in name}
 
 
 def test_the_way_of_a_start_has_no_class_whose_code_is_written_while_it_is_imported() -> None:
     code = (
-        "import sys, pilotlight_predictor.assembly; from pilotlight_predictor.routes import startup_protocols;"
+        "import sys, pilotlight_predictor.bootstrap.application; from pilotlight_predictor.protocols import startup_protocols;"
         "startup_protocols();"
         "classes = {x for m in [*sys.modules.values()] if m.__name__.startswith('pilotlight') for x in vars(m).values()"
         " if hasattr(x, '__dataclass_params__') and isinstance(x, type)};"
@@ -48,7 +51,7 @@ def test_the_way_of_a_start_has_no_class_whose_code_is_written_while_it_is_impor
 
 
 def test_serving_plain_requests_needs_no_aiohttp() -> None:
-    assert "aiohttp" not in loaded_by("pilotlight_predictor.assembly")
+    assert "aiohttp" not in loaded_by("pilotlight_predictor.bootstrap.application")
 
 
 @pytest.mark.parametrize("name", ["pilotlight.contract", "pilotlight.wire.http1", "pilotlight.wire.prometheus_text"])
@@ -57,6 +60,6 @@ def test_what_both_sides_share_loads_nothing_else_of_ours(name: str) -> None:
 
 
 def test_parking_comes_only_to_servers_that_park() -> None:
-    code = "import sys, pilotlight_predictor.assembly; print(*sys.modules)"
+    code = "import sys, pilotlight_predictor.bootstrap.application; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {name for name in done.stdout.split() if name.startswith("pilotlight_predictor.parking.")}
+    assert not {name for name in done.stdout.split() if name.startswith("pilotlight_predictor.models.parking.")}

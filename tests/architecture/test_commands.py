@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT
+from tests.architecture.source_tree import ROOT
 
 from platformctl.main import VERBS
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from time import perf_counter
 
 import pytest
-from source_tree import ROOT
+from tests.architecture.source_tree import ROOT
 
-from pilotlight_predictor import routes
-from pilotlight_predictor.assembly import Application
-from pilotlight_predictor.calls import HttpRequest, HttpResponse
-from pilotlight_predictor.dispatch import Dispatcher
-from pilotlight_predictor.front import HttpFront
-from pilotlight_predictor.lifecycle import Lifecycle
-from pilotlight_predictor.settings import parse
+from pilotlight_predictor import protocols
+from pilotlight_predictor.bootstrap.application import Application
+from pilotlight_predictor.config import parse
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
+from pilotlight_predictor.frontends.http.router import Dispatcher
+from pilotlight_predictor.frontends.http.server import HttpFront
+from pilotlight_predictor.server.lifecycle import Lifecycle
 
 GUIDE = (ROOT / "docs/dialects.md").read_text()
 SOURCE, ENTRY = (re.findall(rf"```{kind}\n(.*?)```", GUIDE, re.DOTALL)[0] for kind in ("python", "toml"))
@@ -101,5 +101,5 @@ def test_a_model_that_fails_is_told_in_its_own_error_body_without_the_reason(tmp
 
 
 def test_every_dialect_of_the_table_has_its_own_routes() -> None:
-    patterns = [(route.method, route.pattern) for dialect in routes.serving_protocols() for route in dialect.routes]
+    patterns = [(route.method, route.pattern) for dialect in protocols.serving_protocols() for route in dialect.routes]
     assert len(patterns) == len(set(patterns))

@@ -5,7 +5,7 @@ import tomllib
 from typing import Any
 
 import pytest
-from source_tree import PACKAGES, ROOT
+from tests.architecture.source_tree import PACKAGES, ROOT
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from source_tree import Import, Module, modules, within
+from tests.architecture.source_tree import Import, Module, modules, within
 
 PREDICTOR = "pilotlight_predictor"
 
@@ -15,7 +15,7 @@ STAGES = (
     ("pilotlight.spec",),
     ("pilotlight.plan",),
     ("pilotlight.render",),
-    ("pilotlight.deploy",),
+    ("pilotlight.release.pipeline",),
     ("pilotlight.api", "platformctl"),
 )
 
@@ -78,7 +78,7 @@ def test_what_must_not_be_imported_is_not(importer: str, targets: tuple[str, ...
 
 
 def test_the_predictor_takes_only_contract_wire_and_early_end_of_the_control_plane() -> None:
-    allowed = ("pilotlight.contract", "pilotlight.wire", "pilotlight.early_end")
+    allowed = ("pilotlight.contract", "pilotlight.wire", "pilotlight.wire.sigterm")
     assert not [
         module.place(found.line)
         for module in modules()

@@ -4,7 +4,7 @@ import re
 import subprocess
 
 import pytest
-from source_tree import ROOT
+from tests.architecture.source_tree import ROOT
 
 # A letter stands in brackets, so that this file does not find itself.
 FORBIDDEN = {

@@ -4,10 +4,18 @@ import socket
 from typing import Any
 
 import pytest
-from tests.kubernetes_target.paper_cluster import GATEWAY, KEDA, KNATIVE, PLAIN, PROMETHEUS, PaperCluster, named
+from tests.platform.targets.kubernetes.fake_cluster import (
+    GATEWAY,
+    KEDA,
+    KNATIVE,
+    PLAIN,
+    PROMETHEUS,
+    PaperCluster,
+    named,
+)
 
-from platformctl.checks import Finding
-from platformctl.cluster_checks import findings
+from platformctl.doctor.cluster_checks import findings
+from platformctl.doctor.local_checks import Finding
 
 FEATURES = named(
     "v1", "ConfigMap", "knative-serving", "config-features",
@@ -127,7 +135,7 @@ def test_a_cluster_that_does_not_answer_ends_the_checks_at_once() -> None:
 
 def test_without_a_kubeconfig_doctor_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     from pilotlight.errors import NotFound
-    from pilotlight.targets.kubernetes.connection import connect
+    from pilotlight.targets.kubernetes.client import connect
 
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)

@@ -13,7 +13,7 @@ from tests.ports import free_port
 
 from pilotlight.targets.local.home import Home
 from platformctl import main
-from platformctl.commands import demo
+from platformctl.commands.platform import demo
 
 
 def test_the_demo_goes_from_deploy_over_a_canary_to_zero_and_back_and_leaves_nothing(tmp_path: Path) -> None:

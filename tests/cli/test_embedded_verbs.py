@@ -61,11 +61,11 @@ def shares(call: Call) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def names(platform: Platform, folder: Path) -> tuple[str, str]:
     """The revisions of both documents, as a plan names them."""
-    from pilotlight.releasing import ReleaseRequest, prepare
+    from pilotlight.release.apply import ReleaseRequest, prepare
 
     def revision(file: str) -> str:
-        from pilotlight.deploy import Sources, read
-        from pilotlight.plan.model import Capabilities
+        from pilotlight.plan.types import Capabilities
+        from pilotlight.release.pipeline import Sources, read
 
         (one,), _ = prepare(ReleaseRequest(read(Sources([str(folder / file)])), Capabilities()), None)
         return one.plan.workloads[0].revision

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight import releasing
-from pilotlight.deploy import Sources, read
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.plan.model import Capabilities
+from pilotlight.plan.types import Capabilities
+from pilotlight.release import apply
+from pilotlight.release.pipeline import Sources, read
 from pilotlight.render import values_of
 from pilotlight.targets.local.client import LocalTarget
-from platformctl import helm
+from platformctl.services import helm
 
 SERVICE = """
 apiVersion: serving.kserve.io/v1beta1
@@ -27,10 +27,10 @@ data: {a: b}
 """
 
 
-def prepared(folder: Path) -> tuple[releasing.ReleaseRequest, releasing.PreparedRelease]:
+def prepared(folder: Path) -> tuple[apply.ReleaseRequest, apply.PreparedRelease]:
     (folder / "service.yaml").write_text(SERVICE)
-    wanted = releasing.ReleaseRequest(read(Sources([str(folder)])), Capabilities())
-    (one,), _ = releasing.prepare(wanted, None)
+    wanted = apply.ReleaseRequest(read(Sources([str(folder)])), Capabilities())
+    (one,), _ = apply.prepare(wanted, None)
     return wanted, one
 
 

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.cli.conftest import ROOT, Call
 
-from platformctl.scaffold import Answers, Model, document, format_of, name_for, recommend
+from platformctl.services.scaffold import Answers, Model, document, format_of, name_for, recommend
 
 MODEL = "examples/iris/model.onnx"
 CASES = {

@@ -91,7 +91,7 @@ def test_the_problems_on_a_page_are_what_comes(
 
 
 def test_the_capabilities_on_the_page_are_all_there_are(call: Call, tmp_path: Path) -> None:
-    from platformctl.capabilities import record
+    from platformctl.options import record
 
     block = re.search(r"```yaml\n(knative: .*?)```", (ROOT / "docs/cli.md").read_text(), re.DOTALL)
     assert block is not None

@@ -8,8 +8,10 @@ from tests.cli.conftest import Call
 
 from pilotlight.errors import UsageError
 from pilotlight.targets.target import ServiceStatus
-from platformctl import checks, targets, views
-from platformctl.commands import traffic
+from platformctl import targets
+from platformctl.commands.service import traffic
+from platformctl.doctor import local_checks
+from platformctl.services import views
 
 LOOKING_AT_ONE = [("status", "iris"), ("logs", "iris"), ("events", "iris"), ("canary", "status", "iris")]
 LOOKING_AT_ALL = [("status",), ("list",), ("events",)]
@@ -220,4 +222,4 @@ def test_doctor_finds_this_machine_able_and_names_who_holds_a_port(
 def test_every_failing_check_has_a_fix(nowhere: Path) -> None:
     from pilotlight.targets.local.home import home
 
-    assert all(each.fix for each in checks.findings(home()) if each.level != "ok")
+    assert all(each.fix for each in local_checks.findings(home()) if each.level != "ok")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.cluster.real_cluster import Cluster, find_cluster
-from tests.reply import Reply
+from tests.http_reply import Reply
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Ask = Callable[..., Reply]

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from tests.cluster.bed.places import DOMAIN, GATEWAY_IP, INGRESS_IP, places
 from tests.cluster.bed.processes import alive
-from tests.reply import Reply
+from tests.http_reply import Reply
 
 Json = Any
 RESTRICTED: Final = {"pod-security.kubernetes.io/enforce": "restricted"}

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.asking import Asker, failures, steady
 from tests.cluster.real_cluster import Cluster, eventually
-from tests.cluster.stories import Story, document
+from tests.cluster.requests import Asker, failures, steady
+from tests.cluster.scenarios import Story, document
 
 MODES = {"Serverless": "hpa", "Standard": "keda"}
 # Bounds that a busy machine does not cross, and that requests which wait for a batch do.

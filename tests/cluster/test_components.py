@@ -2,9 +2,9 @@
 
 import json
 
-from tests.cluster.asking import once
 from tests.cluster.real_cluster import Cluster, eventually
-from tests.cluster.stories import MODEL, Story
+from tests.cluster.requests import once
+from tests.cluster.scenarios import MODEL, Story
 
 SMALL = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
 MODEL_DOCUMENT = f"""

@@ -13,9 +13,9 @@ import pytest
 from tests.cluster.conftest import Run
 from tests.cluster.iris import document
 from tests.cluster.real_cluster import Cluster
-from tests.console.test_gate import Visitor
+from tests.platform.console.test_gate import Visitor
 
-from pilotlight.console.gate import HEADER_PROOF
+from pilotlight.console.sessions import HEADER_PROOF
 
 TOKEN = "a-token-of-this-test"
 FLOWER = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [5.1, 3.5, 1.4, 0.2]}]}

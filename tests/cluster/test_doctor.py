@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 from tests.cluster.iris import document, manifests
-from tests.cluster.ours import as_account, our_cluster
+from tests.cluster.own_objects import as_account, our_cluster
 from tests.cluster.real_cluster import Cluster
 
-from pilotlight.plan.model import Capabilities
-from pilotlight.targets.kubernetes.offers import discover
+from pilotlight.plan.types import Capabilities
+from pilotlight.targets.kubernetes.capabilities import discover
 from pilotlight.targets.kubernetes.preflight import drop_unknown_optional, missing
-from platformctl.cluster_checks import findings
+from platformctl.doctor.cluster_checks import findings
 
 Run = Callable[..., CompletedProcess[str]]
 

@@ -11,7 +11,7 @@ import yaml
 from tests.cluster.bed.boot import restart
 from tests.cluster.bed.places import places
 from tests.cluster.real_cluster import Cluster, eventually
-from tests.cluster.stories import Story, document
+from tests.cluster.scenarios import Story, document
 
 MODES = ("Serverless", "Standard")
 ROOT = Path(__file__).parents[2]

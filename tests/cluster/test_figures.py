@@ -2,11 +2,11 @@
 
 from contextlib import suppress
 
-from tests.cluster.asking import steady
-from tests.cluster.ours import our_cluster
+from tests.cluster.own_objects import our_cluster
 from tests.cluster.real_cluster import Cluster, eventually
-from tests.cluster.stories import Story, document
-from tests.observability.queries import PANELS, expressions
+from tests.cluster.requests import steady
+from tests.cluster.scenarios import Story, document
+from tests.platform.observability.queries import PANELS, expressions
 
 from pilotlight.errors import PlatformError
 from pilotlight.targets.kubernetes.target import KubernetesTarget

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from tests.cluster.iris import document, manifests
-from tests.cluster.ours import our_cluster
+from tests.cluster.own_objects import our_cluster
 from tests.cluster.real_cluster import Cluster, eventually
 
-from pilotlight.targets.kubernetes.events import events
-from pilotlight.targets.kubernetes.logs import lines
+from pilotlight.targets.kubernetes.observe.events import events
+from pilotlight.targets.kubernetes.observe.logs import lines
 
 LABELS = {"pilotlight.dev/service": "crash"}
 SAFE = {

@@ -17,8 +17,8 @@ from tests.cluster.real_cluster import Cluster, eventually
 from tests.cluster.real_helm import SMALL, find_helm
 from tests.cluster.test_microservices import MODEL, left
 from tests.embedded import FLOWER
-from tests.microservices_api.test_curl import workflow
-from tests.reply import Reply
+from tests.http_reply import Reply
+from tests.platform.microservices.api.test_curl import workflow
 
 READY_S = 240.0
 SMALL_POD = {"PILOTLIGHT_API_OPTION_CPU": "50m", "PILOTLIGHT_API_OPTION_MEMORY": "512Mi"}

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.real_cluster import Cluster, eventually
-from tests.platforms.contract import SECRET, Ground, PlatformContract, clean_environment
+from tests.platform.microservices.platforms.contract import SECRET, Ground, PlatformContract, clean_environment
 
 from pilotlight.errors import PlatformError
-from pilotlight.microservices.model import Entry
 from pilotlight.microservices.platforms.kubernetes import Kubernetes
-from pilotlight.microservices.registry import registry
+from pilotlight.microservices.registry.registry_file import registry
+from pilotlight.microservices.registry.types import Entry
 
 MODEL = "/models/iris/model.onnx"  # in the bed's image
 KINDS = "statefulsets,services,secrets,pods"

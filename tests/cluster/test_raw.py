@@ -6,10 +6,10 @@ import time
 
 import pytest
 import yaml
-from tests.cluster.asking import failures, steady
 from tests.cluster.bed.places import places
 from tests.cluster.real_cluster import Cluster, eventually
-from tests.cluster.stories import Story, document
+from tests.cluster.requests import failures, steady
+from tests.cluster.scenarios import Story, document
 
 
 def raw(name: str, **other: object) -> str:

@@ -4,9 +4,9 @@ import re
 import shlex
 from pathlib import Path
 
-from tests.cluster.asking import many, once
 from tests.cluster.real_cluster import Cluster, eventually
-from tests.cluster.stories import Story, document
+from tests.cluster.requests import many, once
+from tests.cluster.scenarios import Story, document
 
 QUICK = ('autoscaling.knative.dev/window: "6s"',)
 REQUESTS = 500

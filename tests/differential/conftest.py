@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.differential.asking import http_aspects
 from tests.differential.case import HttpCase, RpcCase
 from tests.differential.differences import Aspects
+from tests.differential.grpc_client import RpcAsking
+from tests.differential.http_client import http_aspects
 from tests.differential.models import AT_START, write_models
-from tests.differential.rpc_asking import RpcAsking
 from tests.differential.tables import HTTP, RPC
 from tests.differential.triton import Triton, running_triton
 from tests.judges.gomodules import Unavailable

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from bench.environments import WORK, Environment, peer_environment
 from bench.load import BenchError
 from bench.servers import place_stub
-from tests.differential.asking import ask_http
+from tests.differential.http_client import ask_http
 from tests.judges.gomodules import Unavailable
 from tests.ports import free_port
 

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from tests.judges.verdict import assert_valid
 
+from pilotlight.catalogue.catalogue import builtin, catalogue_from, merge_catalogues
 from pilotlight.plan import plan
-from pilotlight.plan.model import Capabilities
+from pilotlight.plan.types import Capabilities
 from pilotlight.render import render
-from pilotlight.spec.catalogue import builtin, catalogue_from, merge_catalogues
 from pilotlight.spec.load import load
 from pilotlight.spec.problems import InvalidDocument, Problem
 

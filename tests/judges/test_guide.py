@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from tests.judges.verdict import assert_valid
 
+from pilotlight.catalogue.catalogue import builtin
 from pilotlight.plan import plan
 from pilotlight.render import render
-from pilotlight.spec.catalogue import builtin
 from pilotlight.spec.load import load
-from pilotlight.spec.model import Component, Reference
+from pilotlight.spec.service import Component, Reference
 
 GUIDE = Path(__file__).parents[1] / "control/spec/documents/ome-guide"
 MODEL = Reference("llama-3-70b-instruct", "ClusterBaseModel", "ome.io")

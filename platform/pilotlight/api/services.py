@@ -1,16 +1,21 @@
-"""Routes of services: decode, call the backend, encode. Bodies are the Structs of `targets.target`."""
+"""Services and canaries.
+
+Routes of services: decode, call the backend, encode. Bodies are the Structs of `targets.target`.
+
+Routes of canaries, written with optimistic locking by version, and of metric queries.
+"""
 
 import os
 from typing import Any, Final
 
 from aiohttp import web
-from msgspec import json
+from msgspec import Struct, json
 
 from pilotlight import __version__
-from pilotlight.api.areas import Route
-from pilotlight.api.keys import BACKEND, STOP
+from pilotlight.api.backend import BACKEND, STOP
+from pilotlight.api.routing import Route
 from pilotlight.errors import UsageError
-from pilotlight.targets.target import Key, Release, ServiceStatus, Share
+from pilotlight.targets.target import CanaryRecord, Key, Release, ServiceStatus, Share
 
 BOUNDS: Final = ("minReplicas", "maxReplicas")
 DRAIN_S: Final = 30.0
@@ -105,5 +110,54 @@ ROUTES: Final = (
     Route(
         "PUT", f"{SERVICE}/traffic", traffic, "Override the traffic split.", tuple[Share, ...] | None,
         {200: ServiceStatus},
+    ),
+)  # fmt: skip
+
+
+class CanaryUpdate(Struct, frozen=True):
+    """Body of an update; `version` is the version that was read, "" for a new canary."""
+
+    state: str
+    version: str = ""
+
+
+class SampleBody(Struct, frozen=True):
+    """A sample as JSON. Its value is a string, since JSON has no NaN."""
+
+    labels: dict[str, str]
+    value: str
+    at: float
+
+
+async def list_canaries(request: web.Request) -> web.Response:
+    return _json(await request.app[BACKEND].canaries(request.query.get("namespace") or None))
+
+
+async def get_canary(request: web.Request) -> web.Response:
+    """Return a list of the canary, or an empty one."""
+    canary = await request.app[BACKEND].canary(key_of(request))
+    return _json([canary] if canary is not None else [])
+
+
+async def save_canary(request: web.Request) -> web.Response:
+    update = json.decode(await request.read(), type=CanaryUpdate)
+    return _json(await request.app[BACKEND].save_canary(key_of(request), update.state, update.version))
+
+
+async def query(request: web.Request) -> web.Response:
+    body = json.decode(await request.read(), type=dict[str, str])
+    samples = await request.app[BACKEND].query(body.get("query", ""))
+    return _json([SampleBody(dict(each.labels), repr(each.value), each.at) for each in samples])
+
+
+CANARIES_ROUTES: Final = (
+    Route(
+        "GET", "/api/v1/canaries", list_canaries, "Canaries of services.", responses={200: tuple[CanaryRecord, ...]},
+        query=("namespace",),
+    ),
+    Route("GET", f"{SERVICE}/canary", get_canary, "Record of its canary.", responses={200: tuple[CanaryRecord, ...]}),
+    Route("PUT", f"{SERVICE}/canary", save_canary, "Save the state of its canary.", CanaryUpdate, {200: CanaryRecord}),
+    Route(
+        "POST", "/api/v1/query", query, "Query metrics of services.", dict[str, str], {200: tuple[SampleBody, ...]},
     ),
 )  # fmt: skip

@@ -11,8 +11,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
 
-from pilotlight.canary.block import CanaryPolicy
-from pilotlight.canary.checks import COMPARED_METRICS, QUANTILES, fill_placeholders
 from pilotlight.contract import (
     LABEL_NAMESPACE,
     LABEL_REVISION,
@@ -21,7 +19,8 @@ from pilotlight.contract import (
     METRIC_IN_FLIGHT,
     METRIC_REQUEST_DURATION,
 )
-from pilotlight.histograms import Buckets
+from pilotlight.prometheus.histograms import Buckets
+from pilotlight.spec.canary_policy import COMPARED_METRICS, QUANTILES, CanaryPolicy, fill_placeholders
 from pilotlight.wire import prometheus_text
 
 QueryName = Literal[
@@ -107,7 +106,7 @@ def metric_queries(scope: MetricScope) -> dict[QueryName, str]:
     # burst of probes and the first error of every replica. `and` drops replicas that ended before the window:
     # Prometheus still returns them for five minutes (staleness) if it missed their end.
     labels = {LABEL_NAMESPACE: scope.namespace, LABEL_SERVICE: scope.service, LABEL_REVISION: scope.revision}
-    selector = prometheus_text.labels(labels)  # matchers have the syntax of labels
+    selector = prometheus_text.format_labels(labels)  # matchers have the syntax of labels
     window = promql_duration(scope.window_s)
 
     def total(name: str, by: str) -> str:

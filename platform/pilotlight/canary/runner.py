@@ -1,4 +1,10 @@
-"""One tick of one canary: read, lease, observe, measure, decide, act, save. Called by the controller and the CLI.
+"""One tick; making moves true.
+
+Execution of actions at the target: weights and ends are releases, probes are requests.
+
+Every release is made over the observed generation: Conflict after a concurrent deployment.
+
+One tick of one canary: read, lease, observe, measure, decide, act, save. Called by the controller and the CLI.
 
 Every effect may be repeated: decisions follow from the stored state and the observed releases, so another
 runner continues after a crash at any point. A slow runner yields: right before it changes the service it renews its
@@ -18,16 +24,107 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from pilotlight.canary import acting, keeping, moves, steps
-from pilotlight.canary.block import CanaryPolicy
-from pilotlight.canary.judge import Judgement
-from pilotlight.canary.looking import RolloutState, observe, revision_names
-from pilotlight.canary.measuring import measure, prime_metrics
-from pilotlight.canary.model import Canary, CanaryHistory
-from pilotlight.canary.moves import Action, Finish, Pause, Resume, RollBack, SendProbes, Wait
-from pilotlight.canary.probing import Deadline
-from pilotlight.errors import Conflict
-from pilotlight.targets.target import CanaryRecord, Key, Release, Target
+from pilotlight.canary import actions, next_action, state_store
+from pilotlight.canary.actions import (
+    Action,
+    Finish,
+    Pause,
+    Promote,
+    Resume,
+    RollBack,
+    SendProbes,
+    SetWeight,
+    Wait,
+    restart,
+)
+from pilotlight.canary.analysis import Judgement
+from pilotlight.canary.measurement import (
+    ROLLED_BACK_NOTE,
+    RolloutState,
+    measure,
+    observe,
+    prime_metrics,
+    revision_names,
+    revision_status,
+)
+from pilotlight.canary.probes import Deadline, example_error, send_probes
+from pilotlight.canary.types import Canary, CanaryHistory
+from pilotlight.errors import Conflict, PlatformError
+from pilotlight.release import apply
+from pilotlight.release import history as release_history
+from pilotlight.spec.canary_policy import CanaryPolicy
+from pilotlight.targets.target import CanaryRecord, Key, Release, ServiceStatus, Target
+
+
+def execute(target: Target, state: RolloutState, action: Action, deadline: Deadline) -> int:
+    """Execute an action and return the generation of the service. The deadline is that of probes."""
+    if isinstance(action, SetWeight):
+        return _set_weight(target, state, action.percent)
+    if isinstance(action, Promote):
+        return _set_weight(target, state, 100)
+    if isinstance(action, Finish) and action.phase == "Promoted":
+        return _apply(target, state, release_history.redeploy_request(state.newest, None, "canary promoted"))
+    if isinstance(action, RollBack):
+        note = f"{ROLLED_BACK_NOTE}: {action.reason}"
+        return _apply(target, state, release_history.redeploy_request(state.stable(), None, note))
+    if isinstance(action, SendProbes):
+        _send_probes(target, state, action, deadline)
+    return state.newest.generation
+
+
+def restart_superseded(target: Target, state: RolloutState, at: str) -> Canary | None:
+    """Restart the canary for a newer release with a stable one; None if that release has all traffic."""
+    try:
+        revision, stable = revision_names(state.newest, state.stable())
+    except PlatformError:
+        return None
+    if release_history.receives_all_traffic(state.newest):
+        return None
+    generation = _set_weight(target, state, 0)
+    return replace(restart(state.canary, revision, generation, at), stable=stable)
+
+
+def example_rejection(target: Target, state: RolloutState, deadline: Deadline) -> str:
+    """Return why the example request cannot be a probe; empty if it can."""
+    stable = revision_status(state.status, state.canary.stable)
+    if stable is None:
+        return ""
+    return example_error(target, state.status, stable, state.canary.policy.example, deadline)
+
+
+def apply_release(
+    target: Target, wanted: apply.ReleaseRequest, expected_generation: int | None = None
+) -> ServiceStatus:
+    """Apply the release of one service; manual traffic overrides end with it. Raise Conflict if its generation is not
+    `expected_generation`; None: any."""
+    prepared, _ = apply.prepare(wanted, target)
+    if expected_generation is None:
+        ((_, status),) = apply.apply(wanted, prepared, target)
+    else:
+        status = target.apply(replace(prepared[0].release, expected=expected_generation), reset=wanted.reset)
+    overridden = any(each.get("traffic") for each in status.overrides.values())
+    return target.traffic((status.namespace, status.name), None) if overridden else status
+
+
+def _set_weight(target: Target, state: RolloutState, percent: int) -> int:
+    return _apply(
+        target, state, release_history.redeploy_request(state.newest, percent, f"canary {percent} %", judged=True)
+    )
+
+
+def _apply(target: Target, state: RolloutState, wanted: apply.ReleaseRequest) -> int:
+    return apply_release(target, wanted, state.newest.generation).generation
+
+
+def _send_probes(target: Target, state: RolloutState, action: SendProbes, deadline: Deadline) -> None:
+    requested = ((state.canary.revision, action.count), (state.canary.stable, action.baseline))
+    variants = [(revision_status(state.status, name), count) for name, count in requested if count]
+    running = [(revision, count) for revision, count in variants if revision is not None]
+    for index, (revision, count) in enumerate(running):
+        part = deadline.part(len(running) - index)
+        with suppress(PlatformError):  # the next measurement reports the missing requests and pauses the canary
+            send_probes(target, state.status, revision, state.canary.policy.example, count, part)
+
 
 ATTEMPTS_PER_TICK: Final = 2  # with conflicts; then the next tick tries
 NOT_READY_INTERVAL_S: Final = 1.0  # between ticks while the canary is not ready
@@ -42,28 +139,30 @@ def start_canary(target: Target, release: Release, stable: Release, policy: Cana
     """Save a canary of a release that was deployed with the stable one; a running canary is superseded."""
     key = (release.namespace, release.name)
     revision, baseline = revision_names(release, stable)
-    canary = Canary(policy, revision, baseline, release.generation, stable.generation, keeping.timestamp(now))
-    for _ in range(keeping.MAX_ATTEMPTS):
+    canary = Canary(policy, revision, baseline, release.generation, stable.generation, state_store.timestamp(now))
+    for _ in range(state_store.MAX_ATTEMPTS):
         stored = target.canary(key)
-        history = keeping.decode_history(stored)
-        running = keeping.running_canary(history)
+        history = state_store.decode_history(stored)
+        running = state_store.running_canary(history)
         if running is not None and running.revision == revision and running.generation >= release.generation:
             updated = replace(history, current=replace(running, policy=policy))  # a runner has already started it
         else:
-            updated = keeping.with_new_canary(_superseded(history, now), canary)
+            updated = state_store.with_new_canary(_superseded(history, now), canary)
         try:
-            target.save_canary(key, keeping.encode_history(updated), stored.version if stored else "")
+            target.save_canary(key, state_store.encode_history(updated), stored.version if stored else "")
             return updated.current or canary
         except Conflict:
             continue
-    raise keeping.too_many_conflicts(key)
+    raise state_store.too_many_conflicts(key)
 
 
 def _superseded(history: CanaryHistory, now: datetime) -> CanaryHistory:
-    current = keeping.running_canary(history)
+    current = state_store.running_canary(history)
     if current is None:
         return history
-    ended = moves.apply_action(current, Finish("Superseded", "another canary was started"), keeping.timestamp(now))
+    ended = actions.apply_action(
+        current, Finish("Superseded", "another canary was started"), state_store.timestamp(now)
+    )
     return replace(history, current=ended)
 
 
@@ -88,8 +187,8 @@ class CanaryRunner:
 
     def _tick(self, key: Key) -> Canary | None:
         stored = self._target.canary(key)
-        canary = keeping.running_canary(keeping.decode_history(stored))
-        if stored is None or canary is None or keeping.leased_by_other(canary, self.holder, self._now()):
+        canary = state_store.running_canary(state_store.decode_history(stored))
+        if stored is None or canary is None or state_store.leased_by_other(canary, self.holder, self._now()):
             self._ticked.pop(key, None)
             self._measured.pop(key, None)
             return None
@@ -108,12 +207,12 @@ class CanaryRunner:
     def release_lease(self, key: Key) -> None:
         """Release the lease, so that the next runner need not wait for its expiry."""
         stored = self._target.canary(key)
-        history = keeping.decode_history(stored)
-        canary = keeping.running_canary(history)
+        history = state_store.decode_history(stored)
+        canary = state_store.running_canary(history)
         if stored is not None and canary is not None and canary.holder == self.holder:
             released = replace(history, current=replace(canary, holder="", renewed_at=""))
             with suppress(Conflict):  # another runner has taken it over
-                self._target.save_canary(key, keeping.encode_history(released), stored.version)
+                self._target.save_canary(key, state_store.encode_history(released), stored.version)
 
     def tick_interval_s(self, canary: Canary) -> float:
         """Return the seconds until the next tick."""
@@ -125,46 +224,46 @@ class CanaryRunner:
         last = self._ticked.get(key)
         if last is not None and last[0] == canary.started_at:
             return self._clock() - last[1]
-        limit = keeping.LEASE_INTERVALS * canary.policy.interval_s
-        return min(keeping.seconds_between(canary.renewed_at, self._now()), limit)
+        limit = state_store.LEASE_INTERVALS * canary.policy.interval_s
+        return min(state_store.seconds_between(canary.renewed_at, self._now()), limit)
 
     def _renew_lease(self, stored: CanaryRecord) -> CanaryRecord:
         """Renew the lease. Raise Conflict after a concurrent write."""
-        canary = keeping.renew_lease(keeping.require_running(stored), self.holder, self._now())
-        renewed = replace(keeping.decode_history(stored), current=canary)
-        return self._target.save_canary(stored.key, keeping.encode_history(renewed), stored.version)
+        canary = state_store.renew_lease(state_store.require_running(stored), self.holder, self._now())
+        renewed = replace(state_store.decode_history(stored), current=canary)
+        return self._target.save_canary(stored.key, state_store.encode_history(renewed), stored.version)
 
     def _reconcile(self, leased: CanaryRecord, seconds: float) -> tuple[CanaryRecord, Canary, Canary | None]:
         """Return the stored state, the canary after this tick, and the canary of a newer release that replaces it."""
-        state = observe(self._target, leased.key, keeping.require_running(leased))
-        at = keeping.timestamp(self._now())
+        state = observe(self._target, leased.key, state_store.require_running(leased))
+        at = state_store.timestamp(self._now())
         if state.outcome == "superseded":
-            ended = moves.apply_action(state.canary, Finish("Superseded", "another document was deployed"), at)
-            return self._renew_lease(leased), ended, acting.restart_superseded(self._target, state, at)
+            ended = actions.apply_action(state.canary, Finish("Superseded", "another document was deployed"), at)
+            return self._renew_lease(leased), ended, restart_superseded(self._target, state, at)
         if state.outcome:
             return leased, self._with_outcome(state, at), None
-        canary = steps.add_elapsed(state.canary, seconds, state.conditions)
+        canary = next_action.add_elapsed(state.canary, seconds, state.conditions)
         judgement = self._measure_if_due(leased.key, state, canary, at)
         if judgement is not None:
-            canary = steps.record_judgement(canary, judgement)
-        action = steps.next_action(canary, judgement, state.conditions)
+            canary = next_action.record_judgement(canary, judgement)
+        action = next_action.next_action(canary, judgement, state.conditions)
         prime_metrics(self._target, state, action)
         if not isinstance(action, Wait | Pause | Resume):
             # Measuring takes time: another runner may have taken over an expired lease.
             leased = self._renew_lease(leased)
         deadline = Deadline.of_round(self._clock)
-        if isinstance(action, SendProbes) and (reason := acting.example_rejection(self._target, state, deadline)):
+        if isinstance(action, SendProbes) and (reason := example_rejection(self._target, state, deadline)):
             action = Pause(reason)
-        generation = acting.execute(self._target, state, action, deadline)
-        after = replace(moves.apply_action(canary, action, at), generation=generation)
-        return leased, replace(after, renewed_at=keeping.require_running(leased).renewed_at), None
+        generation = execute(self._target, state, action, deadline)
+        after = replace(actions.apply_action(canary, action, at), generation=generation)
+        return leased, replace(after, renewed_at=state_store.require_running(leased).renewed_at), None
 
     def _with_outcome(self, state: RolloutState, at: str) -> Canary:
         """Record an end that is already released but was not saved by its runner."""
         action: Action = Finish("Promoted")
         if state.outcome == "rolled back":
             action = RollBack(state.reason)
-        return replace(moves.apply_action(state.canary, action, at), generation=state.newest.generation)
+        return replace(actions.apply_action(state.canary, action, at), generation=state.newest.generation)
 
     def _measure_if_due(self, key: Key, state: RolloutState, canary: Canary, at: str) -> Judgement | None:
         """Return the judgement; None if no measurement is due or possible."""
@@ -176,16 +275,16 @@ class CanaryRunner:
 
     def _save(self, leased: CanaryRecord, seen: Canary, canary: Canary, successor: Canary | None) -> Canary | None:
         """Save the canary, merged with commands since `seen`; None if another runner has taken over."""
-        for _ in range(keeping.MAX_ATTEMPTS):
-            history = replace(keeping.decode_history(leased), current=canary)
-            updated = keeping.with_new_canary(history, successor) if successor is not None else history
+        for _ in range(state_store.MAX_ATTEMPTS):
+            history = replace(state_store.decode_history(leased), current=canary)
+            updated = state_store.with_new_canary(history, successor) if successor is not None else history
             try:
-                self._target.save_canary(leased.key, keeping.encode_history(updated), leased.version)
+                self._target.save_canary(leased.key, state_store.encode_history(updated), leased.version)
                 return successor or canary
             except Conflict:
                 stored = self._target.canary(leased.key)
-                theirs = keeping.running_canary(keeping.decode_history(stored))
+                theirs = state_store.running_canary(state_store.decode_history(stored))
                 if stored is None or theirs is None or theirs.holder != self.holder:
                     return None
-                leased, canary = stored, keeping.merge_concurrent(seen, canary, theirs)
+                leased, canary = stored, state_store.merge_concurrent(seen, canary, theirs)
         return None

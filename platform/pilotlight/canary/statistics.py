@@ -1,16 +1,147 @@
-"""Intervals and tests on counts of few requests: proportions, quantiles, means.
+"""Intervals, odds ratios, sequential tests, strata.
+
+Exact comparison of two variants: whether one has more hits than chance explains, over one or more strata.
+
+With the totals of both variants and the number of hits fixed, chance distributes the hits by a hypergeometric law
+(Fisher's exact test). Over several strata the hits of the canary are summed and compared with the distribution of that
+sum (Cochran-Mantel-Haenszel, exact). So a slow period that affects both variants, or another traffic split, is not
+attributed to either, and all strata contribute.
+
+Intervals and tests on counts of few requests: proportions, quantiles, means.
 
 All work on histogram counts, without a library (scipy has 40 MB). Tests are exact where counts allow it: a p-value is
 the probability of at least this much harm when there is none.
+
+Strata: counts of both variants at each weight of a canary, stored with it and pooled. Pure.
+
+Requests are comparable only within one weight, where each had the same chance to reach either variant at any time. So
+every weight is a stratum of its own, and the evidence of one counts at the next.
 """
 
 import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import reduce
+from itertools import accumulate
 from statistics import NormalDist
-from typing import Final
+from typing import Final, NamedTuple
 
-from pilotlight.canary.odds import MAX_COUNT, NEGLIGIBLE, ContingencyTable, last_true
 from pilotlight.canary.queries import ObservedCounts
-from pilotlight.histograms import Buckets, quantile
+from pilotlight.canary.types import Canary, StoredCounts, Stratum
+from pilotlight.prometheus.histograms import Buckets, quantile
+
+MAX_COUNT: Final = 10_000_000.0  # larger counts are scaled down: no verdict changes, and exact sums stay fast
+NEGLIGIBLE: Final = 1e-20
+MAX_TERMS: Final = (
+    256  # of a distribution that is convolved; it spans 15 standard deviations, so one of them has 17 terms
+)
+
+
+class ContingencyTable(NamedTuple):
+    """Requests of each variant in one stratum, and the hits among them."""
+
+    hits: float
+    total: float
+    other_hits: float
+    other_total: float
+
+
+class Distribution(NamedTuple):
+    """Probabilities of `first` hits, and of each one more."""
+
+    first: int
+    chances: Sequence[float]
+
+
+ZERO_HITS: Final = Distribution(0, (1.0,))  # probability 1 of no hit
+
+
+def tail(tables: Sequence[ContingencyTable], odds: float = 1.0) -> float:
+    """Return the p-value: the probability of at least the observed hits if the odds of a hit are `odds` times those of
+    the other variant. 1 without data."""
+    largest = max((each for table in tables for each in table), default=0.0)
+    scale = MAX_COUNT / largest if largest > MAX_COUNT else 1.0
+    integers = [_to_integers(table, scale) for table in tables]
+    distributions = [_hypergeometric(total, other_total, hits, odds) for _, total, other_total, hits in integers]
+    if not distributions:
+        return 1.0
+    # Rounding hits up to multiples of the width only raises the p-value: the test stays conservative.
+    width = math.ceil(max(len(each.chances) for each in distributions) / MAX_TERMS) if len(distributions) > 1 else 1
+    *others, last = (_coarsen(each, width) for each in distributions)
+    return _sum_tail(sum(drawn for drawn, *_ in integers) // width, reduce(_convolve, others, ZERO_HITS), last)
+
+
+def _to_integers(table: ContingencyTable, scale: float) -> tuple[int, int, int, int]:
+    """Return the hits of this variant rounded down, both totals, and all hits rounded up: both roundings are
+    conservative."""
+    total, other_total = math.floor(table.total * scale), math.floor(table.other_total * scale)
+    hits = min(math.floor(table.hits * scale), total)
+    return hits, total, other_total, hits + min(math.ceil(table.other_hits * scale), other_total)
+
+
+def _hypergeometric(total: int, other_total: int, hits: int, odds: float) -> Distribution:
+    """Return the noncentral hypergeometric distribution with these odds."""
+
+    def ratio(of: int) -> float:
+        """Return the probability of `of` + 1 hits relative to that of `of`."""
+        return odds * (total - of) * (hits - of) / ((of + 1.0) * (other_total - hits + of + 1.0))
+
+    # From the mode outwards with weights relative to it, until they are negligible: no factorials, no underflow.
+    first, last = max(0, hits - other_total), min(total, hits)
+    mode = first + last_true(last - first, lambda step: step == 0 or ratio(first + step - 1) >= 1)
+    above, below = [1.0], [1.0]
+    for count in range(mode, last):
+        if (chance := above[-1] * ratio(count)) <= NEGLIGIBLE:
+            break
+        above.append(chance)
+    for count in range(mode - 1, first - 1, -1):
+        if (chance := below[-1] / ratio(count)) <= NEGLIGIBLE:
+            break
+        below.append(chance)
+    weights = [*reversed(below[1:]), *above]
+    norm = math.fsum(weights)
+    return Distribution(mode - len(below) + 1, [weight / norm for weight in weights])
+
+
+def _coarsen(distribution: Distribution, width: int) -> Distribution:
+    if width == 1:
+        return distribution
+    first = -(-distribution.first // width)
+    chances = [0.0] * (-(-(distribution.first + len(distribution.chances) - 1) // width) - first + 1)
+    for count, chance in enumerate(distribution.chances, distribution.first):
+        chances[-(-count // width) - first] += chance
+    return Distribution(first, chances)
+
+
+def _sum_tail(threshold: int, one: Distribution, other: Distribution) -> float:
+    """Return the probability that the sum of both is at least `threshold`, without convolving them: linear instead of
+    quadratic."""
+    # Probability of the highest count, of the two highest, and so on.
+    upper_tails = [*accumulate(reversed(other.chances))]
+    probability = 0.0
+    for count, chance in enumerate(one.chances, one.first):
+        skipped = max(threshold - count - other.first, 0)  # lowest counts of `other` that are too few
+        probability += chance * upper_tails[-1 - skipped] if skipped < len(other.chances) else 0.0
+    return min(probability, 1.0)
+
+
+def _convolve(one: Distribution, other: Distribution) -> Distribution:
+    """Return the distribution of the sum of two independent counts."""
+    chances = [0.0] * (len(one.chances) + len(other.chances) - 1)
+    for index, chance in enumerate(one.chances):
+        for other_index, other_chance in enumerate(other.chances):
+            chances[index + other_index] += chance * other_chance
+    return Distribution(one.first + other.first, chances)
+
+
+def last_true(total: int, holds: Callable[[int], bool]) -> int:
+    """Return the highest number up to `total` for which `holds` is true; it must hold for 0 and change once."""
+    low, high = 0, total
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
 
 NORMAL: Final = NormalDist()
 CONFIDENCE: Final = 0.95  # of displayed intervals
@@ -138,3 +269,63 @@ def _fraction(x: float, a: float, b: float) -> float:
         if abs(c * d - 1) < 1e-12:
             break
     return value
+
+
+class VariantCounts(NamedTuple):
+    """Counts of both variants within the same window."""
+
+    canary: ObservedCounts
+    baseline: ObservedCounts
+
+
+class EarlierStrata(NamedTuple):
+    """Counts of earlier weights, and the number of looks until the last one ended."""
+
+    pairs: Sequence[VariantCounts] = ()
+    looks: int = 0
+
+
+def earlier_strata(canary: Canary) -> EarlierStrata:
+    pairs = [VariantCounts(_observed(each.canary), _observed(each.baseline)) for each in canary.strata]
+    return EarlierStrata(pairs, canary.weighed_looks)
+
+
+def to_stratum(pair: VariantCounts) -> Stratum:
+    return Stratum(_counts(pair.canary), _counts(pair.baseline))
+
+
+def pooled(pairs: Sequence[VariantCounts]) -> VariantCounts:
+    """Return the counts of the canary, and of the baseline weighted to as many requests at each weight."""
+    # Unweighted, a slow period at a small weight would count for the baseline and hardly for the canary.
+    if len(pairs) == 1:
+        return pairs[0]
+    weighted = [(pair.baseline, pair.canary.requests / pair.baseline.requests) for pair in pairs]
+    return VariantCounts(_sum([(pair.canary, 1.0) for pair in pairs]), _sum(weighted))
+
+
+def _sum(parts: Sequence[tuple[ObservedCounts, float]]) -> ObservedCounts:
+    edges = sorted({edge for observed, _ in parts for edge, _ in observed.buckets})
+    return ObservedCounts(
+        requests=sum(factor * observed.requests for observed, factor in parts),
+        errors=sum(factor * observed.errors for observed, factor in parts),
+        buckets=tuple((edge, sum(factor * _below(each.buckets, edge) for each, factor in parts)) for edge in edges),
+        seconds=sum(factor * observed.seconds for observed, factor in parts),
+        observed_s=sum(observed.observed_s for observed, _ in parts),
+    )
+
+
+def _below(buckets: Buckets, edge: float) -> float:
+    index = bisect_right(buckets, (edge, math.inf))
+    return buckets[index - 1][1] if index else 0.0
+
+
+def _counts(observed: ObservedCounts) -> StoredCounts:
+    """Return the counts as stored. JSON has no infinity: the last bucket is left out, its count is `timed`."""
+    finite = tuple((edge, count) for edge, count in observed.buckets if math.isfinite(edge))
+    timed = observed.buckets[-1][1] if observed.buckets else 0.0
+    return StoredCounts(observed.requests, observed.errors, observed.seconds, observed.observed_s, timed, finite)
+
+
+def _observed(counts: StoredCounts) -> ObservedCounts:
+    buckets = (*counts.below, (math.inf, counts.timed)) if counts.timed else ()
+    return ObservedCounts(counts.requests, counts.errors, buckets, counts.seconds, counts.observed_s)

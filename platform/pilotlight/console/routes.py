@@ -1,4 +1,8 @@
-"""Routes of the console: its page and files, the session, the feed, and the API's routes for a logged-in browser.
+"""Routes, static files.
+
+The console's page with its scripts and styles: static files.
+
+Routes of the console: its page and files, the session, the feed, and the API's routes for a logged-in browser.
 
 `/console/api/v1/…` is `/api/v1/…` with another authorizer, so the page can do what `platformctl` can, and no more.
 """
@@ -6,6 +10,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Final
 
@@ -13,22 +18,55 @@ from aiohttp import web
 from msgspec import Struct, json
 
 from pilotlight import __version__
-from pilotlight.api.areas import Area, Route
-from pilotlight.api.gates import allow_anonymous, read_small_body, require_admin
-from pilotlight.api.keys import BACKEND, TOKEN
-from pilotlight.console import canaries, feed, files, rollbacks, trying
-from pilotlight.console.gate import (
+from pilotlight.api.auth import allow_anonymous, read_small_body, require_admin
+from pilotlight.api.backend import BACKEND, TOKEN
+from pilotlight.api.routing import Area, Route
+from pilotlight.console import actions, live_feed, try_model
+from pilotlight.console.change_watcher import MIN_INTERVAL_S, StatusCache
+from pilotlight.console.sessions import (
     PREFIX,
+    SESSION_TTL_S,
+    SESSIONS,
+    STATUS_CACHE,
+    TICKET_TTL_S,
+    Sessions,
     add_security_headers,
     cookie_name,
     is_https,
     require_same_origin,
     require_session,
 )
-from pilotlight.console.keys import SESSIONS, STATUS_CACHE
-from pilotlight.console.sessions import SESSION_TTL_S, TICKET_TTL_S, Sessions
-from pilotlight.console.watch import MIN_INTERVAL_S, StatusCache
 from pilotlight.errors import Unauthorized
+
+FOLDER: Final = Path(__file__).parent / "static"
+TYPES: Final = {
+    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}  # fmt: skip
+
+
+async def page(request: web.Request) -> web.StreamResponse:
+    return _file("index.html")
+
+
+async def file(request: web.Request) -> web.StreamResponse:
+    return _file(request.match_info["file"])
+
+
+def _file(name: str) -> web.FileResponse:
+    """Return a static file. Browsers revalidate it each time, so an update shows at once."""
+    path = FOLDER / name
+    if path.suffix not in TYPES or path.parent != FOLDER or not path.is_file():
+        raise web.HTTPNotFound
+    return web.FileResponse(path, headers={"Content-Type": TYPES[path.suffix], "Cache-Control": "no-cache"})
+
+
+ROUTES: Final = (
+    Route("GET", "/console", page),
+    Route("GET", "/console/", page),
+    Route("GET", r"/console/static/{file:[a-z_]+\.[a-z]+}", file),
+)
+
 
 SESSION: Final = f"{PREFIX}/api/session"
 SERVICES: Final = "services"
@@ -80,15 +118,15 @@ def areas(served: Iterable[Area]) -> tuple[Area, ...]:
         if route.path not in ADMINISTRATION
     )
     own = (
-        Route("GET", f"{PREFIX}/api/feed", feed.feed),
+        Route("GET", f"{PREFIX}/api/feed", live_feed.feed),
         Route("GET", SESSION, get_session),
         Route("DELETE", SESSION, logout),
-        Route("POST", trying.PATH, trying.send_request),
-        *canaries.ROUTES,
-        *rollbacks.ROUTES,
+        Route("POST", try_model.PATH, try_model.send_request),
+        *actions.CANARIES_ROUTES,
+        *actions.ROUTES,
     )
     return (
-        Area("console files", allow_anonymous, files.ROUTES, internal=True),
+        Area("console files", allow_anonymous, ROUTES, internal=True),
         Area("console login", require_same_origin, (Route("POST", f"{PREFIX}/api/login", login),), internal=True),
         Area("console", require_session, (*own, *mirrored), internal=True),
         Area(

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pilotlight.early_end import handle_sigterm
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.gateway import loop
+from pilotlight.gateway import process
+from pilotlight.wire.sigterm import handle_sigterm
 
 USAGE: Final = "usage: python -m pilotlight.gateway (--home DIR [--respawn COMMAND] | route | cluster)"
 
@@ -21,16 +21,16 @@ USAGE: Final = "usage: python -m pilotlight.gateway (--home DIR [--respawn COMMA
 def main(arguments: Sequence[str]) -> int:
     try:
         if list(arguments) == ["route"]:
-            from pilotlight.gateway import router, router_settings
+            from pilotlight.gateway.router import router, strategy
 
-            loop.run(router.run(router_settings.read(os.environ)))
+            process.run(router.run(strategy.read(os.environ)))
         elif list(arguments) == ["cluster"]:
             from pilotlight.gateway.cluster import component, settings
 
-            loop.run(component.run(settings.read(os.environ)))
+            process.run(component.run(settings.read(os.environ)))
         else:
             folder, respawn = _options(arguments)
-            loop.run(_serve(folder, respawn))
+            process.run(_serve(folder, respawn))
     except PlatformError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

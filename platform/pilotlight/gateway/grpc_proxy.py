@@ -1,4 +1,16 @@
-"""gRPC proxy on a route's own port: routing, queueing, limits and access are those of HTTP requests.
+"""GRPC calls.
+
+gRPC channels to replicas: one each, opened by the first call, closed when the replica is gone.
+
+Status of a call as the replica sent it.
+
+A replica may end a call before the client has sent everything: an unknown method, or a stream that it stops reading.
+Further writes fail, and grpcio reports the failed write as the call's status, before or instead of the received one. So
+every reported status is examined, and the replica's own is used.
+
+Mapping between gRPC and HTTP: statuses, headers, addresses. Pure.
+
+gRPC proxy on a route's own port: routing, queueing, limits and access are those of HTTP requests.
 
 Every method, unary or streaming, is forwarded as a stream of byte messages. A call is retried only if no connection to
 its replica could be made, before anything was sent. grpcio cannot use a listening socket of another process, so it
@@ -7,26 +19,199 @@ binds by itself: while a gateway restarts, the port refuses connections for a mo
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
-from pilotlight.gateway import addresses
-from pilotlight.gateway.addresses import Address, CannotListen
-from pilotlight.gateway.gate import Admission, ErrorResponse, RequestRejected
-from pilotlight.gateway.grpc_channels import ChannelPool, GrpcChannel
-from pilotlight.gateway.grpc_ending import CallStatus
-from pilotlight.gateway.grpc_words import (
-    GRPC_STATUS,
-    forwarded_metadata,
-    http_status,
-    peer_address,
-    request_id,
-    to_headers,
+from pilotlight.gateway import listeners
+from pilotlight.gateway.control_link import Unreachable
+from pilotlight.gateway.listeners import Address, CannotListen
+from pilotlight.gateway.proxy.data_plane import DataPlane, Lease, RouteKey
+from pilotlight.gateway.proxy.responses import Admission, ErrorResponse, RequestRejected
+from pilotlight.gateway.routing_table import Replica, Route, Table
+
+CONNECT_S: Final = 5.0
+CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # no shared subchannels: a port may pass to another replica
 )
-from pilotlight.gateway.messages import Unreachable
-from pilotlight.gateway.plane import DataPlane, Lease, RouteKey
-from pilotlight.gateway.table import Route, Table
+
+
+class GrpcChannel:
+    """`users` is the number of calls that use it."""
+
+    def __init__(self, replica: Replica) -> None:
+        import grpc.aio
+
+        self.place = Address(replica.host, replica.grpc_port).host_port
+        self.channel = grpc.aio.insecure_channel(self.place, options=CHANNEL_OPTIONS)
+        self.users = 0
+        self.pooled = True
+
+    async def ready(self) -> None:
+        """Wait for the connection. Raises ConnectionError; nothing of a call has been sent by then."""
+        from grpc import ChannelConnectivity as State
+
+        state = self.channel.get_state(try_to_connect=True)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                while state is not State.READY:
+                    if state in (State.TRANSIENT_FAILURE, State.SHUTDOWN):
+                        raise ConnectionError(f"no connection to {self.place}")
+                    await self.channel.wait_for_state_change(state)
+                    state = self.channel.get_state(try_to_connect=True)
+        except TimeoutError:
+            raise ConnectionError(f"no connection to {self.place} within {CONNECT_S:g} s") from None
+
+
+class ChannelPool:
+    """Channels by replica."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, GrpcChannel] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def acquire(self, replica: Replica) -> GrpcChannel:
+        """Return a connected channel, in use until `release`. Raises ConnectionError."""
+        channel = self._open.get(replica.id)
+        if channel is None:
+            channel = self._open[replica.id] = GrpcChannel(replica)
+        channel.users += 1
+        try:
+            await channel.ready()
+        except BaseException as error:
+            if isinstance(error, ConnectionError):
+                self._discard(replica.id, channel)
+            self.release(channel)
+            raise
+        return channel
+
+    def release(self, connection: GrpcChannel) -> None:
+        connection.users -= 1
+        self._close_if_idle(connection)
+
+    def retain(self, replicas: set[str]) -> None:
+        """Discard the channels of all other replicas."""
+        for removed in self._open.keys() - replicas:
+            self._discard(removed, self._open[removed])
+
+    async def close(self) -> None:
+        self.retain(set())
+        await asyncio.gather(*self._closing)
+
+    def _discard(self, replica: str, connection: GrpcChannel) -> None:
+        """Remove a channel from the pool; it is closed after its last call."""
+        if self._open.get(replica) is connection:
+            del self._open[replica]
+        connection.pooled = False
+        self._close_if_idle(connection)
+
+    def _close_if_idle(self, connection: GrpcChannel) -> None:
+        if not connection.pooled and not connection.users:
+            closing: Any = asyncio.get_running_loop().create_task(connection.channel.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+
+CANNOT_WRITE: Final = "Internal error from Core"  # details of a status that grpcio makes up
+SETTLE_S: Final = 1.0
+
+
+class CallStatus:
+    """`code`, `details` and `trailers` are set once `wait` has returned."""
+
+    def __init__(self, call: Any) -> None:
+        self.code: Any = None
+        self.details = ""
+        self.trailers: tuple[tuple[str, str | bytes], ...] = ()
+        self._received, self._settled = asyncio.Event(), asyncio.Event()
+        call.add_done_callback(self._on_status)
+
+    async def wait(self) -> None:
+        await self._received.wait()
+        try:
+            await asyncio.wait_for(self._settled.wait(), SETTLE_S)
+        except TimeoutError:
+            return
+
+    def _on_status(self, call: Any) -> None:
+        """Called for each reported status; ignored after the replica's own."""
+        if self._settled.is_set():
+            return
+        self.code, self.details = _completed_result(call.code()), _completed_result(call.details()) or ""
+        self.trailers = tuple(_completed_result(call.trailing_metadata()) or ())
+        self._received.set()
+        if self.details != CANNOT_WRITE:
+            self._settled.set()
+
+
+def _completed_result(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a coroutine that does not wait: the status of a finished call."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    coroutine.close()
+    raise RuntimeError("the status of a call that is done must be known")
+
+
+Pair = tuple[str, str | bytes]
+FORWARDED_FOR: Final = "x-forwarded-for"
+
+# Written by the library for the upstream call.
+_HOP_BY_HOP: Final = frozenset({"user-agent", "te", "content-type", "host", "connection", "transfer-encoding"})
+
+GRPC_STATUS: Final = {
+    401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED",
+    501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
+}  # fmt: skip
+# Other codes are client errors (400).
+HTTP_STATUS: Final = {
+    "OK": 200, "CANCELLED": 499, "UNKNOWN": 500, "INTERNAL": 500, "DATA_LOSS": 500, "UNIMPLEMENTED": 404,
+    "UNAVAILABLE": 503, "DEADLINE_EXCEEDED": 504, "UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403,
+    "RESOURCE_EXHAUSTED": 429, "NOT_FOUND": 404,
+}  # fmt: skip
+
+
+def http_status(code: str) -> int:
+    return HTTP_STATUS.get(code, 400)
+
+
+def to_headers(metadata: Iterable[Pair] | None) -> dict[str, str]:
+    """Return the metadata as headers, for admission and routing; repeated ones are joined."""
+    headers: dict[str, str] = {}
+    for name, value in metadata or ():
+        if isinstance(value, str):
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+def forwarded_metadata(metadata: Iterable[Pair] | None, peer: str) -> tuple[Pair, ...]:
+    """Return the upstream metadata: the client's, its address, and a request id."""
+    pairs = [
+        (name, value) for name, value in metadata or () if name not in _HOP_BY_HOP and not name.startswith("grpc-")
+    ]
+    before = [str(value) for name, value in pairs if name == FORWARDED_FOR]
+    forwarded: list[Pair] = [pair for pair in pairs if pair[0] != FORWARDED_FOR]
+    forwarded.append((FORWARDED_FOR, ", ".join((*before, peer))))
+    if not request_id(forwarded):
+        forwarded.append((HEADER_REQUEST_ID, str(uuid.uuid4())))
+    return tuple(forwarded)
+
+
+def request_id(metadata: Sequence[Pair]) -> str:
+    return next((str(value) for name, value in metadata if name == HEADER_REQUEST_ID), "")
+
+
+def peer_address(text: str) -> str:
+    """`ipv6:%5B::1%5D:41000` → `::1`."""
+    kind, _, rest = unquote(text).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else text
+
 
 SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -199,7 +384,7 @@ async def _until_free(address: Address) -> None:
     until = time.monotonic() + PORT_S
     while True:
         try:
-            addresses.bind(address).close()
+            listeners.bind(address).close()
         except CannotListen:
             if time.monotonic() >= until:
                 raise

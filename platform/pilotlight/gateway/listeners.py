@@ -1,16 +1,150 @@
-"""Listeners of the gateway: sockets received or bound, and the route that each serves."""
+"""Ports.
+
+Listen addresses, `host:port/kind`, and binding of sockets.
+
+Used by both processes: the control process binds and holds HTTP listeners, the gateway serves them.
+
+Listeners of the gateway: sockets received or bound, and the route that each serves.
+"""
 
 import asyncio
+import errno
+import os
+import re
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
-from pilotlight.errors import PlatformError
-from pilotlight.gateway import addresses
-from pilotlight.gateway.addresses import BACKLOG, Address
-from pilotlight.gateway.messages import Listen
-from pilotlight.gateway.plane import DataPlane, RouteKey
-from pilotlight.gateway.table import Table
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.gateway.control_link import Listen
+from pilotlight.gateway.proxy.data_plane import DataPlane, RouteKey
+from pilotlight.gateway.routing_table import Table
+
+BACKLOG: Final = 4096  # connections that wait while a gateway starts; limited by net.core.somaxconn
+KINDS: Final = ("http", "grpc")
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[^\[\]:/]+):(\d{1,5})(?:/(\w+))?")
+_IPV6_EQUIVALENTS: Final = {"127.0.0.1": "::1", "0.0.0.0": "::"}  # noqa: S104 - set by the user
+_LISTENING: Final = "0A"  # state in /proc/net/tcp
+
+
+class CannotListen(PlatformError):
+    """An address that cannot be bound; the message names it, its owner if known, and the fix."""
+
+
+class Address(NamedTuple):
+    """`host` is a numeric address, or a host name of this machine."""
+
+    host: str
+    port: int
+    kind: str = "http"
+
+    def __str__(self) -> str:
+        return f"{self.host_port}/{self.kind}"
+
+    @property
+    def host_port(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def ipv6_equivalent(self) -> "Address | None":
+        """The IPv6 counterpart of a loopback or wildcard address: `localhost` may mean either."""
+        host = _IPV6_EQUIVALENTS.get(self.host)
+        return None if host is None else self._replace(host=host)
+
+
+def parse(text: str) -> Address:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[2]) > 65535 or (match[3] or "http") not in KINDS:
+        raise UsageError(f"listen = {text}, must be host:port/kind such as 127.0.0.1:8090/http; kinds: http, grpc")
+    return Address(match[1].strip("[]"), int(match[2]), match[3] or "http")
+
+
+def bind(address: Address, setting: str = "") -> socket.socket:
+    """Return a listening socket. Raises CannotListen, which names `setting` if the port is taken."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((address.host, address.port))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise CannotListen(bind_error_message(address, error, setting)) from error
+    return listener
+
+
+def bind_ipv6(address: Address, setting: str = "") -> socket.socket | None:
+    """As `bind`, but return None if the machine has no IPv6."""
+    try:
+        return bind(address, setting)
+    except CannotListen as error:
+        cause = error.__cause__
+        assert isinstance(cause, OSError)
+        if cause.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            return None
+        raise
+
+
+@cache
+def has_ipv6() -> bool:
+    """Whether `::1` can be bound."""
+    listener = bind_ipv6(Address("::1", 0))
+    if listener is not None:
+        listener.close()
+    return listener is not None
+
+
+def bind_error_message(address: Address, error: OSError, setting: str = "") -> str:
+    """Return a sentence with the address, the cause and the fix."""
+    if error.errno == errno.EADDRINUSE:
+        owner = port_owner(address.port)
+        fix = f"stop it or choose another port with {setting}" if setting else "stop it or choose another port"
+        return f"port {address.port} on {address.host} is taken{f' by {owner}' if owner else ''}; {fix}"
+    if error.errno == errno.EACCES:
+        return f"port {address.port} on {address.host} needs a privilege that this user lacks; choose one above 1023"
+    return f"cannot listen on {address.host_port}: {error.strerror or error}"
+
+
+def port_owner(port: int) -> str:
+    """Return the process that listens on the port, `name (pid 1234)`, as far as /proc is readable."""
+    for pid in listening_pids(port):
+        with suppress(OSError):
+            return f"{Path(f'/proc/{pid}/comm').read_text().strip()} (pid {pid})"
+    return ""
+
+
+def listening_pids(port: int) -> Iterator[int]:
+    """Yield the processes that listen on the port, as far as /proc is readable."""
+    sockets = {f"socket:[{inode}]" for inode in listening_inodes(port)}
+    for process in os.listdir("/proc") if sockets else ():
+        if process.isdigit() and sockets & set(_open_files(f"/proc/{process}/fd")):
+            yield int(process)
+
+
+def _open_files(folder: str) -> Iterator[str]:
+    """Yield the targets of a process's descriptors; it may exit or close some meanwhile."""
+    with suppress(OSError):
+        for descriptor in os.listdir(folder):
+            with suppress(OSError):
+                yield os.readlink(f"{folder}/{descriptor}")
+
+
+def listening_inodes(port: int) -> set[str]:
+    """Return the inodes of the sockets that listen on the port."""
+    inodes: set[str] = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
+            matching = [row for row in rows if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port]
+            inodes.update(row[9] for row in matching)
+    return inodes - {"0"}
+
 
 UNKNOWN_ROUTE: RouteKey = ("", "")  # of the port of a deleted service
 
@@ -91,11 +225,11 @@ class Listeners:
             if listener is not None:
                 listener.close()
             return
-        address = addresses.parse(text)
+        address = parse(text)
         if address.kind == "grpc":
             self._servers[text] = await self._start_grpc(address, lambda: self._routes.get(address.port, UNKNOWN_ROUTE))
             return
-        listener = listener or addresses.bind(address)
+        listener = listener or bind(address)
         loop = asyncio.get_running_loop()
         self._servers[text] = await loop.create_server(
             self._factory(text, address.port), sock=listener, backlog=BACKLOG

@@ -1,31 +1,45 @@
-"""The gateway process: data plane, listeners and reports, driven by messages of the control process.
+"""The process: orders in, reports out.
+
+The gateway process: data plane, listeners and reports, driven by messages of the control process.
 
     control process ── messages ──▶ ControlServer ──▶ Gateway ──▶ DataPlane, Listeners
                     ◀── messages ──                           ◀── wakes, reports
 
 Messages are processed in order, each answered before the next.
+
+Event loop of the platform's long-lived processes: uvloop if installed, with the maximum of open files.
 """
 
 import asyncio
 import os
+import resource
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pilotlight import __version__
-from pilotlight.gateway.addresses import Address
-from pilotlight.gateway.admission import AccessAdmission
-from pilotlight.gateway.link import ControlServer, SendReply
-from pilotlight.gateway.listeners import Listeners, Server
-from pilotlight.gateway.logs import log
-from pilotlight.gateway.messages import Applied, ControlMessage, Hello, Leaving, Lend, Listen, Publish, Sockets, Stop
-from pilotlight.gateway.metrics import Metrics
-from pilotlight.gateway.plane import DataPlane, RouteKey
-from pilotlight.gateway.reporting import Reporter
+from pilotlight.gateway.auth import AccessAdmission
+from pilotlight.gateway.control_link import (
+    Applied,
+    ControlMessage,
+    ControlServer,
+    Hello,
+    Leaving,
+    Lend,
+    Listen,
+    Publish,
+    SendReply,
+    Sockets,
+    Stop,
+)
+from pilotlight.gateway.listeners import Address, Listeners, Server
+from pilotlight.gateway.proxy.data_plane import DataPlane, RouteKey
+from pilotlight.gateway.reports import Metrics, Reporter, log
 from pilotlight.gateway.respawn import Respawn
-from pilotlight.gateway.table import Table
+from pilotlight.gateway.routing_table import Table
 
 if TYPE_CHECKING:
     from pilotlight.gateway.grpc_proxy import GrpcProxy
@@ -132,3 +146,19 @@ class Gateway:
     def _metrics_page(self) -> tuple[int, str, bytes]:
         self._reporter.report()
         return self._metrics.page()
+
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop if installed, with the hard limit of open files."""
+    with suppress(ValueError, OSError):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)

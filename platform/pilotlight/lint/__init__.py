@@ -3,9 +3,8 @@
 Checks any Kubernetes manifests; not part of a deployment, whose documents `validate` and `render` check.
 """
 
-from pilotlight.lint.check import lint
-from pilotlight.lint.files import lint_files
+from pilotlight.lint.linter import lint, lint_files
 from pilotlight.lint.rule import Finding, Rule, Severity
-from pilotlight.lint.table import RULES
+from pilotlight.lint.rules import RULES
 
 __all__ = ["RULES", "Finding", "Rule", "Severity", "lint", "lint_files"]

@@ -1,13 +1,97 @@
-"""Rules for the triggers of a KEDA ScaledObject: metadata, metric types, queries."""
+"""Triggers.
+
+Metadata keys of each trigger type in KEDA 2.21, and the keys that it has removed.
+
+KEDA silently ignores unknown keys (unless its operator runs with KEDA_CHECK_UNEXPECTED_SCALERS_PARAMS). Types that are
+not listed are not checked.
+
+Rules for the triggers of a KEDA ScaledObject: metadata, metric types, queries.
+"""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Final
 
-from pilotlight.lint import queries
-from pilotlight.lint.objects import containers, target_of
-from pilotlight.lint.parts import Part
-from pilotlight.lint.rule import Hits, LintContext, rule
-from pilotlight.lint.trigger_keys import TYPES
+from pilotlight.lint import promql_text
+from pilotlight.lint.related_objects import containers, target_of
+from pilotlight.lint.rule import Hits, LintContext, Part, rule
+
+_AUTH: Final = frozenset({"authModes", "authMode", "apiKey", "method", "keyParamName"})
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerType:
+    """Keys of a trigger type. `open`: other keys are passed to an external scaler. `numbers`: numeric keys."""
+
+    required: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+    removed: dict[str, str] = field(default_factory=dict)  # key → what to do instead
+    numbers: frozenset[str] = frozenset()
+    open: bool = False
+
+    @property
+    def known(self) -> frozenset[str]:
+        return self.required | self.optional
+
+
+def _type(required: str, optional: str = "", numbers: str = "", **others: object) -> TriggerType:
+    parts = (frozenset(words.split()) for words in (required, optional, numbers))
+    needed, allowed, numeric = parts
+    return TriggerType(needed, allowed, numbers=numeric, **others)  # type: ignore[arg-type]
+
+
+_METRIC_NAME: Final = {"metricName": "delete it: KEDA names the metric itself since 2.12"}
+_RESOURCE: Final = _type(
+    "value",
+    "containerName",
+    removed={"type": "move it to the trigger's metricType: metadata.type is an error since 2.18"},
+)
+_EXTERNAL: Final = _type("scalerAddress", "enableTLS unsafeSsl", open=True)
+
+TYPES: Final[dict[str, TriggerType]] = {
+    "cpu": _RESOURCE,
+    "memory": _RESOURCE,
+    "cron": _type("start end timezone desiredReplicas", numbers="desiredReplicas"),
+    "external": _EXTERNAL,
+    "external-push": _EXTERNAL,
+    "kafka": _type(
+        "",
+        "bootstrapServers bootstrapServersFromEnv consumerGroup consumerGroupFromEnv topic topicFromEnv"
+        " partitionLimitation lagThreshold activationLagThreshold offsetResetPolicy allowIdleConsumers"
+        " excludePersistentLag scaleToZeroOnInvalidOffset limitToPartitionsWithLag"
+        " ensureEvenDistributionOfPartitions fullMetadata version tls unsafeSsl sasl saslTokenProvider awsRegion",
+        numbers="lagThreshold activationLagThreshold",
+        removed=_METRIC_NAME,
+    ),
+    "kubernetes-workload": _type("podSelector value", "activationValue groupByNode", "value activationValue"),
+    "metrics-api": _type(
+        "url valueLocation",
+        "targetValue activationTargetValue format unsafeSsl aggregateFromKubeServiceEndpoints aggregationType timeout "
+        + " ".join(_AUTH),
+        "targetValue activationTargetValue",
+        removed=_METRIC_NAME,
+    ),
+    "prometheus": _type(
+        "serverAddress query threshold",
+        "activationThreshold namespace customHeaders queryParameters ignoreNullValues unsafeSsl timeout awsRegion"
+        " identityOwner awsAccessKeyID awsAccessKeyIDFromEnv awsSecretAccessKeyFromEnv credentials credentialsFromEnv"
+        " credentialsFromEnvFile cloud azureManagedPrometheusResourceURL " + " ".join(_AUTH),
+        "threshold activationThreshold",
+        removed={
+            **_METRIC_NAME,
+            "cortexOrgID": "write customHeaders: X-Scope-OrgID=…: it was removed in 2.12",
+        },
+    ),
+    "rabbitmq": _type(
+        "queueName",
+        "mode queueLength value activationValue host hostFromEnv usernameFromEnv passwordFromEnv protocol vhostName"
+        " useRegex excludeUnacknowledged pageSize operation timeout unsafeSsl " + " ".join(_AUTH),
+        "value activationValue queueLength",
+        removed=_METRIC_NAME,
+    ),
+}  # fmt: skip
+
 
 RESOURCE_TYPES = frozenset({"cpu", "memory"})
 
@@ -23,7 +107,7 @@ def query_of(trigger: Part) -> str:
 
 
 def latency_triggers(scaled: Part) -> Iterator[Part]:
-    return (trigger for trigger in triggers(scaled, "prometheus") if queries.is_latency(query_of(trigger)))
+    return (trigger for trigger in triggers(scaled, "prometheus") if promql_text.is_latency(query_of(trigger)))
 
 
 def least(scaled: Part) -> int:
@@ -152,10 +236,10 @@ def average_of_latency(scaled: Part, _: LintContext) -> Hits:
     if scaled.get("spec", "advanced", "scalingModifiers", "formula"):
         return
     for trigger in triggers(scaled, "prometheus"):
-        latency = queries.is_latency(query_of(trigger))
+        latency = promql_text.is_latency(query_of(trigger))
         metric_type = trigger.get("metricType")
         if metric_type.text("AverageValue") == "AverageValue" and (
-            latency or queries.is_utilisation(query_of(trigger))
+            latency or promql_text.is_utilisation(query_of(trigger))
         ):
             what = "a latency" if latency else "a utilisation"
             message = (
@@ -196,7 +280,7 @@ def null_is_zero(scaled: Part, _: LintContext) -> Hits:
 )  # fmt: skip
 def unguarded_nan(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled, "prometheus"):
-        if queries.may_be_nan(query_of(trigger)):
+        if promql_text.may_be_nan(query_of(trigger)):
             message = "the query divides 0 by 0 while idle; keep only values `>= 0` and end in `or` a real zero"
             yield trigger.get("metadata", "query"), message
 
@@ -212,7 +296,7 @@ def unguarded_nan(scaled: Part, _: LintContext) -> Hits:
 )  # fmt: skip
 def zero_hides_lost_scrape(scaled: Part, _: LintContext) -> Hits:
     for trigger in latency_triggers(scaled) if least(scaled) >= 1 else ():
-        if queries.ends_in_zero(query_of(trigger)):
+        if promql_text.ends_in_zero(query_of(trigger)):
             message = (
                 f"`or vector(0)` with minReplicaCount {least(scaled)} turns a lost scrape into latency 0;"
                 " write `or 0 * sum(up{…})`"
@@ -229,7 +313,7 @@ def zero_hides_lost_scrape(scaled: Part, _: LintContext) -> Hits:
 )  # fmt: skip
 def several_series(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled, "prometheus"):
-        names = queries.several_series(query_of(trigger))
+        names = promql_text.several_series(query_of(trigger))
         if names:
             message = f"{', '.join(names)} may be several series; aggregate to one, as in sum(…)"
             yield trigger.get("metadata", "query"), message

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Final
 
-from pilotlight import quantities
-from pilotlight.lint.parts import Part
-from pilotlight.lint.rule import KNATIVE, Hits, LintContext, rule
+from pilotlight.k8s import quantities
+from pilotlight.lint.rule import KNATIVE, Hits, LintContext, Part, rule
 
 GROUP: Final = "autoscaling.knative.dev/"
 KPA: Final = "kpa.autoscaling.knative.dev"

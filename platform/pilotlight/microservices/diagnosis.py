@@ -1,17 +1,152 @@
-"""Diagnosis of a microservice: a table of rules over evidence, each with a likely cause and advice. Pure.
+"""What is wrong with one.
+
+Error messages of libraries, platforms and the predictor, as patterns with cause and advice. Pure.
+
+diagnosis.py makes a rule of each symptom; rules that need more than text are there.
+
+Diagnosis of a microservice: a table of rules over evidence, each with a likely cause and advice. Pure.
 
 `Evidence` combines platform, server and log; `diagnose` applies the rules. Used by `platformctl microservice status`,
 by `doctor`, and by the API for status and 503 responses. symptoms.py has the rules that match text only.
+
+CPUs and memory that a process of this machine may use, from its cgroup and the kernel.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from pilotlight.microservices import symptoms
-from pilotlight.microservices.model import PlatformStatus
-from pilotlight.microservices.symptoms import Symptom
+from pilotlight.microservices.registry.types import PlatformStatus
+
+MAX_LINE: Final = 300
+
+
+def _any(*expressions: str) -> re.Pattern[str]:
+    return re.compile("|".join(expressions), re.IGNORECASE)
+
+
+CUDA_MEMORY: Final = _any(
+    r"CUDA(?: error:)? out of memory", r"CUDA_ERROR_OUT_OF_MEMORY", r"cudaErrorMemoryAllocation", r"CUDA failure 2\b",
+    r"torch\.(?:cuda\.)?OutOfMemoryError", r"CUBLAS_STATUS_ALLOC_FAILED", r"CUDNN_STATUS_ALLOC_FAILED",
+    r"Failed to allocate memory for requested buffer",
+)  # fmt: skip
+HOST_MEMORY: Final = _any(
+    r"OOMKilled", r"OUT_OF_MEMORY", r"\bMemoryError\b", r"std::bad_alloc", r"Cannot allocate memory",
+    r"ran out of memory", r"memory limit .* reached", r"ended by the kernel: out of memory", r"exit code 137\b",
+    r"used \d+ MiB, limit \d+ MiB", r"DefaultCPUAllocator: can't allocate", r"signal 9\b", r"\boom[-_]kill",
+)  # fmt: skip
+NO_CAPACITY: Final = _any(
+    r"Insufficient (?:cpu|memory|nvidia\.com/gpu|ephemeral-storage)", r"no node can take it", r"Unschedulable",
+    r"\(?(?:Resources|Priority|QOSMax\w+|AssocMax\w+|ReqNodeNotAvail\w*)\)?$", r"didn't match .*node", r"no capacity",
+    r"could not select device driver",
+)  # fmt: skip
+DENIED: Final = _any(
+    r"access was refused", r"no credentials were found", r"AccessDenied", r"InvalidAccessKeyId",
+    r"SignatureDoesNotMatch", r"AuthenticationFailed", r"AuthorizationFailure", r"ExpiredToken",
+    r"credentials(?:\.\w+)?(?: are wrong|: env:\S+ is not set|: file:\S+ is not set)", r"\b403 Forbidden",
+    r"\b401 Unauthorized", r"is refused by the store", r"gated repo", r"storage account is unknown",
+)  # fmt: skip
+UNREACHABLE: Final = _any(
+    r"no connection \(", r"cannot be resolved", r"Name or service not known", r"Temporary failure in name resolution",
+    r"dns error", r"network timeout", r"error sending request", r"error trying to connect", r"operation timed out",
+    r"Network is unreachable", r"tcp connect error", r"the connection broke",
+)  # fmt: skip
+MISSING: Final = _any(
+    r"no such file", r"does not exist", r"nothing is stored there", r"\bis not there\b", r"FileNotFoundError",
+    r"no file is below", r"file not found", r"no model was found", r"has no (?:model|weights)",
+    r"the bucket is not there", r"no version directory",
+)  # fmt: skip
+BAD_FORMAT: Final = _any(
+    r"INVALID_PROTOBUF", r"Protobuf parsing failed", r"SafetensorError", r"HeaderTooLarge", r"InvalidHeader",
+    r"PytorchStreamReader failed", r"UnpicklingError", r"not a valid (?:zip|onnx|model)", r"invalid model format",
+    r"is damaged", r"is no (?:ONNX|TorchScript|safetensors)", r"INVALID_GRAPH", r"no model format", r"truncated",
+    r"holds more than tensors", r"sha256 .* must be", r"MetadataIncompleteBuffer", r"Unsupported model IR version",
+)  # fmt: skip
+PARAMETERS: Final = _any(
+    r"\bmust be\b", r"is not known", r"unexpected (?:inference )?input", r"expected .* inputs?\b", r"unexpected shape",
+    r"unexpected datatype", r"incompatible", r"invalid_request_error",
+)  # fmt: skip
+
+
+class Symptom(NamedTuple):
+    """A pattern with cause and advice. It does not apply where `unless`, a more specific one, matches."""
+
+    name: str
+    words: re.Pattern[str]
+    cause: str
+    advice: str
+    unless: re.Pattern[str] | None = None
+
+
+OF_MEMORY: Final = (
+    Symptom(
+        "cuda_out_of_memory",
+        CUDA_MEMORY,
+        "the GPU has too little memory for the model",
+        "stop it and start it on a GPU with more memory or with more GPUs (num_gpus), or use a smaller or quantized"
+        " model; nvidia-smi shows who else holds memory",
+    ),
+    Symptom(
+        "out_of_memory",
+        HOST_MEMORY,
+        "it ran out of memory",
+        "start it again with a higher memory limit",
+        unless=CUDA_MEMORY,
+    ),
+)
+OF_STORAGE: Final = (
+    Symptom(
+        "storage_denied",
+        DENIED,
+        "the storage refuses the workspace's credentials",
+        "check which variables or secret the workspace refers to, that they are set where it runs, and that they may"
+        " read the bucket; then stop it and start it again",
+    ),
+    Symptom(
+        "storage_unreachable",
+        UNREACHABLE,
+        "the storage cannot be reached",
+        "check the workspace's endpoint, the network and its proxies from where it runs, then start it again",
+        unless=DENIED,
+    ),
+    Symptom(
+        "missing_file",
+        MISSING,
+        "a file of the model is not there",
+        "check that the training job finished and saved its checkpoint, and that its artifact names that place",
+    ),
+    Symptom(
+        "bad_format",
+        BAD_FORMAT,
+        "the model's file is damaged or of another format",
+        "compare its size and hash with what training wrote, export it again, or train again",
+    ),
+)
+
+
+def first_match(pattern: re.Pattern[str], lines: Iterable[str]) -> str:
+    """Return the first matching line, shortened; empty where none matches."""
+    return next((line[:MAX_LINE] for line in lines if pattern.search(line)), "")
+
+
+def message(line: str) -> str:
+    """Return the message of a log line: of the JSON log schema, empty below WARNING, else the line."""
+    if line.startswith("{"):
+        try:
+            document = json.loads(line)
+        except ValueError:
+            return line.strip()
+        if isinstance(document, dict) and "message" in document:
+            if document.get("level") in ("DEBUG", "INFO"):
+                return ""
+            return " ".join(str(document[name]) for name in ("message", "exception") if document.get(name))
+    return line.strip()
+
 
 SLOW_DOWNLOAD_S: Final = 60.0  # shorter downloads are normal
 SILENT_S: Final = 60.0  # on a busy machine imports alone may take long
@@ -69,9 +204,9 @@ def _symptom_rule(symptom: Symptom) -> Rule:
 
     def rule(evidence: Evidence) -> Iterator[Finding]:
         lines = _messages(evidence)
-        if symptom.unless is not None and symptoms.first_match(symptom.unless, lines):
+        if symptom.unless is not None and first_match(symptom.unless, lines):
             return
-        if line := symptoms.first_match(symptom.words, lines):
+        if line := first_match(symptom.words, lines):
             yield Finding(symptom.name, f"{symptom.cause}: {line}", symptom.advice)
 
     return rule
@@ -82,9 +217,7 @@ def _small_memory(evidence: Evidence) -> Iterator[Finding]:
 
     Not while it loads: the memory that it already uses is missing from what is available.
     """
-    reported = any(
-        symptoms.first_match(pattern, _messages(evidence)) for pattern in (symptoms.CUDA_MEMORY, symptoms.HOST_MEMORY)
-    )
+    reported = any(first_match(pattern, _messages(evidence)) for pattern in (CUDA_MEMORY, HOST_MEMORY))
     size = int((evidence.status.get("progress") or {}).get("total_bytes") or 0)
     if (
         not reported
@@ -101,7 +234,7 @@ def _small_memory(evidence: Evidence) -> Iterator[Finding]:
 
 def _too_few_resources(evidence: Evidence) -> Iterator[Finding]:
     reason = evidence.platform.reason if evidence.platform and evidence.platform.state == "pending" else ""
-    if line := symptoms.first_match(symptoms.NO_CAPACITY, (reason,)):
+    if line := first_match(NO_CAPACITY, (reason,)):
         yield Finding(
             "no_room",
             f"the platform has no room for it: {line}",
@@ -180,9 +313,7 @@ def _cannot_stop(evidence: Evidence) -> Iterator[Finding]:
 
 def _wrong_parameters(evidence: Evidence) -> Iterator[Finding]:
     """Report a rejected request, unless a store refused its media: that has its own rule."""
-    reason = (
-        "" if _denied(evidence) else evidence.rejected or symptoms.first_match(symptoms.PARAMETERS, evidence.errors)
-    )
+    reason = "" if _denied(evidence) else evidence.rejected or first_match(PARAMETERS, evidence.errors)
     if reason:
         yield Finding(
             "wrong_parameters",
@@ -194,10 +325,10 @@ def _wrong_parameters(evidence: Evidence) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    *map(_symptom_rule, symptoms.OF_MEMORY),
+    *map(_symptom_rule, OF_MEMORY),
     _small_memory,
     _too_few_resources,
-    *map(_symptom_rule, symptoms.OF_STORAGE),
+    *map(_symptom_rule, OF_STORAGE),
     _wrong_parameters,
     _crashed,
     _slow_download,
@@ -216,14 +347,12 @@ def _messages(evidence: Evidence) -> tuple[str, ...]:
         else ()
     )
     server = str(evidence.status.get("reason") or "")
-    return tuple(
-        text for line in (*evidence.errors, _denied(evidence), server, *platform) if (text := symptoms.message(line))
-    )
+    return tuple(text for line in (*evidence.errors, _denied(evidence), server, *platform) if (text := message(line)))
 
 
 def _denied(evidence: Evidence) -> str:
     """Return the store's refusal of media of the last request, or empty."""
-    return symptoms.first_match(symptoms.DENIED, (evidence.rejected,))
+    return first_match(DENIED, (evidence.rejected,))
 
 
 def _logs(evidence: Evidence) -> str:
@@ -232,3 +361,45 @@ def _logs(evidence: Evidence) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+_GROUPS: Final = Path("/sys/fs/cgroup")
+_UNLIMITED: Final = 1 << 60  # cgroup v1 writes "no limit" as a very large number
+
+
+def cpus(groups: Path = _GROUPS) -> float:
+    """Return the usable CPUs: CPU affinity or the cgroup's quota, whichever is less."""
+    allowed = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    share = cpu_share(_text(groups / "cpu.max"))
+    if share is None:
+        older = groups / "cpu"
+        share = cpu_share(f"{_text(older / 'cpu.cfs_quota_us')} {_text(older / 'cpu.cfs_period_us')}")
+    return min(allowed, share) if share is not None else allowed
+
+
+def cpu_share(text: str) -> float | None:
+    """Parse a CPU quota: `50000 100000` is half a CPU; `max 100000` and `-1 100000` are no limit."""
+    words = text.split()
+    if len(words) != 2 or not words[0].isdigit() or not words[1].isdigit() or int(words[1]) == 0:
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def memory(groups: Path = _GROUPS, meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Return the available bytes within the cgroup's limit; None: unknown."""
+    limits = [_bytes(_text(groups / "memory.max")), _bytes(_text(groups / "memory" / "memory.limit_in_bytes"))]
+    lines = [line.split() for line in _text(meminfo).splitlines() if line.startswith("MemAvailable:")]
+    limits += [int(words[1]) * 1024 for words in lines if len(words) > 1 and words[1].isdigit()]
+    known = [each for each in limits if each is not None]
+    return min(known) if known else None
+
+
+def _bytes(text: str) -> int | None:
+    return int(text) if text.isdigit() and int(text) < _UNLIMITED else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

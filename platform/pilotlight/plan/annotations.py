@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from pilotlight.names import (
+from pilotlight.k8s.names import (
     ACCESS_ANNOTATIONS,
     ANNOTATION_FORMULA,
     ANNOTATION_FORMULA_TARGET,
@@ -11,7 +11,7 @@ from pilotlight.names import (
     ANNOTATION_WAKE_BY,
     DOMAIN,
 )
-from pilotlight.spec.model import Component, Service
+from pilotlight.spec.service import Component, Service
 
 DEPLOYMENT_MODE: Final = ("ome.io/deploymentMode", "serving.kserve.io/deploymentMode")
 AUTOSCALER_CLASS: Final = ("ome.io/autoscalerClass", "serving.kserve.io/autoscalerClass")

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from pilotlight.plan import annotations
-from pilotlight.plan.ledger import DecisionLog, field_path
-from pilotlight.plan.model import Capabilities, Mode
-from pilotlight.spec.model import Component, Role, Service
+from pilotlight.plan.types import Capabilities, DecisionLog, Mode, field_path
+from pilotlight.spec.service import Component, Role, Service
 
 # Values of the deploymentMode annotation in both projects. PDDisaggregated follows from engine + decoder.
 MODE_NAMES: Final[Mapping[str, Mode]] = {

@@ -1,28 +1,133 @@
-"""Pod templates, complete as they are applied.
+"""Pod templates, resources.
+
+Checks of the final pod template for combinations that the API server rejects.
+
+Document and runtime are each validated alone; these conflicts appear only after merging.
+
+CPU, memory and devices of the main container, and shared memory for GPU processes.
+
+Pod templates, complete as they are applied.
 
 Precedence: the user's document, the runtime, our defaults. The revision's name is a hash of the template, so it must be
 deterministic.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pilotlight import names, quantities
+from pilotlight.catalogue.merge import strategic_merge
 from pilotlight.contract import GRPC_PORT, HTTP_PORT, METRICS_PORT
-from pilotlight.plan import annotations, environment, routing
-from pilotlight.plan.knative_pods import fit_to_knative
-from pilotlight.plan.ledger import DecisionLog
-from pilotlight.plan.model import Capabilities
-from pilotlight.plan.pod_rules import check_pod
+from pilotlight.k8s import names, quantities
+from pilotlight.k8s.knative_features import PROBE_FIELDS
+from pilotlight.plan import annotations, environment
+from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.pod_security import Level, container_context, decide_level, fit_to_knative, pod_context
 from pilotlight.plan.probes import PROBES, decide_probes
-from pilotlight.plan.resources import SHM_VOLUME, decide_resources, shared_memory
-from pilotlight.plan.security import Level, container_context, decide_level, pod_context
 from pilotlight.plan.storage import ModelStorage, decide_storage
-from pilotlight.plan.subject import PlanContext
-from pilotlight.spec.merge import strategic_merge
+from pilotlight.plan.types import Capabilities, DecisionLog
 
 Json = Any
+
+
+def check_pod(context: PlanContext, spec: Mapping[str, Json], group: str, log: DecisionLog) -> None:
+    """Report conflicts of a pod spec. `group` is `worker` for workers of a multi-node component, else empty."""
+    prefix = f"{group}." if group else ""
+    field = "runner" if context.service.group == "ome" else "model"
+    for container in (*spec.get("initContainers", ()), *spec["containers"]):
+        for name, request, limit in _overcommitted(container):
+            message = f"requests {request} of {name} and limits it to {limit}; devices are not shared, write one number"
+            log.error("PL362", context.path(f"{prefix}{field}.resources"), message)
+        for name in _without_volume(spec, container):
+            message = f"{name} is mounted and no volume of the pod; add it to {context.path(f'{prefix}volumes')}"
+            log.error("PL363", context.path(f"{prefix}{field}.volumeMounts"), message)
+        for probe in _without_port(container):
+            message = f"{probe} of {container['name']} names no port, and only the main container's is known; add it"
+            log.error("PL366", context.path(f"{prefix}containers"), message)
+
+
+def _overcommitted(container: Mapping[str, Json]) -> Iterator[tuple[str, Json, Json]]:
+    resources = container.get("resources") or {}
+    limits = resources.get("limits") or {}
+    for name, request in (resources.get("requests") or {}).items():
+        if quantities.is_gpu(name) and quantities.quantity_or_zero(request) != quantities.quantity_or_zero(
+            limits.get(name)
+        ):
+            yield name, request, limits.get(name)
+
+
+def _without_port(container: Mapping[str, Json]) -> Iterator[str]:
+    """Yield probes without a port; those of the main container have been given one."""
+    for probe in sorted(PROBE_FIELDS & container.keys()):
+        for handler in ("httpGet", "tcpSocket"):
+            action = container[probe].get(handler)
+            if action is not None and "port" not in action:
+                yield f"{probe}.{handler}"
+
+
+def _without_volume(spec: Mapping[str, Json], container: Mapping[str, Json]) -> list[str]:
+    volumes = {volume["name"] for volume in spec.get("volumes", ())}
+    return sorted({mount["name"] for mount in container.get("volumeMounts") or ()} - volumes)
+
+
+LEAST_MEMORY: Final = 1 << 30
+SHM_BYTES: Final = 1 << 30
+SHM_VOLUME: Final = "shared-memory"
+SHM_PATH: Final = "/dev/shm"  # noqa: S108 - the mount point that every CUDA program knows
+
+
+def decide_resources(context: PlanContext, log: DecisionLog) -> dict[str, Json]:
+    """Return the document's resources with defaults: a cpu request for the HPA, memory for the model, device limits."""
+    written = context.choice.container.get("resources") or {}
+    requests, limits = dict(written.get("requests") or {}), dict(written.get("limits") or {})
+    for name in [name for name in requests if quantities.is_gpu(name)]:
+        # The API server rejects a device without a limit, and OME's documents often have only the request.
+        limits.setdefault(name, requests[name])
+    requests.setdefault("cpu", limits.get("cpu", "1"))
+    if "memory" not in requests and "memory" not in limits:
+        limits["memory"] = requests["memory"] = _memory(context, log)
+    requests.setdefault("memory", limits.get("memory"))
+    _check_memory(context, limits, log)
+    return {**written, "requests": requests, "limits": limits} if limits else {**written, "requests": requests}
+
+
+def _memory(context: PlanContext, log: DecisionLog) -> str:
+    if context.choice.gateway:
+        size, reason = LEAST_MEMORY, "no model in it"
+    elif not context.model_bytes:
+        size, reason = 2 * LEAST_MEMORY, "the model's size is unknown"
+    else:
+        size = max(LEAST_MEMORY, 2 * context.model_bytes)
+        reason = f"twice the model's {context.model_bytes / 1e9:.1f} GB"
+    if context.gpus:
+        size, reason = size + SHM_BYTES, f"{reason}, and {SHM_PATH}, which counts as memory"
+    memory = quantities.mebibytes(size)
+    log.decide(context.component.role, "memory", memory, reason)
+    return memory
+
+
+def _check_memory(context: PlanContext, limits: Mapping[str, Json], log: DecisionLog) -> None:
+    """Warn if the weights do not fit into memory; with a GPU they only pass through it in parts."""
+    limit = quantities.quantity_or_zero(limits["memory"]) if "memory" in limits else None
+    if limit is not None and context.model_bytes and not context.gpus and limit < context.model_bytes:
+        log.warn(
+            "PL344", context.path("runner.resources.limits.memory"),
+            f"{limits['memory']} is less than the model's {quantities.mebibytes(context.model_bytes)}; raise it",
+        )  # fmt: skip
+
+
+def shared_memory(container: Mapping[str, Json], has_gpus: bool) -> tuple[list[Json], list[Json]]:
+    """Return volume and mount of a memory-backed /dev/shm, unless the container has one; the default is 64 MB."""
+    mounted = any(mount.get("mountPath") == SHM_PATH for mount in container.get("volumeMounts") or ())
+    if mounted or not has_gpus:
+        return [], []
+    size = quantities.mebibytes(SHM_BYTES)
+    return (
+        [{"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": size}}],
+        [{"name": SHM_VOLUME, "mountPath": SHM_PATH}],
+    )
+
+
 SCRATCH: Final = "scratch"
 COLLOCATED: Final = "transformer-container"
 PUBLISHED: Final = Capabilities().image
@@ -114,8 +219,8 @@ def _main_container(
         "volumeMounts": [*storage.mounts, *shm, *_scratch_mount(context, storage)],
     }
     if choice.gateway:
-        base |= {"command": list(routing.COMMAND)}
-        base["env"] = [*environment.identity(context), *routing.router_environment(context, log)]
+        base |= {"command": list(environment.COMMAND)}
+        base["env"] = [*environment.identity(context), *environment.router_environment(context, log)]
     container = {"name": own_fields.get("name", "main"), **strategic_merge(base, own_fields)}
     container["image"] = own_image(context, str(container["image"]))
     container |= _predictor_args(context, container)

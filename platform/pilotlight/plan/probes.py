@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from pilotlight.contract import GRPC_PORT
 from pilotlight.plan import annotations
-from pilotlight.plan.knative_pods import without_timing
-from pilotlight.plan.kpa import seconds_of
-from pilotlight.plan.ledger import DecisionLog
-from pilotlight.plan.subject import PlanContext
+from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.pod_security import without_timing
+from pilotlight.plan.scaling.kpa import seconds_of
+from pilotlight.plan.types import DecisionLog
 
 Json = Any
 PROBES: Final = ("startupProbe", "readinessProbe", "livenessProbe")

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from pilotlight.contract import ENV_CACHE_DIR, ENV_SETTINGS_PREFIX
 from pilotlight.plan import annotations
-from pilotlight.plan.ledger import DecisionLog
-from pilotlight.plan.subject import PlanContext
-from pilotlight.spec.model import BaseModel
+from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.types import DecisionLog
+from pilotlight.spec.service import BaseModel
 
 Json = Any
 MODEL_DIR: Final = "/mnt/models"

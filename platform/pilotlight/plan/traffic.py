@@ -7,13 +7,12 @@ rendered revision gets all traffic.
 from collections.abc import Mapping
 from typing import Any
 
-from pilotlight import names
-from pilotlight.manifests import canonical_json
+from pilotlight.k8s import names
+from pilotlight.k8s.manifests import canonical_json
 from pilotlight.plan import annotations
-from pilotlight.plan.ledger import DecisionLog
-from pilotlight.plan.model import Current, Traffic
+from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.pods import PodTemplate
-from pilotlight.plan.subject import PlanContext
+from pilotlight.plan.types import Current, DecisionLog, Traffic
 
 Json = Any
 

@@ -3,6 +3,6 @@
 plan → values.template_values → registry (which template, when) → templates (fill) → manifests
 """
 
-from pilotlight.render.objects import render, values_of
+from pilotlight.render.manifests import render, values_of
 
 __all__ = ["render", "values_of"]

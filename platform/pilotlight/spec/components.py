@@ -1,18 +1,23 @@
-"""Component fields that both API groups share: metadata, pod fields, scaling, and their conversion to a Component.
+"""Fields that all components share.
+
+Component fields that both API groups share: metadata, pod fields, scaling, and their conversion to a Component.
 
 `ome` and `kserve` add their own. A component *is* a Kubernetes pod spec with more fields, and so is its type.
+
+Storage URIs of models, and the resolution of paths relative to a document.
 """
 
+import os.path
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from pilotlight.contract import RESERVED_NAMES
-from pilotlight.spec import core_fields
-from pilotlight.spec.model import Component, Role
+from pilotlight.spec import pod_fields as spec_pod_fields
+from pilotlight.spec.field_types import Anything, Field, Integer, MapOf, OneOf, Record, RecordRef, String
 from pilotlight.spec.problems import Problems, SourceLocation
-from pilotlight.spec.types import Anything, Field, Integer, MapOf, OneOf, Record, RecordRef, String
+from pilotlight.spec.service import Component, Role
 
 Json = Any
 
@@ -54,7 +59,9 @@ EXTENSION: Final[Mapping[str, Field]] = {
     "canaryTrafficPercent": Field(Integer(0, 100), "Share of the requests that go to the newest revision."),
     "labels": Field(LABELS, "Labels of the component's pods."),
     "annotations": Field(ANNOTATIONS, "Annotations of the component's pods."),
-    "deploymentStrategy": Field(core_fields.core("DeploymentStrategy"), "How a Deployment replaces pods (raw mode)."),
+    "deploymentStrategy": Field(
+        spec_pod_fields.core("DeploymentStrategy"), "How a Deployment replaces pods (raw mode)."
+    ),
 }
 
 
@@ -80,13 +87,13 @@ class DocumentContext:
 @cache
 def pod_fields() -> dict[str, Field]:
     """Return the fields of an inline pod spec; its containers are optional, since the runtime may bring them."""
-    return core_fields.fields("PodSpec", optional=("containers",), without=("ephemeralContainers",))
+    return spec_pod_fields.fields("PodSpec", optional=("containers",), without=("ephemeralContainers",))
 
 
 @cache
 def container_record(name: str) -> Record:
     """Return the type of a container whose name is optional, because only one is possible."""
-    return Record(name, core_fields.fields("Container", optional=("name",)))
+    return Record(name, spec_pod_fields.fields("Container", optional=("name",)))
 
 
 def container(name: str) -> RecordRef:
@@ -156,3 +163,25 @@ def check_name(metadata: Mapping[str, Json], context: DocumentContext) -> None:
 
 def annotations_of(metadata: Mapping[str, Json]) -> dict[str, str]:
     return {key: value for key, value in metadata.get("annotations", {}).items() if key != LAST_APPLIED}
+
+
+STORAGE_URI: Final = String(
+    r"\S+", "a URI such as s3://bucket/path, pvc://claim/path, or ./model.onnx beside this file"
+)
+STORAGE: Final = Record(
+    "ModelStorageSpec",
+    {
+        "key": Field(String(), "Which entry of the storage secret holds the credentials."),
+        "path": Field(String(), "Path of the model within the storage."),
+        "schemaPath": Field(String(), "Path of the model's schema within the storage."),
+        "parameters": Field(MapOf(String()), "Overrides of the storage's settings: type, bucket, endpoint_url, …"),
+    },
+)
+
+
+def resolve_uri(uri: str, location: SourceLocation) -> str:
+    """Resolve `./model.onnx` against the document's folder, or the working directory for `--set`; keep other URIs."""
+    if not uri.startswith(("./", "../")):
+        return uri
+    folder = "" if location.file.startswith("--set ") else os.path.dirname(location.file)
+    return os.path.abspath(os.path.join(folder, uri))

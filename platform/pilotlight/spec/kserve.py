@@ -15,14 +15,13 @@ from pilotlight.spec.components import (
     check_name,
     component,
     pod_of,
+    resolve_uri,
 )
+from pilotlight.spec.field_types import read, source_locations
 from pilotlight.spec.kserve_fields import ART_TYPES, FRAMEWORKS, inference_service, record
-from pilotlight.spec.model import Component, ModelSpec, NodeGroup, Role, ScalingMetric, Service
-from pilotlight.spec.nodes import Node
-from pilotlight.spec.paths import source_locations
 from pilotlight.spec.problems import Problems, SourceLocation
-from pilotlight.spec.storage import resolve_uri
-from pilotlight.spec.types import read
+from pilotlight.spec.service import Component, ModelSpec, NodeGroup, Role, ScalingMetric, Service
+from pilotlight.spec.yaml_nodes import Node
 
 Json = Any
 ART_IMAGE: Final = "kserve/art-explainer"

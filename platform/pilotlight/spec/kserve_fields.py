@@ -3,11 +3,18 @@
 from functools import cache
 from typing import Final
 
-from pilotlight.spec import core_fields
-from pilotlight.spec.canary_block import POLICY
-from pilotlight.spec.components import EXTENSION, NAME, document, misplaced_field_hints, pod_fields
-from pilotlight.spec.storage import STORAGE, STORAGE_URI
-from pilotlight.spec.types import (
+from pilotlight.spec import pod_fields as spec_pod_fields
+from pilotlight.spec.annotations import POLICY
+from pilotlight.spec.components import (
+    EXTENSION,
+    NAME,
+    STORAGE,
+    STORAGE_URI,
+    document,
+    misplaced_field_hints,
+    pod_fields,
+)
+from pilotlight.spec.field_types import (
     Boolean,
     Duration,
     Field,
@@ -144,7 +151,7 @@ def _framework(name: str) -> Record:
         },
     )
     fields = {
-        **core_fields.fields("Container", without=("name",)),
+        **spec_pod_fields.fields("Container", without=("name",)),
         "name": Field(
             String(), "Without effect: the container's name is the runtime's. A cluster's own copies have it."
         ),
@@ -175,7 +182,7 @@ def _model(name: str) -> Record:
 
 def _art(name: str) -> Record:
     fields = {
-        **core_fields.fields("Container", optional=("name",)),
+        **spec_pod_fields.fields("Container", optional=("name",)),
         "type": Field(OneOf(ART_TYPES), "Kind of explanation."),
         "storageUri": Field(STORAGE_URI, "Where the explainer's model is."),
         "storage": Field(STORAGE, "Where the explainer's model is, by the storage secret."),
@@ -247,7 +254,7 @@ def _auto_scaling(name: str) -> Record:
     )
     fields = {
         "metrics": Field(ListOf(metric), "What is scaled by; the one that asks for most wins."),
-        "behavior": Field(core_fields.core("HorizontalPodAutoscalerBehavior"), "How fast."),
+        "behavior": Field(spec_pod_fields.core("HorizontalPodAutoscalerBehavior"), "How fast."),
     }
     return Record(name, fields)
 

@@ -1,4 +1,8 @@
-"""Loading of documents: files, directories and standard input into services, with all their problems.
+"""Files, stdin, --set → services.
+
+Edits by `--set path=value`, applied before validation, so that their mistakes are reported like any other.
+
+Loading of documents: files, directories and standard input into services, with all their problems.
 
 The only part of `spec` that reads the file system. Catalogue documents (runtimes, models) are returned as nodes.
 """
@@ -6,17 +10,94 @@ The only part of `spec` that reads the file system. Catalogue documents (runtime
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, TextIO
 
-from pilotlight.spec import canary_block, kserve, kserve_fields, ome, ome_fields
-from pilotlight.spec.edits import apply
-from pilotlight.spec.model import Service
-from pilotlight.spec.nodes import Node, parse
-from pilotlight.spec.own_annotations import check_annotations
-from pilotlight.spec.paths import child_path
+from pilotlight.spec import annotations, kserve, kserve_fields, ome, ome_fields
+from pilotlight.spec.annotations import check_annotations
+from pilotlight.spec.field_types import Step, child_path, parse_path, suggestion
 from pilotlight.spec.problems import Problems, SourceLocation
-from pilotlight.spec.types import suggestion
+from pilotlight.spec.service import Service
+from pilotlight.spec.yaml_nodes import Node, parse
+
+
+class _PathError(Exception):
+    """The path does not fit the document."""
+
+
+def apply(node: Node, sets: list[str] | tuple[str, ...], problems: Problems) -> None:
+    """Apply the edits in order, in place. `null` removes a field; missing parent maps and lists are created."""
+    for edit in sets:
+        path, equals, value = edit.partition("=")
+        location = SourceLocation(f"--set {edit}")
+        steps = parse_path(path.strip())
+        if not equals or steps is None:
+            problems.error("PL108", location, "", "must read path=value, such as spec.engine.minReplicas=0")
+            continue
+        try:
+            _set(node, steps, _value(value, location))
+        except _PathError as error:
+            problems.error("PL108", location, path, str(error))
+
+
+def _value(text: str, location: SourceLocation) -> Node:
+    """Parse a value as YAML, else take it as text: `--set x=@handle` needs no quotes."""
+    silent = Problems()
+    nodes = parse(text, location.file, silent)
+    node = Node(location, text) if silent.errors or len(nodes) > 1 else nodes[0] if nodes else Node(location, None)
+    _relocate(node, location)
+    return node
+
+
+def _relocate(node: Node, location: SourceLocation) -> None:
+    node.location = node.key_location = location
+    children = node.value.values() if isinstance(node.value, dict) else node.value
+    for child in children if not isinstance(children, str | int | float | None) else ():
+        _relocate(child, location)
+
+
+def _set(node: Node, steps: list[Step], value: Node) -> None:
+    for step, following in pairwise(steps):
+        node = _child(node, step, Node(value.location, [] if isinstance(following, int) else {}, value.location))
+    last = steps[-1]
+    if isinstance(last, int):
+        items = _edits_items(node, last)
+        items[last : last + 1] = [] if value.value is None else [value]
+    elif value.value is None:
+        _entries(node, last).pop(last, None)
+    else:
+        _entries(node, last)[last] = value
+
+
+def _child(node: Node, step: Step, default: Node) -> Node:
+    """Return the child at a step, adding `default` where there is none."""
+    if isinstance(step, int):
+        items = _edits_items(node, step)
+        if step == len(items):
+            items.append(default)
+        return items[step]
+    entries = _entries(node, step)
+    if step not in entries or entries[step].value is None:
+        entries[step] = default
+    return entries[step]
+
+
+def _entries(node: Node, step: str) -> dict[str, Node]:
+    if not isinstance(node.value, dict):
+        raise _PathError(f"{step} cannot be set: what holds it is no map")
+    return node.value
+
+
+def _edits_items(node: Node, step: int) -> list[Node]:
+    if not isinstance(node.value, list):
+        raise _PathError(f"[{step}] cannot be set: what holds it is no list")
+    if step > len(node.value):
+        raise _PathError(
+            f"[{step}] cannot be set: the list has {len(node.value)} items; the next is [{len(node.value)}]"
+        )
+    return node.value
+
 
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _READERS: Final = {ome_fields.GROUP: ome.read_service, kserve_fields.GROUP: kserve.read_service}
@@ -66,10 +147,10 @@ def load(
         elif version == COMPANION_KINDS.get(kind):
             companions += _companion(node, problems)
         elif kind == "InferenceService" and version in _READERS:
-            if any(each.lstrip().startswith(canary_block.PATH) for each in sets):
-                canary_block.move_to_spec(node)
+            if any(each.lstrip().startswith(annotations.PATH) for each in sets):
+                annotations.move_to_spec(node)
             apply(node, tuple(sets), problems)
-            canary_block.move_to_annotation(node, problems)
+            annotations.move_to_annotation(node, problems)
             check_annotations(node, problems)
             services.append(_READERS[version](node, problems, namespace))
         else:

@@ -16,14 +16,13 @@ from pilotlight.spec.components import (
     component,
     container_record,
     pod_of,
+    resolve_uri,
 )
-from pilotlight.spec.model import Component, KedaConfig, ModelSpec, NodeGroup, Reference, Role, Service
-from pilotlight.spec.nodes import Node
+from pilotlight.spec.field_types import read, source_locations
 from pilotlight.spec.ome_fields import WEIGHTS, inference_service
-from pilotlight.spec.paths import source_locations
 from pilotlight.spec.problems import Problems, SourceLocation
-from pilotlight.spec.storage import resolve_uri
-from pilotlight.spec.types import read
+from pilotlight.spec.service import Component, KedaConfig, ModelSpec, NodeGroup, Reference, Role, Service
+from pilotlight.spec.yaml_nodes import Node
 
 Json = Any
 _ROLES: tuple[Role, ...] = ("engine", "decoder", "router")

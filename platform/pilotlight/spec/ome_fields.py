@@ -3,11 +3,21 @@
 from functools import cache
 from typing import Final
 
-from pilotlight.spec import core_fields
-from pilotlight.spec.canary_block import POLICY
-from pilotlight.spec.components import EXTENSION, container, document, misplaced_field_hints, pod_fields
-from pilotlight.spec.storage import STORAGE_URI
-from pilotlight.spec.types import Boolean, Field, Integer, IntOrString, ListOf, MapOf, OneOf, Record, RecordRef, String
+from pilotlight.spec import pod_fields as spec_pod_fields
+from pilotlight.spec.annotations import POLICY
+from pilotlight.spec.components import EXTENSION, STORAGE_URI, container, document, misplaced_field_hints, pod_fields
+from pilotlight.spec.field_types import (
+    Boolean,
+    Field,
+    Integer,
+    IntOrString,
+    ListOf,
+    MapOf,
+    OneOf,
+    Record,
+    RecordRef,
+    String,
+)
 
 GROUP: Final = "ome.io/v1beta1"
 WEIGHTS: Final = "FineTunedWeight"
@@ -127,7 +137,7 @@ def inference_service() -> Record:
 
 
 def _component(name: str, own: dict[str, Field], description: str) -> Record:
-    resources = Field(core_fields.core("ResourceRequirements"), "Resources of the runner.")
+    resources = Field(spec_pod_fields.core("ResourceRequirements"), "Resources of the runner.")
     fields = {**pod_fields(), **extension(), "resources": resources, **own}
     return Record(name, fields, description, _RENAMED)
 
@@ -165,7 +175,7 @@ def _predictor(name: str) -> Record:
     model = Record(
         "PredictorModel",
         {
-            **core_fields.fields("Container", optional=("name",)),
+            **spec_pod_fields.fields("Container", optional=("name",)),
             "baseModel": Field(String(), "Name of the model."),
             "runtime": Field(String(), "Name of the runtime."),
             "fineTunedWeights": Field(ListOf(String()), "Fine-tuned weights."),

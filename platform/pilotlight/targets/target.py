@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from pilotlight.manifests import Manifest
+from pilotlight.k8s.manifests import Manifest
 
 Json = Any
 Key = tuple[str, str]  # namespace, name

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
-from pilotlight_predictor.inference import InferRequest, InferResponse, Inputs, Outputs
+from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs, Outputs
+from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.repository.model_config import ModelConfig
-from pilotlight_predictor.tensors import TensorSpec
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -224,7 +224,7 @@ class TensorInstance:
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
         if len(batch) == 1:
             return [self.run(batch[0].inputs)]
-        from pilotlight_predictor.batch import merge, split
+        from pilotlight_predictor.core.batch import merge, split
 
         merged, rows = merge(batch)
         return split(self.run(merged), rows)

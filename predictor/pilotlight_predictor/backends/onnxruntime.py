@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
-from pilotlight_predictor.errors import BadRequest, LoadFailed
-from pilotlight_predictor.inference import Inputs, Outputs
-from pilotlight_predictor.logs import log
-from pilotlight_predictor.tensors import NUMPY_TYPES, Array, Tensor, TensorSpec, element_count
+from pilotlight_predictor.core.errors import BadRequest, LoadFailed
+from pilotlight_predictor.core.requests import Inputs, Outputs
+from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Tensor, TensorSpec, element_count
+from pilotlight_predictor.observability.logs import log
 
 _DATATYPES: Final = {
     "tensor(float)": "FP32", "tensor(double)": "FP64", "tensor(float16)": "FP16", "tensor(bfloat16)": "BF16",
@@ -174,7 +174,7 @@ def _tensor(datatype: str, value: Any) -> Tensor:
         return Tensor(datatype, _bits(value))
     array = value.numpy() if hasattr(value, "numpy") else value
     if datatype == "BYTES":
-        from pilotlight_predictor.tensors import tensor
+        from pilotlight_predictor.core.tensors import tensor
 
         return tensor(array)
     return Tensor(datatype, array)

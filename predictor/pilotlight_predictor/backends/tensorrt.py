@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
-from pilotlight_predictor.backends.halving import run_or_halve
-from pilotlight_predictor.backends.torch_tensors import PinnedStaging, dtype_of, from_torch
-from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
-from pilotlight_predictor.inference import Inputs, Outputs
-from pilotlight_predictor.tensors import Shape, TensorSpec
+from pilotlight_predictor.backends.torch.tensors import PinnedStaging, dtype_of, from_torch, run_or_halve
+from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed
+from pilotlight_predictor.core.requests import Inputs, Outputs
+from pilotlight_predictor.core.tensors import Shape, TensorSpec
 
 _DATATYPES = {
     "BOOL": "BOOL", "UINT8": "UINT8", "INT8": "INT8", "INT32": "INT32", "INT64": "INT64", "HALF": "FP16",

@@ -1,7 +1,7 @@
 """Metrics: `table` defines them, `registry` counts, `collect` aggregates at scrape time, `exposition` writes."""
 
 from pilotlight_predictor.metrics.registry import Metrics, ModelState, QueueDepth, identity_labels
-from pilotlight_predictor.stats import Histogram, ModelStats
+from pilotlight_predictor.metrics.stats import Histogram, ModelStats
 
 __all__ = [
     "Histogram",

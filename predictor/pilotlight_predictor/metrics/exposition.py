@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from pilotlight.wire import prometheus_text
 from pilotlight.wire.prometheus_text import LABEL_ESCAPES, number
-from pilotlight_predictor.metrics.table import Metric
-from pilotlight_predictor.stats import Histogram
+from pilotlight_predictor.metrics.definitions import Metric
+from pilotlight_predictor.metrics.stats import Histogram
 
 TEXT: Final = prometheus_text.CONTENT_TYPE
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -64,7 +64,7 @@ def _write_family(lines: list[str], family: Family, openmetrics: bool) -> None:
     exposed_kind = "unknown" if openmetrics and kind == "counter" and not name.endswith("_total") else kind
     lines.append(f"# HELP {name} {_escape_help(help_text, openmetrics)}\n# TYPE {name} {exposed_kind}\n")
     for labels, value in family.samples:
-        written = prometheus_text.labels(labels)
+        written = prometheus_text.format_labels(labels)
         if isinstance(value, Histogram):
             _write_histogram(lines, name, written, value)
         else:

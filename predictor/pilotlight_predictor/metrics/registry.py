@@ -9,14 +9,14 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE
-from pilotlight_predictor.cpu import CpuMeter
-from pilotlight_predictor.settings import ObservabilitySettings
-from pilotlight_predictor.stats import Histogram, ModelStats
+from pilotlight_predictor.config import ObservabilitySettings
+from pilotlight_predictor.metrics.cpu_readings import CpuMeter
+from pilotlight_predictor.metrics.stats import Histogram, ModelStats
 
 if TYPE_CHECKING:
-    from pilotlight_predictor.gpu import GpuSample
     from pilotlight_predictor.metrics.custom import CustomMetrics
     from pilotlight_predictor.metrics.exposition import Family
+    from pilotlight_predictor.metrics.gpu_readings import GpuSample
 
 # Bounds the memory if clients invent model names; further requests are counted under model="".
 MAX_REQUEST_SERIES: Final = 5000

@@ -1,24 +1,129 @@
-"""Model repositories on disk: the models of a repository, or the one model of a path; the first stage of serving.
+"""Directories, versions, labels → ModelSource.
+
+Choice of the model file of a version: by compute capability, by name, or as the only candidate.
+
+Model repositories on disk: the models of a repository, or the one model of a path; the first stage of serving.
 
     <repository>/<model>/config.pbtxt       optional
     <repository>/<model>/<version>/…        a version is a number; the model file is chosen by `model_file`
 
 Read-only: no model is opened here, and a broken model never hides its neighbours.
+
+Selection of the versions to serve by the version policy. Pure.
+
+Label files of classifier outputs: one label per line, the line number is the class.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilotlight_predictor.backends import TABLE, backend_for_file
-from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.logs import log
-from pilotlight_predictor.repository.model_config import ModelConfig
-from pilotlight_predictor.repository.model_files import model_file
-from pilotlight_predictor.repository.names import valid_model_name
-from pilotlight_predictor.repository.unserved import reject_unsupported
+from pilotlight_predictor.core.backend_table import (
+    TABLE,
+    BackendEntry,
+    backend_for_file,
+    backend_for_folder,
+    find_backend,
+)
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.observability.logs import log
+from pilotlight_predictor.repository.model_config import ModelConfig, VersionPolicy, stays_inside, valid_model_name
+from pilotlight_predictor.repository.tensor_validation import reject_unsupported
+
+
+def model_file(config: ModelConfig, version_dir: Path, capability: str | None = None) -> Path:
+    """Return the model file or directory; `capability` is that of the GPU, such as "8.0", or None without one."""
+    if config.cc_model_filenames:
+        return _by_capability(config, version_dir, capability)
+    if config.default_model_filename:
+        return _named_file(config, version_dir, "default_model_filename", config.default_model_filename)
+    if not version_dir.is_dir() or version_dir.suffix == ".savedmodel":
+        if not version_dir.exists():
+            raise LoadFailed(f"{config.name}: {version_dir} does not exist")
+        return version_dir
+    backend = _configured_backend(config)
+    if backend is None and backend_for_folder(version_dir) is not None:
+        return version_dir
+    if backend is not None and not backend.files:
+        return _only(version_dir, backend) or version_dir
+    for name in _default_names(backend):
+        if (version_dir / name).exists():
+            return version_dir / name
+    if candidate := _only(version_dir, backend):
+        return candidate
+    raise LoadFailed(
+        f"{config.name}: no model file in {version_dir}: expected {' or '.join(_default_names(backend))}, "
+        f"found {_listing(version_dir)}; name the file by default_model_filename if it is called otherwise"
+    )
+
+
+def _configured_backend(config: ModelConfig) -> BackendEntry | None:
+    """Return the backend of the configuration; None if it names none. Raise LoadFailed for an unknown one."""
+    # `platform` is more specific than `backend`: tensorflow has two formats.
+    name = config.platform or config.backend
+    if not name:
+        return None
+    if backend := find_backend(config.platform) or find_backend(config.backend):
+        return backend
+    from difflib import get_close_matches
+
+    known = [each for candidate in TABLE for each in candidate.names]
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+    raise LoadFailed(f"{config.name}: there is no backend {name!r}; {hint}")
+
+
+def _default_names(backend: BackendEntry | None) -> tuple[str, ...]:
+    rows = TABLE if backend is None else (backend,)
+    return tuple(dict.fromkeys(name for candidate in rows for name in candidate.files))
+
+
+def _by_capability(config: ModelConfig, version_dir: Path, capability: str | None) -> Path:
+    filename = config.cc_model_filenames.get(capability or "")
+    if filename is not None:
+        return _named_file(config, version_dir, f"cc_model_filenames[{capability}]", filename)
+    if config.default_model_filename:
+        return _named_file(config, version_dir, "default_model_filename", config.default_model_filename)
+    here = f"this GPU has compute capability {capability}" if capability else "there is no GPU here"
+    raise LoadFailed(
+        f"{config.name}: cc_model_filenames has files for compute capability "
+        f"{', '.join(sorted(config.cc_model_filenames))}, but {here}; add one for it, or a default_model_filename"
+    )
+
+
+def _named_file(config: ModelConfig, version_dir: Path, field: str, filename: str) -> Path:
+    if not stays_inside(filename):
+        raise LoadFailed(f"{config.name}: {field} = {filename!r}, must be a path inside the version's directory")
+    if (version_dir / filename).exists():
+        return version_dir / filename
+    raise LoadFailed(
+        f"{config.name}: {field} = {filename!r} is not in {version_dir}, which has {_listing(version_dir)}"
+    )
+
+
+def _only(version_dir: Path, backend: BackendEntry | None) -> Path | None:
+    """Return the single candidate of this backend; of any backend if `backend` is None."""
+    entries = [entry for entry in version_dir.iterdir() if _is_candidate(entry, backend)]
+    return entries[0] if len(entries) == 1 else None
+
+
+def _is_candidate(entry: Path, backend: BackendEntry | None) -> bool:
+    if entry.name.startswith((".", "__")) or not entry.exists():
+        return False
+    if backend is not None and not backend.files:
+        return entry.is_file()
+    detected = backend_for_file(entry.name)
+    return detected is not None and (backend is None or detected.files == backend.files)
+
+
+def _listing(directory: Path) -> str:
+    names = sorted(e.name if e.exists() else f"{e.name} (a broken link)" for e in directory.iterdir())
+    shown = ", ".join(names[:10])
+    return (f"{shown} and {len(names) - 10} more" if len(names) > 10 else shown) or "nothing"
+
 
 __all__ = ["ModelSource", "check_source", "model_file", "plain_source", "scan", "valid_model_name"]
 
@@ -86,7 +191,7 @@ def check_source(source: ModelSource, override: ModelConfig | None = None) -> Mo
 def _read_config(source: ModelSource) -> ModelConfig | None:
     if source.config_path is None:
         return None
-    from pilotlight_predictor.repository.read_config import config_from_pbtxt
+    from pilotlight_predictor.repository.config_reader import config_from_pbtxt
 
     try:
         text = source.config_path.read_text(encoding="utf-8")
@@ -148,3 +253,35 @@ def is_repository(path: Path) -> bool:
     if _versions(path) or _model_entries(path):
         return False
     return any((entry / CONFIG_FILE).is_file() or _versions(entry) for entry in _directories(path))
+
+
+def choose_versions(policy: VersionPolicy, available: Iterable[int]) -> tuple[int, ...]:
+    """Return the versions to serve, newest first."""
+    newest_first = sorted(set(available), reverse=True)
+    if policy.kind == "latest":
+        return tuple(newest_first[: policy.num_versions])
+    if policy.kind == "specific":
+        return tuple(version for version in newest_first if version in policy.versions)
+    return tuple(newest_first)
+
+
+def read_labels(model_dir: Path, config: ModelConfig) -> dict[str, list[str]]:
+    """Return labels by output name, for the outputs that have a `label_filename`."""
+    return {
+        output.name: _labels(model_dir, output.name, output.label_filename)
+        for output in config.outputs
+        if output.label_filename
+    }
+
+
+def _labels(model_dir: Path, output: str, filename: str) -> list[str]:
+    field = f"output '{output}': label_filename = {filename!r}"
+    if not stays_inside(filename):
+        raise LoadFailed(f"{field}, must be a path inside the model's directory")
+    try:
+        text = (model_dir / filename).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise LoadFailed(f"{field} cannot be read in {model_dir}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise LoadFailed(f"{field} is not UTF-8 text; save it as UTF-8") from None
+    return text.removesuffix("\n").split("\n") if text else []

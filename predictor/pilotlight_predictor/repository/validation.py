@@ -1,19 +1,209 @@
-"""Validation of a whole configuration, in either notation; each error has the field and its position.
+"""Rules on a whole config.
+
+Validation of `optimization.cuda`, part of `validate`. Pure.
+
+Validation of ensembles, part of `validate`: steps with their maps, and the data flow between them. Pure.
+
+Validation of `sequence_batching`, part of `validate`. Pure.
+
+Validation of a whole configuration, in either notation; each error has the field and its position.
 
 The rules are Triton's; settings that Triton silently drops are rejected. Properties of the model file (its tensors,
 whether it batches) are checked later, in `complete`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pilotlight_predictor.repository.document import ConfigDocument, Path, Values
-from pilotlight_predictor.repository.ensemble_validation import check_ensemble
-from pilotlight_predictor.repository.graph_validation import check_graphs
-from pilotlight_predictor.repository.names import stays_inside
-from pilotlight_predictor.repository.sequence_validation import check_sequences
+from pilotlight_predictor.repository.json_config import ConfigDocument, Path, Values
+from pilotlight_predictor.repository.model_config import stays_inside
 from pilotlight_predictor.repository.tensor_validation import check_batch_tensors, check_dims, check_tensors
+
+_graph_validation_PATH: Final[Path] = ("optimization", "cuda")
+
+
+def check_graphs(document: ConfigDocument) -> None:
+    cuda = document.values.get("optimization", {}).get("cuda", {})
+    specs = cuda.get("graph_spec", [])
+    if specs and not cuda.get("graphs"):
+        raise document.failure(
+            (*_graph_validation_PATH, "graph_spec"), "has no effect without graphs: true; add that, or remove it"
+        )
+    for index, spec in enumerate(specs):
+        _check_spec(document, spec, (*_graph_validation_PATH, "graph_spec", index))
+
+
+def _check_spec(document: ConfigDocument, spec: Values, path: Path) -> None:
+    largest, rows = document.values.get("max_batch_size", 0), spec.get("batch_size", 0)
+    if not (1 <= rows <= largest or rows == largest == 0):
+        expected = f"from 1 to max_batch_size, which is {largest}" if largest else "0, as max_batch_size is"
+        raise document.failure((*path, "batch_size"), f"= {rows}, must be {expected}")
+    bound = spec.get("graph_lower_bound", {})
+    least = bound.get("batch_size", 1 if rows else 0)
+    if not min(rows, 1) <= least <= rows:
+        sentence = f"= {least}, must be from {min(rows, 1)} to the graph's batch_size, which is {rows}"
+        raise document.failure((*path, "graph_lower_bound", "batch_size"), sentence)
+    if bound.get("input"):
+        sentence = "is not served: a graph runs for the dims that it was captured with; remove it"
+        raise document.failure((*path, "graph_lower_bound", "input"), sentence)
+    _check_inputs(document, spec, path)
+
+
+def _check_inputs(document: ConfigDocument, spec: Values, path: Path) -> None:
+    known = {tensor["name"] for tensor in document.values.get("input", [])}
+    for name, shape in spec.get("input", {}).items():
+        place = (*path, "input", name)
+        if known and name not in known:
+            raise document.failure(place, f"is for {name!r}, which is no input; known are {', '.join(sorted(known))}")
+        check_dims(document, shape.get("dim", []), (*place, "dim"), variable=False)
+
+
+_FORBIDDEN: Final = ("instance_group", "optimization", "model_warmup")
+
+
+def check_ensemble(document: ConfigDocument) -> None:
+    values = document.values
+    steps = values.get("ensemble_scheduling", {}).get("step", [])
+    named = "ensemble" in {values.get("platform"), values.get("backend")}
+    if "ensemble_scheduling" not in values:
+        if named:
+            raise document.failure((), "platform is ensemble, so ensemble_scheduling { step [ … ] } must be given")
+        return
+    if not named:
+        raise document.failure(
+            ("ensemble_scheduling",), 'is for ensembles alone; add platform: "ensemble" or remove it'
+        )
+    for field in _FORBIDDEN:
+        if values.get(field):
+            raise document.failure((field,), "has no meaning for an ensemble; set it on the models of its steps")
+    if not steps:
+        raise document.failure(("ensemble_scheduling",), "has no step; add step [ { model_name: … } ]")
+    _check_steps(document, steps)
+    _check_flow(document, steps)
+
+
+def _check_steps(document: ConfigDocument, steps: Sequence[Values]) -> None:
+    writers: dict[str, int] = {}
+    for index, step in enumerate(steps):
+        path = ("ensemble_scheduling", "step", index)
+        for field in ("model_name", "input_map", "output_map"):
+            if not step.get(field):
+                raise document.failure(
+                    (*path, field), "is missing; every step needs a model, an input and an output map"
+                )
+        if step.get("model_version", -1) < -1:
+            raise document.failure((*path, "model_version"), f"= {step['model_version']}, must be a version or -1")
+        for output, tensor in step["output_map"].items():
+            if tensor in writers:
+                sentence = f"writes {tensor!r}, which step {writers[tensor]} writes already; a tensor has one writer"
+                raise document.failure((*path, "output_map", output), sentence)
+            writers[tensor] = index
+
+
+def _check_flow(document: ConfigDocument, steps: Sequence[Values]) -> None:
+    """Check that every step can run and every tensor is used; steps that never get their inputs are unconnected or
+    cyclic."""
+    inputs = [tensor["name"] for tensor in document.values.get("input", [])]
+    outputs = [tensor["name"] for tensor in document.values.get("output", [])]
+    read = {tensor for step in steps for tensor in step["input_map"].values()}
+    for index, name in enumerate(inputs):
+        if name not in read:
+            raise document.failure(("input", index), f"{name!r} is not read by any step")
+    _check_written(document, steps, _reachable(steps, set(inputs)), outputs)
+    for number, step in enumerate(steps):
+        for output, tensor in step["output_map"].items():
+            if tensor not in read and tensor not in outputs:
+                path = ("ensemble_scheduling", "step", number, "output_map", output)
+                raise document.failure(path, f"writes {tensor!r}, which nothing reads")
+
+
+def _check_written(
+    document: ConfigDocument, steps: Sequence[Values], written: set[str], outputs: Sequence[str]
+) -> None:
+    for number, step in enumerate(steps):
+        missing = sorted(set(step["input_map"].values()) - written)
+        if missing:
+            path = ("ensemble_scheduling", "step", number, "input_map")
+            sentence = f"reads {missing[0]!r}, which no input and no step that can run gives (missing, or in a circle)"
+            raise document.failure(path, sentence)
+    for index, name in enumerate(outputs):
+        if name not in written:
+            raise document.failure(("output", index), f"{name!r} is not written by any step")
+
+
+def _reachable(steps: Sequence[Values], tensors: set[str]) -> set[str]:
+    waiting = list(steps)
+    while ready := [step for step in waiting if set(step["input_map"].values()) <= tensors]:
+        waiting = [step for step in waiting if step not in ready]
+        tensors = tensors.union(*(step["output_map"].values() for step in ready))
+    return tensors
+
+
+_PAIRS: Final = ("int32_false_true", "fp32_false_true", "bool_false_true")
+_IDS: Final = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")
+_PATH: Final[Path] = ("sequence_batching",)
+
+
+def check_sequences(document: ConfigDocument) -> None:
+    batching = document.values.get("sequence_batching", {})
+    slots = batching.get("direct", {}).get("minimum_slot_utilization", 0.0)
+    if not 0.0 <= slots <= 1.0:
+        raise document.failure((*_PATH, "direct", "minimum_slot_utilization"), f"= {slots}, must be from 0 to 1")
+    candidates = batching.get("oldest", {}).get("max_candidate_sequences", 0)
+    if candidates < 0:
+        raise document.failure((*_PATH, "oldest", "max_candidate_sequences"), f"= {candidates}, must be 0 or more")
+    if batching.get("iterative_sequence"):
+        raise document.failure((*_PATH, "iterative_sequence"), "= true is not served; remove it")
+    _check_controls(document, batching)
+    for index, state in enumerate(batching.get("state", [])):
+        _check_state(document, state, (*_PATH, "state", index))
+
+
+def _check_controls(document: ConfigDocument, batching: Values) -> None:
+    seen: set[str] = set()
+    for index, tensor in enumerate(batching.get("control_input", [])):
+        path: Path = (*_PATH, "control_input", index)
+        if not tensor.get("name"):
+            raise document.failure(path, "has no name; add that of the model's input")
+        if len(tensor.get("control", [])) != 1:
+            raise document.failure(path, f"has {len(tensor.get('control', []))} controls; an input takes exactly one")
+        (control,) = tensor["control"]
+        kind = control.get("kind", "CONTROL_SEQUENCE_START")
+        place = (*path, "control", 0)
+        if kind in seen:
+            raise document.failure(place, f"is a second {kind}; a kind may be given once")
+        seen.add(kind)
+        _check_control(document, control, kind, place)
+
+
+def _check_control(document: ConfigDocument, control: Values, kind: str, path: Path) -> None:
+    pairs = [field for field in _PAIRS if control.get(field)]
+    if kind == "CONTROL_SEQUENCE_CORRID":
+        if pairs or control.get("data_type") not in _IDS:
+            sentence = f"must have a data_type, one of {', '.join(_IDS)}, and no {' or '.join(_PAIRS)}"
+            raise document.failure(path, f"is a {kind}: it {sentence}")
+    elif len(pairs) != 1 or len(control[pairs[0]]) != 2:
+        raise document.failure(path, f"is a {kind}: it must have two values in one of {', '.join(_PAIRS)}")
+
+
+def _check_state(document: ConfigDocument, state: Values, path: Path) -> None:
+    for field in ("input_name", "output_name", "dims"):
+        if not state.get(field):
+            raise document.failure(path, f"has no {field}; add it")
+    if state.get("data_type", "TYPE_INVALID") == "TYPE_INVALID":
+        raise document.failure(path, "has no data_type; add data_type: TYPE_…")
+    initial = state.get("initial_state", [])
+    if len(initial) > 1:
+        raise document.failure((*path, "initial_state"), f"has {len(initial)} entries; at most one is possible")
+    for each in initial:
+        filename = each.get("data_file", "file")
+        if not stays_inside(filename):
+            place = (*path, "initial_state", 0, "data_file")
+            raise document.failure(place, f"= {filename!r}, must be a path inside <model>/initial_state")
+        if any(dim < 1 for dim in each.get("dims", [])):
+            raise document.failure((*path, "initial_state", 0, "dims"), "must be of numbers from 1 upwards")
+
 
 _BACKEND_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _WARMUP_SOURCES: Final = frozenset({"zero_data", "random_data", "input_data_file"})

@@ -12,11 +12,10 @@ from pilotlight_predictor.storage.interface import Entry, FetchOptions, Progress
 from pilotlight_predictor.storage.uri import is_remote, redact
 
 if TYPE_CHECKING:
-    from pilotlight_predictor.storage.fetching import fetch, listing
-    from pilotlight_predictor.storage.into import fetch_into
+    from pilotlight_predictor.storage.fetcher import fetch, fetch_into, listing
     from pilotlight_predictor.storage.sync import sync_repository
 
-_ON_FIRST_USE = {"fetch": "fetching", "listing": "fetching", "fetch_into": "into", "sync_repository": "sync"}
+_ON_FIRST_USE = {"fetch": "fetcher", "listing": "fetcher", "fetch_into": "fetcher", "sync_repository": "sync"}
 
 __all__ = [
     "Entry",

@@ -1,4 +1,8 @@
-"""Cache shared by processes: one directory per URI and revision, complete or absent.
+"""Cache entries and locks.
+
+Lock between processes by `flock` on a file or directory; the kernel releases it when the holder dies.
+
+Cache shared by processes: one directory per URI and revision, complete or absent.
 
     <cache>/models/<key>/.source.json   the URI without secrets, and the name of the content
     <cache>/models/<key>/<name>        the model: a file or a directory
@@ -8,18 +12,44 @@
 The key is a hash of the URI and a hash of its revision: the pinned hash or commit, else all etags and sizes.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import sleep
 
 from pilotlight_predictor.storage.interface import Contents
-from pilotlight_predictor.storage.lock import file_lock
 from pilotlight_predictor.storage.uri import Location
+
+POLL_SECONDS = 0.05
+
+
+@contextmanager
+def file_lock(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock; `waiting` is called while another process holds it, and may raise to cancel."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while not _try(handle):
+            on_wait()
+            sleep(POLL_SECONDS)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _try(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
 
 UNVERSIONED = "unversioned-"
 Build = Callable[[Path], str]

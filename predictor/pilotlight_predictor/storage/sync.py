@@ -1,4 +1,8 @@
-"""`sync_repository`: mirror a repository of a store into a directory, which a server polls like a local one.
+"""Following a remote repository.
+
+Atomic replacement of a file or directory.
+
+`sync_repository`: mirror a repository of a store into a directory, which a server polls like a local one.
 
 A model is replaced as a whole: its next state is staged from downloads and hard links to unchanged files, and swapped
 in atomically. A reader sees the old model or the new one, never a mixture. Names with `.pilotlight-` are internal.
@@ -12,13 +16,43 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage.exchange import replace_path
-from pilotlight_predictor.storage.fetching import DEFAULTS, locate, open_and_list, retry_while_changing
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.storage.cache import file_lock
+from pilotlight_predictor.storage.fetcher import DEFAULTS, locate, open_and_list, retry_while_changing
 from pilotlight_predictor.storage.interface import Entry, FetchOptions, ProgressCallback, Store
-from pilotlight_predictor.storage.lock import file_lock
 from pilotlight_predictor.storage.transfer import download
 from pilotlight_predictor.storage.uri import Location
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def replace_path(fresh: Path, target: Path) -> None:
+    """Move `fresh` to `place` and remove the old content. Both must be on one file system."""
+    if not target.exists() or (fresh.is_file() and target.is_file()):
+        os.replace(fresh, target)
+        return
+    if not _swap(fresh, target):
+        # No exchange on this file system (some network ones): the path is missing for an instant.
+        old = fresh.with_name(fresh.name + ".old")
+        os.rename(target, old)
+        os.rename(fresh, target)
+        fresh = old
+    if fresh.is_dir():
+        shutil.rmtree(fresh)
+    else:
+        fresh.unlink()
+
+
+def _swap(first: Path, second: Path) -> bool:
+    """Swap two names atomically with renameat2; False if the system or file system lacks it."""
+    import ctypes
+
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    return bool(renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0)
+
 
 PARTIAL, STATE = ".pilotlight-partial", ".pilotlight-sync.json"
 SyncState = Mapping[str, str]  # path → identity of its content

@@ -1,19 +1,33 @@
-"""Parallel download: every missing part of every file, in a bounded number of threads, into one directory.
+"""Parallel ranges, resume, retry.
+
+Parts of one file during its download: which are finished, in a log that survives the process, and the running hash.
+
+In a scratch directory, `<hash of the path>.bytes` has the data and `….log` a header line with the identity of the
+object, then one line per finished part. A log of another object, part size or boot is discarded: after a crash of the
+machine the log may be on disk while the data is not.
+
+Retries of reads with exponential backoff.
+
+Parallel download: every missing part of every file, in a bounded number of threads, into one directory.
 
 Called with a store and its listing; it returns when each file is complete and checked, or raises with the finished
 parts left for the next attempt.
 """
 
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import cache
 from pathlib import Path
 from threading import Event, Lock
 from time import monotonic
+from typing import TypeVar
 
-from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage.checks import check_space, total_size
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.storage.archives import check_digest, check_space, new_hash, total_size
 from pilotlight_predictor.storage.interface import (
+    MIB,
     Entry,
     FetchOptions,
     Progress,
@@ -21,8 +35,125 @@ from pilotlight_predictor.storage.interface import (
     Store,
     TransientError,
 )
-from pilotlight_predictor.storage.parts import PartFile
-from pilotlight_predictor.storage.retry import backoff_delay, jitter, retries_exhausted
+
+
+@cache
+def boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def part_ranges(size: int, part_bytes: int) -> list[tuple[int, int]]:
+    return [(start, min(start + part_bytes, size)) for start in range(0, size, part_bytes)]
+
+
+class PartFile:
+    """File in parts. Created by one thread; `finish_part` may be called by many."""
+
+    def __init__(self, entry: Entry, directory: Path, scratch: Path, part_bytes: int, redacted: str) -> None:
+        self.entry = entry
+        name = hashlib.sha256(entry.path.encode()).hexdigest()[:24]
+        self.target = directory / entry.path
+        self.part = scratch / f"{name}.bytes"
+        self.ranges = part_ranges(entry.size, part_bytes) if entry.ranges else [(0, entry.size)]
+        self._log = scratch / f"{name}.log"
+        self._header = f"{entry.size} {part_bytes} {boot_id()} {entry.etag}".replace("\n", " ")
+        self._redacted = redacted
+        self._done: set[int] = set()
+        self._state = Lock()
+        self._hash = new_hash(entry.digest, entry.size)
+        self._hash_lock = Lock()
+        self._hashed = 0  # parts in the running hash, always a prefix of the file
+
+    def resume(self) -> None:
+        """Resume an interrupted download, or start a new one."""
+        lines = self._log.read_text().splitlines() if self._log.exists() and self.part.exists() else []
+        if self.entry.ranges and self.entry.etag and lines[:1] == [self._header]:
+            self._done = {int(line) for line in lines[1:] if line.isdigit() and int(line) < len(self.ranges)}
+            return
+        self.part.unlink(missing_ok=True)
+        self.part.touch()
+        self._log.write_text(self._header + "\n")
+
+    def missing_parts(self) -> list[int]:
+        return [index for index in range(len(self.ranges)) if index not in self._done]
+
+    def done_bytes(self) -> int:
+        return sum(end - start for index, (start, end) in enumerate(self.ranges) if index in self._done)
+
+    def finish_part(self, index: int) -> bool:
+        """Record a part; return True for the last one, after which the caller must call `complete`."""
+        with self._state:
+            with self._log.open("a") as log:
+                log.write(f"{index}\n")
+            self._done.add(index)
+            last = len(self._done) == len(self.ranges)
+        if self._hash is not None and self._hash_lock.acquire(blocking=False):
+            try:
+                self._update_hash()
+            finally:
+                self._hash_lock.release()
+        return last
+
+    def complete(self) -> None:
+        """Check the hash and move the file to its target; a file with a wrong hash is removed."""
+        with self._hash_lock:
+            self._update_hash()
+        try:
+            check_digest(self._hash, self.entry, self._redacted)
+        except BaseException:
+            self.part.unlink()
+            self._log.unlink()
+            raise
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        self.part.replace(self.target)
+        self._log.unlink()
+
+    def _update_hash(self) -> None:
+        """Hash finished parts in order while later ones still arrive: their data is still in the page cache."""
+        if self._hash is None:
+            return
+        with self.part.open("rb") as file:
+            while self._hashed in self._done:
+                start, end = self.ranges[self._hashed]
+                file.seek(start)
+                while piece := file.read(MIB if end < 0 else min(MIB, end - file.tell())):
+                    self._hash.update(piece)
+                self._hashed += 1
+
+
+T = TypeVar("T")
+
+
+def backoff_delay(attempt: int, options: FetchOptions, jitter: float) -> float:
+    """Return the seconds before retry `attempt` (from 0): 0.25, 0.5, 1 … 10, each scaled by jitter in [0.5, 1]."""
+    return min(options.max_delay, options.first_delay * 2.0 ** min(attempt, 20)) * (0.5 + jitter / 2)
+
+
+def jitter() -> float:
+    """Return a random number that spreads the retries of replicas that lost the same server at the same time."""
+    from random import random
+
+    return random()  # noqa: S311 - nothing secret about a pause
+
+
+def with_retries(call: Callable[[], T], redacted: str, options: FetchOptions, stop: Event | None = None) -> T:
+    """Return the result of a call without partial progress, such as a listing, with retries."""
+    waiting = stop or Event()
+    for attempt in range(options.retries + 1):
+        try:
+            return call()
+        except TransientError as error:
+            if attempt == options.retries or waiting.wait(backoff_delay(attempt, options, jitter())):
+                raise retries_exhausted(redacted, error, attempt + 1) from error
+    raise AssertionError("the last attempt returns or raises")
+
+
+def retries_exhausted(redacted: str, error: Exception, attempts: int) -> LoadFailed:
+    return LoadFailed(f"{redacted}: {error}; gave up after {attempts} attempts, check the network and try again")
+
 
 REPORT_SECONDS = 0.1
 

@@ -11,7 +11,7 @@ from typing import Any
 from tests.cluster.bed.cgroups import group_name
 from tests.cluster.bed.images import PAUSE
 from tests.cluster.bed.network import cni_configuration
-from tests.cluster.bed.places import (
+from tests.cluster.bed.places import (  # fmt: skip
     DNS_IP,
     ETCD_PEER_URL,
     ETCD_URL,
@@ -20,7 +20,7 @@ from tests.cluster.bed.places import (
     POD_CIDR,
     SERVICE_CIDR,
     Places,
-)  # fmt: skip
+)
 
 Command = list[str | Path]
 

@@ -20,7 +20,7 @@ import pytest
 from tests.embedded import Platform, commands_of, load, serverless
 
 from pilotlight.errors import PlatformError
-from pilotlight.targets.local.interpret import revisions_of
+from pilotlight.targets.local.manifests.interpret import revisions_of
 from pilotlight.targets.target import Share
 
 KEY = ("default", "iris")
@@ -43,7 +43,9 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
 
 
 def control_processes(platform: Platform) -> list[int]:
-    return [pid for pid, command in commands_of(platform.home) if "pilotlight.daemon" in command.split("\0")]
+    return [
+        pid for pid, command in commands_of(platform.home) if "pilotlight.control_plane.daemon" in command.split("\0")
+    ]
 
 
 @contextmanager

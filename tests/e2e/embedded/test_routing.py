@@ -9,8 +9,8 @@ import pytest
 from tests import ipv6
 from tests.e2e.embedded.models import python_service, slow, write_model
 from tests.embedded import FLOWER, Platform, serverless
+from tests.http_reply import Reply
 from tests.ports import free_range
-from tests.reply import Reply
 
 from pilotlight.errors import PlatformError
 

@@ -17,7 +17,7 @@ from tests.onnx_models import write_add_sub
 from tests.ports import free_port
 from tests.serving import RunningServer, rendered
 
-from pilotlight_predictor.assembly import GRPC_DELAY_S
+from pilotlight_predictor.bootstrap.application import GRPC_DELAY_S
 
 Serve = Callable[..., RunningServer]
 PHASES = {"boot", "listen", "import", "fetch", "load", "warmup", "total"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.e2e.lifecycle.models import HELD, body, wait, write_signed
 from tests.serving import RunningServer, read_answer, rendered
 
-from pilotlight_predictor.front import NEW_CONNECTION_S
+from pilotlight_predictor.frontends.http.server import NEW_CONNECTION_S
 
 Serve = Callable[..., RunningServer]
 FINALISED = """

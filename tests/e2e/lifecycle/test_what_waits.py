@@ -12,11 +12,11 @@ PROFILED = {"PYTHONPROFILEIMPORTTIME": "1"}  # Python names each module on stder
 # What only `import_module` asks for is not named, but what that module imports in turn is.
 WAITING = {
     "aiohttp", "argparse", "bz2", "email", "grpc", "hashlib", "hmac", "http.client", "importlib.metadata", "lzma",
-    "multiprocessing", "numpy.ma", "numpy.random", "numpy.testing", "opentelemetry", "pilotlight_predictor.gpu",
-    "pilotlight_predictor.http", "pilotlight_predictor.protocol.generate", "pilotlight_predictor.protocol.v1",
-    "pilotlight_predictor.routes.openai_run", "pilotlight_predictor.routes.predict_run",
-    "pilotlight_predictor.rpc.service", "pilotlight_predictor.storage.interface", "pilotlight_predictor.tracing",
-    "pilotlight_predictor.watch", "pynvml", "random", "shutil", "tempfile", "unittest", "yaml",
+    "multiprocessing", "numpy.ma", "numpy.random", "numpy.testing", "opentelemetry", "pilotlight_predictor.metrics.gpu_readings",
+    "pilotlight_predictor.frontends.http.aiohttp_server", "pilotlight_predictor.protocols.generate", "pilotlight_predictor.protocols.v1_codec",
+    "pilotlight_predictor.protocols.openai.completions", "pilotlight_predictor.protocols.predict.inference",
+    "pilotlight_predictor.frontends.grpc.dispatcher", "pilotlight_predictor.storage.interface", "pilotlight_predictor.observability.tracing",
+    "pilotlight_predictor.frontends.http.access_log", "pynvml", "random", "shutil", "tempfile", "unittest", "yaml",
 }  # fmt: skip
 HEAVY = {"msgspec", "numpy", "onnxruntime", "orjson"}
 
@@ -68,21 +68,21 @@ def test_nothing_is_imported_before_ready_that_the_model_does_not_need(profiled:
 
 def test_the_port_is_open_before_anything_heavy_is_imported(profiled: RunningServer) -> None:
     seen = before("listening", profiled)
-    assert "pilotlight_predictor.front" in seen
+    assert "pilotlight_predictor.frontends.http.server" in seen
     assert sorted(seen & (HEAVY - {"orjson"} | WAITING)) == []  # orjson writes the line that says so
 
 
 def test_a_dialect_that_the_start_did_not_wait_for_answers_its_first_request(profiled: RunningServer) -> None:
     profiled.wait_for_event("ready")
     assert profiled.get("/v1/models").json()["models"] == ["m"]
-    assert "pilotlight_predictor.protocol.v1" in imported(profiled._log.read_text())
+    assert "pilotlight_predictor.protocols.v1_codec" in imported(profiled._log.read_text())
 
 
 def test_other_dialects_come_unasked_too(profiled: RunningServer) -> None:
     profiled.wait_for_event("ready")
     profiled.wait_until(
         lambda: (
-            {"pilotlight_predictor.routes.openai_run", "pilotlight_predictor.http"}
+            {"pilotlight_predictor.protocols.openai.completions", "pilotlight_predictor.frontends.http.aiohttp_server"}
             <= set(imported(profiled._log.read_text()))
         ),
         "done importing",

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from pilotlight_predictor.backends.base import LoadSpec
-from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.core.tensors import Tensor, tensor
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
-from pilotlight_predictor.tensors import Tensor, tensor
 
 
 @pytest.fixture

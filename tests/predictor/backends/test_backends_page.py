@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pilotlight_predictor import backends
-from pilotlight_predictor.backends import python
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.backends.python import backend
+from pilotlight_predictor.core import backend_table
+from pilotlight_predictor.core.errors import LoadFailed
 
 PAGE = (Path(__file__).parents[3] / "docs" / "backends.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -20,28 +20,28 @@ def block(marker: str) -> str:
 
 
 def test_every_backend_is_on_the_page() -> None:
-    for row in backends.TABLE:
+    for row in backend_table.TABLE:
         for name in row.names:
             assert f"`{name}`" in PAGE
 
 
 def test_the_example_model_answers(source: Any, spec: Any, ask: Any) -> None:
-    instance = python.load(spec(source(block("def predict"))))
+    instance = backend.load(spec(source(block("def predict"))))
     answer = instance.execute([ask(x=np.ones((2, 4), np.float32))])[0]
     assert answer["y"].array.tolist() == [4.0, 4.0]
 
 
 def test_the_worked_example_is_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: Any, ask: Any) -> None:
     (tmp_path / "linear.py").write_text(block("class LinearInstance"))
-    row = eval(block("BackendEntry(").strip(), {"BackendEntry": backends.BackendEntry})
-    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
-    monkeypatch.setattr(backends, "TABLE", (*backends.TABLE, row))
+    row = eval(block("BackendEntry(").strip(), {"BackendEntry": backend_table.BackendEntry})
+    monkeypatch.setattr(backend_table, "__path__", [*backend_table.__path__, str(tmp_path)])
+    monkeypatch.setattr(backend_table, "TABLE", (*backend_table.TABLE, row))
 
     path = tmp_path / "model.npz"
     np.savez(path, weight=np.eye(3, 2, dtype=np.float32), bias=np.ones(2, np.float32))
-    found = backends.backend_for_file(path.name)
+    found = backend_table.backend_for_file(path.name)
     assert found is not None
-    module = backends.module(found)
+    module = backend_table.module(found)
     instance = module.load(spec(path))
     answers = instance.execute([ask(x=np.full((1, 3), n, np.float32)) for n in (1, 2)])
     assert [answer["y"].array.tolist() for answer in answers] == [[[2.0, 2.0]], [[3.0, 3.0]]]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight_predictor.backends.declared_tensors import declared
+from pilotlight_predictor.backends.python.functions import declared
 
 
 class Cycle:

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from pilotlight_predictor.backends.halving import OutOfDeviceMemory, run_or_halve
-from pilotlight_predictor.inference import Inputs, Outputs
-from pilotlight_predictor.tensors import tensor
+from pilotlight_predictor.backends.torch.tensors import OutOfDeviceMemory, run_or_halve
+from pilotlight_predictor.core.requests import Inputs, Outputs
+from pilotlight_predictor.core.tensors import tensor
 
 
 class Full(Exception):

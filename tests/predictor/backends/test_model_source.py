@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from pilotlight_predictor.backends.model_source import UserModule
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.backends.python.source import UserModule
+from pilotlight_predictor.core.errors import LoadFailed
 
 Write = Callable[..., Path]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.onnx_models import write_identity
 
-from pilotlight_predictor.backends import onnxruntime as backend
+from pilotlight_predictor.backends import onnxruntime as backends_onnxruntime
 from pilotlight_predictor.backends.base import Device
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.core.errors import LoadFailed
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_without_a_gpu_it_runs_on_the_cpu_and_says_so(
 
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with caplog.at_level(logging.WARNING, logger="pilotlight"):
-        instance = backend.load(spec(model, device=Device("cuda", 0)))
+        instance = backends_onnxruntime.load(spec(model, device=Device("cuda", 0)))
     (answer,) = instance.execute([ask(x=np.array([1.5], "f4"))])
     assert answer["y"].array.tolist() == [1.5]
     assert instance.providers == ["CPUExecutionProvider"]
@@ -35,7 +35,7 @@ def test_without_a_gpu_it_runs_on_the_cpu_and_says_so(
 
 def test_on_the_cpu_nothing_is_said(model: Path, spec: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="pilotlight"):
-        backend.load(spec(model))
+        backends_onnxruntime.load(spec(model))
     assert caplog.records == []
 
 
@@ -51,14 +51,16 @@ def test_the_device_and_its_number_are_asked_of_onnxruntime(
             asked.append((providers, options.intra_op_num_threads))
             super().__init__(path, options, providers=["CPUExecutionProvider"])
 
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [backend.CUDA, "CPUExecutionProvider"])
+    monkeypatch.setattr(
+        onnxruntime, "get_available_providers", lambda: [backends_onnxruntime.CUDA, "CPUExecutionProvider"]
+    )
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
-    backend.load(spec(model, device=Device("cuda", 2), threads=3))
-    assert asked == [([(backend.CUDA, {"device_id": 2}), "CPUExecutionProvider"], 3)]
+    backends_onnxruntime.load(spec(model, device=Device("cuda", 2), threads=3))
+    assert asked == [([(backends_onnxruntime.CUDA, {"device_id": 2}), "CPUExecutionProvider"], 3)]
 
 
 def test_a_file_that_is_no_onnx_is_told(tmp_path: Path, spec: Any) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no onnx")
     with pytest.raises(LoadFailed, match=r"model\.onnx is no ONNX model that onnxruntime can load"):
-        backend.load(spec(tmp_path / "model.onnx"))
+        backends_onnxruntime.load(spec(tmp_path / "model.onnx"))

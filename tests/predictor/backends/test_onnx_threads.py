@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tests.onnx_models import write_identity
 
-from pilotlight_predictor.backends import onnxruntime as backend
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.backends import onnxruntime
+from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import ModelConfig
 
 MODELS = 30
@@ -47,7 +47,7 @@ def used_until_asleep(others: set[str]) -> float:
 
 def test_many_models_with_threads_of_their_own_leave_the_processor_to_others(model: Path, spec: Any, ask: Any) -> None:
     before = set(threads())
-    instances = [backend.load(spec(model, threads=3)) for _ in range(MODELS)]
+    instances = [onnxruntime.load(spec(model, threads=3)) for _ in range(MODELS)]
     for instance in instances:
         instance.execute([ask(x=np.array([1.0], "f4"))])
     assert len(threads().keys() - before) >= 2 * MODELS
@@ -59,20 +59,20 @@ def options_of(instance: Any) -> Any:
 
 
 def test_a_model_may_ask_for_threads_that_spin(model: Path, spec: Any) -> None:
-    quiet = backend.load(spec(model))
-    spinning = backend.load(spec(model, ModelConfig("m", parameters={SPINNING: "1"}), threads=1))
+    quiet = onnxruntime.load(spec(model))
+    spinning = onnxruntime.load(spec(model, ModelConfig("m", parameters={SPINNING: "1"}), threads=1))
     assert options_of(quiet).get_session_config_entry(SPINNING) == "0"
     assert options_of(spinning).get_session_config_entry(SPINNING) == "1"
 
 
 def test_a_configuration_says_how_many_threads_by_tritons_name(model: Path, spec: Any) -> None:
-    instance = backend.load(spec(model, ModelConfig("m", parameters={"intra_op_thread_count": "4"})))
+    instance = onnxruntime.load(spec(model, ModelConfig("m", parameters={"intra_op_thread_count": "4"})))
     assert options_of(instance).intra_op_num_threads == 4
 
 
 def test_the_servers_number_of_threads_stands_over_that_of_a_configuration(model: Path, spec: Any) -> None:
     config = ModelConfig("m", parameters={"intra_op_thread_count": "4"})
-    assert options_of(backend.load(spec(model, config, threads=2))).intra_op_num_threads == 2
+    assert options_of(onnxruntime.load(spec(model, config, threads=2))).intra_op_num_threads == 2
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_a_parameter_that_says_nothing_sensible_is_refused(
     model: Path, spec: Any, name: str, text: str, most: int
 ) -> None:
     with pytest.raises(LoadFailed, match=f"m: parameters {name} = '{text}', must be a whole number from 0 to {most}"):
-        backend.load(spec(model, ModelConfig("m", parameters={name: text})))
+        onnxruntime.load(spec(model, ModelConfig("m", parameters={name: text})))

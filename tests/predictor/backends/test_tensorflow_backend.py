@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pilotlight_predictor.backends import tensorflow as backend
-from pilotlight_predictor.errors import BadRequest, LoadFailed
-from pilotlight_predictor.tensors import Tensor, TensorSpec, bf16_from_float, bf16_to_float, tensor
+from pilotlight_predictor.backends import tensorflow
+from pilotlight_predictor.core.errors import BadRequest, LoadFailed
+from pilotlight_predictor.core.tensors import Tensor, TensorSpec, bf16_from_float, bf16_to_float, tensor
 
 tf = pytest.importorskip("tensorflow")
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -38,7 +38,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_saved_model_declares_its_tensors_and_answers(saved: Path, spec: Any) -> None:
-    instance = backend.load(spec(saved)).clone()
+    instance = tensorflow.load(spec(saved)).clone()
     assert sorted(instance.inputs) == [
         TensorSpec("name", "BYTES", (-1,)),
         TensorSpec("scale", "BF16", (-1, 1)),
@@ -59,17 +59,17 @@ def test_a_saved_model_declares_its_tensors_and_answers(saved: Path, spec: Any) 
 def test_a_shape_that_does_not_fit_is_the_clients_fault(saved: Path, spec: Any) -> None:
     inputs = {"x": tensor(np.ones((2, 5), np.float32)), "name": tensor(np.array([b"a", b"b"], dtype=object))}
     with pytest.raises(BadRequest, match="the model refuses the input"):
-        backend.load(spec(saved)).run({**inputs, "scale": Tensor("BF16", np.ones((2, 1), "<u2"))})
+        tensorflow.load(spec(saved)).run({**inputs, "scale": Tensor("BF16", np.ones((2, 1), "<u2"))})
 
 
 def test_a_signature_that_is_not_there_is_told(saved: Path, spec: Any, config: Any) -> None:
     with pytest.raises(LoadFailed, match=r"TF_SIGNATURE_DEF = other, but model\.savedmodel has .* serving_default"):
-        backend.load(spec(saved, config(parameters={"TF_SIGNATURE_DEF": "other"})))
+        tensorflow.load(spec(saved, config(parameters={"TF_SIGNATURE_DEF": "other"})))
 
 
 def test_a_directory_that_is_no_saved_model_is_told(tmp_path: Path, spec: Any) -> None:
     with pytest.raises(LoadFailed, match="is no SavedModel that can be read"):
-        backend.load(spec(tmp_path))
+        tensorflow.load(spec(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_frozen_graph_answers_by_the_configured_names(frozen: Path, spec: Any, config: Any) -> None:
-    instance = backend.load(spec(frozen, config({"x": ("FP32", (-1, 4))}, {"y": ("FP32", (-1, 4))})))
+    instance = tensorflow.load(spec(frozen, config({"x": ("FP32", (-1, 4))}, {"y": ("FP32", (-1, 4))})))
     assert instance.inputs == [TensorSpec("x", "FP32", (-1, 4))]
     np.testing.assert_allclose(instance.run({"x": tensor(X)})["y"].array, X * 2)
 
@@ -96,11 +96,11 @@ def test_a_frozen_graph_needs_its_tensors_named(
     frozen: Path, spec: Any, config: Any, inputs: Any, message: str
 ) -> None:
     with pytest.raises(LoadFailed, match=message):
-        backend.load(spec(frozen, config(inputs, {"y": ("FP32", (1,))})))
+        tensorflow.load(spec(frozen, config(inputs, {"y": ("FP32", (1,))})))
 
 
 def test_a_file_that_is_no_graph_is_told(tmp_path: Path, spec: Any, config: Any) -> None:
     path = tmp_path / "model.graphdef"
     path.write_bytes(b"\xff" * 64)
     with pytest.raises(LoadFailed, match=r"model\.graphdef is no frozen GraphDef"):
-        backend.load(spec(path, config({"x": ("FP32", (1,))}, {"y": ("FP32", (1,))})))
+        tensorflow.load(spec(path, config({"x": ("FP32", (1,))}, {"y": ("FP32", (1,))})))

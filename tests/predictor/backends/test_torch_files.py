@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pilotlight_predictor.backends import torch as backend
-from pilotlight_predictor.backends import torch_export
 from pilotlight_predictor.backends.base import LoadSpec
-from pilotlight_predictor.errors import BadRequest, LoadFailed
-from pilotlight_predictor.tensors import Tensor, TensorSpec, tensor
+from pilotlight_predictor.backends.torch import backend, formats
+from pilotlight_predictor.core.errors import BadRequest, LoadFailed
+from pilotlight_predictor.core.tensors import Tensor, TensorSpec, tensor
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
@@ -40,7 +39,7 @@ X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
 @pytest.fixture
 def net(source: Callable[..., Path]) -> tuple[Path, Any, Any]:
     """A folder with model.py, the module it builds, and what that answers to X."""
-    from pilotlight_predictor.backends.model_source import UserModule
+    from pilotlight_predictor.backends.python.source import UserModule
 
     path = source(MODULE)
     torch.manual_seed(0)
@@ -173,7 +172,7 @@ def test_nothing_is_initialised_only_to_be_replaced(source: Any) -> None:
 
     code = (
         "import resource, sys, torch;"
-        "from pilotlight_predictor.backends.torch_assemble import build_module, load_weights;"
+        "from pilotlight_predictor.backends.torch.modules import build_module, load_weights;"
         "memory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
         "memory_before, modules_before = memory(), len(sys.modules);"
         "weights = {'weight': torch.empty(1, 1).expand(500_000, 1000)};"
@@ -303,12 +302,12 @@ def test_an_exported_program_is_read_without_torch(exported: Path) -> None:
     import sys
 
     code = (
-        "import sys; from pathlib import Path; from pilotlight_predictor.backends import torch_export;"
+        "import sys; from pathlib import Path; from pilotlight_predictor.backends.torch.backend import formats as torch_export;"
         "print(torch_export.read_program(Path(sys.argv[1])).batchable, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(exported)], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]
-    assert torch_export.read_program(exported).batchable
+    assert formats.read_program(exported).batchable
 
 
 def test_an_exported_program_takes_the_configured_names(exported: Path, spec: Any, config: Any) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pilotlight_predictor.backends import torch as backend
-from pilotlight_predictor.backends.torch_graphs import (
+from pilotlight_predictor.backends.torch import backend
+from pilotlight_predictor.backends.torch.cuda_graphs import (
     SWITCH_S,
     WARMUP_RUNS,
     CapturedGraph,
@@ -21,12 +21,12 @@ from pilotlight_predictor.backends.torch_graphs import (
     plan_graphs,
     signature_of,
 )
-from pilotlight_predictor.backends.torch_signature import ForwardBinding
-from pilotlight_predictor.backends.torch_tensors import PinnedStaging, to_host
-from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.backends.torch.signature import ForwardBinding
+from pilotlight_predictor.backends.torch.tensors import PinnedStaging, to_host
+from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.core.tensors import Tensor, TensorSpec, tensor
 from pilotlight_predictor.repository.model_config import DynamicBatching, GraphSpec, ModelConfig
-from pilotlight_predictor.tensors import Tensor, TensorSpec, tensor
 
 torch = pytest.importorskip("torch")
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pilotlight_predictor.backends import torch as backend
 from pilotlight_predictor.backends.base import Device
-from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
-from pilotlight_predictor.tensors import Tensor, bf16_from_float, bf16_to_float, tensor
+from pilotlight_predictor.backends.torch import backend
+from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed
+from pilotlight_predictor.core.tensors import Tensor, bf16_from_float, bf16_to_float, tensor
 
 torch = pytest.importorskip("torch")
 

@@ -10,8 +10,8 @@ import pytest
 CODE = """
 import sys
 from pathlib import Path
-from pilotlight_predictor.backends import torch
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.backends.torch.backend import backend as torch
+from pilotlight_predictor.core.errors import LoadFailed
 
 
 class Watch:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pilotlight_predictor.backends import python as backend
-from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed, PredictorError, Unavailable
-from pilotlight_predictor.inference import RequestedOutput
+from pilotlight_predictor.backends.python import backend
+from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed, PredictorError, Unavailable
+from pilotlight_predictor.core.requests import RequestedOutput
 
 # After add_sub of Triton's own python_backend examples.
 ADD_SUB = """

@@ -6,13 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pilotlight_predictor.backends.triton_config import ModelConfig
-from pilotlight_predictor.backends.triton_python_backend_utils import deserialize_bytes_tensor, serialize_byte_tensor
-from pilotlight_predictor.backends.triton_requests import ResponseSender
-from pilotlight_predictor.backends.triton_types import InferenceResponse, Tensor, TritonError, TritonModelException
-from pilotlight_predictor.collected import ResponseCollector
-from pilotlight_predictor.errors import BackendFailed, BadRequest
-from pilotlight_predictor.inference import InferRequest
+from pilotlight_predictor.backends.decoupled import ResponseCollector
+from pilotlight_predictor.backends.python.triton.calls import ModelConfig
+from pilotlight_predictor.backends.python.triton.pb_utils import deserialize_bytes_tensor, serialize_byte_tensor
+from pilotlight_predictor.backends.python.triton.requests import ResponseSender
+from pilotlight_predictor.backends.python.triton.types import (
+    InferenceResponse,
+    Tensor,
+    TritonError,
+    TritonModelException,
+)
+from pilotlight_predictor.core.errors import BackendFailed, BadRequest
+from pilotlight_predictor.core.requests import InferRequest
 
 X = {"name": "x", "data_type": "TYPE_FP32", "dims": [4]}
 

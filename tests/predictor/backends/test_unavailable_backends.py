@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pilotlight_predictor.backends import TABLE, caffe2, find_backend, module, tensorflow, tensorrt
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.backends import caffe2, tensorflow, tensorrt
+from pilotlight_predictor.core.backend_table import TABLE, find_backend, module
+from pilotlight_predictor.core.errors import LoadFailed
 
 
 @pytest.mark.skipif(find_spec("tensorflow") is not None, reason="the tensorflow extra is installed")
@@ -49,7 +50,7 @@ def test_each_row_of_the_table_is_a_module() -> None:
 
 
 def test_looking_backends_up_imports_no_runtime() -> None:
-    modules = sorted({found.module for found in TABLE} - {"pilotlight_predictor.backends.ensemble"})
+    modules = sorted({found.module for found in TABLE} - {"pilotlight_predictor.scheduling.ensemble"})
     code = f"import importlib, sys\nfor name in {modules}: importlib.import_module(name)\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"torch", "tensorflow", "tensorrt", "onnxruntime", "kserve", "safetensors"}

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight_predictor.cpu import CpuMeter, CpuTimes, parse_cpu_times, parse_memory, utilization
+from pilotlight_predictor.metrics.cpu_readings import CpuMeter, CpuTimes, parse_cpu_times, parse_memory, utilization
 
 STAT = "cpu  100 20 30 800 50 5 5 10 40 0\ncpu0 100 20 30 800 50 5 5 10 40 0\nintr 1\n"
 MEMINFO = "MemTotal:       1000 kB\nMemFree:          10 kB\nMemAvailable:    400 kB\nHugePages_Total:       0\n"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pilotlight_predictor.backends import triton_python_backend_utils as pb_utils
+from pilotlight_predictor.backends.python.triton import pb_utils
 from pilotlight_predictor.metrics import Histogram, Metrics
-from pilotlight_predictor.metrics import custom as custom_metrics
-from pilotlight_predictor.metrics.collect import collect
+from pilotlight_predictor.metrics import custom as metrics_custom
+from pilotlight_predictor.metrics.collector import collect
 from pilotlight_predictor.metrics.custom import CustomMetrics
 from pilotlight_predictor.metrics.exposition import expose
 
@@ -143,7 +143,7 @@ def test_labels_are_few_and_plain(custom: CustomMetrics, families: Any, monkeypa
     for labels in ({"le": "1"}, {"__x": "1"}, {"a-b": "1"}, {"a": 1}):
         with pytest.raises(pb_utils.TritonModelException, match=r"of metric a|metric a has the label"):
             family.Metric(labels)
-    monkeypatch.setattr(custom_metrics, "MAX_SERIES", 3)
+    monkeypatch.setattr(metrics_custom, "MAX_SERIES", 3)
     made = [family.Metric({"n": str(number)}) for number in range(3)]
     with pytest.raises(pb_utils.TritonModelException, match="models have 3 series already"):
         family.Metric({"n": "3"})

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from pilotlight_predictor.metrics.definitions import Metric
 from pilotlight_predictor.metrics.exposition import OPENMETRICS, TEXT, Family, content_type, expose
-from pilotlight_predictor.metrics.table import Metric
-from pilotlight_predictor.stats import Histogram
+from pilotlight_predictor.metrics.stats import Histogram
 
 # What Prometheus 3 sends.
 PROMETHEUS_ACCEPT = (

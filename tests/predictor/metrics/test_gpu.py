@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from pilotlight_predictor.assembly import Application
-from pilotlight_predictor.calls import HttpResponse
-from pilotlight_predictor.front import HttpFront
-from pilotlight_predictor.gpu import GpuSampler
-from pilotlight_predictor.lifecycle import Lifecycle
-from pilotlight_predictor.settings import parse
+from pilotlight_predictor.bootstrap.application import Application
+from pilotlight_predictor.config import parse
+from pilotlight_predictor.frontends.http.messages import HttpResponse
+from pilotlight_predictor.frontends.http.server import HttpFront
+from pilotlight_predictor.metrics.gpu_readings import GpuSampler
+from pilotlight_predictor.server.lifecycle import Lifecycle
 
 
 class NvmlError(Exception):
@@ -204,6 +204,8 @@ def test_stop_closes_the_session_and_may_be_called_before_start() -> None:
 
 
 def test_the_command_prints_one_line_of_json() -> None:
-    done = subprocess.run([sys.executable, "-m", "pilotlight_predictor.gpu"], capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pilotlight_predictor.metrics.gpu_readings"], capture_output=True, check=True
+    )
     assert isinstance(json.loads(done.stdout), list)
     assert done.stdout.count(b"\n") == 1

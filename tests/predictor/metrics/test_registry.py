@@ -18,14 +18,14 @@ from pilotlight.contract import (
     METRIC_QUEUE_SECONDS,
     METRIC_REQUEST_DURATION,
 )
-from pilotlight_predictor.gpu import GpuSample
+from pilotlight_predictor.config import ObservabilitySettings
 from pilotlight_predictor.metrics import Metrics, ModelState, QueueDepth, identity_labels
-from pilotlight_predictor.metrics.collect import collect
+from pilotlight_predictor.metrics.collector import collect
+from pilotlight_predictor.metrics.definitions import IDENTITY_LABELS, PILOTLIGHT, TABLE
 from pilotlight_predictor.metrics.docs import page
 from pilotlight_predictor.metrics.exposition import OPENMETRICS, TEXT, expose
+from pilotlight_predictor.metrics.gpu_readings import GpuSample
 from pilotlight_predictor.metrics.registry import MAX_REQUEST_SERIES
-from pilotlight_predictor.metrics.table import IDENTITY_LABELS, PILOTLIGHT, TABLE
-from pilotlight_predictor.settings import ObservabilitySettings
 
 SERVICE = ObservabilitySettings(service="iris", namespace="prod", revision="iris-1a2b3c4d")
 IDENTITY = {"inference_service": "iris", "namespace": "prod", "revision": "iris-1a2b3c4d"}

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from pilotlight_predictor.repository.changes import (
+from pilotlight_predictor.repository.change_detection import (
     Changes,
     Fingerprint,
     changed_versions,

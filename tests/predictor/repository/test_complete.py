@@ -2,11 +2,11 @@
 
 import pytest
 
-from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.repository.complete import BatchDefaults, ModelFileInfo, complete, metadata_specs
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.repository.autocomplete import BatchDefaults, ModelFileInfo, complete, metadata_specs
+from pilotlight_predictor.repository.config_reader import config_from_json, config_from_pbtxt
 from pilotlight_predictor.repository.model_config import DynamicBatching, ModelConfig, TensorConfig
-from pilotlight_predictor.repository.read_config import config_from_json, config_from_pbtxt
-from pilotlight_predictor.tensors import TensorSpec
 
 BATCHES = ModelFileInfo("onnxruntime", [TensorSpec("x", "FP32", (-1, 4))], [TensorSpec("y", "BYTES", (-1, 3))], True)
 FIXED = ModelFileInfo("onnxruntime", [TensorSpec("x", "FP32", (1, 4))], [TensorSpec("y", "BYTES", (1, 3))], False)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.repository.config_reader import config_from_pbtxt
 from pilotlight_predictor.repository.model_config import GraphSpec, ModelConfig
-from pilotlight_predictor.repository.read_config import config_from_pbtxt
-from pilotlight_predictor.repository.unserved import ignored_fields
+from pilotlight_predictor.repository.tensor_validation import ignored_fields
 
 MODEL = """max_batch_size: 8
 input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]

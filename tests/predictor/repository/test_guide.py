@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight_predictor.backends import TABLE
-from pilotlight_predictor.repository.read_config import config_from_pbtxt
+from pilotlight_predictor.core.backend_table import TABLE
+from pilotlight_predictor.repository.config_reader import config_from_pbtxt
 
 GUIDE = (Path(__file__).parents[3] / "docs/model-repository.md").read_text()
 EXAMPLES = re.findall(r"```pbtxt\n(.*?)```", GUIDE, re.DOTALL)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.repository.labels import read_labels
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.repository.layout import read_labels
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
 
 

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.repository.config_reader import config_from_json
 from pilotlight_predictor.repository.layout import (
     check_source,
+    choose_versions,
     is_repository,
     model_file,
     plain_source,
@@ -15,8 +17,6 @@ from pilotlight_predictor.repository.layout import (
     valid_model_name,
 )
 from pilotlight_predictor.repository.model_config import ModelConfig, VersionPolicy
-from pilotlight_predictor.repository.read_config import config_from_json
-from pilotlight_predictor.repository.versions import choose_versions
 
 
 def put(root: Path, *paths: str) -> Path:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.repository.config_reader import config_from_json, config_from_pbtxt
 from pilotlight_predictor.repository.model_config import (
     DynamicBatching,
     EnsembleStep,
@@ -18,7 +19,6 @@ from pilotlight_predictor.repository.model_config import (
     Warmup,
     WarmupInput,
 )
-from pilotlight_predictor.repository.read_config import config_from_json, config_from_pbtxt
 
 TRT_MNIST = """
 name: "trt_mnist"

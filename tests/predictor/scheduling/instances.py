@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from pilotlight_predictor.backends.base import Answer, TensorInstance
-from pilotlight_predictor.batcher import BatchPolicy
-from pilotlight_predictor.inference import InferRequest, Inputs, Outputs
+from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
+from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.metrics.stats import ModelStats
 from pilotlight_predictor.repository.model_config import DynamicBatching
-from pilotlight_predictor.scheduler import Scheduler
-from pilotlight_predictor.stats import ModelStats
-from pilotlight_predictor.tensors import Tensor
-from pilotlight_predictor.waiting import QueuedRequest, RequestQueue
+from pilotlight_predictor.scheduling.batching import BatchPolicy
+from pilotlight_predictor.scheduling.queue import QueuedRequest, RequestQueue
+from pilotlight_predictor.scheduling.scheduler import Scheduler
 
 PATIENCE_S = 60.0
 

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from pilotlight_predictor.batch import SplitOutputs, merge, split
-from pilotlight_predictor.errors import BackendFailed
-from pilotlight_predictor.inference import InferRequest
-from pilotlight_predictor.protocol.shared_places import no_shared_memory
-from pilotlight_predictor.protocol.v2_forms import BLOCK, TemplateCache
-from pilotlight_predictor.protocol.v2_request import decode_request
-from pilotlight_predictor.tensors import Tensor
+from pilotlight_predictor.core.batch import SplitOutputs, merge, split
+from pilotlight_predictor.core.errors import BackendFailed
+from pilotlight_predictor.core.request_parameters import no_shared_memory
+from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.protocols.v2.request_codec import decode_request
+from pilotlight_predictor.protocols.v2.request_templates import BLOCK, TemplateCache
 
 ONE_ROW = b'{"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [%d, 0.5]}]}'
 TWO_ROWS = b'{"inputs": [{"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [%d, 0.5, 7, 8]}]}'

@@ -10,14 +10,14 @@ import pytest
 from tests.predictor.scheduling.instances import PATIENCE_S, scheduler, until
 
 from pilotlight_predictor.backends.base import TensorInstance
-from pilotlight_predictor.backends.ensemble import Ensemble, find_cycle
-from pilotlight_predictor.errors import BackendFailed, Cancelled, NotFound, NotReady
-from pilotlight_predictor.inference import InferRequest, InferResponse, Inputs, Outputs
+from pilotlight_predictor.core.errors import BackendFailed, Cancelled, NotFound, NotReady
+from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs, Outputs
+from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.metrics.stats import ModelStats
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.models.response_cache import ResponseCache
 from pilotlight_predictor.repository.model_config import EnsembleStep, ModelConfig, TensorConfig
-from pilotlight_predictor.response_cache import ResponseCache
-from pilotlight_predictor.served import ModelVersion
-from pilotlight_predictor.stats import ModelStats
-from pilotlight_predictor.tensors import Tensor
+from pilotlight_predictor.scheduling.ensemble import Ensemble, find_cycle
 
 
 class Sums(TensorInstance):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotlight_predictor.batcher import BatchPolicy, Decision, next_batch, policy_of, signature_of
 from pilotlight_predictor.repository.model_config import DynamicBatching
+from pilotlight_predictor.scheduling.batching import BatchPolicy, Decision, next_batch, policy_of, signature_of
 
 US = 1000
 

@@ -9,8 +9,8 @@ import pytest
 from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, Exiting, scheduler, until
 
 from pilotlight_predictor.backends.base import Answer
-from pilotlight_predictor.errors import BackendFailed, Cancelled, NotReady, QueueFull, QueueTimeout
-from pilotlight_predictor.inference import InferRequest, Outputs
+from pilotlight_predictor.core.errors import BackendFailed, Cancelled, NotReady, QueueFull, QueueTimeout
+from pilotlight_predictor.core.requests import InferRequest, Outputs
 from pilotlight_predictor.repository.model_config import DynamicBatching, QueuePolicy
 
 

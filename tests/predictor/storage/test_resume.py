@@ -6,7 +6,7 @@ from typing import Any
 
 from pilotlight_predictor.storage import FetchOptions, Progress, fetch
 from pilotlight_predictor.storage.interface import Entry
-from pilotlight_predictor.storage.parts import PartFile
+from pilotlight_predictor.storage.transfer import PartFile
 
 KIB = 1024
 SIZE = 16 * 64 * KIB
@@ -62,7 +62,7 @@ def test_a_log_is_believed_only_for_the_same_object_parts_and_boot(tmp_path: Pat
     _part_file(tmp_path, entry).finish_part(1)
     assert _part_file(tmp_path, entry, part_bytes=6).missing_parts() == [0, 1]
     _part_file(tmp_path, entry).finish_part(1)
-    monkeypatch.setattr("pilotlight_predictor.storage.parts.boot_id", lambda: "another boot")
+    monkeypatch.setattr("pilotlight_predictor.storage.transfer.boot_id", lambda: "another boot")
     assert _part_file(tmp_path, entry).missing_parts() == [0, 1, 2]
 
 

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.storage import FetchOptions, Progress, UriNotFound, fetch
-from pilotlight_predictor.storage.addresses import is_refused
-from pilotlight_predictor.storage.web_request import check_allowed
+from pilotlight_predictor.storage.http_client import check_allowed
+from pilotlight_predictor.storage.uri import is_refused
 
 
 def test_parts_are_read_at_the_same_time(web: Any, tmp_path: Path, options: FetchOptions, content: Any) -> None:
@@ -210,7 +210,7 @@ def test_a_redirect_to_a_metadata_service_is_refused(web: Any, tmp_path: Path, o
 def test_a_name_that_resolves_to_a_refused_address_is_refused(
     web: Any, tmp_path: Path, options: FetchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilotlight_predictor.storage.addresses._METADATA", {"127.0.0.1"})
+    monkeypatch.setattr("pilotlight_predictor.storage.uri._METADATA", {"127.0.0.1"})
     with pytest.raises(LoadFailed, match=r"the name resolves to 127\.0\.0\.1"):
         fetch(f"http://localhost:{web.port}/m.bin", tmp_path, options=options)
     assert web.requests == []

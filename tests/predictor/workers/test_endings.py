@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Serve
-from tests.predictor.pilot_lights import wait_until
+from tests.predictor.bootstrap.forkservers import wait_until
 from tests.predictor.workers.several import count_of, pid_of, pids_of, seconds, wait_for_all, workers, write_pid
 from tests.serving import RunningServer, read_answer, rendered
 

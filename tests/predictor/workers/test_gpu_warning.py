@@ -4,9 +4,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from pilotlight_predictor.config import Settings
 from pilotlight_predictor.repository.model_config import InstanceGroup, ModelConfig
-from pilotlight_predictor.settings import Settings
-from pilotlight_predictor.workers import seat
+from pilotlight_predictor.workers import worker
 
 
 @dataclass
@@ -38,7 +38,7 @@ class House:
 @pytest.mark.parametrize(("gpus", "told"), [(0, []), (1, [["anywhere"]])])
 def test_the_models_on_the_gpu_are_named(gpus: int, told: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[list[str]] = []
-    monkeypatch.setattr("pilotlight_predictor.devices.gpu_count", lambda: gpus)
-    monkeypatch.setattr(seat, "log", lambda *_, models, **__: lines.append(models))
-    seat.warn_about_gpu_copies(House())  # type: ignore[arg-type]
+    monkeypatch.setattr("pilotlight_predictor.backends.placement.gpu_count", lambda: gpus)
+    monkeypatch.setattr(worker, "log", lambda *_, models, **__: lines.append(models))
+    worker.warn_about_gpu_copies(House())  # type: ignore[arg-type]
     assert lines == told

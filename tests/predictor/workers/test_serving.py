@@ -88,14 +88,14 @@ def test_a_port_that_another_server_has_is_refused(two: RunningServer, repositor
 def test_one_worker_has_no_parent_and_does_not_import_one(serve: Serve, repository: Path, tmp_path: Path) -> None:
     one = serve(repository, env={"PYTHONPROFILEIMPORTTIME": "1"})
     imported = one._log.read_text()
-    assert "pilotlight_predictor.assembly" in imported
-    assert "pilotlight_predictor.workers" not in imported
+    assert "pilotlight_predictor.bootstrap.application" in imported
+    assert "pilotlight_predictor.bootstrap.startup" not in imported
     assert pids_of(one, 3) == {one.process.pid}
     assert children(one.process.pid) == []
 
 
 def test_the_parent_imports_nothing_that_models_need() -> None:
-    code = "import sys, pilotlight_predictor.workers.parent; print(*sys.modules)"
+    code = "import sys, pilotlight_predictor.workers.supervisor; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     heavy = {"numpy", "orjson", "aiohttp", "onnxruntime", "uvloop", "yaml"}
     assert not {name.split(".")[0] for name in done.stdout.split()} & heavy

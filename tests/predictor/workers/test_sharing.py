@@ -8,8 +8,14 @@ from tests.conftest import Serve
 from tests.predictor.workers.several import PID, write_pid
 from tests.serving import START_S
 
-from pilotlight_predictor.workers.decisions import available_sockets
-from pilotlight_predictor.workers.sharing import PATIENCE_S, ShareState, SocketShare, distribute_sockets, share_states
+from pilotlight_predictor.workers.restart_policy import available_sockets
+from pilotlight_predictor.workers.worker_handle import (
+    PATIENCE_S,
+    ShareState,
+    SocketShare,
+    distribute_sockets,
+    share_states,
+)
 
 Orders = list[tuple[int, list[int]]]
 

@@ -1,4 +1,11 @@
-"""The gateway in a pod: cluster objects → routing table → data plane → load reports → KEDA and peers.
+"""Composition; health pages.
+
+Status and peer ports of the gateway in a pod: health, metrics, and load reports of peers.
+
+status port   /healthz   liveness        /readyz   readiness        /metrics
+peer port     /counts    from other replicas of this gateway only
+
+The gateway in a pod: cluster objects → routing table → data plane → load reports → KEDA and peers.
 
     API ──▶ Informer … ──▶ tables ──▶ DataPlane ◀── requests
                                         │
@@ -10,23 +17,68 @@ connections for a while, drains, and exits.
 
 import asyncio
 import signal
+from collections.abc import Callable
 from typing import Final
 
-from pilotlight.gateway.addresses import BACKLOG, Address, bind, bind_ipv6
-from pilotlight.gateway.admission import AccessAdmission
-from pilotlight.gateway.cluster.api import KubeApi
-from pilotlight.gateway.cluster.clients import ProxiedAdmission
-from pilotlight.gateway.cluster.counting import LoadReporter
-from pilotlight.gateway.cluster.demand import Demand
-from pilotlight.gateway.cluster.pages import StatusServer
-from pilotlight.gateway.cluster.peers import Peers
-from pilotlight.gateway.cluster.scaler import KedaScaler
+from aiohttp import web
+
+from pilotlight.gateway.auth import AccessAdmission
+from pilotlight.gateway.cluster.client_address import ProxiedAdmission
+from pilotlight.gateway.cluster.demand import Demand, LoadReporter, Peers
+from pilotlight.gateway.cluster.keda_scaler import KedaScaler
+from pilotlight.gateway.cluster.kube_api import KubeApi
+from pilotlight.gateway.cluster.route_table import ClusterState
 from pilotlight.gateway.cluster.settings import ClusterSettings
-from pilotlight.gateway.cluster.surroundings import ClusterState
-from pilotlight.gateway.logs import log
-from pilotlight.gateway.messages import Unreachable
-from pilotlight.gateway.plane import DataPlane
-from pilotlight.gateway.table import Route, Table
+from pilotlight.gateway.control_link import Unreachable
+from pilotlight.gateway.listeners import BACKLOG, Address, bind, bind_ipv6
+from pilotlight.gateway.proxy.data_plane import DataPlane
+from pilotlight.gateway.reports import log
+from pilotlight.gateway.routing_table import Route, Table
+from pilotlight.wire.prometheus_text import CONTENT_TYPE
+
+
+class StatusServer:
+    """`not_ready_reason` returns why the gateway is not ready, `metrics` the page; `peers` has a port of its own."""
+
+    def __init__(
+        self, not_ready_reason: Callable[[], str], metrics: Callable[[], bytes], peers: web.Application
+    ) -> None:
+        self._not_ready_reason, self._metrics = not_ready_reason, metrics
+        self._runners = (self._runner(self._app()), self._runner(peers))
+
+    async def start(self, host: str, status_port: int, peer_port: int) -> None:
+        for runner, port in zip(self._runners, (status_port, peer_port), strict=True):
+            await runner.setup()
+            address = Address(host, port)
+            sockets = [bind(address), bind_ipv6(address.ipv6_equivalent) if address.ipv6_equivalent else None]
+            for listener in sockets:
+                if listener is not None:
+                    await web.SockSite(runner, listener).start()
+
+    async def close(self) -> None:
+        for runner in self._runners:
+            await runner.cleanup()
+
+    def _app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._page)
+        return app
+
+    def _runner(self, app: web.Application) -> web.AppRunner:
+        return web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        reason = self._not_ready_reason()
+        return web.Response(status=503 if reason else 200, text=f"{reason or 'ok'}\n")
+
+    async def _page(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics(), headers={"Content-Type": CONTENT_TYPE})
+
 
 # Longer than an ingress keeps idle connections (Envoy: 1 h): if the gateway closed first, a request could meet a
 # connection that is being closed.

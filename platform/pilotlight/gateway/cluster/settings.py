@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from pilotlight.errors import UsageError
-from pilotlight.gateway.cluster.clients import Proxies, parse_proxies
+from pilotlight.gateway.cluster.client_address import Proxies, parse_proxies
 
 PREFIX: Final = "PILOTLIGHT_GATEWAY_"
 CREDENTIALS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"

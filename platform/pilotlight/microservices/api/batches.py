@@ -9,15 +9,16 @@ from aiohttp import web
 from msgspec import Struct, json
 
 from pilotlight.errors import NotFound, UsageError
-from pilotlight.microservices import kinds, registering, workspaces
-from pilotlight.microservices.api.desk import CONTEXT, ApiContext
-from pilotlight.microservices.api.written import json_response
+from pilotlight.microservices.api.bodies import json_response
+from pilotlight.microservices.api.context import CONTEXT, ApiContext
 from pilotlight.microservices.batch import jobs
-from pilotlight.microservices.batch.model import Batch, Progress, State
+from pilotlight.microservices.batch.records import Batch, Progress, State
+from pilotlight.microservices.jobs import workspaces
+from pilotlight.microservices.jobs.start_request import platform_options, supported_options
 from pilotlight.microservices.platforms import platform
-from pilotlight.microservices.records import JobRecord, Status
-from pilotlight.microservices.wishes import platform_options, supported_options
-from pilotlight.targets.local.chronicle import utc
+from pilotlight.microservices.registry import model_kinds
+from pilotlight.microservices.registry.types import JobRecord, Status
+from pilotlight.targets.local.background_tasks import utc
 from pilotlight.targets.local.home import Home
 
 STATUSES: Final[Mapping[State, Status]] = {
@@ -54,7 +55,7 @@ class BatchReport(Struct, frozen=True):
 async def start(request: web.Request) -> web.Response:
     context, body = request.app[CONTEXT], json.decode(await request.read(), type=StartBatch)
     org, experiment = request.match_info["org"], request.match_info["experiment"]
-    parent = registering.get_parent(context.directory, org, experiment, body.parent_id)
+    parent = workspaces.get_parent(context.directory, org, experiment, body.parent_id)
     now, platform_name = utc(), context.settings.platform
     record = JobRecord(
         str(uuid4()), org, experiment, "batch", "pending", now, now, parent=parent.id, platform=platform_name
@@ -72,7 +73,7 @@ async def _batch(context: ApiContext, record: JobRecord, parent: JobRecord, body
     workspace = context.directory.workspace(record.org, experiment.workspace).storage
     model = workspaces.resolve_artifact(workspace, parent.artifact, trusted=True)  # checked when the job was added
     path = workspaces.local_path(model)
-    declared = await asyncio.to_thread(kinds.read_declaration, path) if path else ""
+    declared = await asyncio.to_thread(model_kinds.read_declaration, path) if path else ""
     options = platform_options(context.settings, record.org)
     options = supported_options(platform(record.platform, context.environ), options)
     return Batch(
@@ -114,7 +115,7 @@ def _report(progress: Progress) -> BatchReport:
 
 def _record(request: web.Request) -> JobRecord:
     path = (request.match_info["org"], request.match_info["experiment"], request.match_info["job"])
-    record = registering.get_job(request.app[CONTEXT].directory, *path)
+    record = workspaces.get_job(request.app[CONTEXT].directory, *path)
     if record.kind != "batch":
         raise NotFound(f"job {record.id} is of the kind {record.kind}, not of one-time inference")
     return record

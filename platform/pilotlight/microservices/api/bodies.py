@@ -1,10 +1,18 @@
-"""Request and response bodies of the microservice area. Their fields are in the OpenAPI document."""
+"""Bodies in and out.
+
+Request and response bodies of the microservice area. Their fields are in the OpenAPI document.
+
+JSON responses of this area.
+"""
 
 from collections.abc import Mapping
+from typing import Any
 
-from msgspec import Struct
+from aiohttp import web
+from msgspec import Struct, json
 
-from pilotlight.microservices.records import Experiment, JobRecord, Kind, Status, StoredWorkspace
+from pilotlight.microservices.jobs.health import ApiResponse
+from pilotlight.microservices.registry.types import Experiment, JobRecord, Kind, Status, StoredWorkspace
 
 
 class Login(Struct, frozen=True):
@@ -76,3 +84,14 @@ class Jobs(Struct, frozen=True):
 class Deleted(Struct, frozen=True):
     id: str
     message: str = "deleted"
+
+
+def json_response(value: Any, status: int = 200) -> web.Response:
+    return web.Response(body=json.encode(value), status=status, content_type="application/json")
+
+
+def to_response(result: ApiResponse) -> web.Response:
+    response = json_response(result.body, result.status)
+    if result.retry_after_s is not None:
+        response.headers["Retry-After"] = str(result.retry_after_s)
+    return response

@@ -1,27 +1,116 @@
-"""Input files of a batch job: each is processed once, its result written, and all results collected at the end.
+"""One file, its requests.
+
+Requests from input files: an image or video, a text, or a whole request in JSON. Pure, but for `fetch`.
+
+Input files of a batch job: each is processed once, its result written, and all results collected at the end.
 
 The result of a file, written atomically with the job's id, marks it as done. A resumed job skips files with a result
 of its own, so a crash loses at most the requests in flight; results of other jobs in the same folder are ignored, since
 their model or inputs may differ.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.microservices.batch import requests, scoring
+from pilotlight.microservices.batch import score
 from pilotlight.microservices.batch.folders import Folder
-from pilotlight.microservices.batch.model import Batch, Outcome
-from pilotlight.microservices.batch.requests import Request
-from pilotlight.microservices.calling import InferenceFailed
-from pilotlight.microservices.kinds import Schema
+from pilotlight.microservices.batch.records import Batch, Outcome
+from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.media import Limits, Media
+from pilotlight.microservices.media.images import check_image, identify
+from pilotlight.microservices.media.limits import MediaError
+from pilotlight.microservices.media.videos import check_video
+from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema, validate
+
+PICTURES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".mp4", ".mov", ".m4v", ".webm", ".mkv", ".avi")
+Fetch = Callable[[Sequence[str]], list[Media]]
+
+
+class Request(Struct, frozen=True):
+    model_request: ModelRequest
+    media: tuple[Media, ...] = ()
+
+
+def accepts(schema: Schema, name: str) -> bool:
+    """Return whether a file of this name is an input of the model."""
+    lowered = name.lower()
+    if lowered.endswith(".json"):
+        return True
+    return (
+        lowered.endswith(PICTURES)
+        if _named(schema, "media")
+        else lowered.endswith(".txt") and bool(_named(schema, "text"))
+    )
+
+
+def check_parameters(schema: Schema, parameters: Mapping[str, Any]) -> None:
+    """Raise for parameters that are invalid for every file, before the model is started."""
+    inputs = {name: "x" for name in (_named(schema, "media"), _named(schema, "text")) if name}
+    texts = {name for name, each in schema.parameters.items() if each.role == "text"} & parameters.keys()
+    if texts:
+        inputs.pop(_named(schema, "text"), None)
+    raw: dict[str, Any] = {"inputs": ["x"]} if "inputs" in schema.parameters else {}
+    if "media" in {schema.parameters[name].role for name in parameters if name in schema.parameters}:
+        raise UsageError("parameters must not name media: the files of the folder are the media")
+    validate(schema, {**raw, **inputs, **parameters})
+
+
+def request(
+    schema: Schema, parameters: Mapping[str, Any], name: str, content: bytes, limits: Limits, fetch: Fetch
+) -> Request:
+    """Return the request of one file. Raise PlatformError, which becomes the file's result."""
+    if name.lower().endswith(".json"):
+        model_request = validate(schema, {**parameters, **_body(name, content)})
+        return Request(model_request, tuple(fetch(model_request.media)))
+    if not _named(schema, "media"):
+        return Request(validate(schema, {**parameters, _named(schema, "text"): _text(name, content)}))
+    medium = _medium(name, content, limits)
+    return Request(validate(schema, {**parameters, _named(schema, "media"): name}), (medium,))
+
+
+def by_link(schema: Schema, parameters: Mapping[str, Any], medium: Media) -> Request:
+    """Return the request of a model that fetches media itself."""
+    return Request(validate(schema, {**parameters, _named(schema, "media"): medium.name}), (medium,))
+
+
+def _named(schema: Schema, role: str) -> str:
+    return next((name for name, each in schema.parameters.items() if each.role == role), "")
+
+
+def _body(name: str, content: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(content)
+    except ValueError as error:
+        raise UsageError(f"{name} is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise UsageError(f"{name} must hold an object: a request with its parameters")
+    return body
+
+
+def _text(name: str, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{name} is no text in UTF-8") from None
+
+
+def _medium(name: str, content: bytes, limits: Limits) -> Media:
+    try:
+        media = identify(name.rpartition("/")[2], content)
+        (check_image if media.kind == "image" else check_video)(media, limits)
+    except MediaError as error:
+        raise PlatformError(f"{name} {error.message}") from error
+    return media
+
 
 FILES: Final = "files/"
 RESULTS: Final = "results.jsonl"
@@ -52,7 +141,7 @@ class Files:
         own = _own_prefix(self._inputs.uri, self._outputs.uri)
         listed = [name for name in self._inputs.names() if not (own and name.startswith(own))]
         labels = _below(self._batch.labels, self._batch.inputs)
-        self.names = [name for name in listed if name != labels and requests.accepts(self._schema, name)]
+        self.names = [name for name in listed if name != labels and accepts(self._schema, name)]
         self.skipped = len(listed) - len(self.names) - (labels in listed)
         if not listed:
             raise UsageError(f"inputs = {self._batch.inputs}: there is no file in {self._inputs.uri}; check its name")
@@ -102,7 +191,7 @@ class Files:
     def run(
         self,
         predict: Callable[[Request], dict[str, Any]],
-        fetch: requests.Fetch,
+        fetch: Fetch,
         limits: Limits,
         at_once: int,
         checkpoint: Callable[[], None],
@@ -121,7 +210,7 @@ class Files:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _outcome(
-        self, name: str, predict: Callable[[Request], dict[str, Any]], fetch: requests.Fetch, limits: Limits
+        self, name: str, predict: Callable[[Request], dict[str, Any]], fetch: Fetch, limits: Limits
     ) -> Outcome:
         """Return the outcome of one file, also of an invalid one. Raise Interrupted where the model is at fault."""
         try:
@@ -135,12 +224,12 @@ class Files:
         except PlatformError as error:
             return Outcome(name, "error", error=str(error))
 
-    def _request(self, name: str, fetch: requests.Fetch, limits: Limits) -> Request:
+    def _request(self, name: str, fetch: Fetch, limits: Limits) -> Request:
         if self._link is not None and not name.lower().endswith(".json"):
             medium = self._link(f"{self._inputs.uri.rstrip('/')}/{name}")
-            return requests.by_link(self._schema, self._batch.parameters, medium)
+            return by_link(self._schema, self._batch.parameters, medium)
         content = self._inputs.read(name)
-        return requests.request(self._schema, self._batch.parameters, name, content, limits, fetch)
+        return request(self._schema, self._batch.parameters, name, content, limits, fetch)
 
     def _save(self, result: Outcome) -> None:
         outcome = replace(result, job=self._batch.id)
@@ -149,7 +238,7 @@ class Files:
             file.write(_line(outcome))
         self._outcomes[outcome.file] = _without_results(outcome)
 
-    def finish(self, labels: scoring.Labels | None) -> dict[str, Any] | None:
+    def finish(self, labels: score.Labels | None) -> dict[str, Any] | None:
         """Write all results to one file, sorted by name, and the scores where there are labels."""
         ordered = self._spool.with_suffix(".sorted")
         _sort(self._spool, ordered)
@@ -157,7 +246,7 @@ class Files:
         ordered.unlink()
         if labels is None:
             return None
-        metrics = scoring.metrics(_lines(self._spool), labels)
+        metrics = score.metrics(_lines(self._spool), labels)
         self._outputs.write(METRICS, msgspec.json.format(msgspec.json.encode(metrics)))
         return metrics
 

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, Final, Protocol
 from uuid import uuid4
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.microservices.media import Limits, local, objects, references, web
+from pilotlight.microservices.media import Limits, references, sources, web
+from pilotlight.microservices.media.limits import MediaError
 from pilotlight.microservices.media.references import LocalFile, StoredObject
-from pilotlight.microservices.media.refusals import MediaError
-from pilotlight.microservices.model import Workspace
+from pilotlight.microservices.registry.types import Workspace
 
 MAX_FILES: Final = 1_000_000
 
@@ -96,7 +96,7 @@ class LocalFolder:
             raise NotFound(f"{self._path / name} is not there")
         limits = Limits(roots=(str(self._base),), bytes=self._limits.bytes, total_bytes=self._limits.total_bytes)
         try:
-            return local.read(LocalFile(str(self._path / name)), web.FetchBudget(limits, monotonic()))
+            return sources.read(LocalFile(str(self._path / name)), web.FetchBudget(limits, monotonic()))
         except MediaError as error:
             raise PlatformError(f"{name} {error.message}") from error
 
@@ -141,7 +141,7 @@ class BucketFolder:
                 address = references.parse_web(self._workspace.endpoint)
                 web.check_listed(address, self._limits, trusted=True)
                 web.resolve_allowed(address, self._limits)
-            return objects.open_bucket(self._bucket, self._scheme, self._workspace, self._environ)
+            return sources.open_bucket(self._bucket, self._scheme, self._workspace, self._environ)
         except MediaError as error:
             raise PlatformError(f"the storage {error.message}") from error
 
@@ -158,7 +158,7 @@ class BucketFolder:
     def read(self, name: str) -> bytes:
         stored = StoredObject(self._scheme, self._bucket, self._key(name))
         try:
-            address = objects.sign_url(stored, self._workspace, self._environ)
+            address = sources.sign_url(stored, self._workspace, self._environ)
             return web.get(address, web.FetchBudget(self._limits, monotonic()), trusted=True)
         except MediaError as error:
             kind = NotFound if "is not in the store" in error.message else PlatformError

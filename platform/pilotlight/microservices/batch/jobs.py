@@ -18,10 +18,9 @@ from msgspec.structs import replace
 
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.microservices.batch import runner
-from pilotlight.microservices.batch.keeping import JobFolder, job_folder, job_folders
-from pilotlight.microservices.batch.model import FINAL, Batch, Progress
+from pilotlight.microservices.batch.records import FINAL, Batch, JobFolder, Progress, job_folder, job_folders
 from pilotlight.microservices.platforms import platform
-from pilotlight.targets.local.chronicle import utc
+from pilotlight.targets.local.background_tasks import utc
 from pilotlight.targets.local.home import Home
 
 KILLED: Final = "the job's process ended before it was done; resume it to go on with what is left"

@@ -15,20 +15,21 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices import asking, chat_body, diagnosis, kinds, predicting, starting, workspaces
-from pilotlight.microservices.batch import folders, scoring
-from pilotlight.microservices.batch.files import Files, Interrupted
-from pilotlight.microservices.batch.keeping import JobFolder
-from pilotlight.microservices.batch.model import Batch, Progress, State
-from pilotlight.microservices.batch.requests import Request
-from pilotlight.microservices.calling import InferenceFailed
+from pilotlight.microservices import diagnosis
+from pilotlight.microservices.batch import folders, score
+from pilotlight.microservices.batch.files import Files, Interrupted, Request
+from pilotlight.microservices.batch.records import Batch, JobFolder, Progress, State
+from pilotlight.microservices.inference import chat, client, predict
+from pilotlight.microservices.inference.client import InferenceFailed
+from pilotlight.microservices.jobs import launcher, workspaces
 from pilotlight.microservices.media import Media, fetch, limits_from
-from pilotlight.microservices.media.links import link, links
-from pilotlight.microservices.model import Entry, Job, PlatformStatus
-from pilotlight.microservices.model_paths import HUB
+from pilotlight.microservices.media.sources import link, links
 from pilotlight.microservices.platforms import Platform, platform
-from pilotlight.microservices.registry import registry
-from pilotlight.targets.local.chronicle import utc
+from pilotlight.microservices.registry import model_kinds
+from pilotlight.microservices.registry.container_command import HUB
+from pilotlight.microservices.registry.registry_file import registry
+from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus
+from pilotlight.targets.local.background_tasks import utc
 
 LOAD_S: Final = 3600.0  # very large models load long
 BUSY_S: Final = 60.0
@@ -43,7 +44,7 @@ class Runner:
         self._job_folder, self._environ = folder, environ
         self._batch = folder.batch()
         self._limits = limits_from(environ)
-        self._schema = kinds.schema(self._batch.network_arch, self._batch.declared)
+        self._schema = model_kinds.schema(self._batch.network_arch, self._batch.declared)
         self._progress = Progress(self._batch.id, "pending", started_at=utc())
         self._saved_at = 0.0
         self._platform_status: PlatformStatus | None = None
@@ -95,7 +96,7 @@ class Runner:
         end, pause = time.monotonic() + BUSY_S, 0.1
         while True:
             try:
-                return predicting.predict(url, self._schema, request.model_request, request.media, self._limits)
+                return predict.predict(url, self._schema, request.model_request, request.media, self._limits)
             except InferenceFailed as error:
                 if error.status not in {429, 503} or time.monotonic() > end:
                     raise
@@ -104,7 +105,7 @@ class Runner:
 
     def _open_files(self) -> Files:
         inputs, outputs = (self._folder(path) for path in (self._batch.inputs, self._batch.outputs))
-        link = self._link if self._schema.kind in chat_body.NO_DATA_URLS else None
+        link = self._link if self._schema.kind in chat.NO_DATA_URLS else None
         return Files(self._batch, self._schema, inputs, outputs, self._job_folder.spool, link)
 
     def _link(self, reference: str) -> Media:
@@ -113,15 +114,15 @@ class Runner:
     def _folder(self, path: str) -> folders.Folder:
         return folders.open_folder(path, self._batch.workspace, self._limits, self._environ)
 
-    def _labels(self) -> scoring.Labels | None:
+    def _labels(self) -> score.Labels | None:
         """Read the labels, before the model is started: they may be invalid."""
         if not self._batch.labels:
             return None
         folder, _, name = self._batch.labels.rpartition("/")
-        return scoring.read_labels(name, self._folder(folder).read(name))
+        return score.read_labels(name, self._folder(folder).read(name))
 
     def _fetch(self, references: Sequence[str]) -> list[Media]:
-        if self._schema.kind in chat_body.NO_DATA_URLS:
+        if self._schema.kind in chat.NO_DATA_URLS:
             return links(references, self._batch.workspace, self._limits, self._environ)
         return fetch(references, self._batch.workspace, self._limits, environ=self._environ)
 
@@ -129,7 +130,7 @@ class Runner:
     def _model(self) -> Iterator[str]:
         """Start a microservice, yield its URL when it is ready, and stop it."""
         target, job = self._prepare()
-        provisional = starting.provisional_entry(target.name, job.options, job.network_arch)
+        provisional = launcher.provisional_entry(target.name, job.options, job.network_arch)
         # The start may take an hour: if this process is killed meanwhile, jobs.py stops the model by its id.
         self._job_folder.save_entry(provisional)
         entry, before = None, signal.getsignal(signal.SIGTERM)
@@ -137,7 +138,7 @@ class Runner:
             self._check()
             entry = self._start_model(target, job)
             with target.open_route(self._batch.id, entry) as url:
-                asking.wait_for_model(
+                client.wait_for_model(
                     url,
                     lambda: target.status(self._batch.id, entry),
                     max_wait_s=LOAD_S,
@@ -182,16 +183,16 @@ class Runner:
         access = workspaces.access(batch.workspace if remote else None, self._environ)
         environ = {**self._environ, **access.secret}
         target = platform(batch.platform, environ)
-        values, missing = starting.resolve_options(target.options, batch.options, environ)
-        starting.check_missing(missing, target.name)
-        request = starting.StartRequest(
+        values, missing = launcher.resolve_options(target.options, batch.options, environ)
+        launcher.check_missing(missing, target.name)
+        request = launcher.StartRequest(
             batch.network_arch, batch.model_path, batch.platform, batch.num_gpus, values, access.plain,
             tuple(access.secret), remote=True,
         )  # fmt: skip
-        return target, starting.build_job(request, environ, batch.id)
+        return target, launcher.build_job(request, environ, batch.id)
 
     def _start_model(self, target: Platform, job: Job) -> Entry:
-        entry = starting.start(job, target, registry(self._environ))
+        entry = launcher.start(job, target, registry(self._environ))
         self._job_folder.save_entry(entry)
         registry(self._environ).remove(job.id)  # no other client uses it, or stops it as the latest
         return entry
@@ -244,9 +245,9 @@ def _terminated(*_: object) -> None:
 
 def check(batch: Batch) -> None:
     """Raise for everything that can be rejected before the job's process is started."""
-    from pilotlight.microservices.batch.requests import check_parameters
+    from pilotlight.microservices.batch.files import check_parameters
 
-    schema = kinds.schema(batch.network_arch, batch.declared)
+    schema = model_kinds.schema(batch.network_arch, batch.declared)
     check_parameters(schema, batch.parameters)
     base = batch.workspace.uri.rstrip("/").removeprefix("file://")
     for name, path in (("inputs", batch.inputs), ("outputs", batch.outputs)):

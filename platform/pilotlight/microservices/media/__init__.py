@@ -6,9 +6,8 @@
 Clients get messages about what they can correct; addresses and network errors are in the log only.
 """
 
-from pilotlight.microservices.media.fetching import fetch
-from pilotlight.microservices.media.limits import Limits, limits_from
-from pilotlight.microservices.media.refusals import MediaRefused
-from pilotlight.microservices.media.sniffing import Media
+from pilotlight.microservices.media.fetch import fetch
+from pilotlight.microservices.media.images import Media
+from pilotlight.microservices.media.limits import Limits, MediaRefused, limits_from
 
 __all__ = ["Limits", "Media", "MediaRefused", "fetch", "limits_from"]

@@ -1,18 +1,120 @@
-"""Images: size limits are checked on the headers, before memory is allocated; then PIL decodes."""
+"""Headers, sniffing, cost.
 
+Image sizes from file headers, for formats whose decoders allocate memory before they report the size. Pure.
+
+File type detection by magic bytes; names and headers are not trusted. Pure.
+
+Images: size limits are checked on the headers, before memory is allocated; then PIL decodes.
+"""
+
+import base64
 import io
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pilotlight.microservices.media.headers import gif_frames, webp_size
-from pilotlight.microservices.media.limits import Limits
-from pilotlight.microservices.media.refusals import MediaError
-from pilotlight.microservices.media.sniffing import Media
+from msgspec import Struct
+
+from pilotlight.microservices.media.limits import Limits, MediaError
 
 if TYPE_CHECKING:
     import numpy as np
+
+_BLOCKS_OF_GIF: Final = {0x21: "extension", 0x2C: "frame", 0x3B: "end"}
+
+
+def webp_size(data: bytes) -> tuple[int, int]:
+    """Return width and height of the canvas; 0, 0 for a truncated or invalid file."""
+    kind, body = data[12:16], data[20:30]
+    if len(body) < 10:
+        return 0, 0
+    if kind == b"VP8X":
+        return int.from_bytes(body[4:7], "little") + 1, int.from_bytes(body[7:10], "little") + 1
+    if kind == b"VP8L":
+        bits = int.from_bytes(body[1:5], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    width, height = struct.unpack("<HH", body[6:10])
+    return width & 0x3FFF, height & 0x3FFF
+
+
+def gif_frames(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the extent of each frame, which may exceed the screen and which decoders then allocate."""
+    width, height, flags = struct.unpack("<HHB", data[6:11].ljust(5, b"\0"))
+    at = 13 + _colours(flags)
+    while at < len(data) and data[at] in _BLOCKS_OF_GIF and data[at] != 0x3B:
+        if data[at] == 0x21:
+            at = _after_blocks(data, at + 2)
+            continue
+        left, top, wide, high, local = struct.unpack("<HHHHB", data[at + 1 : at + 10].ljust(9, b"\0"))
+        yield max(width, left + wide), max(height, top + high)
+        at = _after_blocks(data, at + 11 + _colours(local))
+
+
+def _colours(flags: int) -> int:
+    """Return the size of the colour table in bytes, from the flags."""
+    return 3 * 2 ** ((flags & 7) + 1) if flags & 0x80 else 0
+
+
+def _after_blocks(data: bytes, at: int) -> int:
+    while at < len(data) and data[at]:
+        at += data[at] + 1
+    return at + 1
+
+
+IMAGES: Final = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+VIDEOS: Final = {"mp4": "video/mp4", "matroska": "video/webm", "avi": "video/x-msvideo"}  # by demuxer
+
+
+class Media(Struct, frozen=True):
+    """One image or video, or the `link` by which a container fetches it. `format`: PIL's or FFmpeg's name."""
+
+    name: str
+    kind: Literal["image", "video"]
+    format: str = ""
+    data: bytes = b""
+    link: str = ""
+
+    @property
+    def mime(self) -> str:
+        return VIDEOS[self.format] if self.kind == "video" else f"image/{self.format.lower()}"
+
+    @property
+    def data_url(self) -> str:
+        """URL for a chat message: the link, or the data."""
+        if self.link:
+            return self.link
+        return f"data:{self.mime};base64,{base64.b64encode(self.data).decode()}"
+
+
+def identify(name: str, data: bytes) -> Media:
+    if format_ := _image(data):
+        return Media(name, "image", format_, data)
+    if format_ := _video(data):
+        return Media(name, "video", format_, data)
+    raise MediaError(f"is no image ({', '.join(IMAGES)}) and no video (MP4, MOV, WebM, MKV, AVI)")
+
+
+def _image(data: bytes) -> str:
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "PNG"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "JPEG"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "GIF"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "WEBP"
+    return "BMP" if data.startswith(b"BM") and len(data) > 26 else ""
+
+
+def _video(data: bytes) -> str:
+    if data[4:8] == b"ftyp":
+        return "mp4"
+    if data.startswith(b"\x1aE\xdf\xa3"):
+        return "matroska"
+    return "avi" if data[:4] == b"RIFF" and data[8:12] == b"AVI " else ""
+
 
 INSTALL: Final = "cannot be read here: images need pillow; the operator installs it: pip install 'pilotlight[media]'"
 

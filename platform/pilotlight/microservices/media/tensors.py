@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.kinds import Preparation
+from pilotlight.microservices.registry.model_kinds import Preparation
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from pilotlight.microservices.media.images import check_frames, check_size
-from pilotlight.microservices.media.limits import Limits
-from pilotlight.microservices.media.refusals import MediaError
-from pilotlight.microservices.media.sniffing import Media
+from pilotlight.microservices.media.images import Media, check_frames, check_size
+from pilotlight.microservices.media.limits import Limits, MediaError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,10 +1,15 @@
-"""GET of a web address, protected against SSRF: checked, pinned to the checked IP, limited in bytes and time.
+"""Https, allowed addresses.
+
+Allowed IP addresses: public ones, and private ones that the operator permits. Pure.
+
+GET of a web address, protected against SSRF: checked, pinned to the checked IP, limited in bytes and time.
 
 A name is resolved once, all of its addresses must be allowed, and the connection goes to one of them, which prevents
 DNS rebinding. Proxies of the environment are not used, since they would resolve the name themselves.
 """
 
 import http.client
+import ipaddress
 import socket
 import ssl
 import time
@@ -13,10 +18,48 @@ from contextlib import contextmanager, suppress
 from threading import Lock, Timer
 from typing import Final
 
-from pilotlight.microservices.media.addresses import denial_reason
-from pilotlight.microservices.media.limits import Limits
+from pilotlight.microservices.media.limits import Limits, MediaError, Network, unreachable
 from pilotlight.microservices.media.references import WebAddress, is_listed, redirect_target
-from pilotlight.microservices.media.refusals import MediaError, unreachable
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# Cloud-internal services at addresses outside of private ranges: Azure's wire server, Alibaba's and Oracle's metadata.
+_CLOUD_SERVICES: Final = frozenset({"168.63.129.16", "100.100.100.200", "192.0.0.192"})
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+
+
+def denial_reason(text: str, permitted: Sequence[Network]) -> str:
+    """Return why this address must not be connected to; empty where it may."""
+    address = effective_address(ipaddress.ip_address(text.partition("%")[0]))
+    if any(address.version == network.version and address in network for network in permitted):
+        return ""
+    if str(address) in _CLOUD_SERVICES:
+        return f"{text} belongs to the cloud's own services"
+    if not address.is_global or address.is_multicast or address.is_reserved:
+        return f"{text} is private, local or reserved"
+    return ""
+
+
+def literal_denial_reason(host: str, permitted: Sequence[Network]) -> str:
+    """Return `denial_reason` of a host that is an IP address; empty for a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return ""
+    return denial_reason(host, permitted)
+
+
+def effective_address(address: Address) -> Address:
+    """Return the IPv4 address embedded in an IPv6 address (mapped, 6to4, Teredo, NAT64), else the address."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+    if inner is None and address in _NAT64:
+        inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if inner is None and int(address) >> 32 == 0 and int(address) > 1:
+        inner = ipaddress.IPv4Address(int(address))
+    return inner or address
+
 
 CHUNK: Final = 256 * 1024
 CONNECT_S: Final = 10.0

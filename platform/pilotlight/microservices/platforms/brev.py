@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.model import Entry, Job, PlatformStatus, State
 from pilotlight.microservices.platforms import Option
-from pilotlight.microservices.platforms.docker_words import TAIL, ULIMITS, Gpus, Machine, read_state, run_words
-from pilotlight.microservices.platforms.programs import CompletedCommand, Programs, exports, set_secrets, validate_job
-from pilotlight.microservices.platforms.tunnels import Tunnel, Tunnels
-from pilotlight.microservices.registry import registry
+from pilotlight.microservices.platforms.commands import CompletedCommand, Programs, exports, set_secrets, validate_job
+from pilotlight.microservices.platforms.docker import TAIL, ULIMITS, Gpus, Machine, read_state, run_words
+from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels
+from pilotlight.microservices.registry.registry_file import registry
+from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus, State
 
 CREATE_S: Final = 1800.0
 PULL_S: Final = 3600.0

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.model import Entry, Job, PlatformStatus, State
 from pilotlight.microservices.platforms import Option
-from pilotlight.microservices.platforms.programs import CompletedCommand, Programs, validate_job
+from pilotlight.microservices.platforms.commands import CompletedCommand, Programs, validate_job
+from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus, State
 
 ADDRESS_S: Final = 60.0
 POLL_S: Final = 1.0

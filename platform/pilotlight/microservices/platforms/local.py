@@ -1,4 +1,8 @@
-"""Platform local: the predictor as a process of this machine, in its own session, which outlives its starter.
+"""Processes.
+
+Termination of a process and its session, safe against PID reuse.
+
+Platform local: the predictor as a process of this machine, in its own session, which outlives its starter.
 
 A shim records its exit status. The registry entry has PID, boot id and start time, against PID reuse. Log and exit
 status are in the home folder until it is stopped.
@@ -10,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -19,16 +24,61 @@ from typing import Final
 
 from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices import secrets
-from pilotlight.microservices.inner_command import ENV_PYTHON
-from pilotlight.microservices.model import Entry, Job, PlatformStatus
 from pilotlight.microservices.platforms import Option
-from pilotlight.microservices.platforms.local_processes import end, within
+from pilotlight.microservices.registry import secrets
+from pilotlight.microservices.registry.container_command import ENV_PYTHON
+from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus
 from pilotlight.targets.local.home import home
 from pilotlight.targets.local.supervisor import shim
 from pilotlight.targets.local.supervisor.gpus import Device, allocate, find_devices
-from pilotlight.targets.local.supervisor.process import Identity, identify
+from pilotlight.targets.local.supervisor.processes import Identity, identify
 from pilotlight.targets.log_lines import failed_event, last_error
+
+STOP_S: Final = 40.0  # a predictor drains within 30
+POLL_S: Final = 0.02
+
+
+def end(identity: Identity) -> bool:
+    """Send SIGTERM, then SIGKILL to its session. A pidfd prevents PID reuse. False: it had already ended."""
+    sent = False
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if not _send(identity, number):
+            return sent
+        sent = True
+        if within(STOP_S, lambda: not identity.alive):
+            return sent
+    raise PlatformError(f"process {identity.pid} does not end", f"kill -9 {identity.pid}")
+
+
+def _send(identity: Identity, number: signal.Signals) -> bool:
+    """Send a signal. False: it has already ended."""
+    with suppress(ProcessLookupError):
+        held = os.pidfd_open(identity.pid) if hasattr(os, "pidfd_open") else -1
+        try:
+            if not identity.alive:
+                return False
+            if number is signal.SIGKILL:
+                os.killpg(os.getpgid(identity.pid), number)
+            elif held >= 0:
+                signal.pidfd_send_signal(held, number)
+            else:
+                os.kill(identity.pid, number)
+            return True
+        finally:
+            if held >= 0:
+                os.close(held)
+    return False
+
+
+def within(seconds: float, holds: Callable[[], bool]) -> bool:
+    """Poll the condition; return whether it held within `seconds`."""
+    until = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > until:
+            return False
+        time.sleep(POLL_S)
+    return True
+
 
 HOST: Final = "127.0.0.1"
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pilotlight.observability.dashboards.autoscaling import AUTOSCALING
+from pilotlight.observability.dashboards.autoscaler import AUTOSCALING
 from pilotlight.observability.dashboards.builder import Dashboard, render_dashboard
 from pilotlight.observability.dashboards.canary import CANARY
 from pilotlight.observability.dashboards.model import MODEL

@@ -1,4 +1,10 @@
-"""Route from this machine to a service of a cluster, through its ingress; for readiness probes and `infer`.
+"""How requests reach a service.
+
+Ingress endpoint of a service's host: its own Service, a Gateway, Knative's ingress, or our gateway.
+
+Used by ingress.py; reads cluster objects only, without connections.
+
+Route from this machine to a service of a cluster, through its ingress; for readiness probes and `infer`.
 
 `open_route` uses PILOTLIGHT_INGRESS, else an address of the ingress endpoint that accepts connections, else a
 port-forward to one of its pods. The Host header has the service's host, since DNS may not resolve it here.
@@ -13,15 +19,152 @@ from urllib.parse import urlsplit
 
 from msgspec import DecodeError, json
 
-from pilotlight.conversation import FAILURES, HttpClient
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.targets.kubernetes import kinds
-from pilotlight.targets.kubernetes.cluster import Cluster
-from pilotlight.targets.kubernetes.connection import KubeApiError
-from pilotlight.targets.kubernetes.doors import IngressEndpoint, find_endpoint
+from pilotlight.targets.kubernetes.client import Cluster, KubeApiError
+from pilotlight.targets.kubernetes.kinds import FORBIDDEN, unless_forbidden
 from pilotlight.targets.kubernetes.port_forward import PortForward
+from pilotlight.wire.http_client import FAILURES, HttpClient
 
 Json = Any
+Object = Mapping[str, Json]
+Addresses = tuple[tuple[str, int], ...]
+
+KNATIVE: Final = "knative-serving"
+USUAL_INGRESS: Final = "istio.ingress.networking.knative.dev"
+# By the first part of the ingress class in config-network.
+INGRESSES: Final = {
+    "kourier": ("kourier-system", "kourier"),
+    "istio": ("istio-system", "istio-ingressgateway"),
+    "contour": ("contour-external", "envoy"),
+}
+OUR_GATEWAY: Final = ("pilotlight-system", "pilotlight-gateway")
+GATEWAY_API: Final = "gateway.networking.k8s.io/v1"
+# Labels of the Service of a Gateway: the standard one, and Envoy Gateway's.
+OWNERS: Final = ("gateway.networking.k8s.io/gateway-name", "gateway.envoyproxy.io/owning-gateway-name")
+
+
+@dataclass(frozen=True, slots=True)
+class IngressEndpoint:
+    """`addresses` in order of preference; `name` of the Service, empty if only addresses are known."""
+
+    description: str
+    namespace: str
+    name: str
+    port_name: str
+    addresses: Addresses
+
+
+def find_endpoint(cluster: Cluster, host: str, namespace: str = "") -> IngressEndpoint:
+    """Return the ingress endpoint of a host. Raises NotFound."""
+    own = service_of(host)
+    if own:
+        return service_endpoint(cluster, *own)
+    routes = cluster.list(GATEWAY_API, "HTTPRoute", namespace or None)
+    route = next((each for each in routes if host in (each["spec"].get("hostnames") or ())), None)
+    if route:
+        return _gateway_of(cluster, route)
+    if cluster.kind("serving.knative.dev/v1", "Service"):
+        return service_endpoint(cluster, *ingress_of(cluster))
+    return service_endpoint(cluster, *OUR_GATEWAY)
+
+
+def service_of(host: str) -> tuple[str, str] | None:
+    """Return namespace and name of a Service from its DNS name `iris.default.svc.cluster.local`; None: another host."""
+    name, _, rest = host.partition(":")[0].partition(".")
+    namespace, _, kind = rest.partition(".")
+    inside = kind == "svc" or kind.startswith("svc.")
+    return (namespace, name) if namespace and (inside or not kind) else None
+
+
+def ingress_of(cluster: Cluster) -> tuple[str, str]:
+    """Return namespace and name of Knative's external ingress Service."""
+    config = (cluster.get("v1", "ConfigMap", KNATIVE, "config-network") or {}).get("data") or {}
+    ingress_class = str(config.get("ingress-class") or config.get("ingress.class") or USUAL_INGRESS)
+    ingress = INGRESSES.get(ingress_class.partition(".")[0])
+    if ingress is None:
+        raise NotFound(f"Knative's ingress class {ingress_class} is none that is known here", "set PILOTLIGHT_INGRESS")
+    return ingress
+
+
+def service_endpoint(cluster: Cluster, namespace: str, name: str) -> IngressEndpoint:
+    """Return the endpoint of a Service; an ExternalName is followed."""
+    service = cluster.get("v1", "Service", namespace, name)
+    if service is None:
+        raise NotFound(f"there is no Service {name} in {namespace}, which requests would come through")
+    elsewhere = service_of(str(service["spec"].get("externalName") or ""))
+    if elsewhere:
+        return service_endpoint(cluster, *elsewhere)
+    return endpoint_of(service)
+
+
+def endpoint_of(service: Object) -> IngressEndpoint:
+    port = http_port(service["spec"].get("ports") or ())
+    metadata = service["metadata"]
+    addresses = tuple((address, int(port["port"])) for address in addresses_of(service))
+    description = f"Service {metadata['name']} in {metadata['namespace']}"
+    return IngressEndpoint(description, metadata["namespace"], metadata["name"], port.get("name", ""), addresses)
+
+
+def addresses_of(service: Object) -> Sequence[str]:
+    """Return load balancer addresses first, then the ClusterIP."""
+    spec = service["spec"]
+    balanced = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
+    outside = [each.get("ip") or each.get("hostname") for each in balanced] + list(spec.get("externalIPs") or ())
+    own = spec.get("clusterIP")
+    return [str(each) for each in (*outside, *([own] if own and own != "None" else ())) if each]
+
+
+def http_port(ports: Sequence[Object]) -> Object:
+    """Return the port for plain HTTP: 80, else by name, else the first."""
+    names = ("http", "http2", "http1")
+    candidates = [each for each in ports if each["port"] == 80] or [each for each in ports if each.get("name") in names]
+    return (candidates or list(ports))[0] if ports else {"port": 80}
+
+
+def _gateway_of(cluster: Cluster, route: Object) -> IngressEndpoint:
+    """Return the route's Gateway; without the permission to read it, the route's backend Service."""
+    parent = route["spec"]["parentRefs"][0]
+    home = route["metadata"]["namespace"]
+    where = (parent.get("namespace") or home, parent["name"])
+    try:
+        gateway = cluster.get(GATEWAY_API, "Gateway", *where)
+    except KubeApiError as error:
+        if error.code != FORBIDDEN:
+            raise
+        backend = route["spec"]["rules"][0]["backendRefs"][0]
+        return service_endpoint(cluster, backend.get("namespace") or home, backend["name"])
+    if gateway is None:
+        raise NotFound(f"the Gateway {'/'.join(where)}, which the route {route['metadata']['name']} hangs on, is gone")
+    return _gateway(cluster, gateway)
+
+
+def _gateway(cluster: Cluster, gateway: Object) -> IngressEndpoint:
+    """Return the addresses of a Gateway's status, and its Service for a port-forward."""
+    metadata = gateway["metadata"]
+    description = f"Gateway {metadata['name']} in {metadata['namespace']}"
+    listeners = [each for each in gateway["spec"]["listeners"] if each["protocol"] == "HTTP"]
+    port = int(listeners[0]["port"]) if listeners else 80
+    own = tuple((str(each["value"]), port) for each in (gateway.get("status") or {}).get("addresses") or ())
+    services = unless_forbidden(lambda: cluster.list("v1", "Service"), ())
+    service = service_behind(services, metadata["name"], [address for address, _ in own], port)
+    if service is None:
+        return IngressEndpoint(description, "", "", "", own)
+    endpoint = endpoint_of(service)
+    name = next((each.get("name", "") for each in service["spec"]["ports"] if each["port"] == port), endpoint.port_name)
+    return IngressEndpoint(description, endpoint.namespace, endpoint.name, name, own or endpoint.addresses)
+
+
+def service_behind(services: Sequence[Object], gateway: str, addresses: Sequence[str], port: int) -> Object | None:
+    """Return the Service of a Gateway: by its label, else by a common address."""
+    open_here = [each for each in services if any(one["port"] == port for one in each["spec"].get("ports") or ())]
+    for each in open_here:
+        labels = each["metadata"].get("labels") or {}
+        if gateway in [labels.get(owner) for owner in OWNERS]:
+            return each
+    return next((each for each in open_here if set(addresses_of(each)) & set(addresses)), None)
+
+
 SETTING: Final = "PILOTLIGHT_INGRESS"
 HINT: Final = f"set {SETTING} to a URL that reaches the cluster's ingress, such as http://127.0.0.1:8080"
 CONNECT_S: Final = 3.0

@@ -1,9 +1,18 @@
-"""Kinds of objects that a service consists of."""
+"""Kinds that are ours; rights.
 
-from collections.abc import Mapping
-from typing import Any, Final
+Kinds of objects that a service consists of.
 
-from pilotlight import names
+Permissions of this account: optional lookups, and missing permissions.
+
+offers.py, preflight.py and `doctor` read much that an ordinary user may not; they must not fail without permission.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from pilotlight.k8s import names
+from pilotlight.targets.kubernetes.client import CONCURRENCY, Cluster, KubeApiError, ResourceKind
 
 Json = Any
 KNATIVE_SERVICE: Final = ("serving.knative.dev/v1", "Service")
@@ -46,3 +55,33 @@ def is_endpoint_ready(endpoint: Mapping[str, Json]) -> bool:
 
 def labels(document: Mapping[str, Json]) -> Mapping[str, str]:
     return document["metadata"].get("labels") or {}
+
+
+T = TypeVar("T")
+U = TypeVar("U")
+FORBIDDEN: Final = 403
+VERBS: Final = ("create", "patch", "delete")  # server-side apply needs the first two, pruning the third
+
+
+def unless_forbidden(lookup: Callable[[], T], otherwise: U) -> T | U:
+    """Return the result of the lookup; `otherwise` if it is forbidden."""
+    try:
+        return lookup()
+    except KubeApiError as error:
+        if error.code != FORBIDDEN:
+            raise
+        return otherwise
+
+
+def missing_permissions(
+    cluster: Cluster, wanted: Iterable[tuple[ResourceKind, str]], verbs: Iterable[str] = VERBS
+) -> list[tuple[ResourceKind, str, tuple[str, ...]]]:
+    """Return the kinds and namespaces with verbs that are not permitted."""
+    checks = [(kind, namespace, verb) for kind, namespace in wanted for verb in verbs]
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+        answers = list(pool.map(lambda each: cluster.is_allowed(each[2], each[0], each[1]), checks))
+    denials: dict[tuple[ResourceKind, str], tuple[str, ...]] = {}
+    for (kind, namespace, verb), allowed in zip(checks, answers, strict=True):
+        if not allowed:
+            denials[kind, namespace] = (*denials.get((kind, namespace), ()), verb)
+    return [(kind, namespace, denied) for (kind, namespace), denied in denials.items()]

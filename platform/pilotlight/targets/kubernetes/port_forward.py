@@ -12,7 +12,7 @@ from select import select
 from typing import Any, Final, Self
 
 from pilotlight.errors import PlatformError
-from pilotlight.targets.kubernetes.connection import KubeConnection
+from pilotlight.targets.kubernetes.client import KubeConnection
 
 PIECE: Final = 65536
 DATA: Final = b"\x00"

@@ -1,22 +1,108 @@
-"""Preflight checks: requirements of the manifests against the cluster, before anything is written.
+"""Checks before anything is written.
+
+Pod templates of manifests and what they reference: accounts, secrets, ConfigMaps, claims, GPUs. Pure.
+
+preflight.py checks that each of them exists before anything is written.
+
+Preflight checks: requirements of the manifests against the cluster, before anything is written.
 
 Each check is a function of cluster and manifests that yields one sentence with a fix per problem. A check without the
 permission to read is skipped; the API server decides then.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from pilotlight import pod_flags
-from pilotlight.names import ANNOTATION_PARK
-from pilotlight.targets.kubernetes import kinds, offers, pod_needs, rights
-from pilotlight.targets.kubernetes.cluster import CONCURRENCY, Cluster
-from pilotlight.targets.kubernetes.doors import GATEWAY_API, KNATIVE, OUR_GATEWAY
+from pilotlight.contract import ENV_PARK_MEMORY
+from pilotlight.k8s import knative_features
+from pilotlight.k8s.names import ANNOTATION_PARK
+from pilotlight.k8s.quantities import is_gpu, quantity_or_zero
+from pilotlight.targets.kubernetes import capabilities, kinds
+from pilotlight.targets.kubernetes.client import CONCURRENCY, Cluster
+from pilotlight.targets.kubernetes.ingress import GATEWAY_API, KNATIVE, OUR_GATEWAY
 
 Json = Any
 Document = Mapping[str, Json]
+Reference = tuple[str, str]  # kind and name, in the pod's namespace
+
+
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    """Pod template of an object; `owner` is `Deployment iris-predictor`."""
+
+    owner: str
+    namespace: str
+    spec: Document
+
+
+def pod_templates(manifests: Iterable[Document]) -> Iterator[PodTemplate]:
+    for document in manifests:
+        metadata, spec = document["metadata"], document.get("spec") or {}
+        for template in _templates(spec):
+            pod_spec = template.get("spec") or {}
+            if pod_spec.get("containers"):
+                yield PodTemplate(f"{document['kind']} {metadata['name']}", metadata.get("namespace", ""), pod_spec)
+
+
+def _templates(spec: Document) -> Iterator[Document]:
+    """Yield the templates of a Deployment, StatefulSet, Knative Service, LeaderWorkerSet or RayCluster."""
+    group = spec.get("leaderWorkerTemplate") or {}
+    ray = [spec.get("headGroupSpec") or {}, *(spec.get("workerGroupSpecs") or ())]
+    wanted = (spec.get("template"), group.get("leaderTemplate"), group.get("workerTemplate"))
+    yield from (each for each in (*wanted, *(part.get("template") for part in ray)) if each)
+
+
+def referenced_objects(spec: Document) -> Iterator[Reference]:
+    """Yield the objects that must exist before such a pod can start, without optional ones."""
+    if spec.get("serviceAccountName"):
+        yield "ServiceAccount", spec["serviceAccountName"]
+    yield from (("Secret", each["name"]) for each in spec.get("imagePullSecrets") or ())
+    for volume in spec.get("volumes") or ():
+        yield from _volume_references(volume)
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        yield from _container_references(container)
+
+
+def _volume_references(volume: Document) -> Iterator[Reference]:
+    if claim := volume.get("persistentVolumeClaim"):
+        yield "PersistentVolumeClaim", claim["claimName"]
+    for source in (volume, *((volume.get("projected") or {}).get("sources") or ())):
+        yield from _needed("Secret", source.get("secret"))
+        yield from _needed("ConfigMap", source.get("configMap"))
+
+
+def _container_references(container: Document) -> Iterator[Reference]:
+    for source in container.get("envFrom") or ():
+        yield from _needed("Secret", source.get("secretRef"))
+        yield from _needed("ConfigMap", source.get("configMapRef"))
+    for variable in container.get("env") or ():
+        source = variable.get("valueFrom") or {}
+        yield from _needed("Secret", source.get("secretKeyRef"))
+        yield from _needed("ConfigMap", source.get("configMapKeyRef"))
+
+
+def _needed(kind: str, written: Document | None) -> Iterator[Reference]:
+    """Yield a non-optional reference; volumes use `secretName` instead of `name`."""
+    name = (written or {}).get("secretName") or (written or {}).get("name")
+    if written and name and not written.get("optional"):
+        yield kind, str(name)
+
+
+def gpu_resources(spec: Document) -> set[str]:
+    """Return the GPU resources that the pod requests."""
+    resources = [container.get("resources") or {} for container in spec["containers"]]
+    amounts = [part.get(kind) or {} for part in resources for kind in ("limits", "requests")]
+    return {name for each in amounts for name, count in each.items() if is_gpu(name) and quantity_or_zero(count) > 0}
+
+
+def requests_parking(spec: Document) -> bool:
+    """Whether its predictor parks: frees GPU memory while it gets no requests."""
+    variables = [each for container in spec["containers"] for each in container.get("env") or ()]
+    return any(each["name"] == ENV_PARK_MEMORY and each.get("value") not in (None, "", "0", "0%") for each in variables)
+
 
 OPTIONAL: Final = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
 LEAST_KEDA: Final = (2, 18)  # older ones support a fallback for AverageValue only
@@ -40,7 +126,7 @@ def missing(cluster: Cluster, manifests: Sequence[Document]) -> list[str]:
     cluster.groups  # noqa: B018 — an unreachable cluster is reported once
     with ThreadPoolExecutor(CONCURRENCY) as pool:
         results = list(
-            pool.map(lambda check: rights.unless_forbidden(lambda: list(check(cluster, manifests)), _NOTHING), CHECKS)
+            pool.map(lambda check: kinds.unless_forbidden(lambda: list(check(cluster, manifests)), _NOTHING), CHECKS)
         )
     return list(dict.fromkeys(sentence for sentences in results for sentence in sentences))
 
@@ -89,13 +175,13 @@ def knative_settings(cluster: Cluster, manifests: Sequence[Document]) -> Iterato
     services = [each for each in manifests if (each["apiVersion"], each["kind"]) == kinds.KNATIVE_SERVICE]
     if not services or cluster.kind(*kinds.KNATIVE_SERVICE) is None:
         return
-    on = offers.features(cluster).get("features", frozenset())
-    for pod in pod_needs.pod_templates(services):
-        for flag, field in pod_flags.flags(pod.spec):
+    on = capabilities.features(cluster).get("features", frozenset())
+    for pod in pod_templates(services):
+        for flag, field in knative_features.flags(pod.spec):
             if flag not in on:
                 yield f"Knative's flag {flag} is off and {pod.owner} has {field}: {_patch('config-features', flag)}"
     limit = _max_timeout_s(cluster)
-    for pod in pod_needs.pod_templates(services):
+    for pod in pod_templates(services):
         wanted = int(pod.spec.get("timeoutSeconds") or 0)
         if wanted > limit:
             fix = _patch("config-defaults", "max-revision-timeout-seconds", str(wanted))
@@ -115,7 +201,7 @@ def _patch(settings: str, name: str, value: str = "enabled") -> str:
 def keda_version(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
     """Check KEDA's version for fallbacks on Value metrics, which older ones reject."""
     wanted = [each for each in manifests if each["kind"] == "ScaledObject" and _falls_back_on_value(each["spec"])]
-    version = offers.keda(cluster).get("keda", "") if wanted else ""
+    version = capabilities.keda(cluster).get("keda", "") if wanted else ""
     if version and tuple(map(int, version.split(".")[:2])) < LEAST_KEDA:
         names = ", ".join(each["metadata"]["name"] for each in wanted)
         yield f"KEDA {version} has no fallback for Value metrics, which {names} needs: upgrade it to 2.18 or later"
@@ -138,7 +224,7 @@ def gateways(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
 def _gateway(cluster: Cluster, namespace: str, name: str, home: str) -> Iterator[str]:
     gateway = cluster.get(GATEWAY_API, "Gateway", namespace, name)
     if gateway is None:
-        gateways = rights.unless_forbidden(lambda: cluster.list(GATEWAY_API, "Gateway"), ())
+        gateways = kinds.unless_forbidden(lambda: cluster.list(GATEWAY_API, "Gateway"), ())
         existing = [f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in gateways]
         fix = f"there is {', '.join(existing)}; name one as routeParent in --capabilities" if existing else "create it"
         yield f"the Gateway {namespace}/{name}, which the route hangs on, does not exist: {fix}"
@@ -168,23 +254,19 @@ def references(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]
     """Check that referenced objects are in the cluster or in the manifests."""
     rendered = {(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in manifests}
     seen: set[tuple[str, str, str]] = set()
-    for pod in pod_needs.pod_templates(manifests):
-        for kind, name in pod_needs.referenced_objects(pod.spec):
+    for pod in pod_templates(manifests):
+        for kind, name in referenced_objects(pod.spec):
             wanted = (kind, pod.namespace, name)
             if wanted in rendered or wanted in seen:
                 continue
             seen.add(wanted)
-            if rights.unless_forbidden(partial(cluster.get, "v1", *wanted), _UNKNOWN) is None:
+            if kinds.unless_forbidden(partial(cluster.get, "v1", *wanted), _UNKNOWN) is None:
                 yield f"{pod.owner} mentions the {kind} {name}, which is not in {pod.namespace}: create it there first"
 
 
 def devices(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
     """Check that nodes have the requested GPUs, unless the cluster may add nodes."""
-    wanted = {
-        name: pod.owner
-        for pod in pod_needs.pod_templates(manifests)
-        for name in sorted(pod_needs.gpu_resources(pod.spec))
-    }
+    wanted = {name: pod.owner for pod in pod_templates(manifests) for name in sorted(gpu_resources(pod.spec))}
     if not wanted or has_autoscaler(cluster):
         return
     nodes = cluster.list("v1", "Node")
@@ -196,11 +278,7 @@ def devices(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
 
 def shared_gpus(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
     """Check that parking pods share GPUs: freed GPU memory is useless if the pod has the GPU for itself."""
-    parks = [
-        pod.owner
-        for pod in pod_needs.pod_templates(manifests)
-        if pod_needs.parks(pod.spec) and pod_needs.gpu_resources(pod.spec)
-    ]
+    parks = [pod.owner for pod in pod_templates(manifests) if requests_parking(pod.spec) and gpu_resources(pod.spec)]
     if not parks or has_autoscaler(cluster):
         return
     labels = [(node["metadata"].get("labels") or {}).get(SHARING) for node in cluster.list("v1", "Node")]
@@ -216,7 +294,7 @@ def has_autoscaler(cluster: Cluster) -> bool:
     def status() -> Any:
         return cluster.get("v1", "ConfigMap", "kube-system", "cluster-autoscaler-status")
 
-    return "karpenter.sh" in cluster.groups or bool(rights.unless_forbidden(status, None))
+    return "karpenter.sh" in cluster.groups or bool(kinds.unless_forbidden(status, None))
 
 
 def permissions(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
@@ -229,7 +307,7 @@ def permissions(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str
     wanted |= {
         (cluster.require_kind("apps/v1", "ControllerRevision"), home): None for home in homes if home
     }  # the release
-    for kind, namespace, verbs in rights.missing_permissions(cluster, wanted):
+    for kind, namespace, verbs in kinds.missing_permissions(cluster, wanted):
         resource = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
         fix = f"kubectl create rolebinding {DEPLOYER} --clusterrole {DEPLOYER} --user YOU -n {namespace}"
         yield f"you may not {' or '.join(verbs)} {resource} in {namespace}: {fix}"

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pilotlight import names
 from pilotlight.errors import Conflict
-from pilotlight.targets.kubernetes.cluster import Cluster
+from pilotlight.k8s import names
+from pilotlight.targets.kubernetes.client import Cluster
 from pilotlight.targets.target import Key, Release, ServiceStatus
 
 Json = Any

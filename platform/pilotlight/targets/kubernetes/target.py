@@ -1,4 +1,10 @@
-"""Kubernetes target: the same verbs as on one machine. Scaling is left to Knative and KEDA.
+"""The verbs.
+
+Overrides after `scale` and `traffic`, from the snapshot and the request. Pure.
+
+overlay.py applies them to the manifests; here they are computed and checked.
+
+Kubernetes target: the same verbs as on one machine. Scaling is left to Knative and KEDA.
 
 Every method reads the objects, decides with pure functions (overlay, rows, statuses) and writes by server-side apply.
 """
@@ -9,37 +15,94 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
-from pilotlight.errors import Conflict, NotFound, PlatformError
-from pilotlight.manifests import Manifest
-from pilotlight.targets.kubernetes import (
-    applying,
-    by_hand,
-    canaries,
-    events,
-    kept,
-    logs,
-    metrics,
-    offers,
-    preflight,
-    releases,
-    snapshot,
+from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
+from pilotlight.k8s.manifests import Manifest
+from pilotlight.targets.kubernetes import apply as kubernetes_apply
+from pilotlight.targets.kubernetes import canary_store, inferenceservice, kinds, preflight
+from pilotlight.targets.kubernetes import capabilities as kubernetes_capabilities
+from pilotlight.targets.kubernetes import releases as kubernetes_releases
+from pilotlight.targets.kubernetes.apply import (
+    applied_fields,
+    as_shown,
+    check_history_not_helm,
+    check_not_helm,
+    with_live_templates,
+    with_sent_templates,
 )
-from pilotlight.targets.kubernetes.cluster import Cluster
-from pilotlight.targets.kubernetes.connection import KubeApiError, connect
-from pilotlight.targets.kubernetes.immutable import with_live_templates, with_sent_templates
+from pilotlight.targets.kubernetes.capabilities import cluster_catalogue
+from pilotlight.targets.kubernetes.client import Cluster, KubeApiError, connect
 from pilotlight.targets.kubernetes.ingress import NotPermitted, open_route, probe
-from pilotlight.targets.kubernetes.moving import Rollout
-from pilotlight.targets.kubernetes.overlay import Overrides, apply_overrides
-from pilotlight.targets.kubernetes.owned_fields import applied_fields, as_shown
-from pilotlight.targets.kubernetes.owner import check_history_not_helm, check_not_helm
-from pilotlight.targets.kubernetes.rights import unless_forbidden
-from pilotlight.targets.kubernetes.runtimes_there import cluster_catalogue
-from pilotlight.targets.kubernetes.statuses import read_overrides, status_of
+from pilotlight.targets.kubernetes.kinds import unless_forbidden
+from pilotlight.targets.kubernetes.observe import events as observe_events
+from pilotlight.targets.kubernetes.observe import logs as observe_logs
+from pilotlight.targets.kubernetes.observe import snapshot as observe_snapshot
+from pilotlight.targets.kubernetes.observe.snapshot import Snapshot
+from pilotlight.targets.kubernetes.observe.status import entries, read_overrides, revision_rows, status_of
+from pilotlight.targets.kubernetes.overrides import Overrides, apply_overrides, bounds_of, is_knative
+from pilotlight.targets.kubernetes.rollout import Rollout
 from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceRoute, ServiceStatus, Share
 
 Json = Any
+
+
+def scale_overrides(snapshot: Snapshot, bounds: Mapping[str, int] | None) -> tuple[Overrides, list[str]]:
+    """Return the overrides with these bounds on the entry workloads (None: without), and warnings."""
+    before = read_overrides(snapshot.workloads)
+    after = dict(before)
+    for name in (str(each["metadata"]["name"]) for each in entries(snapshot.workloads)):
+        shares = {key: value for key, value in before.get(name, {}).items() if key == "traffic"}
+        after[name] = {**shares, **(bounds or {})}
+    changes = bool(bounds) or any(bounds_of(written) for written in before.values())
+    knative = [each["metadata"]["name"] for each in entries(snapshot.workloads) if is_knative(each) and changes]
+    warnings = [
+        f"Knative keeps bounds in a revision: {name} gets a new one, whose pods start afresh" for name in knative
+    ]
+    return _without_empty(after), warnings
+
+
+def traffic_overrides(snapshot: Snapshot, shares: Sequence[Share] | None) -> Overrides:
+    """Return the overrides with these shares, stored on the first entry workload; None: without."""
+    first, *others = entries(snapshot.workloads)
+    if shares and not others and not is_knative(first):
+        message = f"{'/'.join(snapshot.key)} is a {first['kind']} with one side; a canary gives it a second"
+        raise UsageError(message, f"platformctl canary start {snapshot.key[1]} -f FILE --percent 10")
+    _check_shares(snapshot, shares or ())
+    after: dict[str, dict[str, Json]] = {
+        name: {key: value for key, value in written.items() if key != "traffic"}
+        for name, written in read_overrides(snapshot.workloads).items()
+    }
+    if shares:
+        after.setdefault(str(first["metadata"]["name"]), {})["traffic"] = [to_builtins(share) for share in shares]
+    return _without_empty(after)
+
+
+def check_deployed(snapshot: Snapshot) -> None:
+    """Raise PlatformError after an interrupted delete: there are releases, but nothing to change."""
+    if not snapshot.workloads:
+        message = f"{'/'.join(snapshot.key)} is being deleted, or was deleted in part"
+        raise PlatformError(
+            message, f"platformctl delete {snapshot.key[1]} -n {snapshot.key[0]} ends it; or deploy it again"
+        )
+
+
+def _check_shares(snapshot: Snapshot, shares: Sequence[Share]) -> None:
+    """Check names and sum of the shares; revisions that `status` omits, since they have no pods, are valid."""
+    without_pods = {str(each["metadata"]["name"]) for each in snapshot.of(kinds.KNATIVE_REVISION)}
+    known = {*(row.name for row in revision_rows(snapshot)), *without_pods, "latest"}
+    unknown = [share.revision for share in shares if share.revision not in known]
+    if unknown:
+        raise NotFound(f"no revision is called {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    if shares and sum(share.percent for share in shares) != 100:
+        raise UsageError(f"the shares add up to {sum(share.percent for share in shares)}, must be 100")
+
+
+def _without_empty(overrides: Overrides) -> Overrides:
+    return {name: written for name, written in overrides.items() if written}
+
+
 Document = Mapping[str, Json]
 POLL_S: Final = 0.5
 READY_PATH: Final = "/v2/health/ready"
@@ -64,15 +127,15 @@ class KubernetesTarget:
         return cls(Cluster(connect(context)), force=force, prometheus=prometheus)
 
     def capabilities(self) -> Mapping[str, Json]:
-        return offers.discover(self.cluster)
+        return kubernetes_capabilities.discover(self.cluster)
 
     def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Document]], Sequence[str]]:
         return cluster_catalogue(self.cluster, namespaces)
 
     def live(self, key: Key) -> list[Manifest]:
         """Return the objects as applied, with later changes of other managers, and with their status."""
-        objects = applying.owned(self.cluster, key)
-        stored = releases.stored(self.cluster, key)
+        objects = kubernetes_apply.owned(self.cluster, key)
+        stored = kubernetes_releases.stored(self.cluster, key)
         desired = apply_overrides(stored[0].manifests, read_overrides(objects)) if stored else []
         written = {Manifest(each).key: each for each in desired}
         sent = {Manifest(each).key: with_sent_templates([applied_fields(each)], desired)[0] for each in objects}
@@ -90,33 +153,36 @@ class KubernetesTarget:
         known, warnings = preflight.drop_unknown_optional(self.cluster, manifests)
         documents = with_live_templates(known, current.workloads)
         self._check_requirements(key, documents)
-        warnings = [*warnings, *applying.dry_run(self.cluster, documents, force=self._force)]
+        warnings = [*warnings, *kubernetes_apply.dry_run(self.cluster, documents, force=self._force)]
         if dry_run:
             return (
                 status_of(current, warnings)
                 if current.workloads
                 else ServiceStatus(*key, 0, "Progressing", "", warnings=tuple(warnings))
             )
-        stored = releases.stored(self.cluster, key)
-        generation = releases.next_generation(stored, release)
-        if not stored or not releases.same(stored[0], release):
-            releases.save(self.cluster, release, generation, _now())
+        stored = kubernetes_releases.stored(self.cluster, key)
+        generation = kubernetes_releases.next_generation(stored, release)
+        if not stored or not kubernetes_releases.same(stored[0], release):
+            kubernetes_releases.save(self.cluster, release, generation, _now())
         self._roll_out(current, documents)
-        releases.prune(self.cluster, key, canaries.stable_generation(self.cluster, key))
+        kubernetes_releases.prune(self.cluster, key, canary_store.stable_generation(self.cluster, key))
         status = self._status(key, warnings)
-        warning = kept.save(self.cluster, release, status, _now())
+        warning = inferenceservice.save(self.cluster, release, status, _now())
         return replace(status, warnings=(*status.warnings, warning)) if warning else status
 
     def _check_requirements(self, key: Key, documents: Sequence[Document]) -> None:
-        missing = [*preflight.missing(self.cluster, documents), *applying.not_owned(self.cluster, key, documents)]
+        missing = [
+            *preflight.missing(self.cluster, documents),
+            *kubernetes_apply.not_owned(self.cluster, key, documents),
+        ]
         if missing:
             lines = [f"the cluster lacks what {'/'.join(key)} needs; nothing was written", *missing]
             raise PlatformError("\n  ".join(lines), "platformctl doctor --target kubernetes")
 
-    def _check_owner(self, current: snapshot.Snapshot, key: Key, verb: str) -> None:
+    def _check_owner(self, current: observe_snapshot.Snapshot, key: Key, verb: str) -> None:
         check_not_helm(map(Manifest, current.workloads), *key, verb)
 
-    def _roll_out(self, current: snapshot.Snapshot, documents: Sequence[Document]) -> None:
+    def _roll_out(self, current: observe_snapshot.Snapshot, documents: Sequence[Document]) -> None:
         """Apply in an order in which no request is lost; blocks while a canary's variant starts."""
 
         def failed() -> str:
@@ -131,81 +197,81 @@ class KubernetesTarget:
     def record_status(self, status: ServiceStatus) -> None:
         """Update the status of the InferenceService and the failed revisions of the release."""
         with suppress(PlatformError):
-            kept.update_status(self.cluster, status, _now())
-            releases.record_failures(self.cluster, status)
+            inferenceservice.update_status(self.cluster, status, _now())
+            kubernetes_releases.record_failures(self.cluster, status)
 
     def _status(self, key: Key, warnings: Sequence[str] = ()) -> ServiceStatus:
         return status_of(self._existing_snapshot(key), warnings)
 
     def list(self, namespace: str | None) -> Sequence[ServiceStatus]:
         try:
-            return [status_of(each) for each in snapshot.take(self.cluster, namespace).values()]
+            return [status_of(each) for each in observe_snapshot.take(self.cluster, namespace).values()]
         except KubeApiError as error:
             if namespace is None and error.code == FORBIDDEN:
                 raise PlatformError("you may not look into all namespaces", "name one: -n NAMESPACE") from error
             raise
 
     def releases(self, key: Key) -> Sequence[Release]:
-        stored = releases.stored(self.cluster, key)
+        stored = kubernetes_releases.stored(self.cluster, key)
         if not stored:
             check_history_not_helm(map(Manifest, self._snapshot(key).workloads), *key)
         return stored
 
     def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
         current = self._changeable(key, "scale")
-        return self._apply_overridden(current, *by_hand.scale_overrides(current, bounds))
+        return self._apply_overridden(current, *scale_overrides(current, bounds))
 
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
         current = self._changeable(key, "traffic")
-        return self._apply_overridden(current, by_hand.traffic_overrides(current, shares))
+        return self._apply_overridden(current, traffic_overrides(current, shares))
 
-    def _changeable(self, key: Key, verb: str) -> snapshot.Snapshot:
+    def _changeable(self, key: Key, verb: str) -> observe_snapshot.Snapshot:
         current = self._existing_snapshot(key)
         self._check_owner(current, key, verb)
-        by_hand.check_deployed(current)
+        check_deployed(current)
         return current
 
     def _apply_overridden(
-        self, current: snapshot.Snapshot, overrides: Overrides, warnings: Sequence[str] = ()
+        self, current: observe_snapshot.Snapshot, overrides: Overrides, warnings: Sequence[str] = ()
     ) -> ServiceStatus:
         """Apply the newest release again, with other overrides."""
-        stored = releases.stored(self.cluster, current.key)
+        stored = kubernetes_releases.stored(self.cluster, current.key)
         if not stored:
             hint = "give its document: platformctl deploy -f FILE"
             raise NotFound(f"no release of {'/'.join(current.key)} is kept", hint)
         known, _ = preflight.drop_unknown_optional(self.cluster, apply_overrides(stored[0].manifests, overrides))
-        if releases.newest(releases.stored(self.cluster, current.key)) != stored[0].generation:
+        if kubernetes_releases.newest(kubernetes_releases.stored(self.cluster, current.key)) != stored[0].generation:
             raise Conflict(f"{'/'.join(current.key)} was deployed anew meanwhile", "look at it, and try again")
         self._roll_out(current, with_live_templates(known, current.workloads))
         return self._status(current.key, warnings)
 
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
-        return logs.lines(self.cluster, key, follow=follow, previous=previous, replica=replica, tail=tail)
+        return observe_logs.lines(self.cluster, key, follow=follow, previous=previous, replica=replica, tail=tail)
 
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:
-        return events.events(self.cluster, key, follow)
+        return observe_events.events(self.cluster, key, follow)
 
     def delete(self, key: Key) -> None:
         """Delete the objects, then the releases: after an interruption the service is still listed."""
         current = self._existing_snapshot(key)
         self._check_owner(current, key, "delete")
-        canaries.delete(self.cluster, key)
-        applying.delete(self.cluster, applying.owned(self.cluster, key))
-        kept.delete(self.cluster, key)
-        applying.delete(self.cluster, current.of(releases.API))
+        canary_store.delete(self.cluster, key)
+        kubernetes_apply.delete(self.cluster, kubernetes_apply.owned(self.cluster, key))
+        inferenceservice.delete(self.cluster, key)
+        kubernetes_apply.delete(self.cluster, current.of(kubernetes_releases.API))
 
     def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
-        return canaries.list_canaries(self.cluster, namespace)
+        return canary_store.list_canaries(self.cluster, namespace)
 
     def canary(self, key: Key) -> CanaryRecord | None:
         """Return the record; None also without the permission to read Leases, which a deploy must not need."""
-        return unless_forbidden(lambda: canaries.get(self.cluster, key), None)
+        return unless_forbidden(lambda: canary_store.get(self.cluster, key), None)
 
     def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
-        return canaries.save(self.cluster, key, state, version)
+        return canary_store.save(self.cluster, key, state, version)
 
     def query(self, promql: str) -> Sequence[Sample]:
-        return metrics.query(self.cluster, promql, self._prometheus)
+        return canary_store.query(self.cluster, promql, self._prometheus)
 
     @contextmanager
     def open_route(self, status: ServiceStatus) -> Iterator[ServiceRoute]:
@@ -229,10 +295,10 @@ class KubernetesTarget:
         finally:
             opened.close()
 
-    def _snapshot(self, key: Key) -> snapshot.Snapshot:
-        return snapshot.take(self.cluster, *key).get(key) or snapshot.Snapshot(key)
+    def _snapshot(self, key: Key) -> observe_snapshot.Snapshot:
+        return observe_snapshot.take(self.cluster, *key).get(key) or observe_snapshot.Snapshot(key)
 
-    def _existing_snapshot(self, key: Key) -> snapshot.Snapshot:
+    def _existing_snapshot(self, key: Key) -> observe_snapshot.Snapshot:
         current = self._snapshot(key)
         if not current.objects:
             raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list shows those that there are")

@@ -22,8 +22,8 @@ from pilotlight.errors import (
     TimedOut,
     UsageError,
 )
-from pilotlight.manifests import Manifest
-from pilotlight.targets.local.launching import Address
+from pilotlight.k8s.manifests import Manifest
+from pilotlight.targets.local.control_process import Address
 from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceRoute, ServiceStatus, Share
 
 Json = Any

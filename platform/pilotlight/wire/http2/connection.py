@@ -8,18 +8,17 @@ the protocol, or floods it with control frames, causes a ConnectionFault. FlowCo
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from pilotlight.wire.http2 import frames as f
-from pilotlight.wire.http2.blocks import MAX_BLOCK, MAX_FIELDS, HeaderBlocks
-from pilotlight.wire.http2.flow import CONNECTION_WINDOW, MAX_FRAME, STREAM_WINDOW, FlowControl
-from pilotlight.wire.http2.frames import ConnectionFault
+from pilotlight.wire.http2 import frames
+from pilotlight.wire.http2.frames import MAX_BLOCK, MAX_FIELDS, ConnectionFault, HeaderBlocks
 from pilotlight.wire.http2.hpack import HeaderField
+from pilotlight.wire.http2.streams import CONNECTION_WINDOW, MAX_FRAME, STREAM_WINDOW, FlowControl
 
 MAX_STREAMS: Final = 1024
 LOCAL_SETTINGS: Final = {
-    f.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
-    f.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-    f.MAX_FRAME_SIZE: MAX_FRAME,
-    f.MAX_HEADER_LIST_SIZE: MAX_FIELDS,
+    frames.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
+    frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+    frames.MAX_FRAME_SIZE: MAX_FRAME,
+    frames.MAX_HEADER_LIST_SIZE: MAX_FIELDS,
 }
 LONG_BLOCK: Final = 1 << 12  # bytes of a header block per token of the flood limiter
 _DRAIN_PING: Final = b"leaving."  # its ACK proves that the peer has read the GOAWAY before it
@@ -50,7 +49,10 @@ class Http2Connection(FlowControl):
         self._handler = handler
         self._blocks = HeaderBlocks(handler.parse_head)
         self._buffer = b""
-        self.out.frames += (f.settings(LOCAL_SETTINGS), f.window_update(0, CONNECTION_WINDOW - f.DEFAULT_WINDOW))
+        self.out.frames += (
+            frames.settings(LOCAL_SETTINGS),
+            frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW),
+        )
 
     def receive(self, data: bytes) -> None:
         """Process bytes from the socket. Raise ConnectionFault; requests before the fault have been opened."""
@@ -61,14 +63,14 @@ class Http2Connection(FlowControl):
             if not self._begins(data):
                 self._buffer = data
                 return
-            at = len(f.PREFACE)
+            at = len(frames.PREFACE)
         elif self._missing:
             at = self.continue_data(data)
-        while end - at >= f.HEAD_LENGTH:
-            word, flags, number = f.HEAD.unpack_from(data, at)
-            kind, length, start, number = word & 0xFF, word >> 8, at + f.HEAD_LENGTH, number & f.UINT31_MAX
+        while end - at >= frames.HEAD_LENGTH:
+            word, flags, number = frames.HEAD.unpack_from(data, at)
+            kind, length, start, number = word & 0xFF, word >> 8, at + frames.HEAD_LENGTH, number & frames.UINT31_MAX
             # Hot path: plain DATA is handed on before the frame is complete, so that large bodies are not copied.
-            if kind == f.DATA and not self._blocks.unfinished and not flags & f.PADDED:
+            if kind == frames.DATA and not self._blocks.unfinished and not flags & frames.PADDED:
                 at = self.data(data, start, length, flags, number)
                 continue
             self._check(kind, length)
@@ -80,27 +82,29 @@ class Http2Connection(FlowControl):
 
     def _begins(self, data: bytes) -> bool:
         """Whether the preface is complete. Raise ConnectionFault if the bytes differ from it."""
-        self.preface_received = data.startswith(f.PREFACE)
-        if not self.preface_received and not f.PREFACE.startswith(data):
-            raise ConnectionFault(f.PROTOCOL_ERROR, "the connection does not begin as HTTP/2")
+        self.preface_received = data.startswith(frames.PREFACE)
+        if not self.preface_received and not frames.PREFACE.startswith(data):
+            raise ConnectionFault(frames.PROTOCOL_ERROR, "the connection does not begin as HTTP/2")
         return self.preface_received
 
     def _check(self, kind: int, length: int) -> None:
         """Check type and length before the frame is buffered, so that little of it is held in memory."""
-        has_block = kind in (f.HEADERS, f.CONTINUATION)
-        most = MAX_FRAME if kind == f.DATA or kind > f.CONTINUATION else MAX_BLOCK if has_block else _MAX_CONTROL
+        has_block = kind in (frames.HEADERS, frames.CONTINUATION)
+        most = (
+            MAX_FRAME if kind == frames.DATA or kind > frames.CONTINUATION else MAX_BLOCK if has_block else _MAX_CONTROL
+        )
         if length > most:
             raise ConnectionFault(
-                f.FRAME_SIZE_ERROR, f"a frame of kind {kind} has {length} bytes, at most {most} are read"
+                frames.FRAME_SIZE_ERROR, f"a frame of kind {kind} has {length} bytes, at most {most} are read"
             )
-        if self._blocks.unfinished and kind != f.CONTINUATION:
-            raise ConnectionFault(f.PROTOCOL_ERROR, "a header block is interrupted")
+        if self._blocks.unfinished and kind != frames.CONTINUATION:
+            raise ConnectionFault(frames.PROTOCOL_ERROR, "a header block is interrupted")
 
     def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        if not self._settled and kind != f.SETTINGS:
-            raise ConnectionFault(f.PROTOCOL_ERROR, "the first frame is not SETTINGS")
-        f.check(kind, flags, number, len(payload))
-        if kind == f.DATA:
+        if not self._settled and kind != frames.SETTINGS:
+            raise ConnectionFault(frames.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        frames.check(kind, flags, number, len(payload))
+        if kind == frames.DATA:
             self.padded_data(flags, number, payload)
         elif (handle := _HANDLERS.get(kind)) is not None:
             handle(self, flags, number, payload)
@@ -108,15 +112,15 @@ class Http2Connection(FlowControl):
             self.spend()  # unknown types must be ignored (RFC 9113, 4.1)
 
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
-        block = payload if not flags & (f.PADDED | f.WITH_PRIORITY) else f.header_block(flags, payload)
-        if flags & f.END_HEADERS:
+        block = payload if not flags & (frames.PADDED | frames.WITH_PRIORITY) else frames.header_block(flags, payload)
+        if flags & frames.END_HEADERS:
             self._request(number, flags, block)
         else:
             self._blocks.begin(number, flags, block)
 
     def _continuation(self, flags: int, number: int, payload: bytes) -> None:
         self._blocks.append(number, payload)
-        if flags & f.END_HEADERS:
+        if flags & frames.END_HEADERS:
             self._request(number, self._blocks.flags, self._blocks.end())
         elif not payload:
             self.spend()
@@ -126,12 +130,12 @@ class Http2Connection(FlowControl):
         if len(block) >= LONG_BLOCK:  # decoding a long block takes milliseconds
             self.spend(len(block) // LONG_BLOCK)
         # Decoded even if the stream is refused: the HPACK table of both sides must stay in step.
-        head, ended = self._blocks.head(block), bool(flags & f.END_STREAM)
+        head, ended = self._blocks.head(block), bool(flags & frames.END_STREAM)
         if number > self.last and number & 1:
             self.last = number
             if self.shutting_down or len(self.streams) >= MAX_STREAMS:
                 self.spend()
-                self.out.frames.append(f.rst_stream(number, f.REFUSED_STREAM))
+                self.out.frames.append(frames.rst_stream(number, frames.REFUSED_STREAM))
             else:
                 self._handler.on_request(number, head, ended)
         else:
@@ -143,7 +147,7 @@ class Http2Connection(FlowControl):
         if stream is None:
             self.check_not_idle(number, "HEADERS")
         elif stream.ended or not ended:
-            raise ConnectionFault(f.PROTOCOL_ERROR, "HEADERS within a request do not end it")
+            raise ConnectionFault(frames.PROTOCOL_ERROR, "HEADERS within a request do not end it")
         else:
             stream.ended = True
             stream.on_data(b"", 0, 0)
@@ -164,22 +168,22 @@ class Http2Connection(FlowControl):
 
     def _settings(self, flags: int, _: int, payload: bytes) -> None:
         self.spend()
-        if flags & f.ACK:
+        if flags & frames.ACK:
             return
         self._settled = True
-        for name, value in dict(f.read_settings(payload)).items():  # the last value of an identifier counts
-            if name == f.INITIAL_WINDOW_SIZE:
+        for name, value in dict(frames.read_settings(payload)).items():  # the last value of an identifier counts
+            if name == frames.INITIAL_WINDOW_SIZE:
                 self.out.set_initial_window(value, list(self.streams.values()))
-            elif name == f.MAX_FRAME_SIZE:
+            elif name == frames.MAX_FRAME_SIZE:
                 self.out.max_frame_size = min(value, MAX_FRAME)
-            elif name == f.HEADER_TABLE_SIZE:
+            elif name == frames.HEADER_TABLE_SIZE:
                 self._handler.on_table_size(value)
-        self.out.frames.append(f.frame(f.SETTINGS, f.ACK, 0))
+        self.out.frames.append(frames.frame(frames.SETTINGS, frames.ACK, 0))
 
     def _ping(self, flags: int, _: int, payload: bytes) -> None:
         self.spend()
-        if not flags & f.ACK:
-            self.out.frames.append(f.frame(f.PING, f.ACK, 0, payload))
+        if not flags & frames.ACK:
+            self.out.frames.append(frames.frame(frames.PING, frames.ACK, 0, payload))
         elif payload == _DRAIN_PING:
             self._handler.stop_accepting()
 
@@ -190,18 +194,21 @@ class Http2Connection(FlowControl):
         """Ask the peer to open no further streams; those that cross this GOAWAY are served (RFC 9113, 6.8)."""
         if not self.shutting_down:
             # The highest possible id refuses nothing yet; the ACK of the PING ends the race.
-            self.out.frames += (f.goaway(f.UINT31_MAX, f.NO_ERROR), f.frame(f.PING, 0, 0, _DRAIN_PING))
+            self.out.frames += (
+                frames.goaway(frames.UINT31_MAX, frames.NO_ERROR),
+                frames.frame(frames.PING, 0, 0, _DRAIN_PING),
+            )
 
     def shutdown(self) -> None:
         """Refuse further streams; open ones are finished."""
         if not self.shutting_down:
             self.shutting_down = True
-            self.out.frames.append(f.goaway(self.last, f.NO_ERROR))
+            self.out.frames.append(frames.goaway(self.last, frames.NO_ERROR))
 
     def fail(self, fault: ConnectionFault) -> None:
         """Send GOAWAY with the error as the last frame."""
         self.shutting_down = True
-        self.out.frames.append(f.goaway(self.last, fault.code, str(fault)))
+        self.out.frames.append(frames.goaway(self.last, fault.code, str(fault)))
 
     def drop_streams(self) -> None:
         """Drop all streams after the connection was lost."""
@@ -212,12 +219,12 @@ class Http2Connection(FlowControl):
 
 
 _HANDLERS: Final[dict[int, Callable[[Http2Connection, int, int, bytes], None]]] = {
-    f.HEADERS: Http2Connection._headers,
-    f.PRIORITY: Http2Connection._priority,
-    f.RST_STREAM: Http2Connection._reset,
-    f.SETTINGS: Http2Connection._settings,
-    f.PING: Http2Connection._ping,
-    f.GOAWAY: Http2Connection._goaway,
-    f.WINDOW_UPDATE: Http2Connection.window_update,
-    f.CONTINUATION: Http2Connection._continuation,
+    frames.HEADERS: Http2Connection._headers,
+    frames.PRIORITY: Http2Connection._priority,
+    frames.RST_STREAM: Http2Connection._reset,
+    frames.SETTINGS: Http2Connection._settings,
+    frames.PING: Http2Connection._ping,
+    frames.GOAWAY: Http2Connection._goaway,
+    frames.WINDOW_UPDATE: Http2Connection.window_update,
+    frames.CONTINUATION: Http2Connection._continuation,
 }

@@ -1,7 +1,24 @@
-"""Frames of HTTP/2 as bytes: constants, encoding, and validation of the small ones. Pure."""
+"""Frames, header blocks, flood limits.
+
+Frames of HTTP/2 as bytes: constants, encoding, and validation of the small ones. Pure.
+
+Header blocks: assembled from HEADERS and CONTINUATION, decoded, and cached.
+
+A client repeats its header block byte for byte once its HPACK table is stable, so decoded blocks are cached until the
+table changes: most requests cost one dictionary lookup.
+
+Token bucket against floods of frames without payload: PING, SETTINGS, RST_STREAM, empty DATA.
+
+Each is valid by itself, but costs the server as much as the client or more (CVE-2023-44487, CVE-2019-9512 and
+related). Tokens come back with time and with every response. Clients that ping once per response to estimate the
+bandwidth-delay product earn more than they spend. The clock is an argument.
+"""
 
 import struct
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
+
+from pilotlight.wire.http2.hpack import Decoder, HeaderField
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -120,3 +137,98 @@ def header_block(flags: int, payload: bytes) -> bytes:
     if start > end:
         raise ConnectionFault(PROTOCOL_ERROR, "HEADERS is shorter than its padding and priority")
     return payload[start:end]
+
+
+MAX_BLOCK: Final = 1 << 16  # bytes of a block in all its frames
+MAX_FIELDS: Final = 1 << 15  # bytes of the decoded fields, as SETTINGS_MAX_HEADER_LIST_SIZE counts them
+MAX_CACHED: Final = 64  # blocks
+MAX_CACHED_BYTES: Final = 1024  # of one cached block
+
+
+class HeaderBlocks:
+    """Header blocks of one direction of a connection. `read` turns decoded fields into a request head."""
+
+    def __init__(self, read: Callable[[list[HeaderField], bool], Any]) -> None:
+        self.flags = 0  # of the HEADERS frame
+        self._read = read
+        self._decoder = Decoder(MAX_FIELDS)
+        self._cache: dict[bytes, Any] = {}
+        self._stream = 0
+        self._parts: bytearray | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        return self._parts is not None
+
+    def begin(self, number: int, flags: int, block: bytes) -> None:
+        self._stream, self.flags, self._parts = number, flags, bytearray(block)
+
+    def append(self, number: int, more: bytes) -> None:
+        if self._parts is None or number != self._stream:
+            raise ConnectionFault(PROTOCOL_ERROR, "CONTINUATION continues nothing")
+        self._parts += more
+        if len(self._parts) > MAX_BLOCK:
+            raise ConnectionFault(ENHANCE_YOUR_CALM, f"a header block has more than {MAX_BLOCK} bytes")
+
+    def end(self) -> bytes:
+        parts, self._parts = self._parts or bytearray(), None
+        return bytes(parts)
+
+    def head(self, block: bytes) -> Any:
+        """Return the head of a complete block, from the cache where possible. Raise ConnectionFault."""
+        head = self._cache.get(block)
+        return self._decode(block) if head is None else head
+
+    def _decode(self, block: bytes) -> Any:
+        version = self._decoder.version
+        try:
+            fields, whole = self._decoder.fields(block)
+        except ValueError as error:
+            raise ConnectionFault(COMPRESSION_ERROR, str(error)) from None
+        head = self._read(fields, whole)
+        # The same bytes mean the same fields only while the dynamic table is unchanged. A block that changes the table
+        # itself must be decoded each time.
+        if self._decoder.version != version or len(self._cache) >= MAX_CACHED:
+            self._cache.clear()
+        if self._decoder.version == version and len(block) <= MAX_CACHED_BYTES:
+            self._cache[block] = head
+        return head
+
+
+MAX_TOKENS: Final = 1000.0
+REFILL_PER_S: Final = 100.0
+TOKENS_PER_RESPONSE: Final = 3.0  # per response: enough for a PING, a WINDOW_UPDATE and a RST_STREAM
+YOUNG_S: Final = 0.02  # a stream reset before this age counts as rapid reset (CVE-2023-44487)
+
+
+class StreamAges:
+    """Ages of streams by two marks, since a timestamp per stream would cost every call."""
+
+    __slots__ = ("_mark", "_old", "_then")
+
+    def __init__(self, now: float) -> None:
+        # Time of the newest mark, the highest stream id at that time, and the highest id at the mark before it.
+        self._then, self._mark, self._old = now, 0, 0
+
+    def is_young(self, number: int, last: int, now: float) -> bool:
+        """Whether a stream is younger than YOUNG_S; `last` is the newest stream id. After a pause the marks are old, so
+        the first stream may count as younger than it is."""
+        if now - self._then >= YOUNG_S:
+            self._then, self._mark, self._old = now, last, self._mark
+        return number > self._old
+
+
+class FloodLimiter:
+    __slots__ = ("_left", "_then")
+
+    def __init__(self, now: float) -> None:
+        self._left, self._then = MAX_TOKENS, now
+
+    def spend(self, now: float, amount: int = 1) -> bool:
+        """Take tokens; False if none are left."""
+        self._left = min(MAX_TOKENS, self._left + (now - self._then) * REFILL_PER_S) - amount
+        self._then = now
+        return self._left >= 0
+
+    def earn(self) -> None:
+        self._left += TOKENS_PER_RESPONSE

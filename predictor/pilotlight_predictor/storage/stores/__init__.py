@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.storage.interface import FetchOptions, Store
 from pilotlight_predictor.storage.uri import ALIASES, Location
 
@@ -10,8 +10,8 @@ TABLE = {
     "as": "azure",  # Triton's as://account/container/path
     "az": "azure",
     "file": "local",
-    "gs": "google",
-    "hf": "hub",
+    "gs": "gcs",
+    "hf": "huggingface",
     "http": "web",
     "https": "web",
     "s3": "s3",

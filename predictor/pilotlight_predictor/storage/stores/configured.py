@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.storage.interface import FetchOptions, Store
 from pilotlight_predictor.storage.uri import ALIASES, Location
 

@@ -3,7 +3,7 @@
 import os
 
 from pilotlight_predictor.storage.interface import FetchOptions
-from pilotlight_predictor.storage.stores.objects import ObjectStore, bucket_and_prefix, open_bucket
+from pilotlight_predictor.storage.stores.object_store import ObjectStore, bucket_and_prefix, open_bucket
 from pilotlight_predictor.storage.uri import Location
 
 HINT = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_SKIP_SIGNATURE=true for a public bucket)"

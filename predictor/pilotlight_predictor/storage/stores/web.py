@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import unquote, urlsplit
 
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.storage.http_client import SMALL_BODY, StreamedResponse, WebClient
 from pilotlight_predictor.storage.interface import (
     MIB,
     UNKNOWN_SIZE,
@@ -16,7 +17,6 @@ from pilotlight_predictor.storage.interface import (
     UriNotFound,
 )
 from pilotlight_predictor.storage.uri import Location, redact, safe_relative
-from pilotlight_predictor.storage.web_client import SMALL_BODY, StreamedResponse, WebClient
 
 _CONTENT_RANGE = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
 

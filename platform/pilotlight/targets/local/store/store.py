@@ -1,10 +1,14 @@
-"""Store of the control process; each method is one transaction.
+"""Transactions.
+
+Canary records in the store: one per service, updated with optimistic locking by version.
+
+Events in the store: numbered, immutable, bounded per service and in total.
+
+Store of the control process; each method is one transaction.
 
 The engine writes before it acts and reads when it starts; nothing else opens the file. Times are RFC 3339 texts in UTC
 from the caller: the store has no clock.
 """
-
-# ruff: noqa: S608 - the parts of each statement are constants of this module
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +17,78 @@ from typing import Any, Final
 
 from msgspec import json
 
-from pilotlight.errors import NotFound, PlatformError
-from pilotlight.targets.local.store import applying, canaries, journal
-from pilotlight.targets.local.store.applying import NewRevision
-from pilotlight.targets.local.store.database import Database
-from pilotlight.targets.local.store.records import StoredRevision, StoredService
+from pilotlight.errors import Conflict, NotFound, PlatformError
+from pilotlight.targets.local.store import releases as store_releases
+from pilotlight.targets.local.store.releases import NewRevision
+from pilotlight.targets.local.store.schema import Database, StoredRevision, StoredService
 from pilotlight.targets.target import CanaryRecord, Event, Key, Release
+
+# ruff: noqa: S608 - the parts of each statement are constants of this module
+
+
+_OF: Final = "WHERE namespace = ? AND name = ?"
+_ALL: Final = "SELECT namespace, name, state, version FROM canaries"
+
+
+def canaries_read(database: Database, key: Key | None = None) -> list[CanaryRecord]:
+    """Return the record of one service, or all."""
+    rows = database.rows(f"{_ALL} {_OF}", key) if key else database.rows(f"{_ALL} ORDER BY namespace, name")
+    return [CanaryRecord(namespace, name, state, str(version)) for namespace, name, state, version in rows]
+
+
+def save(connection: sqlite3.Connection, key: Key, state: str, version: str) -> CanaryRecord:
+    """Store a record within the caller's transaction. Raise Conflict if it is not at `version`."""
+    row = connection.execute(f"SELECT version FROM canaries {_OF}", key).fetchone()
+    present = str(row[0]) if row else ""
+    if present != version:
+        raise Conflict(f"the canary of {'/'.join(key)} was changed meanwhile; look at it, and try again")
+    following = int(present or 0) + 1
+    connection.execute("INSERT OR REPLACE INTO canaries VALUES (?, ?, ?, ?)", (*key, state, following))
+    return CanaryRecord(*key, state, str(following))
+
+
+# ruff: noqa: S608 - the parts of each statement are constants of this module
+
+
+MAX_EVENTS_PER_SERVICE: Final = 1_000
+MAX_EVENTS: Final = 10_000
+
+_FIELDS: Final = "at, namespace, service, object, type, reason, message"
+_journal_OF: Final = "namespace = ? AND service = ?"
+
+
+def add(connection: sqlite3.Connection, event: Event) -> int:
+    written = connection.execute(
+        f"INSERT INTO events ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (event.at, event.namespace, event.service, event.object, event.type, event.reason, event.message),
+    )
+    number = int(written.lastrowid or 0)
+    key = (event.namespace, event.service)
+    connection.execute(
+        f"DELETE FROM events WHERE {_journal_OF} AND number <= ({_nth(_journal_OF, MAX_EVENTS_PER_SERVICE)})",
+        (*key, *key),
+    )
+    connection.execute(f"DELETE FROM events WHERE number <= ({_nth('1', MAX_EVENTS)})")
+    return number
+
+
+def _nth(which: str, count: int) -> str:
+    """Return a query for the newest event number beyond `count`; empty if there are fewer."""
+    return f"SELECT number FROM events WHERE {which} ORDER BY number DESC LIMIT 1 OFFSET {count}"
+
+
+def read(database: Database, key: Key | None, after: int, limit: int) -> list[Event]:
+    which = f"number > ? AND {_journal_OF}" if key else "number > ?"
+    order = "ASC" if after else "DESC"
+    rows = database.rows(
+        f"SELECT {_FIELDS}, number FROM events WHERE {which} ORDER BY number {order} LIMIT ?",
+        (after, *(key or ()), limit),
+    )
+    return [Event(*row) for row in (rows if after else reversed(rows))]
+
+
+# ruff: noqa: S608 - the parts of each statement are constants of this module
+
 
 Json = Any
 
@@ -26,7 +96,6 @@ _SERVICES: Final = """SELECT s.namespace, s.name, s.generation, r.document, s.cr
     r.manifests, r.catalogue FROM services s JOIN releases r USING (namespace, name, generation)"""
 _REVISIONS: Final = """SELECT namespace, name, workload, revision, generation, created_at, first_ready_at, failed,
     manifests FROM revisions"""
-_OF: Final = "WHERE namespace = ? AND name = ?"
 _OF_REVISION: Final = f"{_OF} AND workload = ? AND revision = ?"
 
 
@@ -51,7 +120,7 @@ class Store:
         with self._database.change(durable=True) as connection:
             if reset:
                 connection.execute(f"DELETE FROM overrides {_OF}", (release.namespace, release.name))
-            return applying.apply(connection, release, revisions, now)
+            return store_releases.apply(connection, release, revisions, now)
 
     def service(self, key: Key) -> StoredService | None:
         services = self._services("WHERE s.namespace = ? AND s.name = ?", key)
@@ -119,23 +188,23 @@ class Store:
     def add_event(self, event: Event) -> int:
         """Store an event and return its number; prunes the oldest."""
         with self._database.change() as connection:
-            return journal.add(connection, event)
+            return add(connection, event)
 
     def events(self, key: Key | None, after: int = 0, limit: int = 200) -> list[Event]:
         """Return events, oldest first: those following number `after`; with 0 the newest ones."""
-        return journal.read(self._database, key, after, limit)
+        return read(self._database, key, after, limit)
 
     def canaries(self) -> list[CanaryRecord]:
-        return canaries.read(self._database)
+        return canaries_read(self._database)
 
     def canary(self, key: Key) -> CanaryRecord | None:
-        return next(iter(canaries.read(self._database, key)), None)
+        return next(iter(canaries_read(self._database, key)), None)
 
     def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
         """Store a canary record. Raise Conflict if it is not at `version`."""
         with self._database.change(durable=True) as connection:
             _exists(connection, key)
-            return canaries.save(connection, key, state, version)
+            return save(connection, key, state, version)
 
     def port(self, key: Key, kind: str, candidates: Iterable[int]) -> int:
         """Return the service's port of this kind: the stored one, else the first candidate not assigned yet."""

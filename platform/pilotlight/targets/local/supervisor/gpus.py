@@ -1,9 +1,28 @@
-"""GPU allocation: whole devices, each to one replica, as nvidia.com/gpu."""
+"""Allocation, hand-over, parking.
 
+GPU allocation: whole devices, each to one replica, as nvidia.com/gpu.
+
+Victim selection of GPU preemption: idle replicas that park for one with waiting requests. Pure.
+
+Without preemption a request would wait until the idle service's scale-to-zero window is over.
+
+Parking of replicas: the predictor moves its models from GPU to host memory and keeps its process.
+
+Called by supervisor.py at scale to zero; `over_budget` selects parked replicas to end when they hold too much memory.
+"""
+
+import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from time import monotonic
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.wire.http_client import LoopbackResponse, request
 
 
 class Device(NamedTuple):
@@ -102,3 +121,124 @@ def _nvml() -> list[tuple[Device, str]]:
         return []
     finally:
         pynvml.nvmlShutdown()
+
+
+class GpuRequest(NamedTuple):
+    """GPUs that a replica waits for: certain devices (a parked process cannot change them), or any `number`."""
+
+    devices: tuple[int | str, ...]
+    number: int = 0
+
+
+def select_victims(
+    wanted: GpuRequest, held: Mapping[str, Holder], devices: int, idle: Collection[str], leaving: Collection[str]
+) -> list[str]:
+    """Return the replicas to park; empty if that would not be enough or is not necessary.
+
+    `devices`: number of GPUs of the machine; `leaving`: holders that are about to release theirs.
+    """
+    staying = {name: holder for name, holder in held.items() if name not in leaving}
+    if wanted.devices:
+        blocking = blockers(wanted.devices, staying)
+        return blocking if all(name in idle for name in blocking) else []
+    missing = wanted.number - (devices - sum(len(holder.devices) for holder in staying.values()))
+    victims: list[str] = []
+    for name in sorted(name for name in staying if name in idle):
+        if missing <= 0:
+            break
+        victims.append(name)
+        missing -= len(staying[name].devices)
+    # All or nothing: a service must not lose its GPUs if the other still could not start.
+    return victims if missing <= 0 else []
+
+
+def blockers(devices: Collection[int | str], held: Mapping[str, Holder]) -> list[str]:
+    return [name for name, holder in held.items() if set(holder.devices) & set(devices)]
+
+
+PARK_S: Final = 120.0  # the first parking pins host memory of the size of the weights
+STATUS_S: Final = 5.0
+MEMORY: Final = Path("/proc/meminfo")
+CONTAINER_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
+BUSY: Final = 503
+RETRY_S: Final = 0.1
+MEMORY_SHARE: Final = 0.25  # of the machine's memory, for all parked replicas together
+
+
+class ParkResult(NamedTuple):
+    """Result of parking: host memory in use, or the error."""
+
+    host_bytes: int = 0
+    error: str = ""
+
+
+async def park(port: int, token: str) -> ParkResult:
+    """Park all ready models of a replica, one after the other; ensembles hold no GPU memory and are skipped."""
+    status = await request(port, "/status", STATUS_S, token=token)
+    if not status.ok or not _names(status, "READY", "PARKED"):
+        return ParkResult(error=_error("/status", status))
+    ensembles: set[str] = set()
+    for name in _names(status, "READY"):
+        path = f"/v2/repository/models/{quote(name, safe='')}/park"
+        response = await _request_park(port, path, token)
+        if not response.ok and not await _is_ensemble(port, name, token):
+            return ParkResult(error=_error(path, response))
+        ensembles |= set() if response.ok else {name}
+    status = await request(port, "/status", STATUS_S, token=token)
+    awake = [name for name in _names(status, "READY") if name not in ensembles]
+    if not status.ok or awake:
+        return ParkResult(error=f"{', '.join(awake) or 'its state'} was not parked when all had been told to")
+    return ParkResult(int(status.json().get("parked_bytes") or 0))
+
+
+def _names(status: LoopbackResponse, *states: str) -> list[str]:
+    rows = status.json().get("models") or ()
+    return list(dict.fromkeys(str(row.get("name")) for row in rows if row.get("state") in states))
+
+
+async def _is_ensemble(port: int, name: str, token: str) -> bool:
+    config = await request(port, f"/v2/models/{quote(name, safe='')}/config", STATUS_S, token=token)
+    return "ensemble_scheduling" in config.json()
+
+
+async def _request_park(port: int, path: str, token: str) -> LoopbackResponse:
+    """Retry while the model is busy: requests routed before the table changed are finished first."""
+    until = monotonic() + PARK_S
+    while True:
+        response = await request(port, path, PARK_S, post=True, token=token)
+        if response.status != BUSY or monotonic() > until:
+            return response
+        await asyncio.sleep(RETRY_S)
+
+
+def _error(path: str, answer: LoopbackResponse) -> str:
+    return str(answer.json().get("error") or f"{path} answered {answer.status or 'nothing'}")
+
+
+def over_budget(replicas: Sequence[Replica], budget: int) -> list[Replica]:
+    """Return the parked replicas to end so that the rest stays within `budget` bytes, longest parked first.
+
+    A replica that is ready again still holds its host memory: it counts, but is not ended.
+    """
+    over, leaving = sum(replica.parked_bytes for replica in replicas) - budget, list[Replica]()
+    for replica in sorted(replicas, key=lambda replica: replica.parked_at):
+        if over <= 0:
+            break
+        if replica.parked_bytes and replica.state == "parked":
+            leaving.append(replica)
+            over -= replica.parked_bytes
+    return leaving
+
+
+def parking_budget(meminfo: str, limit: str) -> int:
+    """Return the budget in bytes, from /proc/meminfo and the memory.max of a surrounding container."""
+    lines = (line.split() for line in meminfo.splitlines())
+    total = next((int(words[1]) * 1024 for words in lines if words and words[0] == "MemTotal:"), 0)
+    return int((min(total, int(limit)) if limit.strip().isdigit() else total) * MEMORY_SHARE)
+
+
+def machine_budget() -> int:
+    limit = ""
+    with suppress(OSError):
+        limit = CONTAINER_LIMIT.read_text()
+    return parking_budget(MEMORY.read_text(), limit)

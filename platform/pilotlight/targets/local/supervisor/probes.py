@@ -1,13 +1,22 @@
-"""Probe thresholds, budgets and intervals. Pure; the clock is an argument.
+"""Startup, readiness, liveness.
+
+Probe thresholds, budgets and intervals. Pure; the clock is an argument.
 
 As in Knative a starting replica is probed every few milliseconds whatever the startupProbe's period: the probe only
 sets the budget of the start, so readiness is not delayed by the rest of a period.
+
+Probe loops of one replica: startup, then readiness and liveness, reported to an observer.
 """
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from time import monotonic
+from typing import Any, Final, Protocol
 
-from pilotlight.targets.local.model import Probe
+from pilotlight.targets.local.manifests.service_spec import Probe
+from pilotlight.targets.local.supervisor.replica import Checks, Replica
+from pilotlight.wire.http_client import request
 
 MIN_INTERVAL_S: Final = 0.01
 MAX_INTERVAL_S: Final = 0.1
@@ -62,3 +71,127 @@ def first_counter(probe: Probe | None, now: float, age_s: float = 0.0) -> ProbeC
     if probe is None:
         return None
     return ProbeCounter(probe, now + max(0.0, probe.initial_delay_s - age_s))
+
+
+Json = Any
+STATUS_S: Final = 0.1  # between two reads of /status during startup
+STATUS_TIMEOUT_S: Final = 1.0
+STATUS_FIELDS: Final = ("state", "reason", "progress", "phases")
+STOPPING: Final = "stopping"  # state of a predictor that is shutting down
+TOTAL_PHASE: Final = "total"  # reported once all other phases are over
+
+
+class ReplicaObserver(Protocol):
+    """Callbacks of the probe loops, called from the event loop; must return at once."""
+
+    def on_ready(self) -> None: ...
+    def on_unready(self, reason: str) -> None: ...
+    def on_status(self, status: Mapping[str, Json]) -> None: ...
+    def on_start_failed(self, reason: str) -> None: ...
+    def on_liveness_failed(self, reason: str) -> None: ...
+
+
+async def run_probes(replica: Replica, observer: ReplicaObserver, age_s: float = 0.0) -> None:
+    """Probe a replica until cancelled. One that has been ready, under another supervisor, skips startup."""
+    checks = replica.checks
+    began = monotonic() - age_s
+    starting = replica.state == "starting"
+    alive = (
+        asyncio.ensure_future(_watch_liveness(checks, observer, age_s)) if not (starting and checks.startup) else None
+    )
+    try:
+        if starting:
+            if not await _await_startup(checks, observer, began):
+                return
+            observer.on_ready()
+            alive = alive or asyncio.ensure_future(_watch_liveness(checks, observer, monotonic() - began))
+        known = not checks.predictor or await _startup_recorded(checks, observer)
+        await _watch_readiness(checks, observer, replica.state != "unready", known)
+    finally:
+        if alive is not None:
+            alive.cancel()
+
+
+async def _await_startup(checks: Checks, observer: ReplicaObserver, began: float) -> bool:
+    """Return whether it became ready; fails at once when the predictor reports `failed`."""
+    pending = _startup_probes(checks)
+    status_at, reason = monotonic(), ""
+    while True:
+        if (await request(pending[0].port, pending[0].path, pending[0].timeout_s)).ok:
+            pending.pop(0)
+            if not pending:
+                return True
+            continue
+        now = monotonic()
+        if checks.predictor and now - status_at >= STATUS_S:
+            status_at, status = now, await _read_status(checks, observer)
+            reason = str(status.get("reason") or reason)
+            if status.get("state") == "failed":
+                observer.on_start_failed(reason)
+                return False
+            if status.get("state") == "ready":
+                continue
+        if now - began > checks.start_budget_s:
+            observer.on_start_failed(start_failed(checks.startup, checks.start_budget_s, reason))
+            return False
+        await asyncio.sleep(start_interval(now - began))
+
+
+def _startup_probes(checks: Checks) -> list[Probe]:
+    """Return the probes to pass at startup; a startupProbe equal to readiness is not run twice."""
+    first, ready = checks.startup, checks.readiness
+    same = first is None or (first.port, first.path) == (ready.port, ready.path)
+    return [ready] if same or first is None else [first, ready]
+
+
+async def _read_status(checks: Checks, observer: ReplicaObserver) -> Mapping[str, Json]:
+    answer = await request(checks.readiness.port, "/status", STATUS_TIMEOUT_S)
+    status = {name: value for name, value in answer.json().items() if name in STATUS_FIELDS} if answer.ok else {}
+    if status:
+        observer.on_status(status)
+    return status
+
+
+async def predictor_state(checks: Checks) -> str:
+    """Return the predictor's lifecycle state; empty: no response."""
+    answer = await request(checks.readiness.port, "/status", STATUS_TIMEOUT_S)
+    return str(answer.json().get("state") or "") if answer.ok else ""
+
+
+async def _startup_recorded(checks: Checks, observer: ReplicaObserver) -> bool:
+    return TOTAL_PHASE in (await _read_status(checks, observer)).get("phases", ())
+
+
+async def _watch_readiness(checks: Checks, observer: ReplicaObserver, holds: bool, known: bool) -> None:
+    """Watch readiness after startup, and read /status until the startup phases are `known`."""
+    count = ProbeCounter(checks.readiness, monotonic() + checks.readiness.period_s, holds)
+    while True:
+        await asyncio.sleep(count.due - monotonic())
+        passed = await _passes(count)
+        known = known or (passed and await _startup_recorded(checks, observer))
+        if not count.record(passed, monotonic()):
+            continue
+        if count.passing:
+            observer.on_ready()
+            continue
+        observer.on_unready(_failure_reason("readiness", count))
+        reason = (await _read_status(checks, observer)).get("reason") if checks.predictor else ""
+        if reason:
+            observer.on_unready(str(reason))
+
+
+async def _watch_liveness(checks: Checks, observer: ReplicaObserver, age_s: float) -> None:
+    count = first_counter(checks.liveness, monotonic(), age_s)
+    while count is not None:
+        await asyncio.sleep(count.due - monotonic())
+        if count.record(await _passes(count), monotonic()):
+            observer.on_liveness_failed(_failure_reason("liveness", count))
+            return
+
+
+async def _passes(count: ProbeCounter) -> bool:
+    return (await request(count.probe.port, count.probe.path, count.probe.timeout_s)).ok
+
+
+def _failure_reason(kind: str, count: ProbeCounter) -> str:
+    return f"{kind} probe failed {count.probe.failure_threshold} times"

@@ -1,30 +1,89 @@
-"""Supervisor of all replicas of one home: starts, watches and ends them, and adopts those of an earlier supervisor.
+"""Launches, watches, ends replicas.
+
+Periodic housekeeping while replicas run: memory limits without cgroups, and log rotation.
+
+Supervisor of all replicas of one home: starts, watches and ends them, and adopts those of an earlier supervisor.
 
 Called from one event loop; every call returns at once, and `on_change` reports the outcome.
 """
 
 import asyncio
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
 
 from pilotlight.errors import NotFound, PlatformError
+from pilotlight.targets.local.background_tasks import log_and_continue
 from pilotlight.targets.local.home import Home
-from pilotlight.targets.local.supervisor import environment, reasons, shim
-from pilotlight.targets.local.supervisor.giving_way import GpuRequest, blockers, select_victims
-from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, find_devices
-from pilotlight.targets.local.supervisor.limits import Limits
-from pilotlight.targets.local.supervisor.orphans import OrphanReaper
-from pilotlight.targets.local.supervisor.pilot import PilotLights
-from pilotlight.targets.local.supervisor.process import Identity, boot_id, usage
+from pilotlight.targets.local.supervisor import container_command, shim
+from pilotlight.targets.local.supervisor import logs as supervisor_logs
+from pilotlight.targets.local.supervisor.cgroups import Limits
+from pilotlight.targets.local.supervisor.gpus import (
+    Device,
+    GpuAllocator,
+    GpuRequest,
+    blockers,
+    find_devices,
+    select_victims,
+)
+from pilotlight.targets.local.supervisor.logs import over_limit, prune, rotate
+from pilotlight.targets.local.supervisor.pilot_light import PilotLights
+from pilotlight.targets.local.supervisor.processes import Identity, OrphanReaper, boot_id, usage
 from pilotlight.targets.local.supervisor.replica import Launch, Replica, Usage
-from pilotlight.targets.local.supervisor.rotation import prune
-from pilotlight.targets.local.supervisor.running import ReplicaProcess
+from pilotlight.targets.local.supervisor.replica_process import ReplicaProcess
 from pilotlight.targets.local.supervisor.shim import Exit
-from pilotlight.targets.local.supervisor.spawning import Spawner
-from pilotlight.targets.local.supervisor.tending import Housekeeper
+from pilotlight.targets.local.supervisor.spawn import Spawner
+
+INTERVAL_S: Final = 1.0
+ROTATE_EVERY: Final = 5  # intervals
+
+
+class Housekeeper:
+    """`running` is the supervisor's live table; `logs` are files besides those of replicas."""
+
+    def __init__(self, running: Mapping[str, ReplicaProcess], limits: Limits, logs: Sequence[Path] = ()) -> None:
+        self._running, self._limits, self._logs = running, limits, logs
+        self._task: asyncio.Task[None] | None = None
+
+    def wake(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._loop())
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _loop(self) -> None:
+        ticks = 0
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            if not self._running:
+                return
+            ticks += 1
+            with log_and_continue("a look at the memory of replicas"):
+                self._enforce_memory_limits()
+            if ticks % ROTATE_EVERY == 0:
+                with log_and_continue("cutting logs"):
+                    replicas = [Path(running.record.log) for running in self._running.values()]
+                    await asyncio.to_thread(rotate_all, [*self._logs, *replicas])
+
+    def _enforce_memory_limits(self) -> None:
+        """Kill replicas above their memory limit where no cgroup enforces it; RSS includes pages shared by forks."""
+        for running in self._running.values():
+            limit, pid = running.record.checks.memory_limit, running.record.pid
+            if limit is None or not pid or self._limits.name != "watchdog":
+                continue
+            used = usage(pid).resident_bytes
+            if used > limit:
+                running.kill(over_limit(used, limit))
+
+
+def rotate_all(logs: Sequence[Path]) -> None:
+    for log in logs:
+        rotate(log)
+
 
 PORT_TRIES: Final = 5
 
@@ -220,14 +279,16 @@ class Supervisor:
         self._spawner.spawn(running)
 
     def _exited(self, running: ReplicaProcess, ended: Exit) -> None:
-        lines = reasons.tail(running.record.log, running.log_offset)
+        lines = supervisor_logs.tail(running.record.log, running.log_offset)
         starting = running.record.state == "starting" and not running.stop_requested
         retriable = running.launch is not None and running.starts < PORT_TRIES
-        if starting and retriable and reasons.port_in_use(ended, lines):
+        if starting and retriable and supervisor_logs.port_in_use(ended, lines):
             self._spawner.spawn(running)  # with other ports: a free port may be taken before the process binds it
             return
         self._remove(
-            running, ended, running.end_reason or ("" if running.stop_requested else reasons.describe(ended, lines))
+            running,
+            ended,
+            running.end_reason or ("" if running.stop_requested else supervisor_logs.describe(ended, lines)),
         )
 
     def _remove(self, running: ReplicaProcess, ended: Exit, reason: str) -> None:
@@ -263,7 +324,7 @@ def _record(launch: Launch, home: Home) -> Replica:
         service=revision.service,
         workload=revision.workload,
         revision=revision.name,
-        checks=environment.checks(launch, environment.Ports(0, 0, 0)),
+        checks=container_command.checks(launch, container_command.Ports(0, 0, 0)),
         log=str(home.logs / revision.namespace / revision.service / f"{launch.replica}.log"),
     )
 

@@ -1,0 +1,282 @@
+"""Follow, steer; canaries judged by people.
+
+Observe, follow and command judged canaries, for `platformctl canary` and `deploy`.
+
+The embedded platform and `platformctl api` tick canaries themselves. On a cluster without the API, a command that
+follows a canary holds its lease and ticks it; another process may take over at any time.
+
+Canaries without automatic judgement (`--percent`): checks before start and promotion, and their view.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from pilotlight.errors import Conflict, NotFound, PlatformError, RolledBack, TimedOut, UsageError
+from pilotlight.release import apply
+from pilotlight.release import history as release_history
+from platformctl import output
+from platformctl.canary import view
+from platformctl.services import views, wait_ready
+from platformctl.services.wait_ready import service_argument
+
+if TYPE_CHECKING:
+    from pilotlight.canary.runner import CanaryRunner
+    from pilotlight.canary.types import Canary, CanaryCommand, CanaryHistory
+    from pilotlight.spec.service import Service
+    from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus, Target
+
+POLL_S: Final = 0.3
+RETRY_S: Final = 5.0
+MAX_RETRIES: Final = 8
+
+
+def read_history(target: "Target", key: "Key") -> "CanaryHistory":
+    from pilotlight.canary import state_store
+
+    return state_store.decode_history(target.canary(key))
+
+
+def running_canary(target: "Target", key: "Key") -> "Canary | None":
+    """Return the canary in progress; None also if the service or its history does not exist."""
+    from pilotlight.canary import state_store
+
+    try:
+        return state_store.running_canary(read_history(target, key))
+    except NotFound:
+        return None
+
+
+def follow(
+    target: "Target", key: "Key", ticker: output.ProgressLog, max_pause_s: float, *, wait_through_pauses: bool = True
+) -> "Canary":
+    """Wait until the canary ends and tick it if no other process does.
+
+    Raises RolledBack, and TimedOut if a pause lasts longer than `max_pause_s`. Without `wait_through_pauses` an
+    automatic pause raises PlatformError, or returns the canary if it only awaits promotion.
+    """
+    first = read_history(target, key).current
+    if first is None:
+        raise no_running_canary(key)
+    follower = CanaryFollower(target, key, first, max_pause_s)
+    try:
+        while (canary := follower.poll()).phase not in ("Promoted", "RolledBack", "Superseded"):
+            ticker.log(*view.line(canary))
+            if not wait_through_pauses and _paused_automatically(canary):
+                break
+            time.sleep(max(POLL_S, target.poll_s))
+    except KeyboardInterrupt:
+        output.note(f"\n{describe_unattended(target, key)}")
+        raise
+    finally:
+        follower.release()
+        ticker.close()
+    return _outcome(key, canary)
+
+
+def describe_unattended(target: "Target", key: "Key") -> str:
+    if target.name == "local":
+        return f"nobody waits any more, but it goes on: platformctl canary status {service_argument(key)} -w"
+    command = f"platformctl canary follow {service_argument(key)}"
+    return f"its state is kept; unless platformctl api runs it, go on with {command}"
+
+
+class CanaryFollower:
+    """Polls one canary until it ends, and ticks it when due if no other process holds the lease."""
+
+    def __init__(
+        self, target: "Target", key: "Key", canary: "Canary", max_pause_s: float,
+        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        from pilotlight.canary.runner import CanaryRunner
+
+        self._target, self._key, self._canary, self._max_pause_s = target, key, canary, max_pause_s
+        self._clock, self._sleep = clock, sleep
+        self._runner = None if target.name == "local" else CanaryRunner(target)
+        self._next_tick = 0.0
+        self._failures = 0
+        self._paused_at: float | None = None
+        self._ticking_noted = False
+
+    def poll(self) -> "Canary":
+        """Return the current canary, or the last one read while the target is unreachable."""
+        try:
+            self._canary = self._find_canary()
+            if self._runner is not None and self._clock() >= self._next_tick and not self._canary.ended_at:
+                self._tick(self._runner)
+            self._failures = 0
+        except NotFound:
+            raise
+        except PlatformError as error:
+            # A cluster may be unreachable for a while: only repeated failures end the wait.
+            self._failures += 1
+            if self._failures > MAX_RETRIES:
+                raise
+            output.note(f"tried again in {RETRY_S:g} s: {error}")
+            self._sleep(RETRY_S)
+        self._check_pause(self._canary)
+        return self._canary
+
+    def _find_canary(self) -> "Canary":
+        """Return the followed canary, even if another has replaced it since."""
+        history = read_history(self._target, self._key)
+        every = (*([history.current] if history.current else []), *history.past)
+        identity = (self._canary.revision, self._canary.started_at)
+        canary = next((each for each in every if (each.revision, each.started_at) == identity), None)
+        if canary is None:
+            raise no_running_canary(self._key)
+        return canary
+
+    def release(self) -> None:
+        """Release the lease; never raises."""
+        if self._runner is not None:
+            with suppress(PlatformError):
+                self._runner.release_lease(self._key)
+
+    def _tick(self, runner: "CanaryRunner") -> None:
+        after = runner.tick(self._key)
+        self._next_tick = self._clock() + runner.tick_interval_s(after or self._canary)
+        self._canary = self._find_canary()
+        if after is not None and not self._ticking_noted:
+            self._ticking_noted = True
+            output.note("this command runs the canary until it ends; Ctrl-C leaves it as it stands")
+
+    def _check_pause(self, canary: "Canary") -> None:
+        if canary.phase != "Paused":
+            self._paused_at = None
+            return
+        if self._paused_at is None:
+            self._paused_at = self._clock()
+            output.note(f"waits {self._max_pause_s:g} s for it to go on: {_next_commands(self._key)}")
+        if self._clock() - self._paused_at >= self._max_pause_s:
+            hint = f"{_next_commands(self._key)}, or wait longer: --timeout"
+            raise TimedOut(f"the canary of {'/'.join(self._key)} is paused: {canary.reason}", hint)
+
+
+def _paused_automatically(canary: "Canary") -> bool:
+    """Whether the canary paused by its own rules and no command is pending."""
+    from pilotlight.canary.next_action import PAUSED_MANUALLY
+
+    return canary.phase == "Paused" and canary.reason != PAUSED_MANUALLY and not canary.wish
+
+
+def _next_commands(key: "Key") -> str:
+    return f"platformctl canary resume {service_argument(key)}, or promote, or abort"
+
+
+def _outcome(key: "Key", canary: "Canary") -> "Canary":
+    from pilotlight.canary.next_action import AWAITING_PROMOTION
+
+    service = "/".join(key)
+    if canary.phase == "Paused" and canary.reason != AWAITING_PROMOTION:
+        message = f"the canary of {service} has paused itself at {canary.weight} %: {canary.reason}"
+        raise PlatformError(message, _next_commands(key))
+    if canary.phase == "RolledBack":
+        hint = f"platformctl canary status {service_argument(key)} shows what was measured"
+        raise RolledBack(f"{canary.revision} of {service} was rolled back: {canary.reason}", hint)
+    if canary.phase == "Superseded":
+        raise PlatformError(f"the canary {canary.revision} of {service} has ended: {canary.reason}")
+    return canary
+
+
+def request_action(target: "Target", key: "Key", command: "CanaryCommand") -> None:
+    """Store a command for the process that ticks the canary."""
+    from pilotlight.canary import state_store
+
+    for _ in range(state_store.MAX_ATTEMPTS):
+        state, version = state_store.with_command(target.canary(key), key, command)
+        with suppress(Conflict):
+            target.save_canary(key, state, version)
+            return
+    raise state_store.too_many_conflicts(key)
+
+
+def wait_for_action(target: "Target", key: "Key", timeout_s: float, ticker: output.ProgressLog) -> "Canary":
+    """Wait until the stored command has been executed; ticks the canary here if no other process does."""
+    from pilotlight.canary.runner import CanaryRunner
+
+    deadline, runner = time.monotonic() + timeout_s, CanaryRunner(target) if target.name != "local" else None
+    try:
+        while True:
+            if runner is not None and running_canary(target, key) is not None:
+                runner.tick(key)
+            canary = read_history(target, key).current
+            if canary is None:
+                raise no_running_canary(key)
+            if not canary.wish:
+                return canary
+            ticker.log("Asked", f"{canary.wish}; {canary.holder or 'nobody'} runs it")
+            if time.monotonic() >= deadline:
+                hint = f"platformctl canary follow {service_argument(key)} runs it from here"
+                raise TimedOut(f"nobody has taken up the wish to {canary.wish} within {timeout_s:g} s", hint)
+            time.sleep(max(POLL_S, 2 * target.poll_s))
+    finally:
+        if runner is not None:
+            runner.release_lease(key)
+
+
+def no_running_canary(key: "Key") -> NotFound:
+    from pilotlight.canary import state_store
+
+    return state_store.no_running_canary(key)
+
+
+def check(target: "Target", service: "Service", request: apply.ReleaseRequest) -> None:
+    """Raise UsageError if the document equals the stable one or the traffic is set manually."""
+    key = (service.namespace, service.name)
+    written = target.status(key).overrides
+    releases = release_history.releases(target, key)
+    if release_history.document_without_percent(service, request.capabilities) == release_history.released_document(
+        release_history.stable_release(releases)
+    ):
+        message = f"the document is the one that {'/'.join(key)} runs, so there is nothing to try"
+        raise UsageError(message, "change it, or give another: -f FILE")
+    if any(each.get("traffic") for each in written.values()):
+        raise UsageError(f"the traffic of {'/'.join(key)} is set by hand", f"platformctl traffic {key[1]} --reset")
+
+
+def note_replaced(target: "Target", key: "Key") -> None:
+    """Print a note if another canary of the service is replaced."""
+    running = release_history.running_canary(release_history.releases(target, key))
+    if running is not None:
+        output.note(f"takes the place of the canary that runs: {', '.join(sorted(running.new_revisions))}")
+
+
+def find_canary(target: "Target", key: "Key") -> release_history.RunningCanary:
+    canary = release_history.running_canary(release_history.releases(target, key))
+    if canary is None:
+        hint = f"platformctl canary start {key[1]} -f FILE --percent 20"
+        raise NotFound(f"no canary of {'/'.join(key)} runs", hint)
+    return canary
+
+
+def show_plain(target: "Target", key: "Key", name: str) -> None:
+    """Show both variants with traffic, latency and errors."""
+    canary, status = find_canary(target, key), target.status(key)
+    new = ", ".join(sorted(canary.new_revisions)) or name
+    output.note(
+        f"{new} {share(canary, status)} since {canary.release.at}; before it: generation {canary.stable.generation}"
+    )
+    views.show([status], one=True, default="table")
+
+
+def share(canary: release_history.RunningCanary, status: "ServiceStatus") -> str:
+    """Return the current share, and the requested one if it differs."""
+    has = max((each.percent for each in status.revisions if each.name in canary.new_revisions), default=canary.percent)
+    if has == canary.percent:
+        return f"has {has} %"
+    overridden = any(each.get("traffic") for each in status.overrides.values())
+    return f"wants {canary.percent} %, has {has} % {'as set by hand' if overridden else 'until it answers'}"
+
+
+def check_promotable(revision: "RevisionStatus", name: str) -> None:
+    """Raise PlatformError unless the revision has traffic or has passed its probes."""
+    if revision.model_state == "FailedToLoad":
+        why = f"does not start: {revision.reason or 'its model cannot be loaded'}"
+    elif not revision.percent and revision.model_state not in wait_ready.PROVEN:
+        why = f"has never answered; it is {revision.model_state}"
+    else:
+        return
+    hint = f"platformctl canary abort {name}, or wait for it: platformctl status {name} -w"
+    raise PlatformError(f"{revision.name} cannot be promoted: it {why}", hint)

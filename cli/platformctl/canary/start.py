@@ -1,0 +1,242 @@
+"""Options and start of a judged canary.
+
+Flags of `canary start`: the keys of a document's `spec.canary`.
+
+`@canary_options.options` passes one argument to a command, `policy: PolicyOptions`.
+
+Start of a judged canary: plan, check before any change, deploy, record.
+
+Used by `canary start` and by every `deploy` of a document that declares a canary or replaces a running one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.release import apply, history
+from platformctl import options as platformctl_options
+from platformctl import output
+from platformctl.canary import follow
+from platformctl.services import rollout, views
+
+if TYPE_CHECKING:
+    from pilotlight.canary.types import Canary
+    from pilotlight.spec.canary_policy import CanaryPolicy
+    from pilotlight.spec.problems import Problem
+    from pilotlight.targets.target import Key, Release, Target
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOptions:
+    """The flags that were given, by key of `spec.canary`."""
+
+    flags: Mapping[str, Any]
+
+    def merged_with(self, annotations: Mapping[str, str]) -> "CanaryPolicy":
+        """Return the policy of the document's annotations with the flags on top, key by key."""
+        from pilotlight.k8s.names import ANNOTATION_CANARY
+        from pilotlight.spec.canary_policy import parse_block, parse_policy
+
+        block = parse_block(annotations[ANNOTATION_CANARY]) if ANNOTATION_CANARY in annotations else {}
+        return parse_policy({**block, **self.flags})
+
+    def refuse_with_percent(self) -> None:
+        if self.flags:
+            key = next(iter(self.flags))
+            message = f"--{key} is for a canary that judges itself, --percent for one that somebody else judges"
+            raise UsageError(message, "leave out one of them")
+
+
+# Key, metavar and help; a metavar that ends in "..." marks a repeatable option.
+FLAGS: Final = (
+    ("steps", "PERCENT,…", "Shares of the requests, one after the other. [default: 5,25,50,100]"),
+    ("bake", "DURATION", "At each step, at least. [default: 2m]"),
+    ("interval", "DURATION", "Between two measurements. [default: 15s]"),
+    ("check", "CHECK...", "p99_ms<300, error_rate<1%, mean_ms, rps>5, …; repeatable."),
+    ("promql", "NAME=QUERY...", "A check of your own, with --max or --min; repeatable."),
+    ("max", "[NAME=]NUMBER...", "What the query may give at most; of several, by name."),
+    ("min", "[NAME=]NUMBER...", "What the query must give at least; of several, by name."),
+    ("example", "JSON|@FILE", "The body that probes send. [default: zeros, by the model's metadata]"),
+    ("keep-stable", "DURATION", "For which the revision before stays after the promotion. [default: 30s]"),
+    ("deadline", "DURATION", "For all steps together, pauses aside. [default: 1h]"),
+)
+CHOICES: Final = (
+    ("compare", ("baseline",), "Hold the new revision against the one that serves; without any check, the default."),
+    ("on-no-data", ("probe", "pause", "fail", "pass"), "When too few requests come. [default: probe, then pause]"),
+    ("on-inconclusive", ("pause", "fail", "pass"), "When the data do not say. [default: pause]"),
+)
+NUMBERS: Final = (
+    ("ratio", float, "How much worse than the baseline is worse. [default: 1.2]"),
+    ("min-requests", int, "Of the new revision before a measurement counts. [default: 50]"),
+    ("failure-limit", int, "Failed measurements in a row that end it. [default: 2]"),
+    ("inconclusive-limit", int, "Undecided ones in a row before --on-inconclusive holds. [default: 120]"),
+)
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    keys = [key for key, *_ in (*FLAGS, *CHOICES, *NUMBERS)] + ["auto-promote", "dry-run-checks"]
+
+    @wraps(command)
+    def called(**typed: Any) -> Any:
+        values = {key: typed.pop(_parameter_name(key)) for key in keys}
+        flags = {key: value for key, value in values.items() if value is not None and value != ()}
+        if str(flags.get("example", "")).startswith("@"):
+            file = flags["example"][1:]
+            try:
+                flags["example"] = Path(file).read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise UsageError(f"--example: {file} cannot be read: {error}") from None
+        return command(policy=PolicyOptions(flags), **typed)
+
+    for option in reversed(_click_options()):
+        called = option(called)
+    return called
+
+
+def _click_options() -> "Sequence[Callable[[Callable[..., Any]], Callable[..., Any]]]":
+    def option(key: str, help_text: str, flag: str = "", **settings: Any) -> Callable[[Callable[..., Any]], Any]:
+        return click.option(flag or f"--{key}", _parameter_name(key), help=help_text, **settings)
+
+    promote = "Whether the last step is taken without asking. [default: auto-promote]"
+    dry_run = "Measure and show all checks, but let none of them stop it: to try them out."
+    return [
+        *(
+            option(key, text, multiple=metavar.endswith("..."), metavar=metavar.removesuffix("..."))
+            for key, metavar, text in FLAGS
+        ),
+        *(option(key, text, type=click.Choice(choices)) for key, choices, text in CHOICES),
+        *(option(key, text, type=kind, metavar="N") for key, kind, text in NUMBERS),
+        option("auto-promote", promote, "--auto-promote/--manual", default=None),
+        option("dry-run-checks", dry_run, is_flag=True, default=None),
+    ]
+
+
+def _parameter_name(key: str) -> str:
+    """Return a prefixed name: other option groups have a `timeout` and a `file` too."""
+    return f"canary_{key.replace('-', '_')}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCanary:
+    """The planned first release of a canary, and the revisions it compares."""
+
+    prepared: apply.PreparedRelease
+    warnings: "Sequence[Problem]"
+    new_revision: str
+    stable_revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryRequest:
+    """A canary to start: the release request of one service, and its policy."""
+
+    release_request: apply.ReleaseRequest
+    policy: "CanaryPolicy"
+    strict: bool = False
+
+    @property
+    def key(self) -> "Key":
+        (service,) = self.release_request.documents.services
+        return service.namespace, service.name
+
+    def document(self) -> str:
+        (service,) = self.release_request.documents.services
+        return history.document_without_percent(service, self.release_request.capabilities)
+
+    def check(self, target: "Target", stable: "Release") -> "CheckedCanary":
+        """Plan the first release; raises NotFound if the document would not create a new revision."""
+        from pilotlight.canary.measurement import revision_names
+
+        (prepared,), warnings = apply.prepare(self.at_zero_percent(), target)
+        return CheckedCanary(prepared, warnings, *revision_names(prepared.release, stable))
+
+    def at_zero_percent(self) -> apply.ReleaseRequest:
+        """Return the request without traffic: the first step follows once the revision has passed its probes."""
+        documents = history.with_canary_percent(self.release_request.documents, 0, judged=True)
+        return replace(self.release_request, documents=documents, note="canary 0 %")
+
+
+def run(request: CanaryRequest, target: "Target", apply_options: rollout.ApplyOptions) -> None:
+    """Start the canary and follow it with --wait. A dry run ends with the plan of its first release."""
+    if apply_options.dry_run:
+        rollout.run(request.at_zero_percent(), target, apply_options, strict=request.strict)
+        return
+    ticker, before = output.ProgressLog(), follow.running_canary(target, request.key)
+    canary = start(request, target, ticker, show_diff=apply_options.diff)
+    if before is not None and before.revision != canary.revision:
+        output.note(f"took the place of the canary that ran: {before.revision}")
+    if apply_options.wait:
+        ended = follow.follow(target, request.key, ticker, apply_options.timeout, wait_through_pauses=False)
+        ticker.log(ended.phase, ended.revision)
+    else:
+        output.note(follow.describe_unattended(target, request.key))
+    views.show([target.status(request.key)], one=False, default="url")
+
+
+def required_policy(target: "Target", request: apply.ReleaseRequest) -> "CanaryPolicy | None":
+    """Return the policy that a deploy of one document must pass; None if it is new or creates no new revision.
+
+    The document's own policy wins over that of a running canary which the deploy replaces.
+    """
+    from pilotlight.spec.canary_policy import policy_from_annotations
+
+    (service,) = request.documents.services
+    key = (service.namespace, service.name)
+    before = follow.running_canary(target, key)
+    policy = policy_from_annotations(service.annotations) or (before.policy if before else None)
+    if policy is None or not apply.generation(target, key):
+        return None
+    stable = history.stable_release(history.releases(target, key))
+    try:
+        CanaryRequest(request, policy).check(target, stable)
+    except NotFound:
+        return None
+    return policy
+
+
+def start(request: CanaryRequest, target: "Target", ticker: output.ProgressLog, *, show_diff: bool = False) -> "Canary":
+    """Deploy the canary at 0 % and record it; the canary runner does the rest.
+
+    A document equal to the running canary's is not deployed again: only its policy is replaced.
+    """
+    from pilotlight.canary.runner import apply_release, start_canary
+
+    releases = history.releases(target, request.key)
+    stable = history.stable_release(releases)
+    checked = request.check(target, stable)
+    platformctl_options.warn(checked.warnings, request.strict)
+    _try_queries(target, request, checked)
+    if show_diff:
+        rollout.note_changes([checked.prepared])
+    if not (
+        follow.running_canary(target, request.key) and request.document() == history.released_document(releases[0])
+    ):
+        apply_release(target, request.at_zero_percent())
+    release = history.releases(target, request.key)[0]
+    canary = start_canary(target, release, stable, request.policy, datetime.now(UTC))
+    ticker.log("Applied", f"{canary.revision} (generation {release.generation})")
+    return canary
+
+
+def _try_queries(target: "Target", request: CanaryRequest, checked: CheckedCanary) -> None:
+    """Run custom queries before any change; raises UsageError if the target can never answer one."""
+    from pilotlight.canary import queries
+
+    ours, theirs = queries.metric_scopes(
+        *request.key, checked.new_revision, checked.stable_revision, request.policy, 0.0
+    )
+    queries_by_check = queries.display_queries(request.policy, ours, theirs.revision)
+    for check in request.policy.checks:
+        if check.query:
+            try:
+                target.query(queries_by_check[check.name])
+            except UsageError:
+                raise
+            except PlatformError as error:
+                output.note(f"promql {check.name} cannot be asked yet: {error}")

@@ -1,0 +1,143 @@
+"""`platformctl init`: a commented service.yaml for a model with a recommended mode.
+
+On a terminal it prompts for what no flag says; elsewhere the defaults are used.
+"""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from pilotlight.errors import NotFound
+from platformctl import output
+from platformctl.services.scaffold import (
+    OURS,
+    Answers,
+    Load,
+    Mode,
+    Model,
+    document,
+    format_of,
+    name_for,
+    recommend,
+    size_of,
+)
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--name", help="Of the service; made from the model's unless told.")
+@click.option("--format", "model_format", help="onnx, sklearn, huggingface, …; seen from the files unless told.")
+@click.option("--load", type=click.Choice(get_args(Load)), help="Is the load steady, or does it vary?")
+@click.option("--cold-starts/--no-cold-starts", default=None, help="May a first request wait for the model to load?")
+@click.option("--nodes", type=click.IntRange(1), help="How many nodes one replica needs.")
+@click.option("--gpus", type=click.IntRange(0), help="How many GPUs one pod needs.")
+@click.option("--latency", type=click.FloatRange(0), help="Seconds that most requests must stay below; scales by it.")
+@click.option("--mode", type=click.Choice(get_args(Mode)), help="Take this one, whatever would be recommended.")
+@click.option("--to", "target", default="service.yaml", show_default=True, help="The file to write; - is stdout.")
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+def init(
+    model: str | None, name: str | None, model_format: str | None, mode: Mode | None, target: str, force: bool,
+    **typed: Any,
+) -> None:  # fmt: skip
+    """Write a commented service.yaml for MODEL: a path, a URI, or the name of a known model.
+
+    Example: platformctl init model.onnx
+    """
+    if target != "-" and Path(target).exists() and not force:
+        raise click.UsageError(f"{target} exists; choose another with --to, or overwrite it with --force")
+    known = describe_model(
+        model or prompt_for("Which model (a path, a URI, or the name of a known one)?", ""), model_format, target
+    )
+    known = replace(known, name=name or known.name)
+    answers = collect_answers(typed, known)
+    recommended, reason = recommend(answers)
+    chosen = mode or recommended
+    check(known, answers, chosen)
+    text = document(known, answers, chosen, reason if chosen == recommended else "as asked for", target)
+    if target == "-":
+        output.text(text)
+    else:
+        Path(target).write_text(text, encoding="utf-8")
+        output.text(f"{target}\n")
+    output.note(f"{recommended} is recommended: {reason}")
+    if target != "-":
+        output.note(f"next: platformctl deploy -f {target}; what was decided: platformctl explain -f {target}")
+
+
+def describe_model(model: str, model_format: str | None, target: str) -> Model:
+    """Inspect the model. A relative path is written relative to the document."""
+    if not model:
+        raise click.UsageError("no MODEL is given: a path, a URI, or the name of a known model")
+    if "://" not in model and not Path(model).exists():
+        return catalogue_model(model)
+    detected = model_format or format_of(model)
+    if not detected:
+        raise click.UsageError(f"{model} does not tell its format; say it with --format")
+    uri = model
+    if "://" not in model and not Path(model).is_absolute():
+        folder = Path(target).parent if target != "-" else Path()
+        seen = Path(os.path.relpath(model, folder)).as_posix()
+        uri = seen if seen.startswith("..") else f"./{seen}"
+    return Model(name_for(model), uri, detected, size=size_of(model))
+
+
+def catalogue_model(name: str) -> Model:
+    from pilotlight.catalogue.catalogue import builtin
+    from pilotlight.spec.field_types import suggestion
+
+    names = tuple(model.name for model in builtin().models)
+    if name in names:
+        return Model(name, known=name)
+    hint = suggestion(name, names) or f"; known are {', '.join(names)}"
+    raise NotFound(f"{name} is neither a file here nor a URI nor a known model{hint}")
+
+
+def collect_answers(typed: dict[str, Any], model: Model) -> Answers:
+    """Return the flags, completed by prompts on a terminal, else by defaults."""
+    flags = {name: value for name, value in typed.items() if value is not None}
+    answers = replace(Answers(), **flags)
+    if not sys.stdin.isatty():
+        return answers
+    if "nodes" not in flags:
+        answers = replace(answers, nodes=prompt_for("How many nodes does one replica need?", 1))
+    if answers.nodes == 1 and "load" not in flags:
+        steady = confirm("Is the load steady, with no idle times?", False)
+        answers = replace(answers, load="steady" if steady else "variable")
+    if answers.nodes == 1 and "cold_starts" not in flags:
+        answers = replace(answers, cold_starts=confirm("May a first request wait for the model to load?", True))
+    if "gpus" not in flags:
+        answers = replace(answers, gpus=prompt_for("How many GPUs does one pod need?", 0))
+    if recommend(answers)[0] == "raw" and has_latency_metric(model) and "latency" not in flags:
+        answers = replace(
+            answers, latency=prompt_for("Below how many seconds must most requests stay (0: scale by CPU)?", 0.0)
+        )
+    return answers
+
+
+def check(model: Model, answers: Answers, mode: Mode) -> None:
+    if mode == "multi-node" and answers.nodes < 2:
+        raise click.UsageError("multi-node needs to know how many nodes one replica has: --nodes 2")
+    if mode == "multi-node" and not model.known and model.format != "huggingface":
+        raise click.UsageError(f"no runtime serves {model.format} on several nodes; --nodes 1, or name a known model")
+    if mode == "raw" and answers.latency and not has_latency_metric(model):
+        what = model.known or model.format
+        advice = "leave --latency out and write spec.kedaConfig.customPromQuery with a metric of the engine's"
+        raise click.UsageError(f"only our own predictor measures latency, and {what} runs on another; {advice}")
+
+
+def has_latency_metric(model: Model) -> bool:
+    return model.format in OURS
+
+
+def prompt_for(question: str, default: Any) -> Any:
+    if not sys.stdin.isatty():
+        return default
+    return click.prompt(question, default=default, type=type(default), err=True)
+
+
+def confirm(question: str, default: bool) -> bool:
+    return click.confirm(question, default=default, err=True)

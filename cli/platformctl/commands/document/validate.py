@@ -1,0 +1,63 @@
+"""`platformctl validate`: read, plan and render documents; print problems or cluster requirements."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from platformctl import options, output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pilotlight.plan.types import Plan
+    from pilotlight.spec.problems import Problem
+
+
+@click.command()
+@options.planning_options
+@output.formats("table", "json")
+def validate(document_options: options.DocumentOptions) -> int:
+    """Say everything that is wrong with documents, and where; else what the cluster must have.
+
+    Example: platformctl validate -f service.yaml
+    """
+    from pilotlight.spec.problems import InvalidDocument
+
+    try:
+        planned = document_options.plan()
+    except InvalidDocument as error:
+        if output.chosen() != "json":
+            raise
+        output.data({"valid": False, "services": [], "problems": problem_document(error.problems)}, ())
+        return error.exit_code
+    services = [summary(plan) for plan in planned.plans]
+    value = {"valid": True, "services": services, "problems": problem_document(planned.warnings)}
+    output.data(value, [line for service in services for line in lines(service)])
+    return 0
+
+
+def summary(plan: "Plan") -> dict[str, Any]:
+    """Return mode, number of objects and cluster requirements of one service."""
+    from pilotlight.render import render
+
+    needs = [{"kind": need.kind, "name": need.name, "reason": need.reason} for need in plan.requirements]
+    return {
+        "name": plan.name, "namespace": plan.namespace, "mode": plan.mode, "objects": len(render(plan)), "needs": needs,
+    }  # fmt: skip
+
+
+def lines(service: dict[str, Any]) -> list[str]:
+    first = f"{service['namespace']}/{service['name']}: valid, {service['mode']}, {service['objects']} objects"
+    needs = [(f"needs {need['kind']}", need["name"], need["reason"]) for need in service["needs"]]
+    return [first, *(output.columns(needs) if needs else [])]
+
+
+def problem_document(problems: "Sequence[Problem]") -> list[dict[str, Any]]:
+    """Return the problems of `validate -o json`: always all of these keys."""
+    return [
+        {
+            "code": problem.code, "severity": problem.severity, "path": problem.path, "message": problem.message,
+            "file": problem.location.file, "line": problem.location.line, "column": problem.location.column,
+        }
+        for problem in problems
+    ]  # fmt: skip

@@ -1,0 +1,188 @@
+"""`platformctl microservice batch`: run a model once over a folder: start, status, list, cancel, resume."""
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilotlight.errors import PlatformError, UsageError
+from platformctl import output
+from platformctl.commands.microservice.register import REFERENCE, parse_references
+from platformctl.microservice import jobs as microservice_jobs
+
+if TYPE_CHECKING:
+    from pilotlight.microservices.batch.records import Progress
+    from pilotlight.targets.local.home import Home
+
+JOB = click.argument("job_id")
+WAIT = click.option("--wait", default=0.0, metavar="SECONDS", help="Return once it has ended, or after so long.")
+
+
+@click.group()
+def batch() -> None:
+    """Run a model once over the files of a folder, keep the results, and end it.
+
+    \b
+    Examples:
+      platformctl microservice batch start classification --model-path ./model --workspace ./data --inputs images
+      platformctl microservice batch status JOB_ID
+    """
+
+
+@batch.command()
+@click.argument("network_arch")
+@click.option("--model-path", required=True, metavar="PATH", help="hf_model://ORG/MODEL, a path or a URI.")
+@click.option(
+    "--workspace", required=True, metavar="URI", help="A folder, s3://bucket/prefix or az://container/prefix."
+)
+@click.option("--inputs", required=True, metavar="FOLDER", help="In the workspace: what is asked about.")
+@click.option("--outputs", default="results", show_default=True, metavar="FOLDER", help="In the workspace.")
+@click.option("--labels", default="", metavar="FILE", help="In the workspace: scores the results by it.")
+@click.option("--parameter", multiple=True, metavar="NAME=VALUE", help="Of every request, such as top_k=3.")
+@click.option("--credential", multiple=True, metavar=REFERENCE, help="access_key=env:NAME or file:NAME, never a value.")
+@click.option("--endpoint", default="", metavar="URL", help="Of a store that is not Amazon's or Azure's own.")
+@click.option("--region", default="us-east-1", show_default=True, metavar="NAME", help="Of S3.")
+@click.option("--azure-account", default="", metavar="NAME", help="The storage account of an az:// workspace.")
+@click.option("--platform", default="local", show_default=True, metavar="NAME", help="local, docker, kubernetes, …")
+@click.option("--num-gpus", default=1, show_default=True, help="At least 1.")
+@WAIT
+@microservice_jobs.platform_flags
+@output.formats("table", "json", "yaml")
+def start(
+    network_arch: str, model_path: str, workspace: str, inputs: str, outputs: str, labels: str,
+    parameter: tuple[str, ...], credential: tuple[str, ...], endpoint: str, region: str, azure_account: str,
+    platform: str, num_gpus: int, wait: float, **platform_options: str | None,
+) -> int:  # fmt: skip
+    """Start a job; it goes on when this program ends. With --wait it ends with 1 where the job or a file has failed.
+
+    Example: platformctl microservice batch start text --model-path hf_model://acme/m --workspace ./data --inputs texts
+    """
+    from pathlib import Path
+
+    from pilotlight.microservices.batch import jobs
+    from pilotlight.microservices.batch.records import Batch
+    from pilotlight.microservices.platforms import platform as found_platform
+    from pilotlight.microservices.registry import model_kinds
+    from pilotlight.microservices.registry.types import Workspace
+
+    storage = Workspace(_absolute(workspace), endpoint, region, azure_account, parse_references(credential))
+    local = "" if "://" in model_path else _absolute(model_path)
+    job = Batch(
+        jobs.new_id(), network_arch, local or model_path, storage, inputs, outputs, parse_parameters(parameter), labels,
+        platform, microservice_jobs.resolve_options(found_platform(platform, os.environ), platform_options), num_gpus,
+        model_kinds.read_declaration(Path(local)) if local else "",
+    )  # fmt: skip
+    progress = jobs.start(_home(), job, os.environ)
+    return _show_progress(jobs.wait(_home(), job.id, os.environ, wait) if wait else progress)
+
+
+@batch.command()
+@JOB
+@WAIT
+@output.formats("table", "json", "yaml")
+def status(job_id: str, wait: float) -> int:
+    """Show how far a job is, and its score. Ends with 1 where it has failed, or is done and a file has failed.
+
+    Example: platformctl microservice batch status JOB_ID --wait 3600
+    """
+    from pilotlight.microservices.batch import jobs
+
+    return _show_progress(jobs.wait(_home(), job_id, os.environ, wait))
+
+
+@batch.command("list")
+@output.formats("table", "json", "yaml")
+def list_all() -> None:
+    """List jobs, a line each.
+
+    Example: platformctl microservice batch list
+    """
+    from pilotlight.microservices.batch import jobs
+
+    jobs_ = jobs.list_jobs(_home(), os.environ)
+    rows = [(each.job_id, each.state, f"{each.done}/{each.total}", str(each.failed), each.started_at) for each in jobs_]
+    output.data(
+        [_document(each) for each in jobs_],
+        output.columns([("JOB ID", "STATE", "DONE", "FAILED", "STARTED"), *rows], ""),
+    )
+
+
+@batch.command()
+@JOB
+@output.formats("table", "json", "yaml")
+def cancel(job_id: str) -> int:
+    """Cancel a job and end its model; results so far are kept.
+
+    Example: platformctl microservice batch cancel JOB_ID
+    """
+    from pilotlight.microservices.batch import jobs
+
+    jobs.cancel(_home(), job_id, os.environ)
+    progress = jobs.wait(_home(), job_id, os.environ, 120)
+    if progress.state not in {"done", "failed", "canceled"}:
+        raise PlatformError(f"batch job {job_id} has not ended yet", "its model finishes what it is at; look again")
+    return _show_progress(progress)
+
+
+@batch.command()
+@JOB
+@WAIT
+@output.formats("table", "json", "yaml")
+def resume(job_id: str, wait: float) -> int:
+    """Go on with the files that have no result yet.
+
+    Example: platformctl microservice batch resume JOB_ID
+    """
+    from pilotlight.microservices.batch import jobs
+
+    progress = jobs.resume(_home(), job_id, os.environ)
+    return _show_progress(jobs.wait(_home(), job_id, os.environ, wait) if wait else progress)
+
+
+def parse_parameters(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Parse NAME=VALUE arguments; a value that is not JSON is text."""
+    parsed: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--parameter {text}, must be NAME=VALUE")
+        try:
+            parsed[name] = json.loads(value)
+        except ValueError:
+            parsed[name] = value
+    return parsed
+
+
+def _absolute(path: str) -> str:
+    from pathlib import Path
+
+    return path if "://" in path else str(Path(path).expanduser().absolute())
+
+
+def _home() -> "Home":
+    from pilotlight.targets.local.home import home
+
+    return home(os.environ)
+
+
+def _document(progress: "Progress") -> dict[str, Any]:
+    from msgspec import to_builtins
+
+    fields: dict[str, Any] = to_builtins(progress)
+    return {**fields, "percent": progress.percent}
+
+
+def _show_progress(progress: "Progress") -> int:
+    document = _document(progress)
+    score = progress.metrics or {}
+    rows = [
+        ("job id", progress.job_id), ("state", progress.state),
+        ("files", f"{progress.done} of {progress.total} ({progress.percent:.0f} %)"),
+        ("failed", str(progress.failed)), ("skipped", str(progress.skipped)),
+        ("accuracy", f"{score['accuracy']:.4f}" if score.get("accuracy") is not None else ""),
+        ("message", microservice_jobs.redacted(progress.message)),
+    ]  # fmt: skip
+    output.data({**document, "message": microservice_jobs.redacted(progress.message)},
+                output.columns([row for row in rows if row[1]], ""))  # fmt: skip
+    return 1 if progress.state == "failed" or (progress.state == "done" and progress.failed) else 0

@@ -1,0 +1,243 @@
+"""`platformctl microservice`: start, infer, status, list, stop and logs of single-model services on any platform.
+
+Jobs continue after this program exits.
+"""
+
+import json
+import os
+
+import click
+
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices.inference import chat, client
+from pilotlight.microservices.jobs import launcher
+from pilotlight.microservices.platforms import platform as found_platform
+from pilotlight.microservices.registry import container_command
+from pilotlight.microservices.registry.types import Entry
+from platformctl import output
+from platformctl.commands.microservice.batch import batch
+from platformctl.commands.microservice.register import register
+from platformctl.microservice import diagnose, jobs, requests
+
+JOB = click.argument("job_id", required=False, default="")
+ARCH = click.option(
+    "--arch", "network_arch", default="", metavar="NETWORK_ARCH", help="The one that runs this network."
+)
+WAIT = click.option(
+    "--wait", default=600.0, show_default=True, metavar="SECONDS", help="How long the model may take to be there."
+)
+
+
+@click.group(cls=jobs.RedactingGroup)
+def microservice() -> None:
+    """Start one model behind one address, ask it, watch it and stop it.
+
+    \b
+    Examples:
+      platformctl microservice start pilotlight --model-path ./model
+      platformctl microservice infer --prompt hello --accept-defaults
+      platformctl microservice stop
+    """
+
+
+@microservice.command()
+@click.argument("network_arch", required=False, default="")
+@click.option("--model-path", default="", metavar="PATH", help="hf_model://ORG/MODEL, or a path in the container.")
+@click.option("--platform", default="local", show_default=True, metavar="NAME", help="local, docker, kubernetes, …")
+@click.option("--num-gpus", default=1, show_default=True, help="At least 1.")
+@click.option("--host-port", default=0, metavar="PORT", help="Instead of the lowest free one from 8080.")
+@click.option("--image", default="", metavar="URI", help="Instead of the network's own.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable for the container; no secret.")
+@click.option("--secret", multiple=True, metavar="NAME", help="A variable that is set here and passed by name.")
+@click.option("--ready", is_flag=True, help="Return once the model is loaded.")
+@WAIT
+@jobs.platform_flags
+@output.output_option
+def start(
+    network_arch: str, model_path: str, platform: str, num_gpus: int, host_port: int, image: str, env: tuple[str, ...],
+    secret: tuple[str, ...], ready: bool, wait: float, **platform_options: str | None,
+) -> None:  # fmt: skip
+    """Start a microservice; its model may load for a while yet.
+
+    Example: platformctl microservice start pilotlight --model-path ./model
+    """
+    target = found_platform(platform, os.environ)
+    arch = network_arch or _require("network_arch", "the network, such as cosmos-rl or pilotlight")
+    runs = image or container_command.resolve(arch, os.environ)
+    model = model_path or _require("model_path", "hf_model://ORG/MODEL, or a path in the container")
+    request = launcher.StartRequest(
+        network_arch=arch, model_path=model, platform=platform, num_gpus=num_gpus, image=runs, host_port=host_port,
+        options=jobs.resolve_options(target, platform_options, runs), env=jobs.parse_variables(env),
+        secrets=secret,
+    )  # fmt: skip
+    job = launcher.build_job(request, os.environ)
+    entry = launcher.start(job, target, jobs.open_registry())
+    _check_started(job.id, entry)
+    tensors = jobs.takes_tensors(arch, job.model_path)
+    lines = [
+        "Inference service started.", f"  Job ID : {job.id}", f"  Arch   : {entry.network_arch}",
+        f"  URL    : {jobs.inference_url(entry, tensors=tensors)}",
+    ]  # fmt: skip
+    output.data(jobs.job_document(job.id, entry, tensors=tensors), lines)
+    output.note("Use this Job ID to send requests or stop the service.")
+    if ready:
+        requests.wait_for_model(job.id, entry, wait)
+
+
+def _check_started(job_id: str, entry: Entry) -> None:
+    """Remove a job that failed at once, and raise PlatformError with the end of its log."""
+    status = jobs.platform_status(job_id, entry)
+    if status.state == "failed":
+        jobs.platform_of(entry).stop(job_id, entry)
+        jobs.open_registry().remove(job_id)
+        last = "\n".join(status.tail[-5:])
+        raise PlatformError(f"it ended at once: {status.reason}", last)
+
+
+def _require(name: str, what: str) -> str:
+    if not jobs.on_terminal():
+        flag = "NETWORK_ARCH" if name == "network_arch" else f"--{name.replace('_', '-')}"
+        raise UsageError(f"{name} is missing: {what}", f"name it: {flag}")
+    return jobs.prompt(f"{name} ({what})")
+
+
+@microservice.command()
+@JOB
+@ARCH
+@click.option("--prompt", default="", metavar="TEXT", help="What is asked.")
+@click.option("--system", default="", metavar="TEXT", help="What the model is told before.")
+@click.option("--image", multiple=True, metavar="URL", help="A picture: an address, or a path in the container.")
+@click.option("--video", multiple=True, metavar="URL", help="A video, likewise.")
+@click.option("--body", metavar="FILE", help="The whole request as JSON instead; - is stdin.")
+@click.option("--accept-defaults", is_flag=True, help="Take the defaults of fields that are not given.")
+@click.option("--timeout", default=client.MIN_TIMEOUT_S, show_default=True, help="For the answer; 300 s at least.")
+@WAIT
+@requests.field_flags
+@output.output_option
+def infer(
+    job_id: str, network_arch: str, prompt: str, system: str, image: tuple[str, ...], video: tuple[str, ...],
+    body: str | None, accept_defaults: bool, timeout: float, wait: float, **fields: str | None,
+) -> None:  # fmt: skip
+    """Ask a microservice, and wait while its model loads.
+
+    Example: platformctl microservice infer --prompt 'What is a pilot light?' --accept-defaults
+    """
+    client.check_timeout(timeout)
+    state = jobs.open_registry().read()
+    target = jobs.select_job(state, job_id, network_arch)
+    entry = state.entries[target]
+    whole_body = requests.read_body(body) if body is not None else None
+    tensors = jobs.is_tensor_request(entry.network_arch, whole_body or {})
+    url = jobs.inference_url(entry, tensors=tensors)
+    output.note(f"Sending to job_id={target} arch={entry.network_arch} url={url}")
+    request = requests.build_request(
+        entry.network_arch, whole_body, prompt, system, image, video, fields, accept_defaults
+    )
+    reply = requests.infer(target, entry, request, tensors, timeout, wait)
+    lines = jobs.output_lines(reply.document) if tensors else [client.message_content(reply.document)]
+    output.data(reply.document, lines)
+    output.note(f"answered in {reply.seconds:.1f} s")
+
+
+@microservice.command()
+@JOB
+@ARCH
+@output.output_option
+def status(job_id: str, network_arch: str) -> None:
+    """Show what the platform and the model say of a microservice.
+
+    Example: platformctl microservice status
+    """
+    state = jobs.open_registry().read()
+    target = jobs.select_job(state, job_id, network_arch)
+    entry = state.entries[target]
+    platform = jobs.platform_status(target, entry)
+    model = requests.probe_model(target, entry)
+    findings = diagnose.findings(target, entry, platform, model)
+    tensors = requests.accepts_tensors(target, entry) if model.phase == "ready" else None
+    document = {
+        **jobs.job_document(target, entry, tensors=tensors), "state": platform.state,
+        "pod_name": platform.pod_name, "pod_status": platform.pod_status, "model": model.description,
+        "reason": platform.reason,
+    }  # fmt: skip
+    rows = [(name.replace("_", " "), str(value)) for name, value in document.items() if value]
+    output.data({**document, "findings": findings}, output.columns(rows, ""))
+    for each in findings:
+        output.note(f"{each['cause']}\n  {each['advice']}")
+
+
+@microservice.command("list")
+@output.output_option
+def list_all() -> None:
+    """List microservices, a line each; * marks the one started last.
+
+    Example: platformctl microservice list
+    """
+    state = jobs.open_registry().read()
+    statuses = jobs.platform_statuses(state)
+    rows = [
+        (f"{job_id}{' *' if job_id == state.latest else ''}", entry.network_arch, entry.platform, entry.host_url,
+         statuses[job_id].state, entry.started_at)
+        for job_id, entry in state.entries.items()
+    ]  # fmt: skip
+    documents = [
+        {**jobs.job_document(job_id, entry), "state": statuses[job_id].state, "latest": job_id == state.latest}
+        for job_id, entry in state.entries.items()
+    ]
+    output.data(documents, output.columns([("JOB ID", "ARCH", "PLATFORM", "URL", "STATE", "STARTED"), *rows], ""))
+
+
+@microservice.command()
+@JOB
+@click.option("--yes", is_flag=True, help="Stop the latest without being asked.")
+@click.option("--forget", is_flag=True, help="Only take it off the registry, where its platform is gone.")
+@output.output_option
+def stop(job_id: str, yes: bool, forget: bool) -> None:
+    """Stop a microservice with all that it holds; without an id the one started last.
+
+    Example: platformctl microservice stop
+    """
+    registry = jobs.open_registry()
+    state = registry.read()
+    target = chat.choose_to_stop(state, job_id)
+    entry = state.entries[target]
+    if not job_id and not yes:
+        subject = f"the latest microservice, {target} ({entry.network_arch} on {entry.platform})"
+        if not jobs.on_terminal():
+            raise UsageError(f"no job id is given, which would stop {subject}", "name it, or add --yes")
+        click.confirm(f"Stop {subject}?", abort=True, err=True)
+    if not forget:
+        jobs.stop(target, entry)
+    registry.remove(target)
+    diagnose.clear(target)
+    output.data({"job_id": target, "status": "stopped"}, [f"stopped {target}"])
+
+
+@microservice.command()
+@JOB
+@ARCH
+@click.option("-f", "--follow", "follows", is_flag=True, help="Go on with what comes, until it ends or Ctrl-C.")
+@click.option("--tail", default=50, show_default=True, help="How many lines of its end; 50 at most.")
+@output.output_option
+def logs(job_id: str, network_arch: str, follows: bool, tail: int) -> None:
+    """Show the end of what a microservice wrote.
+
+    Example: platformctl microservice logs --tail 20
+    """
+    state = jobs.open_registry().read()
+    target = jobs.select_job(state, job_id, network_arch)
+    status = jobs.platform_status(target, state.entries[target])
+    if status.state == "unknown":
+        raise PlatformError(status.reason)
+    if follows:
+        for line in jobs.follow(status, lambda: jobs.platform_status(target, state.entries[target]), tail, output.note):
+            output.stream_line(json.dumps(line) if output.chosen() == "json" else line)
+        return
+    lines = status.tail[-tail:] if tail > 0 else ()
+    output.data(list(lines), lines)
+    if not lines:
+        output.note("nothing was written yet")
+
+
+microservice.add_command(register)
+microservice.add_command(batch)

@@ -1,0 +1,134 @@
+"""`platformctl demo`: a tour of the embedded platform in under a minute, using its verbs.
+
+Deploys an example, sends requests, runs a canary with 20 %, promotes it, waits for scale to zero and wakes it.
+Everything is left running. The documents are in examples/demo of the checkout.
+"""
+
+import json
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from pilotlight.errors import NotFound, PlatformError, TimedOut
+from pilotlight.targets.target import ServiceStatus
+from platformctl import output, targets
+from platformctl.targets import Gateway
+
+EXAMPLES: Final = Path(__file__).resolve().parents[4] / "examples"
+NAME: Final = "demo-iris"
+KEY: Final = ("default", NAME)
+FLOWER: Final = (5.1, 3.5, 1.4, 0.2)
+BURST: Final = 100
+PATIENCE_S: Final = 60.0
+
+
+@click.command()
+@click.option("--stop", is_flag=True, help="Delete the example at the end, and stop the platform if it has no other.")
+def demo(stop: bool) -> None:
+    """Deploy an example, try a canary, let it fall to zero and wake it.
+
+    Example: platformctl demo
+    """
+    first, second = (documents() / name for name in ("iris.yaml", "iris-batching.yaml"))
+    flower = json.dumps(list(FLOWER))
+    print_step("A model is deployed, and asked which iris has these measures")
+    run_verb("deploy", "-f", typed_path(first), "--reset")
+    run_verb("infer", NAME, "--data", flower)
+    print_step("A second revision, which batches, gets a fifth of the requests; then all of them")
+    run_verb("canary", "start", NAME, "-f", typed_path(second), "--percent", "20")
+    send_requests()
+    run_verb("canary", "status", NAME, "-o", "wide")
+    run_verb("canary", "promote", NAME)
+    print_step("Nobody asks any more, so nothing runs any more")
+    wait_for_zero()
+    run_verb("status", NAME)
+    print_step("The next request waits until a replica has started, and is answered")
+    run_verb("infer", NAME, "--data", flower)
+    print_cold_start()
+    finish(stop)
+
+
+def documents() -> Path:
+    if not (EXAMPLES / "demo").is_dir():
+        raise NotFound("the examples are not beside this program", "run it in a checkout of the repository: make demo")
+    return EXAMPLES / "demo"
+
+
+def typed_path(path: Path) -> str:
+    """Return the path relative to the working directory if it is below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def print_step(title: str) -> None:
+    output.note("")
+    output.heading(title)
+
+
+def run_verb(*words: str) -> None:
+    """Print and run one command line; raises PlatformError if it fails."""
+    from platformctl.main import run
+
+    output.note(f"$ platformctl {shlex.join(words)}")
+    code = run(words)
+    if code:
+        raise PlatformError(f"the demo ends here: platformctl {words[0]} gave {code}", "platformctl doctor says more")
+
+
+def status() -> ServiceStatus:
+    return targets.local(start=True).status(KEY)
+
+
+def send_requests() -> None:
+    """Send a burst of requests, and wait until the revisions have counted them."""
+    gateway = Gateway(status().url)
+    tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": FLOWER}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    answers = [gateway.request("POST", f"/v2/models/{NAME}/infer", body).status for _ in range(BURST)]
+    wait(lambda now: sum(row.requests for row in now.revisions) >= BURST, "the requests to be counted")
+    output.note(f"{BURST} requests sent, {answers.count(200)} answered")
+
+
+def wait_for_zero() -> None:
+    start = time.monotonic()
+    wait(lambda now: now.phase == "Standby", f"{NAME} to fall to zero")
+    output.note(f"fell to zero after {time.monotonic() - start:.1f} s")
+
+
+def wait(reached: Callable[[ServiceStatus], bool], what: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not reached(status()):
+        if time.monotonic() > until:
+            raise TimedOut(f"waited {PATIENCE_S:g} s for {what}", f"platformctl events {NAME}")
+        time.sleep(0.1)
+
+
+def print_cold_start() -> None:
+    """Print the phases of the last cold start."""
+    newest = status().revisions[0]
+    rows = [(name, f"{seconds * 1000:.0f} ms") for name, seconds in newest.cold_start.items()]
+    output.heading("Where the replica's start spent its time")
+    for line in output.columns(rows):
+        output.note(line)
+
+
+def finish(stop: bool) -> None:
+    if stop:
+        run_verb("delete", NAME)
+        if not targets.local(start=True).list(None):
+            run_verb("down")
+        return
+    print_step("It goes on running. Look around, and end it:")
+    look: Sequence[tuple[str, str]] = (
+        (f"curl {status().url}/v2/models/{NAME}", "the model, as any client asks"),
+        (f"platformctl status {NAME} -w", "revisions, replicas, latency, decisions"),
+        (f"platformctl events {NAME}", "what happened, and why"),
+        (f"platformctl logs {NAME} -f", "what replicas write"),
+        ("platformctl down", "the end of it all"),
+    )
+    for line in output.columns(look):
+        output.note(line)

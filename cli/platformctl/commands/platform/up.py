@@ -1,0 +1,73 @@
+"""`platformctl up`: start the embedded platform if it is not running."""
+
+from typing import Any
+
+import click
+
+from pilotlight.errors import UsageError
+from platformctl import output, targets
+
+
+@click.command()
+@click.option("--gateway-port", type=click.IntRange(0, 65535), metavar="PORT", help="Where all services answer; 8090.")
+@click.option("--api-port", type=click.IntRange(0, 65535), metavar="PORT", help="Where the control API answers; 8091.")
+@click.option(
+    "--service-ports", type=click.IntRange(0, 65535), metavar="PORT", help="First of the services' own; 8100."
+)
+@click.option(
+    "--prometheus", metavar="[URL|PROGRAM]", is_flag=False, flag_value="auto",
+    help="Asked in place of our own numbers: one at an address, or one that is started beside the platform.",
+)  # fmt: skip
+@click.option(
+    "--scale-to-zero-grace", type=click.FloatRange(0), metavar="SECONDS", help="Before the last replica ends."
+)
+@click.option("--no-pilot-light", is_flag=True, help="Start replicas as fresh processes, not as forks.")
+@output.formats("url", "json", "yaml")
+def up(**options: Any) -> None:
+    """Start the embedded platform. Verbs that need it do so themselves.
+
+    Example: platformctl up
+    """
+    from pilotlight.targets.local.control_process import living
+    from pilotlight.targets.local.home import home
+    from pilotlight.targets.local.prometheus import find, is_address
+
+    typed = flags(options)
+    if typed and living(home()) is not None:
+        raise UsageError("the platform runs already, so options cannot change it", "platformctl down, then up again")
+    if options["prometheus"] and not is_address(options["prometheus"]):
+        find(options["prometheus"])  # raises NotFound before a process is started that would fail without it
+    address = targets.local(start=True, flags=typed).address
+    document = {
+        "gateway": f"http://{address.host}:{address.gateway_port}", "api": f"http://{address.host}:{address.port}",
+        "pid": address.pid, "version": address.version, "home": str(home().root),
+    }  # fmt: skip
+    output.note(f"process {address.pid} runs; its API is {document['api']}, its state is in {document['home']}")
+    if address.prometheus:
+        document["prometheus"] = address.prometheus
+        for line in prometheus_lines(address.prometheus):
+            output.note(line)
+    output.data(document, [str(document["gateway"])])
+
+
+def prometheus_lines(url: str) -> list[str]:
+    """Report whether Prometheus answers, and whether canaries can query it."""
+    from pilotlight.prometheus.client import INSTALL, installed, unavailable_reason
+
+    why = unavailable_reason(url)
+    lines = [f"Prometheus at {url} does not answer: {why}" if why else f"Prometheus answers at {url}"]
+    if not installed():
+        lines.append(f"canaries are judged by the platform's own numbers, since they cannot ask it without {INSTALL}")
+    return lines
+
+
+def flags(options: dict[str, Any]) -> list[str]:
+    """Return the given options as flags of the control process."""
+    words: list[str] = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            words += [flag, str(value)]
+    return words

@@ -1,0 +1,238 @@
+"""`platformctl canary`: start, observe, pause, promote and abort the canary of a service."""
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from pilotlight.errors import UsageError
+from pilotlight.release import apply, history
+from platformctl import options, output, targets
+from platformctl.canary import follow as canary_follow
+from platformctl.canary import start as canary_start
+from platformctl.canary import view
+from platformctl.services import rollout, views
+
+if TYPE_CHECKING:
+    from pilotlight.canary.types import CanaryCommand, CanaryHistory
+    from pilotlight.targets.target import Key, Target
+
+
+@click.group(no_args_is_help=True)
+def canary() -> None:
+    """Try a new revision on a share of the requests, which grows while its checks pass.
+
+    Example: platformctl canary start iris -f new.yaml --steps 5,25,50,100 --check 'error_rate<1%'
+    """
+
+
+@canary.command(short_help="Start a canary, or change the share of one.")
+@options.deploy_options
+@targets.target_option
+@targets.force_option
+@targets.prometheus_option
+@canary_start.options
+@click.option(
+    "--percent", type=click.IntRange(0, 99), help="Of the requests, for the new revision, until somebody decides."
+)
+@rollout.apply_options
+@output.formats(*rollout.FORMATS)
+def start(
+    document_options: options.DocumentOptions,
+    target: str,
+    percent: int | None,
+    apply_options: rollout.ApplyOptions,
+    policy: canary_start.PolicyOptions,
+) -> None:
+    """Put a document's revision beside the one that serves, and give it requests step by step while it proves itself.
+
+    With --percent nobody judges: it keeps that share until promote or abort. Ends with 5 when it was rolled back.
+
+    Example: platformctl canary start iris -f new.yaml --steps 5,25,50,100 --bake 2m --check 'p99_ms<300'
+    """
+    connected = targets.connect(target)
+    request = (
+        rollout.request_from_files(document_options, connected)
+        if document_options.files
+        else _request_from_canary(document_options, connected)
+    )
+    if len(request.documents.services) != 1:
+        names = ", ".join(service.name for service in request.documents.services)
+        raise UsageError(f"a canary is one service's, the documents have {names}", "name it: canary start NAME -f FILE")
+    (service,) = request.documents.services
+    key = (service.namespace, service.name)
+    canary_follow.check(connected, service, request)
+    if percent is None:
+        judged = canary_start.CanaryRequest(request, policy.merged_with(service.annotations), document_options.strict)
+        canary_start.run(judged, connected, apply_options)
+        return
+    policy.refuse_with_percent()
+    if canary_follow.running_canary(connected, key) is not None:
+        hint = f"platformctl canary promote|pause|abort {key[1]}"
+        raise UsageError(f"the canary of {'/'.join(key)} judges itself, so its share is not set by hand", hint)
+    if document_options.files:
+        canary_follow.note_replaced(connected, key)
+    shared = history.with_canary_percent(request.documents, percent)
+    request = replace(request, documents=shared, note=f"canary {percent} %")
+    rollout.run(request, connected, apply_options, strict=document_options.strict)
+
+
+def _request_from_canary(document_options: options.DocumentOptions, target: "Target") -> apply.ReleaseRequest:
+    if len(document_options.names) != 1:
+        raise UsageError("neither -f FILE nor one NAME is given", "platformctl canary start NAME -f FILE")
+    key = targets.ServiceOptions("", document_options.namespace).key(document_options.names[0])
+    release = canary_follow.find_canary(target, key).release
+    return apply.ReleaseRequest(*apply.read_release(release, document_options.sets))
+
+
+@canary.command(short_help="Show where it stands, and its checks.")
+@click.argument("name")
+@targets.options
+@click.option("-w", "--watch", is_flag=True, help="Again whenever something changes, until it ends.")
+@output.formats("table", "json", "yaml", "wide", "name", "url")
+def status(service_options: targets.ServiceOptions, name: str, watch: bool) -> None:
+    """Show where it stands: shares, and every check with its query, value and verdict.
+
+    Example: platformctl canary status iris -w
+    """
+    target, key = service_options.connect_read_only(), service_options.key(name)
+    canary_history = canary_follow.read_history(target, key)
+    if canary_history.current is None or (
+        canary_history.current.ended_at and history.running_canary(history.releases(target, key))
+    ):
+        canary_follow.show_plain(target, key, name)
+        return
+    _show(key, canary_history)
+    while watch and canary_history.current is not None and not canary_history.current.ended_at:
+        time.sleep(canary_follow.POLL_S)
+        newer = canary_follow.read_history(target, key)
+        if newer.current is not None and view.page(key, newer.current) != view.page(key, canary_history.current):
+            output.page_break()
+            _show(key, newer)
+        canary_history = newer
+
+
+def _show(key: "Key", canary_history: "CanaryHistory") -> None:
+    assert canary_history.current is not None
+    output.data(view.canary_document(canary_history), view.page(key, canary_history.current))
+
+
+@canary.command("history", short_help="Show how canaries ended.")
+@click.argument("name")
+@targets.options
+@output.formats("table", "json", "yaml")
+def history_(service_options: targets.ServiceOptions, name: str) -> None:
+    """Show the canaries that a service has had, newest first, and how each ended.
+
+    Example: platformctl canary history iris
+    """
+    target, key = service_options.connect_read_only(), service_options.key(name)
+    canary_history = canary_follow.read_history(target, key)
+    if canary_history.current is None:
+        target.status(key)  # raises NotFound if there is no such service
+    output.data(view.canary_document(canary_history), view.history(canary_history))
+
+
+@canary.command(short_help="Leave the shares as they are for now.")
+@click.argument("name")
+@targets.options
+@rollout.waiting_options
+@output.formats(*rollout.FORMATS)
+def pause(service_options: targets.ServiceOptions, name: str, wait: bool, timeout: float) -> None:
+    """Leave the shares as they are until somebody resumes, promotes or aborts.
+
+    Example: platformctl canary pause iris
+    """
+    _send_command(service_options, name, "pause", timeout if wait else 0.0)
+
+
+@canary.command()
+@click.argument("name")
+@targets.options
+@rollout.waiting_options
+@output.formats(*rollout.FORMATS)
+def resume(service_options: targets.ServiceOptions, name: str, wait: bool, timeout: float) -> None:
+    """Go on after a pause.
+
+    Example: platformctl canary resume iris
+    """
+    _send_command(service_options, name, "resume", timeout if wait else 0.0)
+
+
+@canary.command(short_help="Wait until it ends, and run it meanwhile.")
+@click.argument("name")
+@targets.options
+@targets.prometheus_option
+@click.option("--timeout", default=rollout.TIMEOUT_S, show_default=True, metavar="SECONDS", help="For a pause to end.")
+@output.formats(*rollout.FORMATS)
+def follow(service_options: targets.ServiceOptions, name: str, timeout: float) -> None:
+    """Wait until it ends, and run it meanwhile where nobody else does. Ends with 5 when it was rolled back.
+
+    Example: platformctl canary follow iris --target kubernetes
+    """
+    target, key, ticker = service_options.connect(), service_options.key(name), output.ProgressLog()
+    if canary_follow.running_canary(target, key) is None:
+        raise canary_follow.no_running_canary(key)
+    ended = canary_follow.follow(target, key, ticker, timeout)
+    ticker.log(ended.phase, ended.revision)
+    views.show([target.status(key)], one=False, default="url")
+
+
+def _send_command(service_options: targets.ServiceOptions, name: str, command: "CanaryCommand", timeout: float) -> None:
+    target, key, ticker = service_options.connect(), service_options.key(name), output.ProgressLog()
+    canary_follow.request_action(target, key, command)
+    if timeout:
+        running = canary_follow.wait_for_action(target, key, timeout, ticker)
+        ticker.log(running.phase, running.reason or f"{running.weight} % to {running.revision}")
+    ticker.close()
+    views.show([target.status(key)], one=False, default="url")
+
+
+@canary.command(short_help="Give it the next step, or everything.")
+@click.argument("name")
+@targets.options
+@targets.force_option
+@click.option("--full", is_flag=True, help="All requests at once, whatever steps are left.")
+@rollout.apply_options
+@output.formats(*rollout.FORMATS)
+def promote(
+    service_options: targets.ServiceOptions, name: str, full: bool, apply_options: rollout.ApplyOptions
+) -> None:
+    """Give the new revision all requests; where it judges itself, those of its next step.
+
+    Example: platformctl canary promote iris --full
+    """
+    target = service_options.connect()
+    if canary_follow.running_canary(target, service_options.key(name)) is not None:
+        _send_command(
+            service_options,
+            name,
+            "promote-full" if full else "promote",
+            apply_options.timeout if apply_options.wait else 0.0,
+        )
+        return
+    running = canary_follow.find_canary(target, service_options.key(name))
+    for each in target.status(service_options.key(name)).revisions:
+        if each.name in running.new_revisions:
+            canary_follow.check_promotable(each, name)
+    rollout.run(history.redeploy_request(running.release, None, "canary promoted"), target, apply_options)
+
+
+@canary.command(short_help="Give all requests back to the revision before.")
+@click.argument("name")
+@targets.options
+@targets.force_option
+@rollout.apply_options
+@output.formats(*rollout.FORMATS)
+def abort(service_options: targets.ServiceOptions, name: str, apply_options: rollout.ApplyOptions) -> None:
+    """Give all requests back to the revision before it; its document is the service's again.
+
+    Example: platformctl canary abort iris
+    """
+    target = service_options.connect()
+    if canary_follow.running_canary(target, service_options.key(name)) is not None:
+        _send_command(service_options, name, "abort", apply_options.timeout if apply_options.wait else 0.0)
+        return
+    running = canary_follow.find_canary(target, service_options.key(name))
+    rollout.run(history.redeploy_request(running.stable, None, "canary aborted"), target, apply_options)

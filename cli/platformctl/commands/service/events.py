@@ -1,0 +1,26 @@
+"""`platformctl events`: events of services, oldest first."""
+
+import click
+
+from platformctl import output, targets
+from platformctl.services import views
+
+
+@click.command()
+@click.argument("name", required=False)
+@targets.options
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@output.formats("table", "json")
+def events(service_options: targets.ServiceOptions, name: str | None, follow: bool) -> None:
+    """Show what happened to one service, or to all; with -o json a document a line.
+
+    Example: platformctl events iris -f
+    """
+    import json
+
+    from msgspec import to_builtins
+
+    raw = output.chosen() == "json"
+    target = service_options.connect_read_only() if name or follow else service_options.connect_if_running()
+    for event in target.events(service_options.key(name) if name else None, follow=follow) if target else ():
+        output.stream_line(json.dumps(to_builtins(event), ensure_ascii=False) if raw else views.event_line(event))

@@ -1,0 +1,152 @@
+"""`platformctl infer`: one inference request, built from the model's metadata."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import click
+
+from pilotlight.contract import HEADER_COLD_START, HEADER_TAG
+from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.wire.http_client import HttpReply
+from platformctl import output, targets
+from platformctl.services import infer_request
+from platformctl.targets import Gateway
+
+if TYPE_CHECKING:
+    from pilotlight.targets.target import ServiceStatus
+
+FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+SHOWN: Final = 12
+SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway header says so
+
+
+@click.command()
+@click.argument("name")
+@targets.options
+@click.option(
+    "--data", metavar="JSON", help='Values of one input, {"NAME": values}, or a whole V2 request; - is stdin.'
+)
+@click.option("--file", type=FILE, metavar="FILE", help="The same from .json; an array from .npy; else its bytes.")
+@click.option("--image", type=FILE, metavar="FILE", help="A picture, in the size and type that the model takes.")
+@click.option("--text", metavar="TEXT", help="One string.")
+@click.option("--binary", type=FILE, metavar="FILE", help="A tensor as it lies in memory, little-endian.")
+@click.option("--input", "input_name", default="", metavar="NAME", help="Which input, where the model has several.")
+@click.option("--model", default="", metavar="NAME", help="Which model, where it is not called as the service.")
+@click.option("--tag", default="", metavar="TAG", help="Only the revision with this tag.")
+@click.option("--token", envvar="PILOTLIGHT_TOKEN", metavar="TOKEN", help="For services that ask for one.")
+@click.option("--timeout", default=300.0, show_default=True, metavar="SECONDS", help="For the answer.")
+@output.formats("table", "json", "yaml")
+def infer(
+    service_options: targets.ServiceOptions,
+    name: str,
+    input_name: str,
+    model: str,
+    tag: str,
+    token: str | None,
+    timeout: float,
+    **sources: Any,
+) -> None:
+    """Ask a service, which starts if nothing of it runs.
+
+    Example: platformctl infer iris --data '[5.1, 3.5, 1.4, 0.2]'
+    """
+    kinds = [kind for kind, value in sources.items() if value is not None]
+    if len(kinds) != 1:
+        raise UsageError(f"one of {', '.join(f'--{kind}' for kind in sources)} is needed", f"got {len(kinds)}")
+    key, target = service_options.key(name), service_options.connect_running()
+    headers = {**({HEADER_TAG: tag} if tag else {}), **({"authorization": f"Bearer {token}"} if token else {})}
+    with target.open_route(tagged(target.status(key), tag)) as route:
+        gateway = Gateway(route.url, {**route.headers, **headers})
+        path = f"/v2/models/{quote(model or key[1], safe='')}"
+        metadata_reply = gateway.request("GET", path, timeout=timeout)
+        models = list_models(gateway, timeout) if metadata_reply.status == 404 else ()
+        metadata = parse_reply(metadata_reply, model or key[1], models)
+        request = build_body(kinds[0], sources[kinds[0]], infer_request.inputs_of(metadata), input_name)
+        reply = gateway.request("POST", f"{path}/infer", request.body, request.headers, timeout)
+    answer = parse_reply(reply, model or key[1])
+    cold_start_ms = metadata_reply.headers.get(HEADER_COLD_START) or reply.headers.get(HEADER_COLD_START)
+    if not cold_start_ms and metadata_reply.seconds > SLOW_S:
+        cold_start_ms = f"{1000 * metadata_reply.seconds:.0f}"
+    show(answer, reply, cold_start_ms)
+
+
+def tagged(status: "ServiceStatus", tag: str) -> "ServiceStatus":
+    """Return the status with the URL of the tagged revision, if the target has URLs per tag."""
+    from msgspec.structs import replace
+
+    addresses = {name: each.url for each in status.revisions if each.url for name in each.tags}
+    if not tag or not any(each.url for each in status.revisions):
+        return status
+    if tag not in addresses:
+        there = ", ".join(sorted(addresses)) or "none"
+        raise NotFound(f"no revision of {status.name} has the tag {tag}; there are {there}", "platformctl status NAME")
+    return replace(status, url=addresses[tag])
+
+
+def build_body(
+    kind: str, value: Any, inputs: list[infer_request.InputSpec], input_name: str
+) -> infer_request.InferRequest:
+    """Build the request from the one input option that was given."""
+    if kind == "data":
+        return infer_request.from_json(_parsed(sys.stdin.read() if value == "-" else value), inputs, input_name)
+    if kind == "file" and value.suffix == ".json":
+        return infer_request.from_json(_parsed(value.read_text()), inputs, input_name)
+    spec = infer_request.select_input(inputs, input_name)
+    if kind == "file" and value.suffix == ".npy":
+        return infer_request.encode([infer_request.npy_tensor(spec, value)])
+    if kind == "image":
+        return infer_request.encode([infer_request.image_tensor(spec, value)])
+    if kind == "text":
+        return infer_request.encode([infer_request.text_tensor(spec, value)])
+    return infer_request.encode([infer_request.raw_tensor(spec, value.read_bytes())])
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"the data is no JSON: {error}", "text is given with --text") from None
+
+
+def list_models(gateway: Gateway, timeout: float) -> list[str]:
+    """Return the names of the service's models; empty if it does not list them."""
+    reply = gateway.request("GET", "/v2/models", timeout=timeout)
+    try:
+        return list(json.loads(reply.body)["models"]) if reply.status == 200 else []
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def parse_reply(reply: HttpReply, model: str, there: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the response document. Raises NotFound or PlatformError with the service's error message."""
+    try:
+        document = json.loads(reply.body)
+    except ValueError:
+        document = {"error": reply.body[:200].decode(errors="replace")}
+    if reply.status == 200 and isinstance(document, dict):
+        return document
+    said = document.get("error", document) if isinstance(document, dict) else document
+    said = said or "an empty answer, which is an ingress's that knows no such service"
+    if reply.status == 404:
+        raise NotFound(f"{model}: {said}", f"--model names the model; there are {', '.join(there)}" if there else "")
+    raise PlatformError(f"the service answered {reply.status}: {said}")
+
+
+def show(answer: Mapping[str, Any], reply: HttpReply, cold_start: str | None) -> None:
+    cold = f", after a cold start of {cold_start} ms" if cold_start else ""
+    rows = [
+        (each["name"], each["datatype"], str(each["shape"]).replace(" ", ""), format_values(each.get("data", [])))
+        for each in answer.get("outputs", ())
+    ]
+    output.data(answer, output.columns([("OUTPUT", "TYPE", "SHAPE", "VALUES"), *rows], indent=""))
+    output.note(f"answered in {1000 * reply.seconds:.1f} ms{cold}")
+
+
+def format_values(data: list[Any]) -> str:
+    """Return the first values, floats with six significant digits."""
+    shown = [f"{each:.6g}" if isinstance(each, float) else str(each) for each in infer_request.flatten(data)]
+    return " ".join(shown[:SHOWN]) + (f" … ({len(shown)} in all)" if len(shown) > SHOWN else "")

@@ -1,0 +1,30 @@
+"""`platformctl list`: all services, a line each."""
+
+import click
+
+from platformctl import output, targets
+from platformctl.services import views
+
+FIGURES = ("wide", "json", "yaml")  # formats with latency and errors
+
+
+@click.command("list")
+@click.option("-n", "--namespace", help="Only of this one.")
+@targets.target_option
+@output.formats(*views.SERVICE_FORMATS)
+def listed(namespace: str | None, target: str) -> None:
+    """List services of all namespaces, or of one.
+
+    Example: platformctl list -o wide
+    """
+    connected = targets.ServiceOptions(target, "").connect_if_running()
+    statuses = connected.list(namespace) if connected else []
+    if connected and output.chosen() in FIGURES:
+        statuses = views.with_latency_figures(statuses, connected)
+    if connected and not statuses:
+        output.note("no services; deploy one: platformctl deploy -f service.yaml")
+    if statuses or output.chosen():
+        views.show(statuses, one=False, default="table")
+
+
+list = listed  # noqa: A001 - verbs are found by their name

@@ -1,0 +1,33 @@
+"""`platformctl rollback`: deploy an earlier release again; the same content gives the same revision."""
+
+import click
+
+from pilotlight.release import history
+from platformctl import output, targets
+from platformctl.services import rollout
+
+
+@click.command()
+@click.argument("name")
+@targets.options
+@targets.force_option
+@click.option("--to", default="", metavar="REVISION|GENERATION", help="Which one; the one before unless told.")
+@rollout.apply_options
+@output.formats(*rollout.FORMATS)
+def rollback(service_options: targets.ServiceOptions, name: str, to: str, apply_options: rollout.ApplyOptions) -> None:
+    """Deploy an earlier release again, with all of the requests.
+
+    Example: platformctl rollback iris --to 3
+    """
+    target = service_options.connect()
+    releases = history.releases(target, service_options.key(name))
+    broken = history.failed_revisions(target.events(service_options.key(name), follow=False)).union(
+        *(one.failed for one in releases)
+    )
+    chosen = history.previous_release(releases, to, broken)
+    output.note(
+        f"back to generation {chosen.generation} of {chosen.at}: {', '.join(sorted(history.revisions(chosen)))}"
+    )
+    rollout.run(
+        history.redeploy_request(chosen, None, f"rollback to generation {chosen.generation}"), target, apply_options
+    )

@@ -1,0 +1,320 @@
+"""This machine.
+
+Checks of `doctor` for this machine: each returns one finding with its fix and changes nothing.
+
+Checks of `doctor` for microservices and batch jobs of this machine.
+"""
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Final, Literal
+
+from pilotlight.errors import PlatformError
+from pilotlight.targets.local.home import Home
+
+if TYPE_CHECKING:
+    from pilotlight.targets.local.control_process import Address
+
+Level = Literal["ok", "warn", "fail"]
+
+LEAST_PYTHON: Final = (3, 11)
+LEAST_DISK: Final = 1 << 30
+# Model runtimes by import name, with the extra that installs each.
+RUNTIMES: Final = {"onnxruntime": "onnx", "torch": "torch", "tensorflow": "tensorflow", "tensorrt": "tensorrt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: Level
+    check: str
+    message: str
+    fix: str = ""
+
+
+def findings(home: "Home") -> Iterator[Finding]:
+    from pilotlight.targets.local.control_process import living
+
+    address = living(home)
+    yield python()
+    yield from runtimes()
+    yield gpus()
+    yield folder(home)
+    yield daemon(home, address)
+    yield gateway(address)
+    yield from ports(address, _orphaned_gateway_port(home) if address is None else 0)
+    yield prometheus(home, address)
+    yield limits(home)
+    yield forks()
+    yield ipv6()
+
+
+def python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < LEAST_PYTHON:
+        return Finding("fail", "python", version, f"use {'.'.join(map(str, LEAST_PYTHON))} or newer")
+    return Finding("ok", "python", f"{version}, {sys.executable}")
+
+
+def runtimes() -> Iterator[Finding]:
+    """A missing runtime matters only to its models; without any, only Python models run."""
+    from importlib.metadata import PackageNotFoundError, version
+    from importlib.util import find_spec
+
+    installed = []
+    for name in RUNTIMES:
+        if find_spec(name) is not None:
+            try:
+                installed.append(f"{name} {version(name)}")
+            except PackageNotFoundError:
+                installed.append(name)
+    missing = [name for name in RUNTIMES if find_spec(name) is None]
+    extras = ", ".join(f"pilotlight[{RUNTIMES[name]}]" for name in missing)
+    if not installed:
+        yield Finding("warn", "runtimes", "none is installed: only Python models can run", f"pip install {extras}")
+    else:
+        yield Finding(
+            "ok", "runtimes", ", ".join(installed) + (f"; not installed: {', '.join(missing)}" if missing else "")
+        )
+
+
+def gpus() -> Finding:
+    from importlib.util import find_spec
+
+    from pilotlight.targets.local.supervisor.gpus import find_devices
+
+    devices = find_devices()
+    if devices:
+        return Finding("ok", "gpus", f"{len(devices)} found")
+    if os.path.isdir("/proc/driver/nvidia/gpus") and find_spec("pynvml") is None:
+        fix = "pip install 'pilotlight[gpu]'"
+        return Finding("warn", "gpus", "this machine has some, but nothing here can count them", fix)
+    return Finding("ok", "gpus", "none; models run on the CPU")
+
+
+def folder(home: "Home") -> Finding:
+    """The nearest existing parent of the home folder must be writable."""
+    existing = next(path for path in (home.root, *home.root.parents) if path.exists())
+    if not _is_writable(existing):
+        return Finding("fail", "home", f"{existing} cannot be written to", "set PILOTLIGHT_HOME to a folder of yours")
+    free = shutil.disk_usage(existing).free
+    if free < LEAST_DISK:
+        message = f"{home.root}: {free >> 20} MiB free; state, logs and models need room"
+        return Finding("warn", "home", message, "free some, or set PILOTLIGHT_HOME to a larger disk")
+    return Finding("ok", "home", f"{home.root}, {free >> 30} GiB free")
+
+
+def _is_writable(folder: Path) -> bool:
+    """Try an unnamed temporary file: permissions say nothing about file systems such as /proc."""
+    try:
+        with TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def daemon(home: "Home", address: "Address | None") -> Finding:
+    from pilotlight import __version__
+    from pilotlight.targets.local.control_process import answers, leftovers
+
+    if address is None:
+        if home.root.is_dir() and leftovers(home):
+            message = "the control process is gone, its gateway serves on"
+            return Finding("warn", "platform", message, "platformctl up takes over what runs")
+        return Finding("ok", "platform", "not running; the first deploy starts it")
+    if not answers(address):
+        message = f"process {address.pid} does not answer on port {address.port}"
+        return Finding("fail", "platform", message, f"see {home.logs / 'daemon.log'}; platformctl down ends it")
+    if address.version != __version__:
+        message = f"it is of version {address.version}, platformctl of {__version__}"
+        return Finding("fail", "platform", message, "platformctl down && platformctl up")
+    return Finding("ok", "platform", f"process {address.pid}, version {address.version}, API on port {address.port}")
+
+
+def gateway(address: "Address | None") -> Finding:
+    from pilotlight.errors import PlatformError
+    from platformctl.targets import Gateway
+
+    if address is None:
+        return Finding("ok", "gateway", "not running")
+    url = f"http://{address.host}:{address.gateway_port}"
+    try:
+        reply = Gateway(url).request("GET", "/healthz", timeout=5)
+    except PlatformError as error:
+        return Finding("fail", "gateway", str(error), "platformctl down && platformctl up")
+    if reply.status != 200:
+        return Finding("fail", "gateway", f"{url}/healthz answers {reply.status}", "platformctl down && platformctl up")
+    return Finding("ok", "gateway", f"{url} answers")
+
+
+def prometheus(home: "Home", address: "Address | None") -> Finding:
+    """Prometheus is optional, so its absence is `ok`."""
+    from pilotlight.errors import NotFound
+    from pilotlight.targets.local.prometheus import find, running, url_of
+
+    process = running(home)
+    if process is not None:
+        return _http_check(f"process {process.pid} runs beside the platform, {url_of(process)}", url_of(process))
+    if address is not None and address.prometheus:
+        return _http_check(f"{address.prometheus} is asked", address.prometheus)
+    try:
+        return Finding("ok", "prometheus", f"not running; platformctl up --prometheus starts {find()}")
+    except NotFound as error:
+        return Finding("ok", "prometheus", f"not installed, and not needed; to have one: {error.hint}")
+
+
+def _http_check(message: str, url: str) -> Finding:
+    from pilotlight.prometheus.client import INSTALL, installed, unavailable_reason
+
+    if why := unavailable_reason(url):
+        return Finding("warn", "prometheus", f"{message}, and does not answer: {why}", "is its address right?")
+    if not installed():
+        return Finding("warn", "prometheus", f"{message}, but not by canaries: its client library is missing", INSTALL)
+    return Finding("ok", "prometheus", message)
+
+
+def _orphaned_gateway_port(home: "Home") -> int:
+    """Return the port of a gateway that outlived its control process; 0: none."""
+    from msgspec import DecodeError, ValidationError, json
+
+    from pilotlight.gateway.control_link import is_running
+    from pilotlight.targets.local.control_process import Announcement
+
+    if not home.root.is_dir() or not is_running(home.root):
+        return 0
+    try:
+        return json.decode(home.address.read_bytes(), type=Announcement).gateway_port
+    except (OSError, DecodeError, ValidationError):
+        return 0
+
+
+def ports(address: "Address | None", orphaned_port: int = 0) -> Iterator[Finding]:
+    """Ports of the next start must be free or held by the platform itself."""
+    from pilotlight.contract import API_PORT, GATEWAY_PORT
+    from pilotlight.gateway.listeners import Address as ListenAddress
+    from pilotlight.gateway.listeners import CannotListen, bind
+    from pilotlight.targets.local.control_process import port_setting
+
+    settings = (
+        ("PILOTLIGHT_GATEWAY_PORT", GATEWAY_PORT, address.gateway_port if address else 0),
+        ("PILOTLIGHT_API_PORT", API_PORT, address.port if address else 0),
+    )
+    for setting, usual, held in settings:
+        port = port_setting(setting, usual)
+        if orphaned_port and setting == "PILOTLIGHT_GATEWAY_PORT":
+            yield Finding("ok", f"port {orphaned_port}", "held by the platform's gateway")
+            continue
+        if held:
+            yield Finding("ok", f"port {held}", "held by the platform")
+            continue
+        try:
+            bind(ListenAddress("127.0.0.1", port), setting).close()
+            yield Finding("ok", f"port {port}", "free")
+        except CannotListen as error:
+            sentence, _, fix = str(error).partition("; ")
+            yield Finding("fail", f"port {port}", sentence, fix)
+
+
+def limits(home: "Home") -> Finding:
+    from pilotlight.targets.local.supervisor.cgroups import Limits
+
+    mode = Limits(home).name
+    if mode == "watchdog":
+        message = "no control group is ours: memory is watched each second, CPU limits are not enforced"
+        return Finding(
+            "warn", "limits", message, "run where cgroup v2 is delegated, such as systemd-run --user --scope"
+        )
+    return Finding("ok", "limits", mode)
+
+
+def forks() -> Finding:
+    if sys.platform == "linux" and hasattr(os, "fork") and hasattr(os, "pidfd_open"):
+        return Finding("ok", "fork", "replicas can be forked from a pilot light and watched by pidfd")
+    return Finding(
+        "warn", "fork", f"{sys.platform}: replicas start without a pilot light", "use Linux for quicker starts"
+    )
+
+
+def ipv6() -> Finding:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        return Finding("ok", "ipv6", f"none ({error.strerror}); 127.0.0.1 is used alone")
+    return Finding("ok", "ipv6", "::1 answers too")
+
+
+PROBE_S = 5.0
+
+
+def microservice_checks_findings(home: Home) -> Iterator[Finding]:
+    yield from _microservices()
+    yield from _stuck_stops(home)
+    yield from _batch_jobs(home)
+
+
+def _microservices() -> Iterator[Finding]:
+    from pilotlight.microservices.registry.registry_file import registry
+
+    try:
+        entries = registry(os.environ).read().entries
+    except PlatformError as error:
+        yield Finding("fail", "microservices", str(error), error.hint)
+        return
+    problems = [finding for job_id in entries for finding in _problems(job_id)]
+    yield from problems
+    if entries and not problems:
+        yield Finding("ok", "microservices", f"{len(entries)} in the registry, nothing is wrong with them")
+
+
+def _problems(job_id: str) -> Iterator[Finding]:
+    """Yield findings with a likely cause; `pending` and `loading` alone are not problems."""
+    from pilotlight.microservices.inference import client
+    from platformctl.microservice import diagnose, requests
+    from platformctl.microservice import jobs as microservice_jobs
+
+    entry = microservice_jobs.open_registry().read().entries.get(job_id)
+    if entry is None:
+        return
+    status = microservice_jobs.platform_status(job_id, entry)
+    model = requests.probe_model(job_id, entry, PROBE_S)
+    level: Level = "fail" if status.state in (*client.ENDED, "unknown") or model.phase == "failed" else "warn"
+    for each in diagnose.findings(job_id, entry, status, model):
+        yield Finding(level, f"microservice {job_id[:8]}", each["cause"], each["advice"])
+
+
+def _stuck_stops(home: Home) -> Iterator[Finding]:
+    """Yield microservices of the API that have been stopping for long, from its records."""
+    from contextlib import closing
+    from datetime import UTC, datetime
+
+    from pilotlight.microservices.diagnosis import Evidence
+    from pilotlight.microservices.diagnosis import diagnose as diagnosed
+    from pilotlight.microservices.registry.database import FILE, Directory
+    from platformctl.microservice import diagnose
+    from platformctl.microservice.jobs import redacted
+
+    if not (home.root / FILE).exists():
+        return
+    with closing(Directory.open(home)) as directory:
+        stopping = directory.jobs_of_kind("inference_microservice", "stopping")
+    for record in stopping:
+        age_s = diagnose.age_s(record.updated_at, datetime.now(UTC))
+        errors = (redacted(record.message),) if record.message else ()
+        for each in diagnosed(Evidence(job_id=record.id, phase="stopping", phase_s=age_s, errors=errors)):
+            yield Finding("fail", f"microservice {record.id[:8]}", each.cause, each.advice)
+
+
+def _batch_jobs(home: Home) -> Iterator[Finding]:
+    from pilotlight.microservices.batch import jobs
+    from platformctl.microservice.jobs import redacted
+
+    for each in jobs.list_jobs(home, os.environ):
+        if each.state == "failed":
+            fix = f"platformctl microservice batch resume {each.job_id}"
+            yield Finding("warn", f"batch {each.job_id[:8]}", redacted(f"it failed: {each.message}"), fix)

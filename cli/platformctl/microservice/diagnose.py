@@ -1,0 +1,104 @@
+"""What is wrong with one.
+
+Reason of the last refused `microservice infer`, stored for `status` and `doctor`.
+
+Servers do not record refusals. The next successful request clears it.
+
+Model status and likely causes for `microservice status`, from responses, log and platform.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct, to_builtins
+
+from pilotlight.microservices import diagnosis
+from pilotlight.microservices.inference import client
+from pilotlight.microservices.registry.secrets import redact
+from pilotlight.microservices.registry.types import Entry, PlatformStatus
+from pilotlight.targets.local.home import home
+
+LONGEST: Final = 500
+_NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")  # job ids come from a shared registry: no path separators
+
+
+def record(job_id: str, reason: str) -> None:
+    """Store the reason, which must not contain secrets. Write errors are ignored."""
+    path = _path(job_id)
+    if path is None:
+        return
+    with suppress(OSError):
+        home(os.environ).create()
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with open(os.open(path, flags, 0o600), "w") as file:
+            file.write(reason[:LONGEST])
+
+
+def last_refusal(job_id: str) -> str:
+    """Return the stored reason; empty if the last request succeeded."""
+    path = _path(job_id)
+    with suppress(OSError):
+        return path.read_text(errors="replace") if path is not None else ""
+    return ""
+
+
+def clear(job_id: str) -> None:
+    path = _path(job_id)
+    if path is not None:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _path(job_id: str) -> Path | None:
+    return home(os.environ).root / "microservices" / f"{job_id}.refused" if _NAME.fullmatch(job_id) else None
+
+
+class ModelStatus(Struct, frozen=True):
+    """`phase` as in diagnosis.py, `description` for the table, `status` from the predictor's own status page."""
+
+    phase: str
+    description: str
+    status: Mapping[str, Any] = {}
+
+
+UNREACHABLE: Final = ModelStatus("", "unreachable")
+_PHASES: Final = {"initializing": "initializing", "model_loading": "loading", "model_not_ready": "loading"}
+
+
+def model_status(verdict: client.Verdict, status: Mapping[str, Any]) -> ModelStatus:
+    """Return `ready`, or the error type and message of the verdict."""
+    if client.is_serving(verdict):
+        return ModelStatus("ready", "ready", status)
+    description = ": ".join(filter(None, (verdict.type or verdict.kind, verdict.message)))
+    phase = "failed" if verdict.kind == "failed" else _PHASES.get(verdict.type, "initializing")
+    return ModelStatus(phase, redact(description, os.environ), status)
+
+
+def findings(job_id: str, entry: Entry, platform_status: PlatformStatus, model: ModelStatus) -> list[dict[str, str]]:
+    """Return name, cause and advice of each finding. The time in a phase is bounded by the job's age."""
+    seconds = age_s(entry.started_at, datetime.now(UTC))
+    evidence = diagnosis.Evidence(
+        job_id=job_id, phase=model.phase or "initializing", phase_s=seconds, platform=platform_status,
+        status=model.status, silent_s=seconds if model is UNREACHABLE else 0.0,
+        errors=(model.description,) if model.phase == "failed" else (),
+        rejected=last_refusal(job_id),
+        cpus=diagnosis.cpus() if entry.platform == "local" else None,
+        memory=diagnosis.memory() if entry.platform == "local" else None,
+    )  # fmt: skip
+    rows = [to_builtins(each) for each in diagnosis.diagnose(evidence)]
+    return [{name: redact(text, os.environ) for name, text in row.items()} for row in rows]
+
+
+def age_s(started_at: str, now: datetime) -> float:
+    """Return the seconds since a timestamp; 0 if it cannot be parsed."""
+    try:
+        started = datetime.fromisoformat(started_at)
+    except ValueError:
+        return 0.0
+    return max(0.0, (now - (started if started.tzinfo else started.replace(tzinfo=UTC))).total_seconds())

@@ -1,0 +1,291 @@
+"""Options, registry, follow.
+
+`microservice infer` for models without chat: detection and the hint for V2 requests.
+
+A body with `inputs` is sent to V2's `infer` as it is.
+
+Registry, platforms, platform flags and views shared by the verbs of `platformctl microservice`.
+
+`microservice logs -f`: new lines between successive tails of a platform's log.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices.inference import chat, client
+from pilotlight.microservices.jobs import launcher
+from pilotlight.microservices.platforms import PLATFORMS, Option, Platform, platform
+from pilotlight.microservices.registry import container_command, model_kinds, secrets
+from pilotlight.microservices.registry.registry_file import Registry, RegistryState, registry
+from pilotlight.microservices.registry.types import Entry, PlatformStatus
+from platformctl import output
+
+OURS: Final = "pilotlight"
+METADATA_TIMEOUT_S: Final = 10.0
+
+
+def takes_tensors(network_arch: str, model_path: str = "") -> bool:
+    """Whether the network takes tensors. For `pilotlight` the local model files decide."""
+    if network_arch == OURS:
+        path = Path(model_path or "/nowhere")
+        return path.suffix == ".onnx" or any(file for each in ("*.onnx", "*/*.onnx") for file in path.glob(each))
+    return network_arch in model_kinds.networks() and model_kinds.schema(network_arch).protocol == "tensors"
+
+
+def is_tensor_request(network_arch: str, body: Mapping[str, Any]) -> bool:
+    """Whether a body is a V2 request for the predictor; other containers have no V2."""
+    return (
+        "inputs" in body and "messages" not in body and container_command.arch(network_arch, os.environ).command == OURS
+    )
+
+
+def refuse_prompt(network_arch: str) -> None:
+    """Raise UsageError for a network without chat, before prompting or sending."""
+    if network_arch != OURS and takes_tensors(network_arch):
+        raise UsageError(
+            f"{network_arch} does not chat: --prompt, --image and --video are no requests to it",
+            f"--body FILE with V2's tensors, {example_body({})}; "
+            "`microservice batch` and the control API take pictures",
+        )
+
+
+def explain_refusal(url: str, job_id: str, error: PlatformError) -> PlatformError:
+    """Return the error, or one with an example V2 body if the model has no chat."""
+    if client.NO_CHAT not in str(error):
+        return error
+    command = f"platformctl microservice infer {job_id} --body FILE"
+    body = example_body(client.metadata(url, METADATA_TIMEOUT_S))
+    return UsageError("this model does not chat, it takes tensors", f"{command}, where FILE has {body}")
+
+
+def example_body(metadata: Mapping[str, Any]) -> str:
+    """Return a V2 body for the model; open dimensions are 1."""
+    inputs = metadata.get("inputs") or [{"name": "NAME", "shape": [1], "datatype": "FP32"}]
+    tensors = [
+        {"name": each["name"], "shape": [max(1, int(size)) for size in each["shape"]], "datatype": each["datatype"],
+         "data": ["…"]}
+        for each in inputs
+    ]  # fmt: skip
+    return json.dumps({"inputs": tensors}, ensure_ascii=False)
+
+
+def output_lines(document: Any) -> list[str]:
+    """Return one line per output."""
+    outputs = document.get("outputs") if isinstance(document, dict) else None
+    if not isinstance(outputs, list):
+        raise PlatformError(f"it answered 200 without outputs: {str(document)[:200]}")
+    return [f"{each['name']} {each['datatype']} {each['shape']}: {json.dumps(each.get('data'))}" for each in outputs]
+
+
+AT_ONCE: Final = 8
+HIDDEN: Final = "platform_job_id"  # internal to the platform
+
+
+class RedactingGroup(click.Group):
+    """Redacts secrets in errors: containers and other programs may repeat what they were given."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except PlatformError as error:
+            error.args = tuple(redacted(str(each)) for each in error.args)
+            error.hint = redacted(error.hint)
+            raise
+
+
+def on_terminal() -> bool:
+    """Whether the user can be prompted."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def open_registry() -> Registry:
+    return registry(os.environ)
+
+
+def platform_of(entry: Entry) -> Platform:
+    return platform(entry.platform, os.environ)
+
+
+def all_options() -> dict[str, tuple[Option, list[str]]]:
+    """Return the options of all platforms by name, each with the platforms that take it."""
+    options: dict[str, tuple[Option, list[str]]] = {}
+    for name in PLATFORMS:
+        try:
+            platform_options = platform(name, os.environ).options
+        except ModuleNotFoundError:
+            continue
+        for each in platform_options:
+            options.setdefault(each.name, (each, []))[1].append(name)
+    return options
+
+
+def platform_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add one flag per platform option to a command."""
+    for name, (option, platforms) in reversed(all_options().items()):
+        variables = f" [env: {', '.join(option.variables)}]" if option.variables else ""
+        needed = ", needed" if option.required else ""
+        command = click.option(
+            f"--{name.replace('_', '-')}", name, metavar="VALUE",
+            help=f"{', '.join(platforms)}{needed}: {option.help}{variables}",
+        )(command)  # fmt: skip
+    return command
+
+
+def resolve_options(target: Platform, flags: Mapping[str, str | None], image: str = "") -> dict[str, str]:
+    """Return the platform's options. Missing required ones are prompted for on a terminal, else refused."""
+    typed = {name: value for name, value in flags.items() if value is not None}
+    values, missing = launcher.resolve_options(target.options, typed, os.environ, image)
+    if not on_terminal():
+        launcher.check_missing(missing, target.name)
+    for each in missing:
+        values[each.name] = prompt(f"{each.name} ({each.help})")
+    return values
+
+
+def prompt(question: str) -> str:
+    return str(click.prompt(question, err=True)).strip()
+
+
+def select_job(state: RegistryState, job_id: str, network_arch: str) -> str:
+    """Select a job by the routing rule; prompts on a terminal if several match."""
+    try:
+        return chat.choose(state, job_id, network_arch)
+    except chat.Ambiguous as error:
+        if not on_terminal():
+            raise
+        output.note(str(error))
+        return chat.check_known(state, prompt("job id"))
+
+
+def parse_variables(texts: tuple[str, ...]) -> dict[str, str]:
+    """Parse NAME=VALUE arguments."""
+    parsed = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--env {name or text}, must be NAME=VALUE")
+        parsed[name] = value
+    return parsed
+
+
+def platform_status(job_id: str, entry: Entry) -> PlatformStatus:
+    """Return the platform's status; `unknown` with the cause if it cannot be queried."""
+    try:
+        status = platform_of(entry).status(job_id, entry)
+    except (PlatformError, ModuleNotFoundError) as error:
+        cause = "; ".join(filter(None, (str(error), getattr(error, "hint", ""))))
+        return PlatformStatus(
+            "unknown", pod_status="Unknown", reason=redacted(f"its platform cannot be asked: {cause}")
+        )
+    return PlatformStatus(
+        status.state, status.pod_name, status.pod_status, redacted(status.reason), tuple(map(redacted, status.tail))
+    )
+
+
+def stop(job_id: str, entry: Entry) -> None:
+    """Stop the job. If its platform refuses, the registry entry stays and the hint names --forget."""
+    try:
+        platform_of(entry).stop(job_id, entry)
+    except PlatformError as error:
+        forget = f"platformctl microservice stop {job_id} --forget only takes it off the registry"
+        error.hint = "; ".join(filter(None, (error.hint, forget)))
+        raise
+
+
+def platform_statuses(state: RegistryState) -> dict[str, PlatformStatus]:
+    """Query all platforms in parallel: a slow one does not delay the others."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip(state.entries, pool.map(platform_status, state.entries, state.entries.values()), strict=True))
+
+
+def redacted(text: str) -> str:
+    """Replace the values of secrets."""
+    return secrets.redact(text, os.environ)
+
+
+def job_document(job_id: str, entry: Entry, *, tensors: bool | None = None) -> dict[str, Any]:
+    """Return the job as -o json prints it."""
+    from msgspec import to_builtins
+
+    fields = {name: value for name, value in to_builtins(entry).items() if name != HIDDEN and value is not None}
+    return {"job_id": job_id, **fields, "url": inference_url(entry, tensors=tensors)}
+
+
+def inference_url(entry: Entry, *, tensors: bool | None = None) -> str:
+    """Return the URL of chat or V2 inference; by the network's protocol if `tensors` is None."""
+    from pilotlight.microservices.inference.client import PATH, TENSORS
+
+    use_tensors = takes_tensors(entry.network_arch) if tensors is None else tensors
+    return f"{entry.host_url.rstrip('/')}{TENSORS if use_tensors else PATH}"
+
+
+@contextmanager
+def hints_for(job_id: str) -> Iterator[None]:
+    """Add the job id to hints that name `logs`: without it they are ambiguous."""
+    from pilotlight.microservices.inference.client import LOGS
+
+    try:
+        yield
+    except PlatformError as error:
+        error.hint = error.hint.replace(LOGS, f"{LOGS} {job_id}")
+        raise
+
+
+POLL_S: Final = 1.0
+ENDED: Final = ("failed", "stopped", "gone")
+MISSED: Final = "lines between were written faster than they were read"
+ReadStatus = Callable[[], PlatformStatus]
+Note = Callable[[str], None]
+
+
+def follow(
+    first: PlatformStatus, read_status: ReadStatus, tail: int, note: Note, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[str]:
+    """Yield log lines until the job ends; an unreachable platform is polled again."""
+    yield from first.tail[-tail:] if tail > 0 else ()
+    before, status = first.tail, first
+    while status.state not in ENDED:
+        sleep(POLL_S)
+        status = read_status()
+        if status.state == "unknown" or not status.tail:
+            continue
+        new = new_lines(before, status.tail)
+        if new is None:
+            note(MISSED)
+        yield from status.tail if new is None else new
+        before = status.tail
+
+
+def new_lines(before: Sequence[str], after: Sequence[str]) -> Sequence[str] | None:
+    """Return the lines of `after` that follow those of `before`; None if the two windows do not overlap.
+
+    A last line that has grown is returned whole.
+    """
+    if not before:
+        return after
+    for overlap in range(min(len(before), len(after)), 0, -1):
+        if _overlaps(before[-overlap:], after[:overlap]):
+            return after[overlap:] if before[-1] == after[overlap - 1] else after[overlap - 1 :]
+    return None
+
+
+def _overlaps(end: Sequence[str], start: Sequence[str]) -> bool:
+    """Compare lines; windows cut by bytes may lack the start of the first line and the end of the last."""
+    if len(end) == 1:
+        return _continues(end[0], start[0])
+    first = end[0] == start[0] or bool(start[0] and end[0].endswith(start[0]))
+    return first and list(end[1:-1]) == list(start[1:-1]) and _continues(end[-1], start[-1])
+
+
+def _continues(line: str, later: str) -> bool:
+    return line == later or bool(line and later.startswith(line))

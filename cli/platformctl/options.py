@@ -1,0 +1,284 @@
+"""Options shared by verbs: files, planning, capabilities.
+
+Options of the verbs that read documents, and the steps from options to plans.
+
+`@documents.document_options` passes one argument to a command, `document_options: DocumentOptions`. Heavy modules are
+imported on use.
+
+Cluster capabilities from `--capabilities FILE` and the flags that override single fields.
+
+The file has the fields of plan's Capabilities in camel case (`httpAddOn`). A missing field keeps its default: an
+ordinary cluster with everything installed.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+import click
+
+from pilotlight.errors import NotFound
+from platformctl import output, targets
+from platformctl.manifest_files import check_exist
+
+if TYPE_CHECKING:
+    from pilotlight.catalogue.catalogue import ClusterDocument
+    from pilotlight.plan.types import Capabilities
+    from pilotlight.release.pipeline import Documents, Planned, Sources
+    from pilotlight.spec.field_types import Record
+    from pilotlight.spec.problems import Problem
+    from pilotlight.targets.target import Target
+
+
+class Named(Protocol):
+    """A service or its plan."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def namespace(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentOptions:
+    """Values of the common options."""
+
+    names: tuple[str, ...]
+    files: tuple[str, ...]
+    sets: tuple[str, ...]
+    env: bool
+    catalog: tuple[str, ...]
+    namespace: str
+    strict: bool
+    current: str | None
+    default_mode: str | None
+    capabilities: str | None
+    pod_security: str | None
+    target_name: str | None  # the target to plan for; the local one reports no capabilities
+
+    def read_and_warn(self) -> "Documents":
+        """Read the documents and print their warnings."""
+        documents = self.read(self._connect())
+        warn(documents.warnings, self.strict)
+        return documents
+
+    def read(self, target: "Target | None" = None) -> "Documents":
+        """Read the documents without printing: planning reports their warnings with its own."""
+        from pilotlight.release.pipeline import read
+
+        return read(self._sources(target))
+
+    def plan(self) -> "Planned":
+        """Plan all services and return the selected ones; warnings are printed, or raised with --strict."""
+        from dataclasses import replace
+
+        from pilotlight.release.current_state import current_of
+        from pilotlight.release.pipeline import plan_all
+        from platformctl.manifest_files import manifests
+
+        target = self._connect()
+        current = current_of(manifests([self.current])) if self.current else {}
+        planned = plan_all(self._sources(target), self.target_capabilities(target), current)
+        warn(planned.warnings, self.strict)
+        return replace(planned, plans=tuple(self.select(planned.plans)))
+
+    def select(self, services: Iterable[N]) -> list[N]:
+        """Return the services given by `name` or `namespace/name`; all if none was given."""
+        candidates = list(services)
+        known = {text for service in candidates for text in (service.name, f"{service.namespace}/{service.name}")}
+        unknown = [name for name in self.names if name not in known]
+        if unknown:
+            there = ", ".join(service.name for service in candidates) or "none"
+            raise NotFound(f"no service is called {', '.join(unknown)}; the documents have {there}")
+        names = set(self.names)
+        return [
+            service
+            for service in candidates
+            if not names or {service.name, f"{service.namespace}/{service.name}"} & names
+        ]
+
+    def _connect(self) -> "Target | None":
+        return targets.connect(self.target_name) if self.target_name and self.target_name != targets.LOCAL else None
+
+    def _sources(self, target: "Target | None") -> "Sources":
+        from pilotlight.release.pipeline import Sources
+        from platformctl.manifest_files import check_exist
+
+        check_exist((*self.files, *self.catalog))
+        environ: Mapping[str, str] | None = os.environ if self.env else None
+        catalogue = _target_catalogue(target) if target is not None else None
+        return Sources(self.files, self.catalog, self.sets, environ, sys.stdin, self.namespace, catalogue)
+
+    def target_capabilities(self, target: "Target | None" = None) -> "Capabilities":
+
+        reported = target.capabilities() if target else {}
+        return capabilities(self.capabilities, self.default_mode, self.pod_security, reported)
+
+
+def _target_catalogue(target: "Target") -> "Callable[[Sequence[str]], Sequence[ClusterDocument]]":
+    """Return a reader of the target's own catalogue; its remarks are printed."""
+
+    def read_catalogue(namespaces: Sequence[str]) -> "Sequence[ClusterDocument]":
+        documents, remarks = target.catalogue(namespaces)
+        for sentence in remarks:
+            output.note(sentence)
+        return documents
+
+    return read_catalogue
+
+
+def warn(warnings: "Sequence[Problem]", strict: bool) -> None:
+    """Print numbered warnings on stderr; with --strict raise them as errors."""
+    if strict and warnings:
+        from pilotlight.spec.problems import InvalidDocument
+
+        raise InvalidDocument([warning._replace(severity="error") for warning in warnings])
+    output.problems(warnings)
+
+
+def _files(*, required: bool) -> "Decorator":
+    return click.option(
+        "-f", "--file", "files", multiple=True, required=required, metavar="FILE",
+        help="File, directory or -; repeatable.",
+    )  # fmt: skip
+
+
+_NAMES = click.argument("names", metavar="[NAME]...", nargs=-1)
+CATALOG = click.option(
+    "--catalog", multiple=True, type=click.Path(), envvar="PILOTLIGHT_CATALOG", metavar="PATH",
+    help="Runtimes, models and accelerators: file or directory; repeatable. [env: PILOTLIGHT_CATALOG]",
+)  # fmt: skip
+_READING = (
+    click.option(
+        "--set", "sets", multiple=True, metavar="PATH=VALUE", help="Change every service: spec.engine.minReplicas=0."
+    ),
+    click.option("--env", is_flag=True, help="Fill in ${VARIABLE} and ${VARIABLE:-default} from the environment."),
+    CATALOG,
+    click.option(
+        "-n", "--namespace", default="default", show_default=True, envvar="PILOTLIGHT_NAMESPACE",
+        help="For documents that name none.",
+    ),
+    click.option("--strict", is_flag=True, help="Warnings are errors."),
+)  # fmt: skip
+_CURRENT = click.option(
+    "--current", metavar="FILE", help="Objects as they run, for canaries; also kubectl get -o yaml."
+)
+_PLANNING = (
+    click.option(
+        "--default-mode", type=click.Choice(["serverless", "raw"]),
+        help="For KServe documents that name none; serverless unless told.",
+    ),
+    click.option("--capabilities", metavar="FILE", help="What the cluster has; see docs/cli.md."),
+    click.option(
+        "--pod-security", type=click.Choice(["restricted", "baseline", "privileged"]),
+        help="Force this level on every pod.",
+    ),
+)  # fmt: skip
+
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def document_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the common options to a command, passed as `document_options`."""
+    return _with_options(command, (_NAMES, _files(required=True), *_READING, _CURRENT, *_PLANNING))
+
+
+def planning_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the common options and --target, whose catalogue and capabilities are used for planning."""
+    decorated = document_options(command)
+
+    @wraps(decorated)
+    def called(target: str, **typed: Any) -> Any:
+        return decorated(target_name=target, **typed)
+
+    return targets.target_option(called)
+
+
+def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of verbs that apply to a target and may take its stored documents instead of files."""
+    return _with_options(command, (_NAMES, _files(required=False), *_READING, *_PLANNING))
+
+
+def _with_options(command: Callable[..., Any], added: Sequence[Decorator]) -> Callable[..., Any]:
+    @wraps(command)
+    def called(**typed: Any) -> Any:
+        own = {field.name: typed.pop(field.name, None) for field in fields(DocumentOptions)}
+        return command(document_options=DocumentOptions(**own), **typed)
+
+    decorated: Callable[..., Any] = called
+    for option in reversed(added):
+        decorated = option(decorated)
+    return decorated
+
+
+MODES: Final = ("serverless", "raw")
+LEVELS: Final = ("restricted", "baseline", "privileged")
+
+
+def capabilities(
+    file: str | None, default_mode: str | None, pod_security: str | None, reported: Mapping[str, Any] | None = None
+) -> "Capabilities":
+    """Merge the capabilities `reported` by the target, the file and the flags; later ones win."""
+    from pilotlight.plan.types import Capabilities
+
+    written = _read(file) if file else {}
+    flags = {"default_mode": default_mode, "pod_security": pod_security}
+    flags_set = {name: value for name, value in flags.items() if value}
+    return replace(Capabilities(), **{**(reported or {}), **written, **flags_set})
+
+
+def _read(file: str) -> dict[str, Any]:
+    """Return the file's values by field name. Raises InvalidDocument with all its problems."""
+    from pilotlight.spec.field_types import read
+    from pilotlight.spec.problems import InvalidDocument, Problems, SourceLocation
+    from pilotlight.spec.yaml_nodes import parse
+
+    check_exist([file])
+    problems = Problems()
+    nodes = parse(Path(file).read_text(encoding="utf-8", errors="replace"), file, problems)
+    if len(nodes) > 1:
+        problems.error("PL112", nodes[1].location, "", "is a second document; capabilities are one")
+    fields_read = read(nodes[0], record(), problems) if nodes else {}
+    if not nodes and not problems.errors:
+        problems.error("PL112", SourceLocation(file), "", "holds no document")
+    if problems.errors:
+        raise InvalidDocument(problems.errors)
+    names = {spelled: name for name, spelled in _field_names().items()}
+    values = {names[name]: value for name, value in fields_read.items()}
+    return {**values, "features": frozenset(values["features"])} if "features" in values else values
+
+
+def record() -> "Record":
+    """Return the type of the file, derived from the fields of Capabilities."""
+    from pilotlight.plan.types import Capabilities
+    from pilotlight.spec.field_types import Boolean, Field, Integer, ListOf, MapOf, OneOf, Record, String, Type
+
+    plain = Capabilities()
+    special: dict[str, Type] = {
+        "default_mode": OneOf(MODES), "pod_security": OneOf(LEVELS), "features": ListOf(String()),
+        "route_parent": MapOf(String()), "gpus": Integer(0), "load_rate_bytes_s": Integer(1),
+    }  # fmt: skip
+    types: dict[str, Type] = {
+        name: special.get(name) or (Boolean() if isinstance(getattr(plain, name), bool) else String())
+        for name in _field_names()
+    }
+    return Record("capabilities", {spelled: Field(types[name]) for name, spelled in _field_names().items()})
+
+
+def _field_names() -> dict[str, str]:
+    """Map field names of Capabilities to their names in the file."""
+    from dataclasses import fields
+
+    from pilotlight.plan.types import Capabilities
+
+    return {field.name: re.sub(r"_(.)", lambda match: match[1].upper(), field.name) for field in fields(Capabilities)}

@@ -1,0 +1,232 @@
+"""Requests from --data.
+
+V2 inference requests from values typed by the user and the model's metadata. Pure.
+
+Numbers and text are sent as JSON; files, images and arrays as raw tensors after a JSON header.
+
+Tensors from .npy files (numpy) and images (Pillow), both imported on use.
+"""
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pilotlight.contract import HEADER_INFERENCE_LENGTH
+from pilotlight.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SIZES: Final = {
+    "BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2, "BF16": 2, "UINT32": 4, "INT32": 4,
+    "FP32": 4, "UINT64": 8, "INT64": 8, "FP64": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One input of the model's metadata; -1 in `shape` is any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value for an input: `data` for JSON, or `raw` bytes in memory layout."""
+
+    spec: InputSpec
+    shape: tuple[int, ...]
+    data: Any = None
+    raw: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    body: bytes
+    headers: Mapping[str, str]
+
+
+def inputs_of(metadata: Mapping[str, Any]) -> list[InputSpec]:
+    return [InputSpec(each["name"], each["datatype"], tuple(each["shape"])) for each in metadata.get("inputs", ())]
+
+
+def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
+    """Return the named input, or the only one. Raises UsageError."""
+    matching = [each for each in inputs if each.name == name] if name else list(inputs)
+    if len(matching) == 1:
+        return matching[0]
+    known = ", ".join(each.name for each in inputs) or "none"
+    if name:
+        raise UsageError(f"the model has no input {name}; it has {known}")
+    raise UsageError(
+        f"the model has several inputs: {known}", "name one with --input, or give all: --data '{\"NAME\": …}'"
+    )
+
+
+def from_json(value: Any, inputs: Sequence[InputSpec], name: str) -> InferRequest:
+    """Build a request from a whole V2 body, values by input name, or the values of one input."""
+    if isinstance(value, dict) and "inputs" in value:
+        return InferRequest(json.dumps(value).encode(), {"content-type": "application/json"})
+    if isinstance(value, dict):
+        return encode([_json_tensor(select_input(inputs, key), values) for key, values in value.items()])
+    return encode([_json_tensor(select_input(inputs, name), value)])
+
+
+def _json_tensor(spec: InputSpec, value: Any) -> Tensor:
+    shape = nesting(value)
+    if not _regular(value, shape):
+        message = f"the values are nested unevenly; input {spec.name} has the shape {list(spec.shape)}"
+        raise UsageError(message, "lists beside each other must be equally long")
+    flat = flatten(value)
+    return Tensor(spec, fit_shape(spec, shape, len(flat)), data=flat)
+
+
+def text_tensor(spec: InputSpec, value: str) -> Tensor:
+    if spec.datatype != "BYTES":
+        raise UsageError(f"input {spec.name} takes {spec.datatype}, not text", "give numbers: --data '[1, 2, 3]'")
+    return Tensor(spec, fit_shape(spec, (), 1), data=[value])
+
+
+def raw_tensor(spec: InputSpec, raw: bytes) -> Tensor:
+    """Return a file as one BYTES element, or as the tensor's memory."""
+    if spec.datatype == "BYTES":
+        return Tensor(spec, fit_shape(spec, (), 1), raw=struct.pack("<I", len(raw)) + raw)
+    size = SIZES.get(spec.datatype)
+    if size is None or len(raw) % size:
+        raise UsageError(f"{len(raw)} bytes are no whole number of {spec.datatype}, which input {spec.name} takes")
+    return Tensor(spec, fit_shape(spec, (), len(raw) // size), raw=raw)
+
+
+def encode(tensors: Sequence[Tensor]) -> InferRequest:
+    inputs = [
+        {
+            "name": tensor.spec.name, "shape": list(tensor.shape), "datatype": tensor.spec.datatype,
+            **({"data": tensor.data} if tensor.raw is None else {"parameters": {"binary_data_size": len(tensor.raw)}}),
+        }
+        for tensor in tensors
+    ]  # fmt: skip
+    raws = [tensor.raw for tensor in tensors if tensor.raw is not None]
+    document = json.dumps({"inputs": inputs}).encode()
+    if not raws:
+        return InferRequest(document, {"content-type": "application/json"})
+    headers = {"content-type": "application/octet-stream", HEADER_INFERENCE_LENGTH: str(len(document))}
+    return InferRequest(b"".join((document, *raws)), headers)
+
+
+def nesting(value: Any) -> tuple[int, ...]:
+    """Return the shape of nested lists: `[[1, 2]]` is (1, 2), a number ()."""
+    shape: list[int] = []
+    while isinstance(value, list):
+        shape.append(len(value))
+        value = value[0] if value else None
+    return tuple(shape)
+
+
+def _regular(value: Any, shape: tuple[int, ...]) -> bool:
+    if not shape:
+        return not isinstance(value, list)
+    return isinstance(value, list) and len(value) == shape[0] and all(_regular(each, shape[1:]) for each in value)
+
+
+def flatten(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        return [value]
+    return [item for each in value for item in flatten(each)]
+
+
+def fit_shape(spec: InputSpec, value_shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Return the shape to send: as given, with a batch dimension of 1, or inferred for flat values.
+
+    [-1, 4] takes four numbers as (1, 4) and eight as (2, 4), but nothing of the shape (2, 2).
+    """
+    for shape in (value_shape, (1, *value_shape)):
+        fits = all(expected in (-1, size) for expected, size in zip(spec.shape, shape, strict=False))
+        if len(shape) == len(spec.shape) and prod(shape) == count and fits:
+            return shape
+    fixed = prod(size for size in spec.shape if size >= 0)
+    free = [size for size in spec.shape if size < 0]
+    if len(value_shape) > 1:
+        raise UsageError(
+            f"input {spec.name} has the shape {list(spec.shape)}, values of {list(value_shape)} do not fit it"
+        )
+    if fixed and not count % fixed and (free or count == fixed):
+        rest = iter([1] * (len(free) - 1) + [count // fixed])
+        return tuple(size if size >= 0 else next(rest) for size in spec.shape)
+    raise UsageError(f"input {spec.name} has the shape {list(spec.shape)}, {count} values do not fit it")
+
+
+CHANNELS: Final = {1: "L", 3: "RGB", 4: "RGBA"}
+TYPES: Final = {
+    "BOOL": "?", "UINT8": "u1", "INT8": "i1", "UINT16": "<u2", "INT16": "<i2", "UINT32": "<u4", "INT32": "<i4",
+    "UINT64": "<u8", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+
+# numpy's letters for kinds of elements
+NUMBERS: Final = "biuf"
+OTHERS: Final = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "times", "m": "times", "V": "records"}
+
+
+def npy_tensor(spec: InputSpec, path: Path) -> Tensor:
+    """Return an array of `numpy.save`, converted to the input's datatype."""
+    import numpy as np
+
+    try:
+        array = np.load(path, allow_pickle=False)
+    except ValueError as error:
+        raise UsageError(f"{path} is no array that numpy.save wrote: {error}") from None
+    kind = array.dtype.kind
+    if kind == "U" and spec.datatype == "BYTES":
+        return Tensor(spec, fit_shape(spec, array.shape, array.size), data=array.ravel().tolist())
+    if kind not in NUMBERS:
+        raise UsageError(f"{path} holds {OTHERS.get(kind, array.dtype)}, input {spec.name} takes {spec.datatype}")
+    return _tensor(spec, array)
+
+
+def _tensor(spec: InputSpec, array: "np.ndarray[Any, Any]") -> Tensor:
+    if spec.datatype not in TYPES:
+        raise UsageError(f"input {spec.name} takes {spec.datatype}, which an array of numbers cannot be")
+    raw = array.astype(TYPES[spec.datatype]).tobytes()
+    return Tensor(spec, fit_shape(spec, array.shape, array.size), raw=raw)
+
+
+def image_tensor(spec: InputSpec, path: Path) -> Tensor:
+    """Return an image in the size, layout and datatype of the input; a BYTES input gets the file as it is."""
+    if spec.datatype == "BYTES":
+        return raw_tensor(spec, path.read_bytes())
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        hint = "install pillow, or give the array: --file picture.npy"
+        raise UsageError(f"input {spec.name} takes {spec.datatype}: decoding a picture needs Pillow", hint) from None
+    import numpy as np
+
+    order, channels, size = image_layout(spec)
+    try:
+        with Image.open(path) as image:
+            converted = image.convert(CHANNELS[channels])
+    except UnidentifiedImageError:
+        raise UsageError(f"{path} is no picture that Pillow reads") from None
+    if size:
+        converted = converted.resize(size)
+    array = np.asarray(converted).reshape(converted.height, converted.width, channels)
+    if spec.datatype.startswith(("FP", "BF")):
+        array = array / 255.0  # the usual scaling; any other normalisation is the model's own
+    return _tensor(spec, array.transpose(2, 0, 1) if order == "CHW" else array)
+
+
+def image_layout(spec: InputSpec) -> tuple[str, int, tuple[int, int] | None]:
+    """Return (HWC or CHW, channels, (width, height) if both are fixed) from the last three dimensions."""
+    if len(spec.shape) < 3:
+        raise UsageError(f"input {spec.name} has the shape {list(spec.shape)}, which is no picture's")
+    first, second, third = spec.shape[-3:]
+    if third in CHANNELS and first not in (1, 3):
+        order, channels, height, width = "HWC", third, first, second
+    else:
+        order, channels, height, width = "CHW", first if first in CHANNELS else 3, second, third
+    return order, channels, (width, height) if width > 0 and height > 0 else None

@@ -1,0 +1,221 @@
+"""Wait from applied to ready: `progress` reads one status, `wait` polls until all serve or one fails."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pilotlight.errors import NotFound, PlatformError, TimedOut
+from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus
+from platformctl import output
+
+if TYPE_CHECKING:
+    from pilotlight.targets.target import Target
+
+# A failed start may succeed on retry: it counts once it has lasted this long.
+FAILED_S: Final = 1.0
+LAST_LINES: Final = 20
+SERVING: Final = ("Ready", "Standby", "Parked")
+PROVEN: Final = ("Loaded", "Standby", "Parked")
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An applied release: the service at this or a later generation, with these revisions."""
+
+    key: Key
+    generation: int
+    revisions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    phase: str
+    message: str
+    amount: str = ""
+    done: bool = False
+    failed: RevisionStatus | None = None
+
+
+def progress(status: ServiceStatus, expected: Expected) -> Progress:
+    """Return how far a deploy is. The least advanced of its revisions decides."""
+    rows = {name: row for name in expected.revisions if (row := _revision_status(status, name)) is not None}
+    missing = [name for name in expected.revisions if name not in rows]
+    if missing and status.generation > expected.generation:
+        return Progress("Superseded", f"generation {status.generation} of another deploy took its place", done=True)
+    if status.generation < expected.generation or missing:
+        return Progress("Applied", f"generation {expected.generation}")
+    revisions = [rows[name] for name in expected.revisions]
+    unproven = [each for each in revisions if each.model_state not in PROVEN]
+    broken = next((each for each in unproven if each.model_state == "FailedToLoad"), None)
+    if broken is not None:
+        return Progress("Failed", f"{broken.name}: {broken.reason or 'the model cannot be loaded'}", failed=broken)
+    if unproven:
+        return _starting(unproven[0])
+    shares = ", ".join(f"{each.percent} % to {each.name}" for each in status.revisions if each.percent)
+    if status.phase in SERVING:
+        return Progress(status.phase, shares or status.message or "nothing to run", done=True)
+    return Progress("Probed", status.message or ", ".join(each.name for each in revisions))
+
+
+def _revision_status(status: ServiceStatus, revision: str) -> RevisionStatus | None:
+    """Return the status of a revision, also if the target derived its name (`NAME-…`) for manual overrides."""
+    exact = [each for each in status.revisions if each.name == revision]
+    derived = [each for each in status.revisions if each.name.startswith(f"{revision}-")]
+    return next(iter([*exact, *derived]), None)
+
+
+def _starting(revision: RevisionStatus) -> Progress:
+    why = f": {revision.reason}" if revision.reason else ""
+    if revision.model_state == "Loading":
+        done, total = (int(revision.progress.get(name) or 0) for name in ("done_bytes", "total_bytes"))
+        if done < total:
+            message = f"{revision.name}: {output.size(total)} to fetch"
+            return Progress("Fetching", message, output.bar(done, total))
+        return Progress("Loading", revision.name)  # the reason is that of an earlier attempt
+    return Progress("Starting" if revision.starting else "Revision", f"{revision.name}{why}")
+
+
+def wait(
+    target: "Target", expected: Sequence[Expected], timeout_s: float, ticker: output.ProgressLog,
+    clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+) -> list[ServiceStatus]:  # fmt: skip
+    """Return the statuses once all services serve. Raises the cause if one fails, TimedOut at the deadline."""
+    deadline = clock() + timeout_s
+    pending, done = {each.key: each for each in expected}, dict[Key, ServiceStatus]()
+    failing: dict[Key, float] = {}
+    while pending:
+        for one in list(pending.values()):
+            status = target.status(one.key)
+            state = progress(status, one)
+            if state.failed is None:
+                failing.pop(one.key, None)
+                ticker.log(state.phase, _with_service(one, state.message, len(expected)), state.amount, of=one.key)
+            elif clock() - failing.setdefault(one.key, clock()) >= FAILED_S:
+                target.record_status(status)
+                raise failure(target, one, status, state.failed)
+            unanswered = target.probe(status) if state.done and state.phase == "Ready" else ""
+            if unanswered:
+                ticker.log("Probed", _with_service(one, unanswered, len(expected)), of=one.key)
+            if state.done and not unanswered:
+                target.record_status(status)
+                done[one.key] = status
+                del pending[one.key]
+            elif clock() >= deadline:
+                raise _timeout_error(target, one, status, state, timeout_s)
+        if pending:
+            sleep(target.poll_s)
+    return [done[each.key] for each in expected]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition to wait for; `name` is for messages."""
+
+    name: str
+    holds: Callable[[ServiceStatus], bool]
+
+
+def until(
+    target: "Target", key: Key, condition: Condition, timeout_s: float, ticker: output.ProgressLog,
+    clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+) -> ServiceStatus:  # fmt: skip
+    deadline = clock() + timeout_s
+    while not condition.holds(status := target.status(key)):
+        ticker.log(status.phase, status.message or f"waiting for {condition.name}")
+        if clock() >= deadline:
+            raise TimedOut(f"{'/'.join(key)} is not {condition.name} after {timeout_s:g} s: {status.message}")
+        sleep(target.poll_s)
+    return status
+
+
+def wait_deleted(
+    target: "Target", key: Key, timeout_s: float, ticker: output.ProgressLog,
+    clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+) -> None:  # fmt: skip
+    deadline = clock() + timeout_s
+    while True:
+        try:
+            status = target.status(key)
+        except NotFound:
+            return
+        ticker.log(status.phase, status.message or "its replicas end")
+        if clock() >= deadline:
+            raise TimedOut(f"{'/'.join(key)} is not gone after {timeout_s:g} s: {status.message}")
+        sleep(target.poll_s)
+
+
+def _with_service(one: Expected, message: str, count: int) -> str:
+    """Prefix the message with the service's name if several are waited for."""
+    return message if count == 1 else f"{one.key[1]}  {message}"
+
+
+def failure(target: "Target", one: Expected, status: ServiceStatus, revision: RevisionStatus) -> PlatformError:
+    """Return the error: reason, last event, end of the log, serving revisions, and the command to type next."""
+    reason = revision.reason or "its model cannot be loaded"
+    evidence, previous = _evidence(target, one, revision.name, reason)
+    parts = [f"{revision.name} does not start: {reason}", *evidence, _serving(status, one)]
+    ended = " --previous" if previous else ""
+    return PlatformError(
+        "\n".join(filter(None, parts)),
+        f"platformctl logs {service_argument(one.key)}{ended} --replica {revision.name}",
+    )
+
+
+def _timeout_error(
+    target: "Target", one: Expected, status: ServiceStatus, seen: Progress, timeout_s: float
+) -> TimedOut:
+    message = f"{'/'.join(one.key)} is not ready after {timeout_s:g} s: {seen.phase}, {seen.message}"
+    evidence, _ = _evidence(target, one, one.revisions[-1] if one.revisions else "")
+    parts = [message, *evidence, _serving(status, one)]
+    hint = f"it goes on: platformctl status {service_argument(one.key)} -w; or give it longer: --timeout"
+    return TimedOut("\n".join(filter(None, parts)), hint)
+
+
+def _evidence(target: "Target", one: Expected, revision: str, known: str = "") -> tuple[list[str], bool]:
+    """Return the last event, unless `known` says the same, the end of the log, and whether its replica has ended."""
+    try:
+        events = list(target.events(one.key, follow=False))[-1:]
+        lines, ended = last_lines(target, one.key, revision)
+    except PlatformError:
+        return [], False
+    event_lines = [
+        f"  last event: {each.reason}: {each.message}" for each in events if not known or known not in each.message
+    ]
+    return [*event_lines, *(f"  | {output.readable(line)}" for line in lines)], ended
+
+
+def last_lines(target: "Target", key: Key, replica: str) -> tuple[list[str], bool]:
+    """Return the log's end of an ended replica, else of a running one; and whether it has ended."""
+    for previous in (True, False):
+        lines = list(target.logs(key, follow=False, previous=previous, replica=replica, tail=LAST_LINES))
+        if lines:
+            return lines[-LAST_LINES:], previous
+    return [], True
+
+
+def _serving(status: ServiceStatus, one: Expected) -> str:
+    others = [each.name for each in status.revisions if each.percent and each.name not in one.revisions]
+    return f"  {', '.join(others)} still serves" if others else ""
+
+
+def service_argument(key: Key) -> str:
+    """Return the service as an argument of a command: NAME or NAMESPACE/NAME."""
+    namespace, name = key
+    return name if namespace == "default" else f"{namespace}/{name}"
+
+
+def override_notes(key: Key, overrides: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """Return a note per workload with manual overrides, with the commands that reset them."""
+    from platformctl.services.views import format_overrides
+
+    return [
+        f"kept as set by hand: {workload} {format_overrides(written)} ({_reset_hint(key, written)})"
+        for workload, written in overrides.items()
+        if written
+    ]
+
+
+def _reset_hint(key: Key, written: Mapping[str, object]) -> str:
+    verbs = ["traffic"] * ("traffic" in written) + ["scale"] * bool(set(written) - {"traffic"})
+    return " and ".join(f"platformctl {verb} {service_argument(key)} --reset" for verb in verbs) + " clears it"

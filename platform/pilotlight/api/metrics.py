@@ -1,0 +1,63 @@
+"""Metrics of the control process and the scrape targets of the platform, for Prometheus.
+
+Metrics of replicas and canaries exist for any target, those of autoscaling only on the embedded platform; on a cluster
+Knative and KEDA export them.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from aiohttp import web
+from msgspec import DecodeError, ValidationError, json
+
+from pilotlight.api.backend import BACKEND, ENGINE
+from pilotlight.api.routing import Route
+from pilotlight.canary.types import CanaryHistory
+from pilotlight.observability import control_metrics
+from pilotlight.targets.local.control import metrics_export
+from pilotlight.targets.target import CanaryRecord, Key, ServiceStatus
+from pilotlight.wire import prometheus_text
+from pilotlight.wire.prometheus_text import Family
+
+TARGETS: Final = "/api/v1/scrape_targets"
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """Return the metrics page. It needs no token: it has names and counts of services only."""
+    backend = request.app[BACKEND]
+    statuses = await backend.statuses(None)
+    canaries = control_metrics.canaries(decode_histories(await backend.canaries(None)))
+    text = prometheus_text.render_families(
+        [control_metrics.replicas(statuses), *_scaling(request.app, statuses), *canaries]
+    )
+    return web.Response(body=text.encode(), headers={"Content-Type": prometheus_text.CONTENT_TYPE})
+
+
+def _scaling(app: web.Application, statuses: Sequence[ServiceStatus]) -> list[Family]:
+    engine = app.get(ENGINE)
+    if engine is None:
+        return []
+    return metrics_export.scaling(list(engine.reconciler.runs.values()), statuses, engine.reconciler.clock())
+
+
+def decode_histories(canaries: Iterable[CanaryRecord]) -> list[tuple[Key, CanaryHistory]]:
+    """Decode canary histories, without those that another version of the platform wrote and this one cannot read."""
+    decoded = []
+    for each in canaries:
+        try:
+            decoded.append((each.key, json.decode(each.state, type=CanaryHistory)))
+        except (DecodeError, ValidationError):
+            continue
+    return decoded
+
+
+async def scrape_targets(request: web.Request) -> web.Response:
+    """Return the targets of Prometheus' HTTP service discovery: this process, the gateway and every replica."""
+    engine = request.app[ENGINE]
+    replicas = engine.reconciler.supervisor.replicas()
+    targets = metrics_export.targets(replicas, engine.settings.gateway_port, request.host)
+    return web.Response(body=json.encode(targets), content_type="application/json")
+
+
+METRICS: Final = Route("GET", "/metrics", metrics, "Metrics of services, in Prometheus' text format.")
+ROUTES: Final = (Route("GET", TARGETS, scrape_targets, "Scrape targets, for Prometheus' http_sd."),)

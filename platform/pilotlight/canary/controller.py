@@ -1,0 +1,136 @@
+"""The loop over all canaries.
+
+Wake-up event and thread of the canary controller. Imported without the controller, which may never be needed.
+
+Controller of all canaries of a target, for the lifetime of a process: the control process, or `platformctl api`.
+
+wake = WakeEvent()
+threading.Thread(target=run_controller, args=(target, wake)).start()
+wake.wake()     something changed: reconcile now
+wake.stop()     and join the thread
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from pilotlight.canary import state_store
+from pilotlight.canary.runner import CanaryRunner
+from pilotlight.canary.types import Canary
+from pilotlight.errors import PlatformError
+from pilotlight.targets.target import CanaryRecord, Key, Target
+
+IDLE_S: Final = 10.0  # polling interval if changes by other processes are not notified
+JOIN_TIMEOUT_S: Final = 5.0  # for the current tick; another runner continues an unfinished one
+
+
+class WakeEvent:
+    """Event that wakes and stops the controller. `notified`: every change sets it, so that no polling is needed."""
+
+    def __init__(self, *, notified: bool = False) -> None:
+        self._woken = threading.Event()
+        self._stopped = threading.Event()
+        self._notified = notified
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._woken.set()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait for a wake-up, at most `seconds`; return False when stopped. None waits without limit if notified."""
+        self._woken.wait(seconds if seconds is not None or self._notified else IDLE_S)
+        self._woken.clear()
+        return not self.stopped
+
+
+@asynccontextmanager
+async def controller_thread(wake: WakeEvent, run: Callable[[], None]) -> AsyncIterator[None]:
+    """Run `run` in a thread until the block ends."""
+    thread = threading.Thread(target=run, name="canaries", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        wake.stop()
+        await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S)
+
+
+ERROR_BACKOFF_S: Final = 5.0
+log = logging.getLogger("pilotlight.canary")
+
+
+def run_controller(target: Target, wake: WakeEvent, holder: str = "") -> None:
+    """Run until the event is stopped. Errors of a canary or the target are logged and retried."""
+    controller = CanaryController(target, CanaryRunner(target, holder))
+    pause: float | None = 0.0
+    last_error = ""  # logged once per error
+    while wake.wait(pause):
+        try:
+            pause = controller.reconcile()
+            last_error = ""
+        except PlatformError as error:
+            if str(error) != last_error:
+                log.warning("canaries cannot be reconciled: %s", error)
+            pause, last_error = ERROR_BACKOFF_S, str(error)
+        except Exception:
+            log.exception("reconciling canaries failed; this is a bug, retrying")
+            pause = ERROR_BACKOFF_S
+
+
+class CanaryController:
+    """Schedule of the ticks of all canaries."""
+
+    def __init__(self, target: Target, runner: CanaryRunner, clock: Callable[[], float] = time.monotonic) -> None:
+        self._target, self._runner, self._clock = target, runner, clock
+        self._due: dict[Key, float] = {}
+        # Last seen: a new command triggers a tick at once, a pending one is tried again with the next tick.
+        self._commands: dict[Key, str] = {}
+
+    def reconcile(self) -> float | None:
+        """Tick the canaries that are due; return the seconds until the next one, None if no canary runs."""
+        running: dict[Key, Canary] = {}
+        for stored in self._target.canaries(None):
+            canary = _running(stored)
+            if canary is None:
+                continue
+            running[stored.key] = canary
+            urgent = canary.wish and canary.wish != self._commands.get(stored.key)
+            self._commands[stored.key] = canary.wish
+            if urgent or self._clock() >= self._due.get(stored.key, 0.0):
+                self._tick(stored.key, canary)
+        self._due = {key: at for key, at in self._due.items() if key in running}
+        self._commands = {key: command for key, command in self._commands.items() if key in running}
+        return max(0.0, min(self._due.values()) - self._clock()) if self._due else None
+
+    def _tick(self, key: Key, canary: Canary) -> None:
+        pause = canary.policy.interval_s
+        try:
+            after = self._runner.tick(key)
+            if after is not None and after.ended_at:
+                self._due.pop(key, None)
+                return
+            pause = self._runner.tick_interval_s(after) if after is not None else pause
+        except PlatformError as error:
+            log.warning("the canary of %s: %s", "/".join(key), error)
+        except Exception:
+            log.exception("the canary of %s failed; this is a bug, retrying", "/".join(key))
+        self._due[key] = self._clock() + pause
+
+
+def _running(stored: CanaryRecord) -> Canary | None:
+    try:
+        return state_store.running_canary(state_store.decode_history(stored))
+    except PlatformError as error:
+        log.warning("%s", error)
+        return None

@@ -1,0 +1,101 @@
+"""Probes: synthetic requests to a variant of a canary with too little traffic, by repeating its example request.
+
+The responses count in the metrics of the service, so that the next measurement includes them. The stable revision gets
+the example first: if it cannot answer it, the example says nothing about the canary.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from pilotlight.errors import PlatformError
+from pilotlight.spec.canary_policy import request_path, zero_request
+from pilotlight.targets.target import RevisionStatus, ServiceStatus, Target
+from pilotlight.wire.http_client import FAILURES, HttpClient
+
+REFUSED: Final = 400
+NO_DATA_OPTIONS: Final = "--on-no-data pause|fail|pass"
+RESPONSE_TIMEOUT_S: Final = 10.0
+MAX_ROUND_S: Final = 20.0  # of one round, without its last response: the lease must be renewed in time
+HEADERS: Final = {"content-type": "application/json", "user-agent": "pilotlight-canary"}
+
+
+class Deadline(NamedTuple):
+    """Deadline of one round: check of the example, and probes of both variants."""
+
+    at: float
+    clock: Callable[[], float]
+
+    @classmethod
+    def of_round(cls, clock: Callable[[], float]) -> "Deadline":
+        return cls(clock() + MAX_ROUND_S, clock)
+
+    def left(self) -> float:
+        return self.at - self.clock()
+
+    def part(self, variants: int) -> "Deadline":
+        """Return the share of one of the remaining variants, so that a slow one leaves time for the other."""
+        return self._replace(at=self.clock() + self.left() / variants)
+
+
+def example_error(
+    target: Target, status: ServiceStatus, stable: RevisionStatus, example: str, deadline: Deadline
+) -> str:
+    """Return why the stable revision rejects the example; empty if it accepts it or does not respond."""
+    try:
+        code = max(_send(target, status, stable, example, 1, deadline), default=0)
+    except PlatformError:
+        return ""
+    if code < REFUSED:
+        return ""
+    request = "the example" if example else "a request of zeros"
+    problem = f"{stable.name}, which serves well, answers {code} to {request}, so that no probe can be made of it"
+    fix = f"give one that it answers with --example, send {status.name} requests, or choose {NO_DATA_OPTIONS}"
+    return f"{problem}; {fix}"
+
+
+def send_probes(
+    target: Target, status: ServiceStatus, revision: RevisionStatus, example: str, count: int, deadline: Deadline
+) -> int:
+    """Send requests and return their number. Raise PlatformError if none can be sent."""
+    return len(_send(target, status, revision, example, count, deadline))
+
+
+def _send(
+    target: Target, status: ServiceStatus, revision: RevisionStatus, example: str, count: int, deadline: Deadline
+) -> list[int]:
+    """Return the status codes, 0 without a response."""
+    codes: list[int] = []
+    if deadline.left() <= 0:
+        return codes
+    in_cluster = f"http://{revision.workload}.{status.namespace}.svc.cluster.local"
+    with (
+        target.open_route(replace(status, url=revision.url or in_cluster)) as route,
+        HttpClient(route.url, RESPONSE_TIMEOUT_S, {**HEADERS, **route.headers}) as conversation,
+    ):
+        body = example or _from_metadata(conversation, status, revision)
+        path = request_path(json.loads(body), status.name)
+        while len(codes) < count and deadline.left() > 0:
+            codes.append(_request(conversation, "POST", path, body.encode())[0])
+    return codes
+
+
+def _from_metadata(conversation: HttpClient, status: ServiceStatus, revision: RevisionStatus) -> str:
+    path = f"/v2/models/{quote(status.name, safe='')}"
+    code, metadata = _request(conversation, "GET", path)
+    if code != 200:
+        message = f"{revision.name} does not say what it takes (GET {path} answers {code}), so no probe can be made"
+        raise PlatformError(message, f"give an --example, send it requests, or choose {NO_DATA_OPTIONS}")
+    return json.dumps(zero_request(json.loads(metadata)))
+
+
+def _request(conversation: HttpClient, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    """Return status and body, status 0 without a response; a lost response does not stop the round."""
+    try:
+        reply = conversation.request(method, path, body)
+    except FAILURES:
+        return 0, b""
+    return reply.status, reply.body

@@ -1,0 +1,194 @@
+"""Built-in, given and cluster's catalogues.
+
+The catalogue that a plan chooses from, merged from several sources; the first source wins.
+
+    the service's own files → `--catalog` and PILOTLIGHT_CATALOG → built-in (data in pilotlight/catalogue)
+
+`catalogue_from` validates documents of users. The built-in ones are validated by a test, not at every start.
+
+Catalogue documents that are installed in a cluster; they rank after the user's and before the built-in ones.
+
+The deploying user did not write them, so their errors are not fatal: an invalid document or an unknown field is left
+out, and `explain --runtime` says so. A release stores the documents that it was planned with.
+"""
+
+import json
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pilotlight.catalogue.models import model_from, read_model
+from pilotlight.catalogue.runtimes import read_runtime, runtime_from
+from pilotlight.catalogue.selection import select_runtime
+from pilotlight.catalogue.types import (
+    ACCELERATOR_KIND,
+    MODEL_KINDS,
+    OME_VERSION,
+    RUNTIME_KINDS,
+    RUNTIME_VERSIONS,
+    WEIGHTS_KIND,
+    accelerator_type,
+    weights_type,
+)
+from pilotlight.spec.field_types import Record, read
+from pilotlight.spec.problems import Problems
+from pilotlight.spec.service import BaseModel, Catalogue, Runtime, Service
+from pilotlight.spec.yaml_nodes import Node, parse
+
+Json = Any
+Item = TypeVar("Item")
+KINDS: Final = (*RUNTIME_KINDS, *MODEL_KINDS, ACCELERATOR_KIND, WEIGHTS_KIND)
+BUILT_IN: Final = "built-in"
+
+
+def is_catalogue_document(node: Node) -> bool:
+    """Return whether a document belongs to the catalogue; a file may also hold services and other objects."""
+    return node.text("kind") in KINDS and node.text("apiVersion").partition("/")[0] in ("ome.io", "serving.kserve.io")
+
+
+def catalogue_from(nodes: Iterable[Node], problems: Problems, namespace: str = "default") -> Catalogue:
+    """Read the catalogue documents among the nodes; skip other kinds."""
+    runtimes: list[Runtime] = []
+    models: list[BaseModel] = []
+    plain: dict[str, list[Mapping[str, Json]]] = {ACCELERATOR_KIND: [], WEIGHTS_KIND: []}
+    for node in filter(is_catalogue_document, nodes):
+        kind = node.text("kind")
+        if not _has_known_version(node, problems):
+            continue
+        if kind in RUNTIME_KINDS:
+            runtimes.extend(runtime for runtime in [read_runtime(node, problems, namespace)] if runtime)
+        elif kind in MODEL_KINDS:
+            models.extend(model for model in [read_model(node, problems, namespace)] if model)
+        elif (document := _plain(node, _PLAIN[kind](), problems)) is not None:
+            plain[kind].append(document)
+    classes, weights = (tuple(plain[kind]) for kind in (ACCELERATOR_KIND, WEIGHTS_KIND))
+    return merge_catalogues(Catalogue(tuple(runtimes), tuple(models), classes, weights=weights))
+
+
+def _has_known_version(node: Node, problems: Problems) -> bool:
+    """Check that the API version has the kind."""
+    kind, version = node.text("kind"), node.text("apiVersion")
+    known = tuple(RUNTIME_VERSIONS) if kind in RUNTIME_KINDS else (OME_VERSION,)
+    if version in known:
+        return True
+    location = (node.get("apiVersion") or node).location
+    problems.error("PL200", location, "apiVersion", f'is "{version}", must be {" or ".join(known)} for a {kind}')
+    return False
+
+
+# Kinds that stay plain documents: only a few of their fields are used.
+_PLAIN: Final[Mapping[str, Callable[[], Record]]] = {ACCELERATOR_KIND: accelerator_type, WEIGHTS_KIND: weights_type}
+
+
+def _plain(node: Node, record: Record, problems: Problems) -> Mapping[str, Json] | None:
+    document = read(node, record, problems)
+    if not document or not (document.get("metadata") or {}).get("name") or "spec" not in document:
+        return None
+    return {**document, "origin": node.location.file}
+
+
+def merge_catalogues(*catalogues: Catalogue) -> Catalogue:
+    """Merge catalogues. The first entry of a kind, namespace and name wins; `shadowed` names the others."""
+    shadowed = [sentence for catalogue in catalogues for sentence in catalogue.shadowed]
+    runtimes = _first_by_key(
+        (runtime for catalogue in catalogues for runtime in catalogue.runtimes),
+        lambda runtime: (runtime.group, runtime.kind, runtime.namespace, runtime.name),
+        lambda runtime: runtime.origin,
+        shadowed,
+    )
+    models = _first_by_key(
+        (model for catalogue in catalogues for model in catalogue.models),
+        lambda model: (model.kind, model.namespace, model.name),
+        lambda model: model.origin,
+        shadowed,
+    )
+    classes, weights = (
+        _first_by_key(
+            (document for catalogue in catalogues for document in getattr(catalogue, field)),
+            lambda document: (document["kind"], "", document["metadata"]["name"]),
+            lambda document: str(document.get("origin", BUILT_IN)),
+            shadowed,
+        )
+        for field in ("accelerators", "weights")
+    )
+    return Catalogue(runtimes, models, classes, tuple(shadowed), weights)
+
+
+def _first_by_key(
+    items: Iterable[Item], key: Callable[[Item], Hashable], origin: Callable[[Item], str], shadowed: list[str]
+) -> tuple[Item, ...]:
+    first: dict[Hashable, Item] = {}
+    for item in items:
+        identity = key(item)
+        if identity in first:
+            assert isinstance(identity, tuple)
+            what = f"{identity[-3]} {identity[-1]}"
+            shadowed.append(f"{what} of {origin(item)} is shadowed by that of {origin(first[identity])}")
+        else:
+            first[identity] = item
+    return tuple(first.values())
+
+
+def data_files() -> list[Path]:
+    """Return the files of the built-in documents, part of the package."""
+    return sorted(Path(__file__).parent.glob("*.yaml"))
+
+
+@cache
+def builtin() -> Catalogue:
+    """Return the built-in catalogue: our predictor, stock runtimes of KServe and OME, models, accelerator classes."""
+    documents = [document for file in data_files() for document in _load(file)]
+    by_kind: dict[str, list[Mapping[str, Json]]] = {kind: [] for kind in KINDS}
+    for document in documents:
+        by_kind[document["kind"]].append(document)
+    return Catalogue(
+        tuple(runtime_from(document, BUILT_IN) for kind in RUNTIME_KINDS for document in by_kind[kind]),
+        tuple(model_from(document, BUILT_IN) for kind in MODEL_KINDS for document in by_kind[kind]),
+        tuple(by_kind[ACCELERATOR_KIND]),
+    )
+
+
+def _load(file: Path) -> list[Mapping[str, Json]]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [document for document in yaml.load_all(file.read_text(), Loader=loader) if document]
+
+
+ClusterDocument = tuple[str, Mapping[str, Json]]  # origin as explain shows it, document
+UNKNOWN_FIELD: Final = "PL101"
+
+
+def read_cluster_catalogue(documents: Iterable[ClusterDocument], namespace: str) -> tuple[Catalogue, tuple[Node, ...]]:
+    """Read the valid documents into a catalogue, with the nodes they were read from."""
+    catalogue, nodes = Catalogue(), []
+    for origin, document in documents:
+        problems = Problems()
+        (node,) = parse(json.dumps(document), origin, problems)
+        one = catalogue_from([node], problems, namespace)
+        fatal = [problem for problem in problems.errors if problem.code != UNKNOWN_FIELD]
+        if fatal:
+            reason = f"{fatal[0].path} {fatal[0].message}".lstrip()
+            one = Catalogue(shadowed=(f"{origin} is passed over: {reason}",))
+        else:
+            unknown = tuple(f"{origin}: {problem.path} is unknown here and left out" for problem in problems.errors)
+            one = replace(one, shadowed=(*one.shadowed, *unknown))
+            nodes.append(node)
+        catalogue = merge_catalogues(catalogue, one)
+    return catalogue, tuple(nodes)
+
+
+def used_documents(nodes: Iterable[Node], service: Service, catalogue: Catalogue) -> list[Node]:
+    """Return the nodes that a service's plan uses: its runtime, model and weights, and all accelerator classes."""
+    main = service.components.get("engine") or service.components.get("predictor")
+    chosen = select_runtime(service, main, catalogue) if main is not None else None
+    origins = {part.origin for part in (chosen.runtime, chosen.model) if part is not None} if chosen else set()
+    return [node for node in nodes if node.location.file in origins or _is_referenced(node, service)]
+
+
+def _is_referenced(node: Node, service: Service) -> bool:
+    kind, metadata = node.text("kind"), node.get("metadata")
+    name = metadata.text("name") if metadata is not None else ""
+    return kind == ACCELERATOR_KIND or (kind == WEIGHTS_KIND and name == service.fine_tuned_weight[0])

@@ -1,0 +1,239 @@
+"""`python -m pilotlight.control_plane.daemon`: the control process of the embedded platform, with control API and engine.
+
+One per home folder: it holds a lock while it runs, and a second one exits. A shutdown over the API stops everything; a
+signal stops only this process, and the next one adopts replicas and gateway.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Final
+
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.gateway import process
+from pilotlight.targets.local.home import ENV_HOME, Home, home
+
+HOLDER: Final = "the control process"  # of canaries; unique by the home folder's lock
+log = logging.getLogger("pilotlight.control_plane.daemon")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    home: Home
+    gateway_port: int
+    api_port: int
+    service_ports: int
+    prometheus: str
+    pilot_light: bool
+    zero_grace_s: float
+
+    def command(self) -> tuple[str, ...]:
+        """Return the command that starts the same control process again."""
+        flags = (
+            "--gateway-port", self.gateway_port, "--api-port", self.api_port, "--service-ports", self.service_ports,
+            "--scale-to-zero-grace", self.zero_grace_s,
+        )  # fmt: skip
+        prometheus = ("--prometheus", self.prometheus) if self.prometheus else ()
+        pilot_light = () if self.pilot_light else ("--no-pilot-light",)
+        return (
+            sys.executable, "-m", "pilotlight.control_plane.daemon", "--home", str(self.home.root),
+            *map(str, flags), *prometheus, *pilot_light,
+        )  # fmt: skip
+
+
+def options(argv: Sequence[str]) -> Options:
+    """Parse flags; defaults come from environment variables."""
+    variable = os.environ.get
+    parser = argparse.ArgumentParser("python -m pilotlight.control_plane.daemon", description=__doc__)
+    parser.add_argument("--home", default=None, help="folder of the platform's state [PILOTLIGHT_HOME]")
+    parser.add_argument("--gateway-port", type=int, default=_port("PILOTLIGHT_GATEWAY_PORT"))
+    parser.add_argument("--api-port", type=int, default=_port("PILOTLIGHT_API_PORT"))
+    parser.add_argument(
+        "--service-ports", type=int, default=_port("PILOTLIGHT_SERVICE_PORTS"),
+        help="first of the services' own ports; 0: they have none",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prometheus", nargs="?", const="auto", default=variable("PILOTLIGHT_PROMETHEUS", ""),
+        help="an address, asked in place of our own numbers; or a program to start beside the platform",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scale-to-zero-grace", type=float, default=variable("PILOTLIGHT_SCALE_TO_ZERO_GRACE", "0"),
+        help="seconds beyond the window before the last replica ends (Knative: 30)",
+    )  # fmt: skip
+    parser.add_argument("--no-pilot-light", action="store_true", default=variable("PILOTLIGHT_PILOT_LIGHT") == "off")
+    args = parser.parse_args(argv)
+    folder = Home(Path(args.home).absolute()) if args.home else home()
+    return Options(
+        folder, args.gateway_port or free_port(), args.api_port or free_port(), args.service_ports,
+        args.prometheus, not args.no_pilot_light, args.scale_to_zero_grace,
+    )  # fmt: skip
+
+
+def _port(setting: str) -> int:
+    from pilotlight.targets.local import control_process
+
+    return control_process.port_setting(setting, control_process.PORT_SETTINGS[setting])
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def main(argv: Sequence[str]) -> int:
+    try:
+        settings = options(argv)
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings.home.create()
+    held = lock(settings.home)
+    if held is None:
+        log.info("another control process serves %s", settings.home.root)
+        return 0
+    from pilotlight.targets.local.supervisor.supervisor import rotate_all
+
+    with held:
+        rotate_all(settings.home.process_logs)  # the supervisor rotates them only while replicas run
+        return process.run(serve(settings))
+
+
+def lock(folder: Home) -> IO[bytes] | None:
+    """Take the home folder's lock, which the kernel releases with the process; None: held by another."""
+    file = folder.lock.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+async def serve(settings: Options) -> int:
+    """Run until shutdown; return the exit code. The API's port is bound first, so a failed start leaves nothing."""
+    from pilotlight.gateway import listeners
+    from pilotlight.microservices.api.context import CONTEXT
+    from pilotlight.targets.local import prometheus as local_prometheus
+    from pilotlight.targets.local.control.engine import Engine
+
+    shutdown = Shutdown()
+    try:
+        listener = listeners.bind(listeners.Address("127.0.0.1", settings.api_port), "PILOTLIGHT_API_PORT")
+        prometheus = await local_prometheus.start(settings.home, settings.prometheus, settings.api_port)
+        engine = Engine(settings.home, _settings(settings, prometheus))
+    except PlatformError as error:
+        log.error("%s", error)
+        await local_prometheus.stop(settings.home)
+        return 1
+    try:
+        await engine.start()
+        runner = await _api(engine, settings, shutdown, listener)
+    except (PlatformError, OSError) as error:
+        log.error("%s", error)
+        await engine.close(stop_all=False)
+        await local_prometheus.stop(settings.home)
+        return 1
+    async with _canaries(engine, settings):
+        await shutdown.wait()
+    if shutdown.stop_all:
+        await runner.app[CONTEXT].stop_all()
+    await runner.cleanup()
+    await engine.close(stop_all=shutdown.stop_all, drain_s=shutdown.drain_s)
+    if shutdown.stop_all:
+        await local_prometheus.stop(settings.home)
+    with contextlib.suppress(FileNotFoundError):
+        settings.home.address.unlink()
+    log.info("ended; %s", "nothing runs any more" if shutdown.stop_all else "replicas and gateway go on")
+    return 0
+
+
+def _canaries(engine: Any, settings: Options) -> contextlib.AbstractAsyncContextManager[None]:
+    """Run the canary controller, woken by every change, and at start for a canary in progress."""
+    from pilotlight.canary.controller import WakeEvent, controller_thread
+
+    wake_event = WakeEvent(notified=True)
+    engine.canaries.on_change = wake_event.wake
+    if engine.canaries.any_running:
+        wake_event.wake()
+    return controller_thread(wake_event, partial(_run_canaries, settings.home, wake_event))
+
+
+def _run_canaries(folder: Home, wake_event: Any) -> None:
+    """Wait for the first canary before importing the controller: most platforms have none."""
+    if not wake_event.wait(None):
+        return
+    from pilotlight.canary.controller import run_controller
+    from pilotlight.targets.local import control_process
+    from pilotlight.targets.local.client import LocalTarget
+
+    address = control_process.living(folder)
+    if address is not None:
+        wake_event.wake()
+        run_controller(LocalTarget(address), wake_event, HOLDER)
+
+
+def _settings(settings: Options, prometheus: str) -> Any:
+    """Return the engine's settings; `prometheus` is the address of the server to query."""
+    from pilotlight.targets.local.control.engine import EngineSettings
+
+    return EngineSettings(
+        settings.gateway_port,
+        settings.service_ports,
+        prometheus,
+        settings.pilot_light,
+        settings.zero_grace_s,
+        respawn=settings.command(),
+    )
+
+
+class Shutdown:
+    """Requested shutdown: of everything (API), or only of this process (signal)."""
+
+    def __init__(self) -> None:
+        self.stop_all = False
+        self.drain_s = 0.0
+        self._requested = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._requested.set)
+
+    def stop_everything(self, drain_s: float) -> None:
+        self.stop_all, self.drain_s = True, drain_s
+        self._requested.set()
+
+    async def wait(self) -> None:
+        await self._requested.wait()
+
+
+async def _api(engine: Any, settings: Options, shutdown: Shutdown, listener: socket.socket) -> Any:
+    from aiohttp import web
+
+    from pilotlight.control_plane.app import make_app
+    from pilotlight.microservices.api.context import ApiContext
+    from pilotlight.targets.local import control_process
+
+    context = ApiContext(settings.home, {**os.environ, ENV_HOME: str(settings.home.root)})
+    app = make_app(engine, control_process.token(settings.home), shutdown.stop_everything, context)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    control_process.announce(settings.home, settings.api_port, settings.gateway_port, engine.settings.prometheus)
+    log.info("started: %s", shlex.join(settings.command()))
+    return runner
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

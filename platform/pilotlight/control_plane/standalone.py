@@ -1,0 +1,87 @@
+"""The standalone control API over any target: what `platformctl api` runs, on a machine or in a cluster.
+
+It has no engine: the target is called in threads. Canaries of the target are reconciled here too.
+"""
+
+import asyncio
+import logging
+import signal
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from aiohttp import web
+
+from pilotlight.api.backend import TargetBackend
+from pilotlight.canary.controller import WakeEvent, controller_thread, run_controller
+from pilotlight.control_plane.app import make_target_app
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices.api.context import ApiContext
+from pilotlight.targets.local.home import ENV_HOME, Home
+from pilotlight.targets.target import Target
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+log = logging.getLogger("pilotlight.api")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of `serve`. `on_ready` is called with the URL once it listens; `platform` is where microservices run."""
+
+    home: Home
+    token: str
+    platform: str
+    host: str = "127.0.0.1"
+    port: int = 8091
+    tls_cert: str = ""
+    tls_key: str = ""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    on_ready: Callable[[str], None] = print
+
+
+async def serve(target: Target, settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. Services and microservices continue to run."""
+    stop, backend, bell = asyncio.Event(), TargetBackend(target), WakeEvent()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    context = ApiContext(settings.home, {**settings.environ, ENV_HOME: str(settings.home.root)}, settings.platform)
+    app = make_target_app(backend, settings.token, context, loopback=settings.host in LOOPBACK)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=5.0)
+    await runner.setup()
+    try:
+        settings.on_ready(await _listen(runner, settings))
+        async with controller_thread(bell, partial(run_controller, target, bell)):
+            await stop.wait()
+    finally:
+        await runner.cleanup()
+        backend.close()
+
+
+async def _listen(runner: web.AppRunner, settings: Settings) -> str:
+    context = tls_context(settings.tls_cert, settings.tls_key)
+    try:
+        await web.TCPSite(runner, settings.host, settings.port, ssl_context=context).start()
+    except OSError as error:
+        reason = error.strerror or error
+        raise PlatformError(
+            f"cannot listen on {settings.host}:{settings.port}: {reason}", "choose with --port"
+        ) from None
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{'https' if context else 'http'}://{host}:{runner.addresses[0][1]}"
+
+
+def tls_context(cert: str, key: str) -> ssl.SSLContext | None:
+    if not cert and not key:
+        return None
+    if not cert or not key:
+        raise UsageError(f"--{'tls-cert' if key else 'tls-key'} is missing: TLS needs a certificate and its key")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"--tls-cert {cert} and --tls-key {key} do not fit together: {error}") from None
+    return context

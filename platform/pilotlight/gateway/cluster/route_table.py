@@ -1,0 +1,203 @@
+"""Watched kinds → routing table.
+
+Routing table from the watched objects of a cluster. Pure; built again after every change.
+
+A service is routed once its workloads are known, since they have its access rules. Rules that cannot be parsed close
+the route instead of opening it.
+
+Cluster objects watched by the gateway, and what it derives from them: routes and peers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from pilotlight.gateway import access_rules
+from pilotlight.gateway.cluster import watched_objects
+from pilotlight.gateway.cluster.kube_api import Informer, KubeApi, WatchedKind
+from pilotlight.gateway.cluster.settings import ClusterSettings
+from pilotlight.gateway.cluster.watched_objects import EntryService, RouteHosts, Shares, Slice, Workload
+from pilotlight.gateway.routing_table import Backend, Replica, Route
+from pilotlight.k8s import names
+
+ObjectKey = tuple[str, str]  # namespace and name
+TIMEOUT_S: Final = 300.0
+DOMAIN: Final = "svc.cluster.local"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The watched objects of a cluster, by namespace and name."""
+
+    addresses: Mapping[ObjectKey, EntryService] = field(default_factory=dict)
+    workloads: Mapping[ObjectKey, Workload] = field(default_factory=dict)
+    hosts: Mapping[ObjectKey, RouteHosts] = field(default_factory=dict)
+    slices: Mapping[ObjectKey, Slice] = field(default_factory=dict)
+
+
+def routes(view: ClusterView) -> tuple[Route, ...]:
+    """Return the routes in a fixed order, so that equal views give equal tables."""
+    replicas, hosts = _replicas(view), _hosts(view)
+    shared = {key: _shares(view, key, address) for key, address in _services(view).items()}
+    return tuple(
+        _route(view, key, shares, replicas, tuple(hosts.get(key, ())))
+        for key, shares in shared.items()
+        if _workloads_known(view, key[0], shares)
+    )
+
+
+def _shares(view: ClusterView, key: ObjectKey, address: EntryService) -> Shares:
+    """Return the shares of an HTTPRoute that leads to workloads directly (a canary), else those of the Service."""
+    route = view.hosts.get((key[0], names.route(key[1])))
+    if address.direct and route is not None and route.shares and _workloads_known(view, key[0], route.shares):
+        return route.shares
+    return address.shares
+
+
+def _workloads_known(view: ClusterView, namespace: str, shares: Shares) -> bool:
+    return all((namespace, name) in view.workloads for name, _ in shares)
+
+
+def _services(view: ClusterView) -> dict[ObjectKey, EntryService]:
+    """Return entries by namespace and name of the service; of two objects for one service the first by name."""
+    services: dict[ObjectKey, EntryService] = {}
+    for (namespace, _), address in sorted(view.addresses.items()):
+        services.setdefault((namespace, address.service), address)
+    return services
+
+
+def _route(
+    view: ClusterView,
+    key: ObjectKey,
+    shares: Shares,
+    replicas: Mapping[ObjectKey, tuple[Replica, ...]],
+    hosts: tuple[str, ...],
+) -> Route:
+    """Return the route, closed if its annotations cannot be parsed: routes of other tenants must not fail with it."""
+    try:
+        return _build_route(view, key, shares, replicas, hosts)
+    except Exception:  # whatever error of a parser
+        problem = f"{key[1]} is closed: the annotations of its workload that say who may ask cannot be read"
+        return Route(*key, (Backend("none", "none", 100, unavailable=problem),), hosts)
+
+
+def _build_route(
+    view: ClusterView,
+    key: ObjectKey,
+    shares: Shares,
+    replicas: Mapping[ObjectKey, tuple[Replica, ...]],
+    hosts: tuple[str, ...],
+) -> Route:
+    """Return the route. Raises PlatformError for invalid access rules."""
+    namespace, name = key
+    variants = {workload: view.workloads[namespace, workload] for workload, _ in shares}
+    rules = _rules(variants)
+    access_rules.check(rules)
+    backends = tuple(
+        _backend(workload, share, variants[workload], replicas.get((namespace, workload), ()))
+        for workload, share in shares
+    )
+    return Route(
+        namespace, name, backends, hosts, timeout_s=_timeout(view, key, variants),
+        access=access_rules.access(rules), rate=access_rules.rate(rules),
+    )  # fmt: skip
+
+
+def _backend(name: str, share: int, workload: Workload, replicas: tuple[Replica, ...]) -> Backend:
+    """Return a backend named by its workload: during a rolling update pods of two revisions share one queue.
+
+    Requests are held as long as a start may take; the timeout of the HTTPRoute includes that time.
+    """
+    tags = (workload.revision,) if workload.revision else ()
+    return Backend(name, name, share, replicas, tags, hold_s=workload.deadline_s)
+
+
+def _rules(variants: Mapping[str, Workload]) -> dict[str, str]:
+    """Return the rules of the first workload, completed by those of the others, so that all are checked."""
+    rules: dict[str, str] = {}
+    for workload in variants.values():
+        rules = {**workload.access, **rules}
+    return rules
+
+
+def _timeout(view: ClusterView, key: ObjectKey, variants: Mapping[str, Workload]) -> float:
+    """Return the workload's own timeout, else the HTTPRoute's without the time of a start."""
+    own = max((workload.timeout_s for workload in variants.values()), default=0.0)
+    deadline = max((workload.deadline_s for workload in variants.values()), default=0.0)
+    route = view.hosts.get((key[0], names.route(key[1])))
+    left = route.timeout_s - deadline if route is not None else 0.0
+    return own or (left if left > 0 else TIMEOUT_S)
+
+
+def _hosts(view: ClusterView) -> dict[ObjectKey, list[str]]:
+    hosts: dict[ObjectKey, list[str]] = {}
+    for host, owner in _claims(view).items():
+        hosts.setdefault(owner, []).append(host)
+    return hosts
+
+
+def _claims(view: ClusterView) -> dict[str, ObjectKey]:
+    """Return the owner of each host: cluster-internal names belong to their service, others to the oldest route."""
+    claimed: dict[str, ObjectKey] = {}
+    for namespace, service in sorted(_services(view)):
+        name = f"{names.entry_service(service)}.{namespace}"
+        for host in (name, f"{name}.svc", f"{name}.{DOMAIN}"):
+            claimed.setdefault(host, (namespace, service))
+    for (namespace, _), route in sorted(view.hosts.items(), key=lambda each: (each[1].since, each[0])):
+        for host in route.hosts:
+            claimed.setdefault(host, (namespace, route.service))
+    return claimed
+
+
+def _replicas(view: ClusterView) -> dict[ObjectKey, tuple[Replica, ...]]:
+    """Return replicas by namespace and Service; a pod with IPv4 and IPv6 addresses is one replica."""
+    replicas: dict[ObjectKey, dict[str, Replica]] = {}
+    for (namespace, _), piece in sorted(view.slices.items()):
+        known = replicas.setdefault((namespace, piece.service), {})
+        for replica in piece.replicas:
+            known.setdefault(replica.id, replica)
+    return {key: tuple(replica for _, replica in sorted(known.items())) for key, known in replicas.items()}
+
+
+SLICES: Final = "/apis/discovery.k8s.io/v1/endpointslices"
+SERVICES: Final = "/api/v1/services"
+ROUTES: Final = "/apis/gateway.networking.k8s.io/v1/httproutes"
+GROUPS: Final = "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets"
+WORKLOADS: Final = ("/apis/apps/v1/deployments", "/apis/apps/v1/statefulsets", GROUPS)
+
+
+class ClusterState:
+    """`changed` is called after every relevant change."""
+
+    def __init__(self, api: KubeApi, settings: ClusterSettings, changed: Callable[[], None]) -> None:
+        ours = f"{settings.service}.{settings.namespace}"
+        peers = f"/apis/discovery.k8s.io/v1/namespaces/{settings.namespace}/endpointslices"
+        peer_selector = f"{watched_objects.SERVICE_NAME}={settings.peers}"
+        select = watched_objects.SELECTOR
+        self.services = Informer(
+            api, WatchedKind(SERVICES, select, partial(watched_objects.entry_service, gateway=ours)), changed
+        )
+        self.slices = Informer(api, WatchedKind(SLICES, select, watched_objects.slice_of), changed)
+        self.hosts = Informer(api, WatchedKind(ROUTES, select, watched_objects.route_hosts, optional=True), changed)
+        kinds = [WatchedKind(path, select, watched_objects.workload, optional=path == GROUPS) for path in WORKLOADS]
+        self.workloads = [Informer(api, kind, changed) for kind in kinds]
+        self.peers = Informer(api, WatchedKind(peers, peer_selector, watched_objects.pod_addresses), changed)
+
+    @property
+    def informers(self) -> Sequence[Informer[Any]]:
+        return self.services, self.slices, self.hosts, *self.workloads, self.peers
+
+    @property
+    def unsynced(self) -> list[str]:
+        """Paths of the kinds that are not listed yet."""
+        return [each.kind.path for each in self.informers if not each.synced]
+
+    def routes(self) -> tuple[Route, ...]:
+        workloads = {key: workload for informer in self.workloads for key, workload in informer.objects.items()}
+        return routes(
+            ClusterView(self.services.objects, workloads, self.hosts.objects, self.slices.objects)
+        )  # fmt: skip
+
+    def pods(self) -> set[str]:
+        return {address for addresses in self.peers.objects.values() for address in addresses}

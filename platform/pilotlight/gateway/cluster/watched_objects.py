@@ -1,0 +1,162 @@
+"""Fields of cluster objects that the gateway uses. Pure: an object in, a few fields out, None if irrelevant.
+
+Service         an ExternalName of the gateway: a service, and the traffic shares of its workloads
+Deployment …    a workload: its timeouts and access rules
+HTTPRoute       public hosts of a service, once accepted by a Gateway
+EndpointSlice   the ready replicas of a workload
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from pilotlight.contract import ENV_SETTINGS_PREFIX
+from pilotlight.gateway.routing_table import Replica
+from pilotlight.k8s import names
+
+Json = Any
+Shares = tuple[tuple[str, int], ...]  # workload, weight
+SELECTOR: Final = names.LABEL_SERVICE  # on all our objects; EndpointSlices have the labels of their Service
+SERVICE_NAME: Final = "kubernetes.io/service-name"
+EXIT_TIMEOUT: Final = f"{ENV_SETTINGS_PREFIX}EXIT_TIMEOUT_SECS"
+DEADLINE_S: Final = 600.0  # default of progressDeadlineSeconds
+SERVING_PORTS: Final = ("http1", "http", "h2c")
+OTHER_PORTS: Final = ("metrics", "grpc")
+
+
+class EntryService(Struct, frozen=True):
+    """`direct`: clients bypass the gateway, but requests that were sent here before the change must still be routed."""
+
+    service: str
+    shares: Shares
+    direct: bool = False
+
+
+class Workload(Struct, frozen=True):
+    revision: str
+    deadline_s: float  # maximum time of a start
+    timeout_s: float  # of a response; 0: not set
+    access: dict[str, str]
+
+
+class RouteHosts(Struct, frozen=True):
+    service: str
+    hosts: tuple[str, ...]
+    since: str  # creation, RFC 3339: the oldest route owns a host
+    timeout_s: float = 0.0
+    shares: Shares = ()  # of its backends
+
+
+class Slice(Struct, frozen=True):
+    """Ready endpoints of one EndpointSlice."""
+
+    service: str
+    replicas: tuple[Replica, ...]
+
+
+def entry_service(document: Json, gateway: str) -> EntryService | None:
+    """Read a Service; `gateway` is our own Service as `name.namespace`."""
+    spec, metadata = document.get("spec") or {}, document["metadata"]
+    service, workload = _service(metadata), (spec.get("selector") or {}).get(names.LABEL_WORKLOAD)
+    if spec.get("type") != "ExternalName":
+        direct = workload and metadata["name"] == names.entry_service(service)
+        return EntryService(service, ((str(workload), 100),), direct=True) if direct else None
+    target = str(spec.get("externalName") or "").rstrip(".")
+    shares = _shares(str((metadata.get("annotations") or {}).get(names.ANNOTATION_SHARES) or ""))
+    return EntryService(service, shares) if shares and f"{target}.".startswith(f"{gateway}.svc.") else None
+
+
+def _shares(written: str) -> Shares:
+    pairs = [part.strip().partition("=") for part in written.split(",") if part.strip()]
+    if not all(name and share.isdecimal() for name, _, share in pairs):
+        return ()
+    return tuple((name, int(share)) for name, _, share in pairs)
+
+
+def workload(document: Json) -> Workload:
+    metadata, spec = document["metadata"], document.get("spec") or {}
+    groups = spec.get("leaderWorkerTemplate") or {}
+    template = groups.get("leaderTemplate") or groups.get("workerTemplate") or spec.get("template") or {}
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    annotations = {**((template.get("metadata") or {}).get("annotations") or {}), **(metadata.get("annotations") or {})}
+    return Workload(
+        str(labels.get(names.LABEL_REVISION) or ""),
+        float(spec.get("progressDeadlineSeconds") or DEADLINE_S),
+        _timeout(template),
+        {key: str(value) for key, value in annotations.items() if key.startswith(names.ACCESS_PREFIXES)},
+    )
+
+
+def _timeout(template: Json) -> float:
+    for container in (template.get("spec") or {}).get("containers") or ():
+        for variable in container.get("env") or ():
+            if variable.get("name") == EXIT_TIMEOUT:
+                return _seconds(f"{variable.get('value')}s")
+    return 0.0
+
+
+def route_hosts(document: Json) -> RouteHosts:
+    metadata, spec = document["metadata"], document.get("spec") or {}
+    rules = spec.get("rules") or ()
+    timeouts = [_seconds(str((rule.get("timeouts") or {}).get("request") or "")) for rule in rules]
+    backends = [backend for rule in rules[:1] for backend in rule.get("backendRefs") or ()]
+    claimed = spec.get("hostnames") or () if _accepted(document) else ()
+    return RouteHosts(
+        _service(metadata), tuple(str(host).lower() for host in claimed),
+        str(metadata.get("creationTimestamp") or ""), max(timeouts, default=0.0),
+        tuple((str(backend["name"]), int(backend.get("weight", 1))) for backend in backends),
+    )  # fmt: skip
+
+
+def _accepted(route: Json) -> bool:
+    """Whether a Gateway accepted the route: a route may claim any host, but without a Gateway it gets no requests."""
+    conditions = [
+        condition
+        for parent in (route.get("status") or {}).get("parents") or ()
+        for condition in parent.get("conditions") or ()
+    ]
+    return any((each.get("type"), each.get("status")) == ("Accepted", "True") for each in conditions)
+
+
+def _seconds(written: str) -> float:
+    matched = re.fullmatch(r"(\d+(?:\.\d+)?)s", written)
+    return float(matched[1]) if matched else 0.0
+
+
+def slice_of(document: Json) -> Slice | None:
+    service = str((document["metadata"].get("labels") or {}).get(SERVICE_NAME) or "")
+    port = _serving(document.get("ports") or ())
+    if not service or not port or document.get("addressType") not in ("IPv4", "IPv6"):
+        return None
+    return Slice(service, tuple(_ready(document.get("endpoints") or (), port)))
+
+
+def _serving(ports: Json) -> int:
+    """Return the HTTP port by name, else the first other one: custom workloads may name it freely."""
+    named = {str(port.get("name") or ""): int(port.get("port") or 0) for port in ports}
+    candidates = [
+        *(name for name in SERVING_PORTS if name in named),
+        *(name for name in named if name not in OTHER_PORTS),
+    ]
+    return named[candidates[0]] if candidates else 0
+
+
+def _ready(endpoints: Json, port: int) -> Iterator[Replica]:
+    """Yield the ready endpoints; a terminating one gets no new requests."""
+    for endpoint in endpoints:
+        conditions = endpoint.get("conditions") or {}
+        if conditions.get("ready") is False or conditions.get("terminating"):
+            continue
+        host = str(endpoint["addresses"][0])
+        yield Replica(str((endpoint.get("targetRef") or {}).get("name") or host), port, host)
+
+
+def pod_addresses(document: Json) -> tuple[str, ...]:
+    """Return all addresses of an EndpointSlice of our headless Service: unready peers report loads too."""
+    return tuple(str(address) for endpoint in document.get("endpoints") or () for address in endpoint["addresses"])
+
+
+def _service(metadata: Mapping[str, Json]) -> str:
+    return str((metadata.get("labels") or {}).get(names.LABEL_SERVICE) or "")

@@ -1,0 +1,231 @@
+"""Unix-socket protocol with the control process.
+
+Messages between control process and gateway over a unix socket: JSON lines, both ways.
+
+    control → gateway   Publish(table)      the whole table; answered by Applied(generation) once no request
+                                            can reach a replica that the table lacks
+                        Listen(addresses)   the sockets to serve from now on, sent as descriptors; an address without
+                                            a descriptor is bound by the gateway. Answered by Applied, with the
+                                            addresses that could not be bound
+                        Lend()              requests the gateway's listeners: answered by Sockets with descriptors
+                        Stop(drain_s)       finish requests in flight and exit
+    gateway → control   Hello(version, pid) first on every connection
+                        Wake(...)           a request waits for a backend without replicas; sent immediately
+                        Report(...)         counters since the last report, every second while there are requests
+                        Unreachable(...)    a replica refused a connection, or closed it without an answer
+                        Leaving()           it is exiting after a signal; tables are applied until then
+
+The gateway outlives the control process: it continues with its last table and waits for a new connection.
+
+The gateway's end of the control link: a unix socket in its folder, to which the control process connects.
+
+A lock on the folder is held while the gateway takes requests, so a socket without a lock is stale. There is one
+connection at a time: a newer one replaces the older one.
+"""
+
+import asyncio
+import fcntl
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from pilotlight.errors import PlatformError
+from pilotlight.gateway.fd_channel import Channel
+from pilotlight.gateway.routing_table import Table
+from pilotlight.wire.unix_socket import listen, peer_pid
+
+
+class Publish(Struct, frozen=True, tag="publish"):
+    table: Table
+
+
+class Listen(Struct, frozen=True, tag="listen"):
+    """Each `host:port/kind` with kind http or grpc; the n-th descriptor belongs to the n-th of `held`."""
+
+    held: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()  # addresses that serve all routes; any other serves the route of its port
+
+
+class Lend(Struct, frozen=True, tag="lend"):
+    pass
+
+
+class Stop(Struct, frozen=True, tag="stop"):
+    drain_s: float = 30.0
+
+
+class Hello(Struct, frozen=True, tag="hello"):
+    version: str
+    pid: int
+    generation: int = 0
+
+
+class Applied(Struct, frozen=True, tag="applied"):
+    generation: int
+    failed: tuple[str, ...] = ()  # addresses that could not be bound, each with its reason
+
+
+class Sockets(Struct, frozen=True, tag="sockets"):
+    held: tuple[str, ...] = ()
+
+
+class Wake(Struct, frozen=True, tag="wake"):
+    namespace: str
+    name: str  # of the route
+    revision: str
+    waiting: int = 1
+
+
+class BackendReport(Struct, frozen=True):
+    """One backend over one interval. `concurrency` is the time average of waiting + in flight."""
+
+    namespace: str
+    name: str
+    workload: str
+    revision: str
+    concurrency: float
+    requests: int
+    errors: int  # status 500 and above, and no response
+    waiting: int  # now
+    in_flight: int  # now
+    cold_starts: int = 0
+    held_s: float = 0.0
+    latencies: tuple[int, ...] = ()  # counts by contract.LATENCY_BUCKETS, the last one above all edges
+    held: int = 0  # requests that waited for a replica; `held_s` is their total time
+    refused: int = 0  # of `requests`: answered 503 by the gateway because no replica came or the queue was full
+    latency_s: float = 0.0  # summed over `requests`
+    lost: int = 0  # of `errors`: answered 502 by the gateway because the replica closed the connection
+
+
+class Report(Struct, frozen=True, tag="report"):
+    seconds: float
+    backends: tuple[BackendReport, ...] = ()
+
+
+class Unreachable(Struct, frozen=True, tag="unreachable"):
+    replica: str
+    reason: str
+
+
+class Leaving(Struct, frozen=True, tag="leaving"):
+    """The gateway accepts no more connections; a successor may take over its folder."""
+
+
+ControlMessage = Publish | Listen | Lend | Stop
+GatewayMessage = Hello | Applied | Sockets | Wake | Report | Unreachable | Leaving
+
+
+SOCKET: Final = "gateway.sock"
+LOCK: Final = "gateway.lock"
+BACKLOG: Final = 8
+
+SendReply = Callable[..., None]  # a message, and sockets to send with it
+OnControlMessage = Callable[[ControlMessage, list[socket.socket], SendReply], None]
+
+
+class AlreadyRunning(PlatformError):
+    """Another gateway runs in this folder."""
+
+
+class ControlServer:
+    """`on_message` gets each message with its sockets and a function to reply; `on_lost` is called after a disconnect.
+
+    `hello` makes the first message; it gets the pid of the control process, 0 where unknown.
+    """
+
+    def __init__(
+        self, folder: Path, hello: Callable[[int], Hello], on_message: OnControlMessage, on_lost: Callable[[], None]
+    ) -> None:
+        self._folder, self._hello, self._on_message, self._on_lost = folder, hello, on_message, on_lost
+        self._channel: Channel[ControlMessage] | None = None
+        self._lock = -1
+        self._listener: socket.socket | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._channel is not None
+
+    async def open(self, wait_s: float = 5.0) -> None:
+        """Lock the folder and listen; wait up to `wait_s` for a predecessor to exit. Raises AlreadyRunning."""
+        self._lock = await _acquire_lock(self._folder / LOCK, wait_s)
+        self._listener = listen(self._folder / SOCKET, BACKLOG)
+        self._listener.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+
+    def send(self, message: GatewayMessage, sockets: Sequence[socket.socket] = ()) -> None:
+        if self._channel is not None:
+            self._channel.send(message, sockets)
+
+    def release(self, *, disconnect: bool) -> None:
+        """Release the folder for a successor; a connection may stay open until the exit."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+            with suppress(FileNotFoundError):
+                (self._folder / SOCKET).unlink()
+            os.close(self._lock)
+        if disconnect and self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        if self._channel is not None:
+            self._channel.close()
+
+        def on_message(message: ControlMessage, sockets: list[socket.socket]) -> None:
+            self._on_message(message, sockets, channel.send)
+
+        channel: Channel[ControlMessage] = Channel(
+            connection, ControlMessage, on_message, lambda: self._on_channel_lost(channel)
+        )
+        self._channel = channel
+        channel.send(self._hello(peer_pid(connection)))
+
+    def _on_channel_lost(self, channel: Channel[Any]) -> None:
+        if self._channel is channel:
+            self._channel = None
+            self._on_lost()
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a gateway runs in the folder. Tries the lock only: connecting would disconnect the control process."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+async def _acquire_lock(path: Path, wait_s: float) -> int:
+    """Return the locked descriptor; the kernel releases the lock when the process exits."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + wait_s
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if loop.time() >= until:
+                os.close(lock)
+                raise AlreadyRunning(f"another gateway runs in {path.parent}; stop it first") from None
+            await asyncio.sleep(0.02)
+        else:
+            return lock

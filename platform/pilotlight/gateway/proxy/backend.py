@@ -1,0 +1,341 @@
+"""A revision: least-loaded replica, holding queue, counts.
+
+Counters of one backend since the last report. Pure: the time is an argument.
+
+Budget for request bodies buffered in memory, over all services of a data plane.
+
+Queues are limited per revision, which does not limit a process that serves many. Requests that would have to wait are
+rejected once the budget is spent, so that the process does not run out of memory with all held requests. Small ones are
+still held: a service must wake up even if others have used up the budget.
+
+Runtime state of one revision: its replicas, the queue of held requests, and wake-ups to the control process.
+
+A submitted request gets the least loaded replica, or is held until `update` brings a replica, a slot is released, or
+`hold_s` is over. `concurrency` limits the requests in flight per replica.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from pilotlight.contract import LATENCY_BUCKETS
+from pilotlight.gateway.control_link import BackendReport, Wake
+from pilotlight.gateway.proxy.responses import ErrorResponse
+from pilotlight.gateway.proxy.upstream import LiveReplica
+from pilotlight.gateway.routing_table import Backend, Replica, RouteKey
+
+
+class Counts:
+    """`load`: requests queued or in flight; its time average is the concurrency that autoscalers use."""
+
+    __slots__ = (
+        "_changed",
+        "_errors",
+        "_held",
+        "_held_s",
+        "_latencies",
+        "_latency_s",
+        "_load_seconds",
+        "_rejected",
+        "_requests",
+        "_since",
+        "cold_starts",
+        "load",
+        "lost",
+    )  # fmt: skip
+
+    def __init__(self, now: float) -> None:
+        self.load = 0
+        self._changed = now
+        self._reset(now)
+
+    def _reset(self, now: float) -> None:
+        self._since = now
+        self._load_seconds = 0.0
+        self._requests = self._errors = self._rejected = self._held = self.cold_starts = self.lost = 0
+        self._held_s = self._latency_s = 0.0
+        self._latencies = [0] * (len(LATENCY_BUCKETS) + 1)
+
+    def enter(self, now: float) -> None:
+        self._load_seconds += self.load * (now - self._changed)
+        self._changed = now
+        self.load += 1
+
+    def leave(self, now: float) -> None:
+        """Remove a request without a response: it went to another backend, or its client disconnected."""
+        self._load_seconds += self.load * (now - self._changed)
+        self._changed = now
+        self.load -= 1
+
+    def responded(self, now: float, status: int, sent_at: float) -> None:
+        """Count a response; `status` 0: none, or a truncated one. The latency excludes the time held."""
+        self.leave(now)
+        self._requests += 1
+        self._latencies[bisect_left(LATENCY_BUCKETS, now - sent_at)] += 1
+        self._latency_s += now - sent_at
+        if status >= 500 or status == 0:
+            self._errors += 1
+
+    def rejected(self, now: float) -> None:
+        """Count a request that the gateway answered with an error because no replica could take it."""
+        self.leave(now)
+        self._requests += 1
+        self._errors += 1
+        self._rejected += 1
+
+    def held(self, seconds: float) -> None:
+        self._held += 1
+        self._held_s += seconds
+
+    def take_report(
+        self, key: RouteKey, workload: str, revision: str, waiting: int, now: float
+    ) -> BackendReport | None:
+        """Return the report and reset the counters; None if there were no requests."""
+        load_seconds = self._load_seconds + self.load * (now - self._changed)
+        seconds = now - self._since
+        report = None
+        if load_seconds or self.load or self._requests:
+            report = BackendReport(
+                *key, workload, revision, load_seconds / seconds if seconds > 0 else float(self.load), self._requests,
+                self._errors, waiting, self.load - waiting, self.cold_starts, self._held_s, tuple(self._latencies),
+                self._held, self._rejected, self._latency_s, self.lost,
+            )  # fmt: skip
+        self._changed = now
+        self._reset(now)
+        return report
+
+
+MAX_BUFFERED_BYTES: Final = 1 << 30
+SMALL_REQUEST_BYTES: Final = 1 << 12  # a thousand of them take 4 MiB
+
+
+class BufferBudget:
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int = MAX_BUFFERED_BYTES) -> None:
+        self.used = 0
+        self.limit = limit
+
+    @property
+    def full(self) -> bool:
+        return self.used > self.limit
+
+    def check(self, size: int) -> str:
+        """Return why a request with `size` buffered bytes may not wait; empty: it may."""
+        if not self.full or size <= SMALL_REQUEST_BYTES:
+            return ""
+        return f"requests that wait here take more than {self.limit >> 20} MiB already; try again later"
+
+
+WAKE_EVERY_S: Final = 1.0  # repeated, since the control process may have been away
+UNHEALTHY_S: Final = 1.0  # no requests to a replica after a failed connect
+SUSPECT_S: Final = 0.1  # after a broken connection: the sockets of a dying process do not all close at the same moment
+RETRY_AFTER: Final = {"Retry-After": "5"}
+
+
+class PendingRequest(Protocol):
+    """A request for a slot on a replica of a route; `tag` names a revision, empty: any."""
+
+    arrived_at: float
+    cold: bool  # it waited because there was no replica at all
+    backend: "LiveBackend | None"
+
+    @property
+    def buffered(self) -> int: ...  # bytes of its body held in memory while it waits
+    @property
+    def key(self) -> RouteKey: ...
+    @property
+    def tag(self) -> str: ...
+    def assign(self, replica: LiveReplica, now: float) -> None: ...
+    def reject(self, error: ErrorResponse) -> None: ...
+
+
+class LiveBackend:
+    __slots__ = (
+        "_buffer_budget", "_clock", "_next_index", "_on_wake", "_waker", "config", "counts", "key", "replicas",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: RouteKey,
+        config: Backend,
+        on_wake: Callable[[Wake], None],
+        clock: Callable[[], float],
+        buffer_budget: BufferBudget,
+    ) -> None:
+        self.key = key
+        self.config = config
+        self.replicas: list[LiveReplica] = []
+        self.waiting: OrderedDict[PendingRequest, asyncio.TimerHandle] = OrderedDict()
+        self.counts = Counts(clock())
+        self._on_wake = on_wake
+        self._clock = clock
+        self._buffer_budget = buffer_budget
+        self._next_index = 0
+        self._waker: asyncio.TimerHandle | None = None
+
+    def update(self, config: Backend) -> None:
+        """Apply the next table: retire missing replicas, add new ones, dispatch held requests."""
+        previous = {replica.id: replica for replica in self.replicas}
+        self.config = config
+        self.replicas = [_reuse(previous.get(replica.id), replica) for replica in config.replicas]
+        for replica in previous.values():
+            if replica not in self.replicas:
+                replica.retire()
+        if self.replicas and not previous and self.waiting:
+            self.counts.cold_starts += 1
+        if any(replica.id not in previous for replica in self.replicas):
+            self._stop_waking()
+        self.dispatch_waiting()
+        if config.unavailable and not self.replicas:
+            while self.waiting:
+                request, timer = self.waiting.popitem(last=False)
+                timer.cancel()
+                self._reject(request, config.unavailable)
+        elif self.waiting:
+            self._wake_if_unreachable(self._clock())
+
+    def remove(self) -> list[PendingRequest]:
+        """Retire all replicas of a revision that left the table; return the requests it held."""
+        for replica in self.replicas:
+            replica.retire()
+        self.replicas = []
+        self._stop_waking()
+        requests = list(self.waiting)
+        for request in requests:
+            self.withdraw(request)
+        return requests
+
+    def submit(self, request: PendingRequest, now: float) -> None:
+        request.backend = self
+        self.counts.enter(now)
+        # Behind held requests even if a slot is free: first come, first served.
+        self._assign_or_hold(request, now, None if self.waiting else self._least_loaded(now))
+
+    def resubmit(self, request: PendingRequest, now: float) -> None:
+        """Submit a request again whose replica could not be reached, ahead of the queue."""
+        request.backend = self
+        self.counts.enter(now)
+        self._assign_or_hold(request, now, self._least_loaded(now), front=True)
+
+    def _assign_or_hold(
+        self, request: PendingRequest, now: float, replica: LiveReplica | None, front: bool = False
+    ) -> None:
+        if replica is None:
+            self._hold(request, now, front)
+        else:
+            replica.in_flight += 1
+            request.assign(replica, now)
+
+    def withdraw(self, request: PendingRequest) -> None:
+        """Remove a held request from the queue."""
+        timer = self.waiting.pop(request, None)
+        if timer is not None:
+            timer.cancel()
+        self.counts.leave(self._clock())
+
+    def reject_over_budget(self, request: PendingRequest) -> bool:
+        """Reject a held request whose body has outgrown the buffer budget; return whether it was."""
+        problem = self._buffer_budget.check(request.buffered) if request in self.waiting else ""
+        if problem:
+            self.waiting.pop(request).cancel()
+            self._reject(request, problem)
+        return bool(problem)
+
+    def release(self, replica: LiveReplica) -> None:
+        replica.in_flight -= 1
+        if self.waiting:
+            self.dispatch_waiting()
+
+    def mark_unhealthy(self, replica: LiveReplica, now: float, seconds: float = UNHEALTHY_S) -> None:
+        """Send no requests to the replica for `seconds`."""
+        until = replica.unhealthy_until = max(replica.unhealthy_until, now + seconds)
+        asyncio.get_running_loop().call_later(until - now, self._mark_healthy, replica, until)
+
+    def _mark_healthy(self, replica: LiveReplica, until: float) -> None:
+        # Reset instead of comparing with the clock: the event loop's may be some milliseconds ahead of it.
+        if replica.unhealthy_until <= until:
+            replica.unhealthy_until = 0.0
+        self.dispatch_waiting()
+
+    def dispatch_waiting(self) -> None:
+        """Assign free slots to held requests, first in first out."""
+        now = self._clock()
+        while self.waiting:
+            replica = self._least_loaded(now)
+            if replica is None:
+                return
+            request, timer = self.waiting.popitem(last=False)
+            timer.cancel()
+            self.counts.held(now - request.arrived_at)
+            replica.in_flight += 1
+            request.assign(replica, now)
+
+    def _least_loaded(self, now: float) -> LiveReplica | None:
+        replicas, limit = self.replicas, self.config.concurrency
+        count = len(replicas)
+        # The start rotates, so that equally loaded replicas take turns.
+        self._next_index = start = (self._next_index + 1) % count if count else 0
+        best: LiveReplica | None = None
+        for index in range(start - count, start):
+            replica = replicas[index]
+            if replica.unhealthy_until > now or (limit and replica.in_flight >= limit):
+                continue
+            if best is None or replica.in_flight < best.in_flight:
+                best = replica
+        return best
+
+    def _hold(self, request: PendingRequest, now: float, front: bool) -> None:
+        config, left = self.config, request.arrived_at + self.config.hold_s - now
+        # A retried request (`front`) was accepted before, so limits of the queue do not reject it.
+        if config.unavailable and not self.replicas:
+            self._reject(request, config.unavailable)
+        elif len(self.waiting) >= config.hold_limit and not front:
+            self._reject(request, f"{len(self.waiting)} requests wait for {self.key[1]!r} already; try again later")
+        elif not front and (problem := self._buffer_budget.check(request.buffered)):
+            self._reject(request, problem)
+        elif left <= 0:
+            self._expire(request)
+        else:
+            request.cold = request.cold or not self.replicas
+            self.waiting[request] = asyncio.get_running_loop().call_later(left, self._expire, request)
+            if front:
+                self.waiting.move_to_end(request, last=False)
+            self._wake_if_unreachable(now)
+
+    def _expire(self, request: PendingRequest) -> None:
+        self.waiting.pop(request, None)
+        message = f"no replica of {self.key[1]!r} was free within {self.config.hold_s:g} s; try again later"
+        self._reject(request, message)
+
+    def _reject(self, request: PendingRequest, message: str) -> None:
+        self.counts.rejected(self._clock())
+        request.backend = None
+        request.reject(ErrorResponse(503, message, RETRY_AFTER))
+
+    def _wake_if_unreachable(self, now: float) -> None:
+        """Send a Wake now and every second while no replica is reachable."""
+        if self._waker is None and not any(replica.unhealthy_until <= now for replica in self.replicas):
+            self._on_wake(Wake(*self.key, self.config.revision, len(self.waiting)))
+            self._waker = asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._repeat_wake)
+
+    def _repeat_wake(self) -> None:
+        self._waker = None
+        if self.waiting:
+            self._wake_if_unreachable(self._clock())
+
+    def _stop_waking(self) -> None:
+        if self._waker is not None:
+            self._waker.cancel()
+            self._waker = None
+
+
+def _reuse(live: LiveReplica | None, config: Replica) -> LiveReplica:
+    """Return the existing replica with its connections, or a new one if its address has changed."""
+    if live is None or (live.config.host, live.config.port) != (config.host, config.port):
+        return LiveReplica(config)
+    live.config = config
+    return live

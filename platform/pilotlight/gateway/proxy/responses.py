@@ -1,0 +1,79 @@
+"""The gateway's own answers.
+
+Admission of requests to a route, decided before the body is read; the error response otherwise.
+
+Responses of the gateway itself: JSON error messages with the request id, and its own pages.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight.gateway.routing_table import Route
+from pilotlight.wire.http1 import render_head
+
+
+class ErrorResponse(NamedTuple):
+    """Response of the gateway itself: a status, a message of one sentence, and headers."""
+
+    status: int
+    message: str
+    headers: Mapping[str, str] = {}
+
+
+class RequestRejected(Exception):
+    """A request that no replica will get, with the response for its client."""
+
+    def __init__(self, response: ErrorResponse) -> None:
+        super().__init__(response.message)
+        self.response = response
+
+
+class Admission(Protocol):
+    """Access and rate limits. `headers` have lower-case names; `peer` is the client's address."""
+
+    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None: ...
+
+
+class AllowAll:
+    """Admits every request."""
+
+    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
+        return None
+
+
+JSON = "application/json"
+PageHandler = Callable[[], tuple[int, str, bytes]]  # status, content type, body
+
+NO_ROUTE = ErrorResponse(
+    404, "no service lives at this address; use /{namespace}/{service}/… or, in the namespace default, /{service}/…"
+)
+NO_REVISION = ErrorResponse(
+    503, "no revision of this service has a share of its traffic; give one with `platformctl traffic`"
+)
+TIMED_OUT = ErrorResponse(504, "the service did not answer in time")
+CONNECTION_LOST = ErrorResponse(
+    502, "the service closed the connection before it had answered; the request was not repeated"
+)
+HEAD_TOO_LONG = ErrorResponse(431, "the request's head is longer than 64 KiB; send shorter headers or a shorter path")
+HEAD_TIMEOUT = ErrorResponse(408, "the request's head did not arrive within 30 s")
+METHOD_NOT_ALLOWED = ErrorResponse(405, "this page is read with GET or HEAD", {"Allow": "GET, HEAD"})
+
+
+def unknown_tag(tag: str) -> ErrorResponse:
+    return ErrorResponse(
+        404, f"no revision has the tag or name {tag[:63]!r}; `platformctl status` lists those there are"
+    )
+
+
+def render_error(error: ErrorResponse, request_id: str, close: bool, bodiless: bool = False) -> bytes:
+    body = json.dumps({"error": error.message}, ensure_ascii=False).encode()
+    headers = {**error.headers, HEADER_REQUEST_ID: request_id}
+    head = render_head(error.status, JSON, len(body), headers, close)
+    return head if bodiless else head + body
+
+
+def render_page(status: int, content_type: str, body: bytes, close: bool, bodiless: bool) -> bytes:
+    head = render_head(status, content_type, len(body), None, close)
+    return head if bodiless else head + body

@@ -1,0 +1,137 @@
+"""Weighted choice of a revision; the rewritten head.
+
+Choice of a route's revision for a request: by tag or name if it has one, else by weight.
+
+Preparation of a request from its head: the route, and the rewritten head for the replica.
+
+Clients repeat their heads on a connection, so a connection caches its last `PreparedRequest`, which is valid as long as
+the routing table is.
+"""
+
+import hmac
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight.gateway.proxy.backend import LiveBackend
+from pilotlight.gateway.proxy.responses import NO_ROUTE, ErrorResponse
+from pilotlight.gateway.routing_table import PageMatch, Route, RouteKey, RouteMatch, RouteMatcher, Table
+from pilotlight.wire.http1_proxy import RequestHead, end_to_end_headers
+
+
+class SmoothWeightedRoundRobin:
+    """Nginx' smooth weighted round robin: exact shares over any 100 requests, without bursts.
+
+    Each turn every credit grows by its weight; the highest is chosen and reduced by the total weight.
+    """
+
+    def __init__(self, weights: dict[str, int]) -> None:
+        self.weights = {name: weight for name, weight in weights.items() if weight > 0}
+        self._total = sum(self.weights.values())
+        self._credit = dict.fromkeys(self.weights, 0)
+
+    def next(self) -> str | None:
+        credit = self._credit
+        for name, weight in self.weights.items():
+            credit[name] += weight
+        chosen = max(credit, key=credit.__getitem__, default=None)
+        if chosen is not None:
+            credit[chosen] -= self._total
+        return chosen
+
+
+class LiveRoute:
+    """A route of the table in force. `previous`: the same route before, whose credits are kept if weights are equal."""
+
+    def __init__(self, route: Route, backends: dict[str, LiveBackend], previous: "LiveRoute | None") -> None:
+        self.route = route
+        self.backends = backends
+        scheduler = SmoothWeightedRoundRobin({backend.revision: backend.weight for backend in route.backends})
+        if previous is not None and previous._scheduler.weights == scheduler.weights:
+            scheduler = previous._scheduler
+        self._scheduler: SmoothWeightedRoundRobin = scheduler
+        self._single = backends[next(iter(scheduler.weights))] if len(scheduler.weights) == 1 else None
+        self._by_tag = {tag: backends[backend.revision] for backend in route.backends for tag in backend.tags}
+        self._by_tag.update(backends)  # a revision's name beats a tag
+
+    def choose(self, tag: str) -> LiveBackend | None:
+        """Return the backend; None: no revision has that tag or name, or none has a weight."""
+        if tag:
+            return self._by_tag.get(tag)
+        if self._single is not None:
+            return self._single
+        chosen = self._scheduler.next()
+        return self.backends[chosen] if chosen is not None else None
+
+
+NO_KEY: Final = ("", "")
+
+
+class RoutingState:
+    """Lookup structures of one routing table."""
+
+    __slots__ = ("generation", "matcher", "routes")
+
+    def __init__(self, table: Table, routes: dict[RouteKey, LiveRoute]) -> None:
+        self.generation = table.generation
+        self.matcher = RouteMatcher(table)
+        self.routes = routes
+
+
+class PreparedRequest(NamedTuple):
+    """`route` None: the gateway answers itself, with `page` or `error`."""
+
+    routing: RoutingState
+    head: RequestHead
+    route: LiveRoute | None
+    key: RouteKey
+    tag: str
+    upstream_head: bytes  # without its last lines: request id and the empty line
+    request_id: str  # "": the client sent none
+    page: str = ""
+    error: ErrorResponse | None = None
+
+
+def prepare(routing: RoutingState, head: RequestHead, peer: str, port_route: RouteKey | None) -> PreparedRequest:
+    match = routing.matcher.match(head.target, head.headers, port_route)
+    request_id = head.headers.get(HEADER_REQUEST_ID, "")
+    if isinstance(match, PageMatch):
+        return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, page=match.page)
+    route = routing.routes.get(match.key) if match is not None else None
+    if match is None or route is None or (route.route.internal and not _is_internal_caller(route.route, match, peer)):
+        return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=NO_ROUTE)
+    if route.route.internal:  # its tag is the key of the route
+        match = match._replace(tag="")
+    return PreparedRequest(routing, head, route, match.key, match.tag, rewrite_head(head, match, peer), request_id)
+
+
+def _is_internal_caller(route: Route, match: RouteMatch, peer: str) -> bool:
+    return is_loopback(peer) and hmac.compare_digest(match.tag.encode(), route.key.encode())
+
+
+def rewrite_head(head: RequestHead, match: RouteMatch, peer: str) -> bytes:
+    """Return the head without hop-by-hop headers and with forwarding headers, without its final empty line."""
+    lines = [f"{head.method} {match.target} HTTP/1.1".encode("latin-1")]
+    lines += [line.raw for line in end_to_end_headers(head.lines, head.upgrade) if line.name != "x-forwarded-for"]
+    lines += [
+        f"{name}: {value}".encode("latin-1") for name, value in forwarded_headers(head.headers, match, peer).items()
+    ]
+    return b"\r\n".join(lines) + b"\r\n"
+
+
+def forwarded_headers(headers: Mapping[str, str], match: RouteMatch, peer: str) -> dict[str, str]:
+    """Return the X-Forwarded headers and a missing Host; values of earlier proxies stay."""
+    before = headers.get("x-forwarded-for", "")
+    added = {"X-Forwarded-For": f"{before}, {peer}" if before else peer or "local"}
+    if "x-forwarded-proto" not in headers:
+        added["X-Forwarded-Proto"] = "http"
+    if "host" not in headers:  # HTTP/1.0
+        added["Host"] = f"{match.key[1]}.{match.key[0]}"
+    elif "x-forwarded-host" not in headers:
+        added["X-Forwarded-Host"] = headers["host"]
+    return added
+
+
+def is_loopback(peer: str) -> bool:
+    """Whether the peer is on this machine; empty: the peer of a unix socket."""
+    return peer in {"", "::1"} or peer.startswith(("127.", "::ffff:127."))

@@ -1,0 +1,115 @@
+"""Router component: the gateway's data plane in front of one service's engines, which it discovers by itself.
+
+    endpoints ──▶ health ──▶ Table ──▶ RouterDataPlane ◀── EndpointPicker
+                                         ▲
+    client ──────────────────────────────┘
+
+Every endpoint is a backend of its own, so that the strategy decides among them. With `prefill_decode` a request goes to
+a decoder, with headers that name the prefill engine picked for it: X-Prefill-Host and X-Prefill-Port, and both in
+X-Prefiller-Host-Port. The decoder, or its sidecar, fetches the KV cache of the prompt from there.
+"""
+
+import asyncio
+import signal
+from typing import Final, Protocol
+
+from pilotlight.gateway.listeners import BACKLOG, Address, bind
+from pilotlight.gateway.reports import Metrics, Reporter, log
+from pilotlight.gateway.router.data_plane import DnsEndpoints, EndpointFile, RouterDataPlane, healthy_ids
+from pilotlight.gateway.router.strategy import RouterSettings
+from pilotlight.gateway.routing_table import Replica
+
+REFRESH_S: Final = 0.5  # between two discoveries
+DRAIN_S: Final = 30.0
+
+
+class EndpointSource(Protocol):
+    """Discovery of a component's replicas."""
+
+    async def discover(self) -> tuple[Replica, ...]: ...
+
+
+class EndpointPool:
+    """The healthy replicas of one component."""
+
+    def __init__(self, source: EndpointSource, health_check_s: float) -> None:
+        self._source, self._interval = source, health_check_s
+        self._checked_at = float("-inf")
+        self._seen: tuple[Replica, ...] = ()
+        self._healthy: set[str] = set()
+
+    async def refresh(self, now: float) -> tuple[Replica, ...]:
+        """Return the healthy replicas; new ones are checked at once, the others every `health_check_s`."""
+        replicas = await self._source.discover()
+        if now - self._checked_at >= self._interval:
+            self._checked_at = now
+            self._healthy = await healthy_ids(replicas)
+        elif added := set(replicas) - set(self._seen):
+            self._healthy = (self._healthy - {each.id for each in added}) | await healthy_ids(added)
+        self._seen = replicas
+        return tuple(replica for replica in replicas if replica.id in self._healthy)
+
+
+class Router:
+    """`/ready` is 503 until every component has a healthy endpoint."""
+
+    def __init__(self, settings: RouterSettings) -> None:
+        self._settings = settings
+        self._engines = EndpointPool(self._source(settings.engine), settings.health_check_s)
+        self._decoders = (
+            EndpointPool(self._source(settings.decoder), settings.health_check_s) if settings.disaggregated else None
+        )
+        self._plane = RouterDataPlane(settings)
+        self._metrics = Metrics()
+        self._reporter = Reporter(self._plane, self._metrics.add, lambda report: None)
+        self._plane.pages["metrics"] = self._metrics_page
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until a signal. If discovery fails, drain first and raise the error then."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        listener = bind(Address(self._settings.host, self._settings.port), "INFERENCE_HTTP_PORT")
+        await self._update(loop.time())
+        server = await loop.create_server(self._plane.protocol_factory(self._plane.key), sock=listener, backlog=BACKLOG)
+        log("router.listening", f"{self._settings.strategy}", http_port=listener.getsockname()[1])
+        discovery = asyncio.create_task(self._watch_endpoints())
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([discovery, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        failure = discovery.exception() if discovery.done() else None
+        discovery.cancel()
+        if failure is not None:
+            log("router.failed", f"{type(failure).__name__}: {failure}", level="ERROR")
+        server.close()
+        await self._plane.drain(DRAIN_S)
+        self._reporter.close()
+        log("router.ended", "nothing is in flight")
+        if failure is not None:
+            raise failure
+
+    def _source(self, workload: str) -> EndpointSource:
+        folder, namespace = self._settings.endpoints, self._settings.namespace
+        return EndpointFile(folder, namespace, workload) if folder else DnsEndpoints(namespace, workload)
+
+    async def _watch_endpoints(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            await self._update(asyncio.get_running_loop().time())
+
+    async def _update(self, now: float) -> None:
+        engines = await self._engines.refresh(now)
+        decoders = await self._decoders.refresh(now) if self._decoders is not None else ()
+        if self._plane.set_endpoints(engines, decoders):
+            names = [replica.id for replica in (*engines, *decoders)]
+            log("router.endpoints", f"{len(names)} endpoints are well", endpoints=names)
+
+    def _metrics_page(self) -> tuple[int, str, bytes]:
+        self._reporter.report()
+        return self._metrics.page()
+
+
+async def run(settings: RouterSettings) -> None:
+    """Run a router in the current event loop until a signal."""
+    await Router(settings).run()

@@ -1,0 +1,170 @@
+"""Routing table as published; target → route.
+
+Routing table of the gateway: routes, backends and their weights. Built by the control process, sent as JSON.
+
+A table is complete and replaces the one before. Replicas missing from it get no new requests and finish those in
+flight; a backend without replicas holds its requests until a later table has one.
+
+Match of a request (target, Host, headers) to a route. Pure; rebuilt for each table.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from msgspec import Struct, json
+
+from pilotlight.contract import HEADER_TAG, HEADER_TAG_KNATIVE, RESERVED_NAMES
+
+HOLD_LIMIT: Final = 1000
+
+
+class Replica(Struct, frozen=True):
+    """A replica that is ready. `id` stays the same for its lifetime."""
+
+    id: str
+    port: int
+    host: str = "127.0.0.1"
+    grpc_port: int = 0
+
+
+class Backend(Struct, frozen=True):
+    """One revision. `weight` is its traffic share in percent; 0: reachable by its tags or its name only."""
+
+    revision: str
+    workload: str
+    weight: int
+    replicas: tuple[Replica, ...] = ()
+    tags: tuple[str, ...] = ()
+    concurrency: int = 0  # requests in flight per replica; 0: no limit
+    hold_s: float = 300.0  # maximum time that a request is held
+    hold_limit: int = HOLD_LIMIT  # maximum number of held requests
+    unavailable: str = ""  # why no replica will come (a model that cannot be loaded): requests get 503 at once
+
+
+class Jwt(Struct, frozen=True):
+    """`keys` is a JWKS document as text; other algorithms than those listed are rejected."""
+
+    keys: str
+    issuer: str = ""
+    audience: str = ""
+    algorithms: tuple[str, ...] = ("RS256", "ES256")
+    scope: str = ""  # required of a token; empty: any
+
+
+class Access(Struct, frozen=True):
+    """Accepted credentials: bearer tokens, as SHA-256 in hex, or JWTs. Neither: no authentication."""
+
+    tokens: tuple[str, ...] = ()
+    jwt: Jwt | None = None
+
+
+class Rate(Struct, frozen=True):
+    """Rate limit per client: by the subject of its token, else by its address."""
+
+    requests: int
+    seconds: float = 60.0
+    burst: int = 0  # 0: as `requests`
+
+
+class Route(Struct, frozen=True):
+    """A service, or one workload behind it (`internal`: for processes of the platform only).
+
+    Clients of an internal route send its `key` in place of a tag, `/{namespace}/{name}@{key}/…`. Without a key, any
+    local process could bypass the authentication of the service.
+    """
+
+    namespace: str
+    name: str
+    backends: tuple[Backend, ...] = ()
+    hosts: tuple[str, ...] = ()
+    port: int = 0  # dedicated to this route; 0: none
+    grpc_port: int = 0
+    timeout_s: float = 300.0  # from the first byte sent to a replica to the last byte of its response
+    access: Access | None = None
+    rate: Rate | None = None
+    internal: bool = False
+    key: str = ""
+
+
+class Table(Struct, frozen=True):
+    generation: int = 0
+    routes: tuple[Route, ...] = ()
+
+
+def encode(table: Table) -> bytes:
+    return json.encode(table)
+
+
+def decode(raw: bytes) -> Table:
+    return json.decode(raw, type=Table)
+
+
+RouteKey = tuple[str, str]  # namespace and name of a route
+DEFAULT_NAMESPACE = "default"
+
+
+class RouteMatch(NamedTuple):
+    """A route, the requested tag or revision ("": by weight), and the target without the route's prefix."""
+
+    key: RouteKey
+    tag: str
+    target: str
+
+
+class PageMatch(NamedTuple):
+    """One of the gateway's own pages, by its first path segment."""
+
+    page: str
+
+
+class RouteMatcher:
+    def __init__(self, table: Table) -> None:
+        self._keys = frozenset((route.namespace, route.name) for route in table.routes)
+        self._hosts = {
+            host.lower().rstrip("."): (route.namespace, route.name) for route in table.routes for host in route.hosts
+        }
+
+    def match(
+        self, target: str, headers: Mapping[str, str], port_route: RouteKey | None
+    ) -> RouteMatch | PageMatch | None:
+        """Return the match, or None. A route's own port has precedence over the host, the host over the path."""
+        target, host = origin_form(target, headers.get("host", ""))
+        key = port_route or self._hosts.get(normalize_host(host))
+        if key is not None:
+            return RouteMatch(key, tag_of(headers), target) if key in self._keys else None
+        return self._by_path(target, headers)
+
+    def _by_path(self, target: str, headers: Mapping[str, str]) -> RouteMatch | PageMatch | None:
+        path, mark, query = target.partition("?")
+        _, first, *rest = path.split("/", 3) if path.startswith("/") else ("", "")
+        if first in RESERVED_NAMES:
+            return PageMatch(first)
+        name, _, tag = (rest[0] if rest else "").partition("@")
+        if name and (first, name) in self._keys:  # the full form, even if a service has the name of a namespace
+            return RouteMatch((first, name), tag or tag_of(headers), "/" + "".join(rest[1:]) + mark + query)
+        name, _, tag = first.partition("@")
+        if (DEFAULT_NAMESPACE, name) not in self._keys:
+            return None
+        return RouteMatch((DEFAULT_NAMESPACE, name), tag or tag_of(headers), "/" + "/".join(rest) + mark + query)
+
+
+def origin_form(target: str, host: str) -> tuple[str, str]:
+    """Return path with query, and the host; clients of a proxy send both in an absolute-form target."""
+    scheme, mark, rest = target.partition("://")
+    if not mark or scheme.lower() not in {"http", "https"}:
+        return target, host
+    cut = min((at for at in (rest.find("/"), rest.find("?")) if at >= 0), default=len(rest))
+    path = rest[cut:]
+    return path if path.startswith("/") else "/" + path, rest[:cut]
+
+
+def normalize_host(host: str) -> str:
+    """Return the host in lower case, without port and final dot; an IPv6 address keeps its brackets."""
+    name, mark, port = host.rpartition(":")
+    if mark and port.isdigit():
+        host = name
+    return host.lower().rstrip(".")
+
+
+def tag_of(headers: Mapping[str, str]) -> str:
+    return headers.get(HEADER_TAG) or headers.get(HEADER_TAG_KNATIVE, "")

@@ -1,0 +1,358 @@
+"""Revisions and traffic.
+
+Rules for the revision template of a Knative Service: start, limits, reserved names, feature flags.
+
+Rules for the traffic of a Knative Service: percentages, tags, revision names.
+"""
+
+import re
+from typing import Final
+
+from pilotlight.k8s import quantities
+from pilotlight.k8s.knative_features import POD_FLAGS, VOLUME_FLAGS
+from pilotlight.lint.knative_scaling import annotation
+from pilotlight.lint.related_objects import containers, gpus, name, startup_budget
+from pilotlight.lint.rule import KNATIVE, Hits, LintContext, Part, rule
+
+PROGRESS_DEADLINE: Final = "serving.knative.dev/progress-deadline"
+DEFAULT_PROGRESS_DEADLINE: Final = 600.0
+MAX_TIMEOUT: Final = 600
+MAX_CONCURRENCY: Final = 1000
+RESERVED_PORTS: Final = {8012, 8013, 8022, 9090, 9091, 8008}
+RESERVED_VARIABLES: Final = {"PORT", "K_SERVICE", "K_CONFIGURATION", "K_REVISION"}
+PORT_NAMES: Final = ("http1", "h2c")
+
+# Pod fields behind a flag of config-features; all are off by default.
+POD_FEATURES: Final = dict(sorted(POD_FLAGS.items()))
+VOLUME_FEATURES: Final = dict(sorted(VOLUME_FLAGS.items()))
+REFUSED_POD_FIELDS: Final = (
+    "activeDeadlineSeconds", "hostname", "nodeName", "priority", "readinessGates", "restartPolicy", "subdomain",
+    "terminationGracePeriodSeconds",
+)  # fmt: skip
+REFUSED_CONTAINER_FIELDS: Final = ("lifecycle", "stdin", "stdinOnce", "tty", "volumeDevices")
+
+
+def revision(service: Part) -> Part:
+    return service.get("spec", "template", "spec")
+
+
+@rule(
+    "PL462", "error", "progress deadline below the startup budget", KNATIVE,
+    why="""A revision that is not ready within the progress deadline (600 s unless set) is marked failed and scaled to
+        zero, however long its startup probe would still allow: the model is thrown away while it loads.""",
+    fix="""
+        spec:
+          template:
+            metadata:
+              annotations: {serving.knative.dev/progress-deadline: 1800s}""",
+)  # fmt: skip
+def short_deadline(service: Part, _: LintContext) -> Hits:
+    setting = service.get("spec", "template", "metadata", "annotations", PROGRESS_DEADLINE)
+    deadline, budget = (
+        quantities.parse_duration(setting.text()) if setting else DEFAULT_PROGRESS_DEADLINE,
+        startup_budget(service),
+    )
+    if deadline is not None and deadline < budget:
+        message = (
+            f"the startup probe allows {budget:g} s, but the progress deadline is {deadline:g} s"
+            f"{'' if setting else ' (the default)'}; set {PROGRESS_DEADLINE} above it"
+        )
+        yield setting or service.get("spec", "template"), message
+
+
+@rule(
+    "PL463", "warning", "probe that slows the cold start", KNATIVE,
+    why="""Knative's sidecar runs a readiness probe without periodSeconds every 50 ms until it succeeds. With
+        periodSeconds it goes by the kubelet's whole seconds, and a startupProbe makes the pod unready until the kubelet
+        has run it; both add up to a period to each cold start.""",
+    fix="""
+        readinessProbe: {httpGet: {path: /v2/health/ready}}     # no periodSeconds, no startupProbe
+        # the time to load goes into the annotation serving.knative.dev/progress-deadline""",
+)  # fmt: skip
+def slow_probe(service: Part, _: LintContext) -> Hits:
+    for container in containers(service):
+        period, startup = container.get("readinessProbe", "periodSeconds"), container.get("startupProbe")
+        if period.integer(0) > 0:
+            yield (
+                period,
+                f"periodSeconds = {period.integer(0)} switches off Knative's probing every 50 ms; leave it out",
+            )
+        if startup:
+            message = "the kubelet runs a startupProbe in whole seconds; leave it out and set the progress deadline"
+            yield startup, message
+
+
+@rule(
+    "PL464", "error", "timeoutSeconds beyond the cluster's limit", KNATIVE,
+    why="""Knative's webhook refuses a timeout above max-revision-timeout-seconds of config-defaults, which is 600
+        unless an operator raised it; the activator then needs a longer termination grace period too.""",
+    fix="""
+        timeoutSeconds: 600""",
+)  # fmt: skip
+def long_timeout(service: Part, _: LintContext) -> Hits:
+    timeout = revision(service).get("timeoutSeconds")
+    if timeout and not 0 <= timeout.integer(-1) <= MAX_TIMEOUT:
+        yield (
+            timeout,
+            f"timeoutSeconds = {timeout.text()}, must be 0 to {MAX_TIMEOUT} unless config-defaults allows more",
+        )
+
+
+@rule(
+    "PL465", "error", "reserved port or port name", KNATIVE,
+    why="""8012, 8013, 8022, 9090, 9091 and 8008 belong to Knative's sidecar in the same pod. One port of one container
+        takes the traffic, and its name only says the protocol: http1 or h2c.""",
+    fix="""
+        ports: [{name: h2c, containerPort: 8081}]       # gRPC; metrics are scraped without declaring their port""",
+)  # fmt: skip
+def ports(service: Part, _: LintContext) -> Hits:
+    serving = [container for container in containers(service) if any(container.get("ports").each())]
+    for container in containers(service):
+        declared = list(container.get("ports").each())
+        for port in declared:
+            if port.get("containerPort").integer(0) in RESERVED_PORTS:
+                message = f"port {port.get('containerPort').text()} is reserved by Knative; use another, as 8080"
+                yield port.get("containerPort"), message
+            if port.get("name") and port.get("name").text() not in PORT_NAMES:
+                yield port.get("name"), f"port name = {port.get('name').text()}, must be http1 or h2c"
+        if len(declared) > 1:
+            message = f"{len(declared)} ports: Knative takes exactly one, the one that gets the traffic"
+            yield container.get("ports"), message
+    if len(serving) > 1:
+        yield serving[1].get("ports"), "a second container declares a port: only the one that gets the traffic may"
+
+
+@rule(
+    "PL466", "error", "reserved environment variable", KNATIVE,
+    why="""Knative sets PORT, K_SERVICE, K_CONFIGURATION and K_REVISION itself and refuses a template that does.""",
+    fix="""
+        ports: [{containerPort: 8000}]      # sets PORT""",
+)  # fmt: skip
+def variables(service: Part, _: LintContext) -> Hits:
+    for container in containers(service):
+        for variable in container.get("env").each():
+            if variable.get("name").text() in RESERVED_VARIABLES:
+                message = f"{variable.get('name').text()} is set by Knative and refused in a template; delete it"
+                yield variable.get("name"), message
+
+
+@rule(
+    "PL467", "error", "reserved container name", KNATIVE,
+    why="""queue-proxy is Knative's sidecar. A container of that name is refused.""",
+    fix="""
+        containers: [{name: predictor, …}]""",
+)  # fmt: skip
+def container_name(service: Part, _: LintContext) -> Hits:
+    for container in containers(service):
+        if container.get("name").text() == "queue-proxy":
+            yield container.get("name"), "queue-proxy is the name of Knative's sidecar; use another"
+
+
+@rule(
+    "PL468", "error", "probe threshold without a period", KNATIVE,
+    why="""A readiness probe without periodSeconds is Knative's own, which retries until the progress deadline;
+        failureThreshold and timeoutSeconds mean nothing to it and are refused.""",
+    fix="""
+        readinessProbe: {httpGet: {path: /v2/health/ready}}""",
+)  # fmt: skip
+def threshold_without_period(service: Part, _: LintContext) -> Hits:
+    for container in containers(service):
+        probe = container.get("readinessProbe")
+        for key in ("failureThreshold", "timeoutSeconds"):
+            if probe.get("periodSeconds").integer(0) == 0 and probe.get(key).integer(0) != 0:
+                yield probe.get(key), f"{key} is refused without periodSeconds; leave it out"
+
+
+@rule(
+    "PL469", "error", "containerConcurrency out of bounds", KNATIVE,
+    why="""0 (no limit) to 1000, unless config-defaults says otherwise.""",
+    fix="""
+        containerConcurrency: 10""",
+)  # fmt: skip
+def concurrency(service: Part, _: LintContext) -> Hits:
+    limit = revision(service).get("containerConcurrency")
+    if limit and not 0 <= limit.integer(-1) <= MAX_CONCURRENCY:
+        yield limit, f"containerConcurrency = {limit.text()}, must be 0 to {MAX_CONCURRENCY}"
+
+
+@rule(
+    "PL470", "info", "needs a Knative feature flag", KNATIVE,
+    why="""Knative refuses these pod fields unless their flag in the ConfigMap config-features is enabled, and all of
+        them are off in a fresh installation.""",
+    fix="""
+        kubectl patch configmap/config-features -n knative-serving --type merge \\
+          -p '{"data": {"kubernetes.podspec-nodeselector": "enabled"}}'""",
+)  # fmt: skip
+def features(service: Part, _: LintContext) -> Hits:
+    pod = revision(service)
+    for field, flag in POD_FEATURES.items():
+        if pod.get(field):
+            yield pod.get(field), f"{field} needs kubernetes.podspec-{flag}: enabled in config-features"
+    for volume in pod.get("volumes").each():
+        for field, flag in VOLUME_FEATURES.items():
+            if volume.get(field):
+                yield volume.get(field), f"{field} needs kubernetes.podspec-{flag}: enabled in config-features"
+        claim = volume.get("persistentVolumeClaim")
+        if claim and not claim.get("readOnly").boolean(default=False):
+            message = "a writable claim needs kubernetes.podspec-persistent-volume-write: enabled, or readOnly: true"
+            yield claim, message
+    for container in containers(service):
+        for variable in container.get("env").each():
+            if variable.get("valueFrom", "fieldRef") or variable.get("valueFrom", "resourceFieldRef"):
+                message = "fieldRef needs kubernetes.podspec-fieldref: enabled in config-features"
+                yield variable.get("valueFrom"), message
+
+
+@rule(
+    "PL471", "error", "field that Knative refuses", KNATIVE,
+    why="""A revision's pods are Knative's: how they restart, end and are named is not the template's to say, and there
+        is no feature flag for it. The grace period follows from timeoutSeconds.""",
+    fix="""
+        timeoutSeconds: 300         # instead of terminationGracePeriodSeconds""",
+)  # fmt: skip
+def refused_field(service: Part, _: LintContext) -> Hits:
+    for field in REFUSED_POD_FIELDS:
+        if revision(service).get(field):
+            yield revision(service).get(field), f"{field} is refused in a Knative Service; delete it"
+    for container in containers(service):
+        for field in REFUSED_CONTAINER_FIELDS:
+            if container.get(field):
+                yield container.get(field), f"{field} is refused in a Knative Service; delete it"
+
+
+@rule(
+    "PL472", "warning", "each rollout needs its GPUs twice", KNATIVE,
+    why="""Knative starts a new revision beside the old one, always (maxUnavailable is 0), and moves traffic only when
+        it is ready. On a full node pool the new pod is Pending until the progress deadline, and the rollout fails.""",
+    fix="""
+        # keep one replica's GPUs free, scale the old revision to zero first (min-scale "0", no traffic),
+        # or use a Deployment with strategy: {type: Recreate}""",
+)  # fmt: skip
+def double_gpus(service: Part, _: LintContext) -> Hits:
+    each = sum(gpus(container) for container in containers(service))
+    replicas = max(annotation(service, "min-scale").integer(0), 1)
+    if each:
+        gpu_container = next(container for container in containers(service) if gpus(container))
+        message = f"a rollout runs both revisions: {2 * each * replicas:g} GPUs instead of {each * replicas:g}"
+        yield gpu_container.get("resources"), message
+
+
+LABEL: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+LONGEST_LABEL: Final = 63
+
+
+def traffic(service: Part) -> list[Part]:
+    return list(service.get("spec", "traffic").each())
+
+
+def revision_name(service: Part) -> Part:
+    return service.get("spec", "template", "metadata", "name")
+
+
+@rule(
+    "PL473", "error", "traffic does not add up to 100", KNATIVE,
+    why="""Knative's webhook refuses a route whose percentages do not add up to 100; an entry without percent counts
+        as 0.""",
+    fix="""
+        traffic:
+        - {revisionName: m-00001, percent: 90}
+        - {revisionName: m-00002, percent: 10, tag: canary}""",
+)  # fmt: skip
+def percentages(service: Part, _: LintContext) -> Hits:
+    entries = traffic(service)
+    total = sum(entry.get("percent").integer(0) for entry in entries)
+    if entries and total != 100:
+        yield service.get("spec", "traffic"), f"the percentages add up to {total}, must be 100"
+    for entry in entries:
+        if not 0 <= entry.get("percent").integer(0) <= 100:
+            yield entry.get("percent"), f"percent = {entry.get('percent').text()}, must be 0 to 100"
+
+
+@rule(
+    "PL474", "warning", "traffic by name to revisions without names", KNATIVE,
+    why="""Without template.metadata.name Knative invents the next revision's name (m-00002), which no file can know.
+        Every change of the template then makes a revision that gets no traffic until somebody edits the names; two
+        environments drift apart.""",
+    fix="""
+        spec:
+          template: {metadata: {name: m-v2}}
+          traffic: [{revisionName: m-v2, percent: 100}]""",
+)  # fmt: skip
+def unnamed_revision(service: Part, _: LintContext) -> Hits:
+    latest = any(entry.get("latestRevision").boolean(default=False) for entry in traffic(service))
+    for entry in traffic(service):
+        if entry.get("revisionName") and not latest and not revision_name(service):
+            message = (
+                f"{entry.get('revisionName').text()} is pinned, but the template has no metadata.name: what this file"
+                " deploys gets no traffic; name the revision"
+            )
+            yield entry.get("revisionName"), message
+
+
+@rule(
+    "PL475", "error", "one tag twice", KNATIVE,
+    why="""A tag is a host name of its own (TAG-SERVICE.…) and can lead to one revision only.""",
+    fix="""
+        traffic: [{tag: stable, …}, {tag: canary, …}]""",
+)  # fmt: skip
+def same_tag(service: Part, _: LintContext) -> Hits:
+    seen: set[str] = set()
+    for entry in traffic(service):
+        tag = entry.get("tag").text()
+        if tag and tag in seen:
+            yield entry.get("tag"), f"the tag {tag} is given to an earlier entry; tags must be unique"
+        seen.add(tag)
+
+
+@rule(
+    "PL476", "error", "tag or name that makes no host name", KNATIVE,
+    why="""TAG-SERVICE becomes one label of a host name and the name of a Kubernetes Service: lower-case letters, digits
+        and hyphens, at most 63 characters together. The webhook does not check the sum; the route then never becomes
+        ready.""",
+    fix="""
+        tag: canary""",
+)  # fmt: skip
+def tag_label(service: Part, _: LintContext) -> Hits:
+    for entry in traffic(service):
+        tag = entry.get("tag")
+        host = f"{tag.text()}-{name(service)}"
+        if tag.text() and not LABEL.fullmatch(tag.text()):
+            yield tag, f"tag = {tag.text()}, must be lower-case letters, digits and hyphens"
+        elif tag.text() and len(host) > LONGEST_LABEL:
+            yield tag, f"{host} has {len(host)} characters, at most {LONGEST_LABEL} fit a host name; shorten the tag"
+
+
+@rule(
+    "PL477", "error", "revision name without the service's prefix", KNATIVE,
+    why="""A revision that is named by hand must be called SERVICE-something, a DNS label of at most 63 characters, or
+        Knative's webhook refuses the Service.""",
+    fix="""
+        metadata: {name: m}
+        spec: {template: {metadata: {name: m-v2}}}""",
+)  # fmt: skip
+def revision_prefix(service: Part, _: LintContext) -> Hits:
+    revision, prefix = revision_name(service), f"{name(service)}-"
+    if revision and not revision.text().startswith(prefix):
+        yield revision, f"template.metadata.name = {revision.text()}, must start with {prefix}"
+    elif revision and (len(revision.text()) > LONGEST_LABEL or not LABEL.fullmatch(revision.text())):
+        message = (
+            f"template.metadata.name = {revision.text()}, must be a DNS label of at most {LONGEST_LABEL} characters"
+        )
+        yield revision, message
+
+
+@rule(
+    "PL478", "error", "traffic entry that names both or the wrong target", KNATIVE,
+    why="""An entry of a Service leads either to a named revision or to the latest one; configurationName belongs to a
+        Route of its own. The webhook refuses contradictions.""",
+    fix="""
+        traffic: [{latestRevision: true, percent: 100}]""",
+)  # fmt: skip
+def contradiction(service: Part, _: LintContext) -> Hits:
+    for entry in traffic(service):
+        pinned, latest = entry.get("revisionName"), entry.get("latestRevision")
+        if latest and bool(pinned.text()) == latest.boolean(default=False):
+            message = f"latestRevision = {latest.text()} contradicts revisionName {pinned.text() or 'none'}; keep one"
+            yield latest, message
+        if entry.get("configurationName"):
+            yield entry.get("configurationName"), "configurationName is refused in a Service; delete it"

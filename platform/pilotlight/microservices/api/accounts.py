@@ -1,0 +1,168 @@
+"""Login; keys, workspaces, experiments.
+
+Login, which exchanges an org's key for a token, and the authorizer of an org's routes.
+
+Routes of workspaces, experiments and jobs, over registering.py.
+"""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+from aiohttp import web
+from msgspec import json
+
+from pilotlight.api.auth import is_admin, read_small_body
+from pilotlight.errors import NotFound, Throttled, Unauthorized
+from pilotlight.gateway.auth import RateLimiter
+from pilotlight.gateway.routing_table import Rate
+from pilotlight.microservices.api import bodies
+from pilotlight.microservices.api.bodies import LoggedIn, Login, json_response
+from pilotlight.microservices.api.context import CONTEXT
+from pilotlight.microservices.jobs import workspaces
+from pilotlight.microservices.jobs.workspaces import Registrar
+from pilotlight.microservices.registry import accounts
+from pilotlight.microservices.registry.types import ORG, Workspace
+
+# Rate limits of failed logins. With a known key id they count for that key only: behind a proxy all clients have one
+# address, and a client that does not know a key's id must not lock its owner out.
+LOGIN_RATE: Final = Rate(20, 60.0, burst=10)  # per key, or per address and org
+ADDRESS_RATE: Final = Rate(120, 60.0, burst=60)  # for all orgs, since names can be invented
+RateLimitKeys = tuple[tuple[tuple[str, ...], Rate], ...]
+SCHEME: Final = "bearer"
+
+
+async def login(request: web.Request) -> web.Response:
+    context, body = request.app[CONTEXT], json.decode(await read_small_body(request), type=Login)
+    stored = accounts.find_key_hash(context.directory, body.ngc_org_name, body.ngc_key, time.time())
+    keys = rate_limit_keys(stored.id, request.remote or "", body.ngc_org_name)
+    if wait_s := login_delay(context.logins, keys, time.monotonic()):
+        raise Throttled("too many logins; wait before the next", retry_after_s=int(wait_s) + 1)
+    async with context.hash_slots:  # slow, so in a thread and a few at a time
+        fits = await asyncio.to_thread(accounts.verify, stored, body.ngc_key)
+    if not fits:
+        raise Unauthorized("ngc_key or ngc_org_name is wrong", "platformctl api key create ORG makes a key")
+    for key, _ in keys:
+        context.logins.refund(key)
+    token, expires_at = accounts.issue(context.directory, body.ngc_org_name, stored.id, time.time())
+    expires = datetime.fromtimestamp(expires_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return json_response(LoggedIn(token, body.ngc_org_name, expires))
+
+
+def rate_limit_keys(key: str, address: str, org: str) -> RateLimitKeys:
+    """Return the limits that a login counts for until it succeeds. `key`: a key id of this org, or empty."""
+    if key:
+        return ((("key", key), LOGIN_RATE),)
+    return ((("address", address), ADDRESS_RATE), (("address", address, org), LOGIN_RATE))
+
+
+def login_delay(logins: RateLimiter, keys: RateLimitKeys, now: float) -> float:
+    """Return the seconds to wait before this login, 0 if none."""
+    return next((wait for key, rate in keys if (wait := logins.acquire(key, rate, now))), 0.0)
+
+
+async def require_member(request: web.Request) -> None:
+    """Authorizer: a token of this org, or the platform's own. Raise NotFound, to not reveal that another org exists."""
+    org = request.match_info.get("org", "")
+    if not is_admin(request) and await _org_of(request) != org:
+        raise NotFound(f"no org {org} for this token")
+    if not ORG.fullmatch(org):
+        raise NotFound(f"{org} is no name of an org")
+
+
+async def _org_of(request: web.Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    org = None
+    if scheme.lower() == SCHEME and token:
+        context = request.app[CONTEXT]
+        org = accounts.org_of(context.directory, token, time.time())
+        if org is None and context.oidc is not None and token.count(".") == 2:
+            org = await context.oidc.org_of(token, time.monotonic())
+    if org is None:
+        raise Unauthorized("the bearer token is missing, wrong or has ended", "POST /api/v1/login gives one")
+    return org
+
+
+T = TypeVar("T")
+
+
+async def add_workspace(request: web.Request) -> web.Response:
+    body = await _body(request, bodies.NewWorkspace)
+    storage = Workspace(body.uri, body.endpoint, body.region, body.account, body.credentials)
+    return json_response(_registrar(request).workspace(storage, body.name, body.id), 201)
+
+
+async def list_workspaces(request: web.Request) -> web.Response:
+    return json_response(bodies.Workspaces(tuple(request.app[CONTEXT].directory.workspaces(_org(request)))))
+
+
+async def get_workspace(request: web.Request) -> web.Response:
+    return json_response(request.app[CONTEXT].directory.workspace(_org(request), request.match_info["workspace"]))
+
+
+async def delete_workspace(request: web.Request) -> web.Response:
+    request.app[CONTEXT].directory.delete_workspace(_org(request), request.match_info["workspace"])
+    return json_response(bodies.Deleted(request.match_info["workspace"]))
+
+
+async def add_experiment(request: web.Request) -> web.Response:
+    body = await _body(request, bodies.NewExperiment)
+    return json_response(_registrar(request).experiment(body.network_arch, body.workspace, body.name, body.id), 201)
+
+
+async def list_experiments(request: web.Request) -> web.Response:
+    return json_response(bodies.Experiments(tuple(request.app[CONTEXT].directory.experiments(_org(request)))))
+
+
+async def get_experiment(request: web.Request) -> web.Response:
+    return json_response(request.app[CONTEXT].directory.experiment(_org(request), request.match_info["experiment"]))
+
+
+async def delete_experiment(request: web.Request) -> web.Response:
+    request.app[CONTEXT].directory.delete_experiment(_org(request), request.match_info["experiment"])
+    return json_response(bodies.Deleted(request.match_info["experiment"]))
+
+
+async def add_job(request: web.Request) -> web.Response:
+    body = await _body(request, bodies.NewJob)
+    registrar, experiment = _registrar(request), request.match_info["experiment"]
+    return json_response(registrar.job(experiment, body.kind, body.status, body.artifact, body.parent, body.id), 201)
+
+
+async def list_jobs(request: web.Request) -> web.Response:
+    records = request.app[CONTEXT].directory.jobs(_org(request), request.match_info["experiment"])
+    return json_response(bodies.Jobs(tuple(records)))
+
+
+async def get_job(request: web.Request) -> web.Response:
+    return json_response(workspaces.get_job(request.app[CONTEXT].directory, *_job_path(request)))
+
+
+async def update_job(request: web.Request) -> web.Response:
+    body = await _body(request, bodies.JobChange)
+    return json_response(_registrar(request).change(*_job_path(request)[1:], body.status, body.artifact))
+
+
+async def delete_job(request: web.Request) -> web.Response:
+    org, experiment, id = _job_path(request)  # noqa: A001
+    workspaces.get_job(request.app[CONTEXT].directory, org, experiment, id)
+    request.app[CONTEXT].directory.delete_job(org, id)
+    return json_response(bodies.Deleted(id))
+
+
+def _registrar(request: web.Request) -> Registrar:
+    context = request.app[CONTEXT]
+    return Registrar(context.directory, _org(request), limits=context.limits, trusted=is_admin(request))
+
+
+async def _body(request: web.Request, kind: type[T]) -> T:
+    return json.decode(await request.read(), type=kind)
+
+
+def _org(request: web.Request) -> str:
+    return request.match_info["org"]
+
+
+def _job_path(request: web.Request) -> tuple[str, str, str]:
+    return _org(request), request.match_info["experiment"], request.match_info["job"]

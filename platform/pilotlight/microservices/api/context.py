@@ -1,0 +1,161 @@
+"""Shared context of the area's handlers: directory, lifecycle, HTTP session and settings, opened on first use.
+
+One per application, used from its event loop. Without microservices the database is never opened.
+"""
+
+import asyncio
+import fcntl
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
+from typing import IO, TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from pilotlight.errors import Conflict, PlatformError
+from pilotlight.gateway.auth import RateLimiter
+from pilotlight.microservices.jobs.lifecycle import Lifecycle
+from pilotlight.microservices.jobs.start_request import PlatformSettings, start_request_for
+from pilotlight.microservices.media.limits import Limits, limits_from
+from pilotlight.microservices.registry import oidc
+from pilotlight.microservices.registry.database import FILE, Directory
+from pilotlight.microservices.registry.types import NOT_STOPPED
+from pilotlight.targets.local.home import Home
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+
+MAX_HASHES: Final = 2  # each hash takes 16 MiB
+LOCK: Final = "microservices.lock"
+ENV_PLATFORM: Final = "PILOTLIGHT_API_PLATFORM"
+ENV_OPTION: Final = "PILOTLIGHT_API_OPTION_"  # prefix of a platform option
+INFERENCE_TIMEOUT_S: Final = 600.0  # a generation may take minutes
+
+log = logging.getLogger("pilotlight.microservices")
+
+
+class ApiContext:
+    def __init__(self, home: Home, environ: Mapping[str, str], platform: str = "local") -> None:
+        self.home = home
+        self.environ = environ
+        self.limits: Limits = limits_from(environ)
+        self.oidc = oidc.from_environ(environ)
+        self.logins = RateLimiter()
+        self.hash_slots = asyncio.Semaphore(MAX_HASHES)
+        self.ready: set[str] = set()  # jobs known to be ready: no status check before each request
+        self.rejections: dict[str, str] = {}  # by job: why its last request was rejected
+        self._since: dict[str, dict[str, tuple[str, float]]] = {}
+        self._settings = PlatformSettings(environ.get(ENV_PLATFORM) or platform, environ, _options(environ))
+        self._lock_file: IO[bytes] | None = None
+        self._directory: Directory | None = None
+        self._lifecycle: Lifecycle | None = None
+        self._session: ClientSession | None = None
+
+    @property
+    def directory(self) -> Directory:
+        if self._directory is None:
+            self.home.create()
+            lock_file = _acquire_lock(self.home)
+            try:
+                self._directory = Directory.open(self.home)
+            except BaseException:
+                lock_file.close()  # or the next call would fail on our own lock
+                raise
+            self._lock_file = lock_file
+        return self._directory
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        if self._lifecycle is None:
+            self._lifecycle = Lifecycle(self.directory, self._settings)
+        return self._lifecycle
+
+    @property
+    def session(self) -> "ClientSession":
+        """HTTP session without proxies of the environment: microservices are on this machine or in this cluster."""
+        if self._session is None:
+            from aiohttp import ClientSession, ClientTimeout
+
+            self._session = ClientSession(
+                timeout=ClientTimeout(total=INFERENCE_TIMEOUT_S, connect=10), auto_decompress=True
+            )
+        return self._session
+
+    @property
+    def settings(self) -> PlatformSettings:
+        return self._settings
+
+    def seconds_in(self, job_id: str, state: str, now: float) -> float:
+        """Return the seconds that a job has been in a phase, or silent or responding, since this process started."""
+        topic = "contact" if state in ("silent", "responding") else "phase"
+        states = self._since.setdefault(job_id, {})
+        if states.get(topic, ("", 0.0))[0] != state:
+            states[topic] = (state, now)
+        return now - states[topic][1]
+
+    def forget(self, job_id: str) -> None:
+        self.ready.discard(job_id)
+        self.rejections.pop(job_id, None)
+        self._since.pop(job_id, None)
+
+    def restore(self) -> None:
+        """Restore unfinished operations of an earlier process. Without any, the first request locks this home."""
+        try:
+            if self._has_unfinished():
+                self.lifecycle.restore(lambda record: start_request_for(self.directory, self._settings, record))
+        except PlatformError as error:
+            log.warning("microservices are not served here: %s", error)
+
+    def _has_unfinished(self) -> bool:
+        """Return whether microservices may run. Keys and trainings alone must not lock the home."""
+        if not (self.home.root / FILE).exists():
+            return False
+        with closing(Directory.open(self.home)) as directory:
+            return bool(directory.jobs_of_kind("inference_microservice", *NOT_STOPPED))
+
+    async def stop_all(self) -> None:
+        """Stop all microservices of this process, if it ever used any."""
+        if self._directory is not None:
+            await self.lifecycle.stop_all()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+        if self._lifecycle is not None:
+            await self._lifecycle.close()
+        if self._directory is not None:
+            self._directory.close()
+        if self._lock_file is not None:
+            self._lock_file.close()
+
+
+def _acquire_lock(home: Home) -> IO[bytes]:
+    """Lock the home for this process, so that no two processes manage the same jobs. Raise Conflict."""
+    file = (home.root / LOCK).open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise Conflict(
+            f"another process serves the microservices of {home.root}",
+            "ask that one, such as the embedded platform's own API, or set PILOTLIGHT_HOME",
+        ) from None
+    return file
+
+
+def _options(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the platform options of all microservices, from the environment."""
+    return {
+        name.removeprefix(ENV_OPTION).lower(): value
+        for name, value in environ.items()
+        if name.startswith(ENV_OPTION) and value
+    }
+
+
+CONTEXT: Final[web.AppKey[ApiContext]] = web.AppKey("microservices")
+
+
+async def context_lifespan(app: web.Application) -> AsyncIterator[None]:
+    app[CONTEXT].restore()
+    yield
+    await app[CONTEXT].close()

@@ -1,0 +1,91 @@
+"""Route table of the microservice area, with request and response types, for app.py and the OpenAPI document."""
+
+from typing import Any, Final
+
+from pilotlight.api.auth import allow_anonymous
+from pilotlight.api.routing import Area, Route
+from pilotlight.microservices.api import accounts, batches, bodies, jobs
+from pilotlight.microservices.jobs import health
+from pilotlight.microservices.jobs.health import Completed, Failed, Started, StatusReport, Stopped, Waiting
+from pilotlight.microservices.registry.types import Experiment, JobRecord, StoredWorkspace
+
+ORG: Final = "/api/v1/orgs/{org}"
+WORKSPACE: Final = f"{ORG}/workspaces/{{workspace}}"
+EXPERIMENT: Final = f"{ORG}/experiments/{{experiment}}"
+JOB: Final = f"{EXPERIMENT}/jobs/{{job}}"
+MICROSERVICE: Final = f"{JOB}/inference_microservice"
+BATCH: Final = f"{JOB}/batch_inference"
+
+LOGIN: Final = Area(
+    "login",
+    allow_anonymous,
+    (
+        Route(
+            "POST", "/api/v1/login", accounts.login, "A token for an org's key.", bodies.Login, {200: bodies.LoggedIn}
+        ),
+    ),
+)
+MEMBERS: Final = Area(
+    "microservices",
+    accounts.require_member,
+    (
+        Route(
+            "GET", f"{ORG}/workspaces", accounts.list_workspaces, "Workspaces of an org.",
+            responses={200: bodies.Workspaces},
+        ),
+        Route(
+            "POST", f"{ORG}/workspaces", accounts.add_workspace, "Add a workspace.", bodies.NewWorkspace,
+            {201: StoredWorkspace},
+        ),
+        Route("GET", WORKSPACE, accounts.get_workspace, "One workspace.", responses={200: StoredWorkspace}),
+        Route("DELETE", WORKSPACE, accounts.delete_workspace, "Delete a workspace.", responses={200: bodies.Deleted}),
+        Route(
+            "GET", f"{ORG}/experiments", accounts.list_experiments, "Experiments of an org.",
+            responses={200: bodies.Experiments},
+        ),
+        Route(
+            "POST", f"{ORG}/experiments", accounts.add_experiment, "Add an experiment.", bodies.NewExperiment,
+            {201: Experiment},
+        ),
+        Route("GET", EXPERIMENT, accounts.get_experiment, "One experiment.", responses={200: Experiment}),
+        Route(
+            "DELETE", EXPERIMENT, accounts.delete_experiment, "Delete an experiment with its jobs.",
+            responses={200: bodies.Deleted},
+        ),
+        Route("GET", f"{EXPERIMENT}/jobs", accounts.list_jobs, "Jobs of an experiment.", responses={200: bodies.Jobs}),
+        Route(
+            "POST", f"{EXPERIMENT}/jobs", accounts.add_job, "Add a training job that ran elsewhere.", bodies.NewJob,
+            {201: JobRecord},
+        ),
+        Route("GET", JOB, accounts.get_job, "One job.", responses={200: JobRecord}),
+        Route("PATCH", JOB, accounts.update_job, "Update a training job.", bodies.JobChange, {200: JobRecord}),
+        Route(
+            "DELETE", JOB, accounts.delete_job, "Delete a job; its id cannot be reused.",
+            responses={200: bodies.Deleted},
+        ),
+        Route(
+            "POST", f"{EXPERIMENT}/inference_microservice/start", jobs.start,
+            "Start a microservice with the model of a finished training.", bodies.Start, {200: Started},
+        ),
+        Route(
+            "POST", f"{MICROSERVICE}/inference", jobs.inference, "Run inference.",
+            dict[str, Any], {200: Completed, 202: Waiting, 400: Failed, 503: (Failed, Waiting)}, model_body=True,
+        ),
+        Route("GET", f"{MICROSERVICE}/status", jobs.status, "Its status.", responses={200: StatusReport}),
+        Route(
+            "POST", f"{MICROSERVICE}/stop", jobs.stop, "Stop it; its id cannot be reused.",
+            responses={200: Stopped, 503: health.Failed},
+        ),
+        Route(
+            "POST", f"{EXPERIMENT}/batch_inference/start", batches.start,
+            "Run the model of a finished training over a folder once.", batches.StartBatch, {200: batches.BatchReport},
+        ),
+        Route("GET", f"{BATCH}/status", batches.status, "Its progress.", responses={200: batches.BatchReport}),
+        Route("POST", f"{BATCH}/cancel", batches.cancel, "Cancel it.", responses={200: batches.BatchReport}),
+        Route(
+            "POST", f"{BATCH}/resume", batches.resume, "Continue with the files that have no result.",
+            responses={200: batches.BatchReport},
+        ),
+    ),
+)  # fmt: skip
+AREAS: Final = (LOGIN, MEMBERS)

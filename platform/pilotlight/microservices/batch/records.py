@@ -1,0 +1,180 @@
+"""What is kept of a job.
+
+Data types of a batch job, as they are stored and reported.
+
+State of a batch job on this machine: a folder with the job, its progress, its process and its model's entry.
+
+Files are written atomically. They have no secrets: credentials are references, resolved in the job's process.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+
+from pilotlight.errors import NotFound, PlatformError
+from pilotlight.microservices.registry.registry_file import file_lock
+from pilotlight.microservices.registry.types import Entry, Workspace
+from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.supervisor.processes import Identity, identify
+
+State = Literal["pending", "loading", "running", "done", "failed", "canceled"]
+FINAL: Final = frozenset({"done", "failed", "canceled"})
+
+
+class Batch(Struct, frozen=True):
+    """One job. `inputs` and `outputs` are folders of the workspace, `labels` a file of it. It has no secrets."""
+
+    id: str
+    network_arch: str
+    model_path: str
+    workspace: Workspace
+    inputs: str
+    outputs: str
+    parameters: Mapping[str, Any] = {}  # of every request, in addition to the file
+    labels: str = ""  # score the results with it
+    platform: str = "local"
+    options: Mapping[str, str] = {}
+    num_gpus: int = 1
+    declared: str = ""  # text of the model's parameters.yaml
+
+
+class Progress(Struct, frozen=True):
+    """Progress of a job. `done`: files with a result; `failed`: with an error among them; `skipped`: no inputs."""
+
+    job_id: str
+    state: State
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    message: str = ""
+    started_at: str = ""
+    updated_at: str = ""
+    metrics: Mapping[str, Any] | None = None
+
+    @property
+    def percent(self) -> float:
+        return 100.0 * self.done / self.total if self.total else (100.0 if self.state == "done" else 0.0)
+
+
+class Outcome(Struct, frozen=True, omit_defaults=True):
+    """Result of one file, in its own file and in results.jsonl. `job` is the id of the job that wrote it."""
+
+    file: str
+    status: Literal["completed", "error"]
+    results: Mapping[str, Any] | None = None
+    error: str = ""
+    job: str = ""
+
+
+T = TypeVar("T")
+_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
+
+
+class JobFolder:
+    """State folder of one job."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "runner.log"
+
+    @property
+    def spool(self) -> Path:
+        return self.folder / "results.jsonl"
+
+    def batch(self) -> Batch:
+        batch = self._read("job.json", Batch)
+        if batch is None:
+            raise NotFound(f"no batch job {self.folder.name} is known", "platformctl microservice batch list")
+        return batch
+
+    def progress(self) -> Progress:
+        return self._read("progress.json", Progress) or Progress(self.folder.name, "pending")
+
+    def save_progress(self, progress: Progress) -> None:
+        self._write("progress.json", progress)
+
+    def create(self, batch: Batch) -> None:
+        self.folder.mkdir(mode=0o700, parents=True)
+        self._write("job.json", batch)
+
+    def runner(self) -> Identity | None:
+        identity = self._read("runner.json", tuple[int, str, int])
+        return Identity(*identity) if identity else None
+
+    def save_runner(self, pid: int) -> None:
+        self._write("runner.json", identify(pid) or (pid, "", 0))
+
+    def clear_runner(self) -> None:
+        (self.folder / "runner.json").unlink(missing_ok=True)
+
+    def entry(self) -> Entry | None:
+        return self._read("entry.json", Entry)
+
+    def save_entry(self, entry: Entry | None) -> None:
+        if entry is None:
+            (self.folder / "entry.json").unlink(missing_ok=True)
+        else:
+            self._write("entry.json", entry)
+
+    def cancel(self) -> None:
+        (self.folder / "cancel").touch(mode=0o600)
+
+    def clear_cancel(self) -> None:
+        (self.folder / "cancel").unlink(missing_ok=True)
+
+    @property
+    def cancelled(self) -> bool:
+        return (self.folder / "cancel").exists()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Lock of the job's process: a resumed one waits until its predecessor has ended."""
+        with file_lock(self.folder / "lock"):
+            yield
+
+    @contextmanager
+    def resume_lock(self) -> Iterator[None]:
+        """Lock of `resume`: a concurrent second one finds the process that the first has started."""
+        with file_lock(self.folder / "resume.lock"):
+            yield
+
+    def _read(self, name: str, kind: type[T]) -> T | None:
+        try:
+            return msgspec.json.decode((self.folder / name).read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise PlatformError(f"{self.folder / name} cannot be read: {error}") from error
+
+    def _write(self, name: str, value: Any) -> None:
+        temporary = self.folder / f".{name}.{uuid4().hex}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(value))
+        os.rename(temporary, self.folder / name)
+
+
+def job_folder(home: Home, job_id: str) -> JobFolder:
+    if not _ID.fullmatch(job_id):
+        raise NotFound(f"{job_id[:80]!r} is no job id")
+    return JobFolder(home.root / "batch" / job_id)
+
+
+def job_folders(home: Home) -> list[JobFolder]:
+    folder = home.root / "batch"
+    return (
+        [JobFolder(each) for each in sorted(folder.iterdir()) if (each / "job.json").exists()]
+        if folder.is_dir()
+        else []
+    )

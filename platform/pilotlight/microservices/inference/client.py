@@ -1,0 +1,267 @@
+"""Asking a microservice.
+
+Client of a microservice: one request to `/v1/chat/completions`, retried while the model loads.
+
+`classify` maps status and error type to a verdict; `send_chat` has the effects, with clock and sleep as arguments.
+Where the container is unreachable, its platform status is read, so that a terminated one is not waited for.
+
+One HTTP request to a running microservice, over the URL of its platform. Blocking.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from pilotlight.errors import PlatformError, TimedOut, UsageError
+from pilotlight.microservices.registry.container_command import MODEL_NAME
+from pilotlight.microservices.registry.types import PlatformStatus
+from pilotlight.wire.http_client import FAILURES, HttpClient
+
+PATH: Final = "/v1/chat/completions"
+MODEL: Final = f"/v2/models/{MODEL_NAME}"
+TENSORS: Final = f"{MODEL}/infer"
+LOGS: Final = "platformctl microservice logs"
+CHAT_INPUT: Final = "messages"  # Pilotlight predictor: a model with this input serves chat
+NO_CHAT: Final = "none here does"  # the predictor's error for a chat request to a tensor model
+JSON: Final = {"Content-Type": "application/json"}
+PROBE: Final[Mapping[str, Any]] = {"messages": []}
+MIN_TIMEOUT_S: Final = 300.0  # a generation may take minutes
+PAUSE_S: Final = 2.0
+MAX_PAUSE_S: Final = 15.0
+ENDED: Final = ("failed", "stopped", "gone")
+REFUSED: Final = "the request was refused with "
+GIVE_UP: Final = ("initialization_error", "model_load_error")
+
+
+class ChatResponse(Struct, frozen=True):
+    status: int
+    headers: Mapping[str, str]
+    document: Any
+    seconds: float = 0.0
+
+
+class Verdict(Struct, frozen=True):
+    """Classified response; `type` is the error type of its body."""
+
+    kind: Literal["answer", "again", "failed"]
+    message: str = ""
+    type: str = ""
+
+
+Send = Callable[[str, Mapping[str, Any], float], ChatResponse]
+
+
+def classify(response: ChatResponse) -> Verdict:
+    """Classify a response: 200 is an answer; 202, 429 and 503 are retried, unless the error is permanent."""
+    error = _error(response.document)
+    kind, message = str(error.get("type") or ""), str(error.get("message") or "")
+    if response.status == 200:
+        return Verdict("answer")
+    if response.status in (202, 429):
+        return Verdict("again", message or "the model is loading", kind)
+    if response.status == 503 and kind not in GIVE_UP:
+        return Verdict("again", message or "the model is not ready", kind or "model_not_ready")
+    return Verdict("failed", message or f"it answered {response.status}", kind)
+
+
+def _error(document: Any) -> Mapping[str, Any]:
+    """Return the error object of OpenAI, or one made from a plain text of Flask or FastAPI."""
+    if not isinstance(document, dict):
+        return {"message": str(document)[:300]} if document else {}
+    error = document.get("error", document)
+    return error if isinstance(error, dict) else {"message": str(error)}
+
+
+def message_content(document: Any) -> str:
+    """Return the content of the first choice. Raise where a 200 has no such content."""
+    try:
+        text = document["choices"][0]["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        raise PlatformError(f"it answered 200 without choices[0].message.content: {str(document)[:200]}") from None
+    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+
+
+def send_chat(
+    url: str, body: Mapping[str, Any], get_platform_status: Callable[[], PlatformStatus], *,
+    timeout: float = MIN_TIMEOUT_S, max_wait_s: float = 600.0, report: Callable[[str], None] = lambda _: None,
+    send: "Send | None" = None, clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> ChatResponse:  # fmt: skip
+    """Return the response. `max_wait_s` bounds the wait for the model, `timeout` one response."""
+    check_timeout(timeout)
+    settled: Callable[[Verdict], bool] = lambda verdict: verdict.kind == "answer"  # noqa: E731
+    once = partial(_attempt, url, body, timeout, send or post_chat, get_platform_status, settled)
+    return _retry(once, max_wait_s, report, clock, sleep)
+
+
+def wait_for_model(
+    url: str, get_platform_status: Callable[[], PlatformStatus], *, max_wait_s: float = 600.0,
+    report: Callable[[str], None] = lambda _: None, send: "Send | None" = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:  # fmt: skip
+    """Wait until the model serves. No inference runs: a ready model rejects a request without messages."""
+    once = partial(_attempt, url, PROBE, MIN_TIMEOUT_S, send or post_chat, get_platform_status, is_serving)
+    _retry(once, max_wait_s, report, clock, sleep)
+
+
+def is_serving(verdict: Verdict) -> bool:
+    """Return whether the model's server has processed the request, also by rejecting it."""
+    return verdict.kind == "answer" or (verdict.kind == "failed" and verdict.type not in GIVE_UP)
+
+
+def _retry(
+    once: "Callable[[], tuple[ChatResponse | Verdict, float]]", max_wait_s: float, report: Callable[[str], None],
+    clock: Callable[[], float], sleep: Callable[[float], None],
+) -> ChatResponse:  # fmt: skip
+    end = clock() + max_wait_s
+    while True:
+        result, pause = once()
+        if isinstance(result, ChatResponse):
+            return result
+        if clock() + pause > end:
+            raise TimedOut(f"it was not ready within {max_wait_s:g} s: {result.message}", "wait longer: --wait SECONDS")
+        report(result.message)
+        sleep(pause)
+
+
+def check_timeout(timeout: float) -> None:
+    if timeout < MIN_TIMEOUT_S:
+        raise UsageError(f"timeout = {timeout:g}, must be at least {MIN_TIMEOUT_S:g} s: models may take minutes")
+
+
+def _attempt(
+    url: str, body: Mapping[str, Any], timeout: float, send: Send, get_platform_status: Callable[[], PlatformStatus],
+    settled: Callable[[Verdict], bool],
+) -> "tuple[ChatResponse | Verdict, float]":  # fmt: skip
+    """Return the response, or the verdict with the pause before the next attempt in seconds."""
+    try:
+        response = send(url, body, timeout)
+    except ConnectionError:
+        return _unreachable(get_platform_status()), PAUSE_S
+    verdict = classify(response)
+    if settled(verdict):
+        return response, 0.0
+    if verdict.kind == "failed":
+        raise to_error(response.status, verdict)
+    return verdict, _pause(response)
+
+
+def to_error(status: int, verdict: Verdict) -> PlatformError:
+    """Return the error of a failed request, with a hint."""
+    message = f"{verdict.type}: {verdict.message}" if verdict.type else verdict.message
+    if status == 503:
+        return PlatformError(f"it will not become ready: {message}", f"{LOGS} says more")
+    if 400 <= status < 500:
+        return UsageError(f"{REFUSED}{status}: {message}", "change the request")
+    return PlatformError(f"the inference failed with {status}: {message}", f"{LOGS} says more")
+
+
+def _unreachable(status: PlatformStatus) -> Verdict:
+    if status.state in ENDED:
+        reason = f": {status.reason}" if status.reason else ""
+        raise PlatformError(f"it does not run any more, it is {status.state}{reason}", LOGS)
+    return Verdict("again", status.reason or "it is not listening yet")
+
+
+def _pause(response: ChatResponse) -> float:
+    retry_after = response.headers.get("retry-after", "")
+    return min(float(retry_after), MAX_PAUSE_S) if retry_after.isdigit() and int(retry_after) > 0 else PAUSE_S
+
+
+def post_chat(url: str, body: Mapping[str, Any], timeout: float) -> ChatResponse:
+    """Send one chat request on a new connection. ConnectionError: refused, or closed before a response."""
+    return _exchange("POST", url, PATH, json.dumps(body), timeout)
+
+
+def post_tensors(url: str, body: Mapping[str, Any], timeout: float) -> ChatResponse:
+    """Send one V2 inference request on a new connection."""
+    return _exchange("POST", url, TENSORS, json.dumps(body), timeout)
+
+
+def metadata(url: str, timeout: float) -> Mapping[str, Any]:
+    """Return the V2 metadata of the predictor's model, or empty."""
+    response = _exchange("GET", url, MODEL, "", timeout)
+    return response.document if response.status == 200 and isinstance(response.document, dict) else {}
+
+
+def get_status(url: str, timeout: float) -> Mapping[str, Any]:
+    """Return the predictor's /status; empty for other containers."""
+    response = _exchange("GET", url, "/status", "", timeout)
+    return response.document if response.status == 200 and isinstance(response.document, dict) else {}
+
+
+def _exchange(method: str, url: str, path: str, body: str, timeout: float) -> ChatResponse:
+    begin, conversation = time.monotonic(), HttpClient(url, timeout, JSON if body else {})
+    try:
+        with conversation:
+            _connect(conversation)
+            response = conversation.request(method, path, body.encode())
+    except TimeoutError:
+        raise TimedOut(f"no answer within {timeout:g} s", "give it longer: --timeout SECONDS") from None
+    except ConnectionError:
+        raise
+    except FAILURES as error:
+        raise PlatformError(f"the connection to {conversation.address} broke: {error!r}") from error
+    return ChatResponse(response.status, response.headers, parse_body(response.body), time.monotonic() - begin)
+
+
+def _connect(conversation: HttpClient) -> None:
+    """Connect; a timeout here means that nothing listens, one after it that the model is busy."""
+    try:
+        conversation.connect()
+    except OSError as error:
+        raise ConnectionError(str(error)) from error
+
+
+def parse_body(text: bytes) -> Any:
+    """Parse a JSON body; return other bodies as text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.decode(errors="replace")
+
+
+class InferenceFailed(PlatformError):
+    """The microservice returned an error, or no response (`status` 0)."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def call(
+    url: str, method: str, path: str, body: bytes, timeout: float, headers: Mapping[str, str] | None = None
+) -> bytes:
+    return exchange(url, method, path, body, timeout, headers)[1]
+
+
+def exchange(
+    url: str, method: str, path: str, body: bytes, timeout: float, headers: Mapping[str, str] | None = None
+) -> tuple[Mapping[str, str], bytes]:
+    all_headers = {"Content-Type": "application/json", **(headers or {})}
+    try:
+        with HttpClient(url, timeout) as conversation:
+            response = conversation.request(method, path, body, all_headers)
+    except TimeoutError:
+        raise InferenceFailed(f"the microservice did not answer within {timeout:g} s") from None
+    except FAILURES as error:
+        raise InferenceFailed(f"the microservice cannot be reached ({type(error).__name__})") from error
+    if response.status != 200:
+        raise InferenceFailed(
+            _message(response.body) or f"the microservice answered {response.status}", response.status
+        )
+    return response.headers, response.body
+
+
+def _message(content: bytes) -> str:
+    """Return the message of an error body of V2 or OpenAI."""
+    try:
+        error = json.loads(content)["error"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return str(error.get("message", "")) if isinstance(error, dict) else str(error)

@@ -1,0 +1,241 @@
+"""V2 with pictures; results.
+
+Interpretation of a model's outputs by its kind: classes, detections, segmentation shares. Pure.
+
+Outputs are identified by the names in the model's `parameters.yaml`, or by shape; others are returned unchanged.
+
+Inference with images on a tensor model by V2, with binary tensors as its metadata declares them.
+"""
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pilotlight.microservices.inference.client import InferenceFailed, call, exchange
+from pilotlight.microservices.media import Limits, Media, MediaRefused
+from pilotlight.microservices.media.images import pixels
+from pilotlight.microservices.media.limits import MediaError
+from pilotlight.microservices.media.tensors import DTYPES, Input, tensor
+from pilotlight.microservices.media.videos import frames
+from pilotlight.microservices.registry.model_kinds import Schema
+
+Arrays = Mapping[str, "np.ndarray[Any, Any]"]
+BOXES, SCORES, CLASSES = ("boxes", "bboxes"), ("scores", "confidences"), ("classes", "labels", "class_ids")
+
+
+def predictions(schema: Schema, outputs: Arrays, values: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """Return one prediction for each of the `count` images of the outputs."""
+    reader = {"classification": _classified, "detection": _detected, "segmentation": _segmented}.get(schema.kind)
+    result = reader(schema, outputs, values, count) if reader else None
+    return result if result is not None else [_raw_outputs(outputs, at, count) for at in range(count)]
+
+
+def _raw_outputs(outputs: Arrays, index: int, count: int) -> dict[str, Any]:
+    batched = all(len(each.shape) > 0 and each.shape[0] == count for each in outputs.values())
+    return {"outputs": {name: to_json(each[index] if batched else each) for name, each in outputs.items()}}
+
+
+def to_json(array: "np.ndarray[Any, Any]") -> Any:
+    return _texts(array.tolist()) if array.dtype == object else array.tolist()
+
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_texts(each) for each in value]
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _classified(schema: Schema, outputs: Arrays, values: Mapping[str, Any], count: int) -> list[dict[str, Any]] | None:
+    scores = _named(schema, outputs, SCORES) if len(outputs) > 1 else next(iter(outputs.values()))
+    if scores is None or scores.dtype.kind != "f" or scores.size == 0 or scores.size % count:
+        return None
+    rows = scores.reshape(count, -1).astype("f8")
+    shares, soft = (rows, False) if _distribution(rows) else (_softmax(rows), True)
+    return [_classes(row, schema.labels, values) | ({"confidence_is": "softmax"} if soft else {}) for row in shares]
+
+
+def _classes(row: "np.ndarray[Any, Any]", labels: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    best = np.argsort(-row, kind="stable")[: values.get("top_k", 5)]
+    least = values.get("confidence_threshold", 0.0)
+    classes = [{"label": label(at, labels), "confidence": float(row[at])} for at in best if row[at] >= least]
+    return {**(classes[0] if classes else {"label": None, "confidence": None}), "classes": classes}
+
+
+def _detected(schema: Schema, outputs: Arrays, values: Mapping[str, Any], count: int) -> list[dict[str, Any]] | None:
+    boxes, scores, classes = (_named(schema, outputs, names) for names in (BOXES, SCORES, CLASSES))
+    if boxes is None or scores is None or boxes.size != scores.size * 4 or scores.size % count:
+        return None
+    boxes, scores = boxes.reshape(count, -1, 4), scores.reshape(count, -1)
+    numbers = classes.reshape(count, -1) if classes is not None and classes.size == scores.size else None
+    least = values.get("confidence_threshold", 0.5)
+
+    def detection(at: int, box: int) -> dict[str, Any]:
+        named = {} if numbers is None else {"label": label(numbers[at, box], schema.labels)}
+        return {**named, "confidence": float(scores[at, box]), "box": [float(edge) for edge in boxes[at, box]]}
+
+    return [
+        {"detections": [detection(at, int(box)) for box in np.flatnonzero(scores[at] >= least)]} for at in range(count)
+    ]
+
+
+def _segmented(schema: Schema, outputs: Arrays, values: Mapping[str, Any], count: int) -> list[dict[str, Any]] | None:
+    if len(outputs) != 1 or (array := next(iter(outputs.values()))).dtype == object or array.shape[:1] != (count,):
+        return None
+    if array.ndim == 4:  # class scores: each pixel gets the best class
+        array = array.argmax(axis=1) if array.shape[1] > 1 else array[:, 0].round()
+    return [_shares(each.astype("i8"), schema.labels, values) for each in array] if array.ndim == 3 else None
+
+
+def _shares(mask: "np.ndarray[Any, Any]", labels: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mask and the share of each class. Classes below the threshold are in the mask only."""
+    numbers, counts = np.unique(mask, return_counts=True)
+    least = values.get("confidence_threshold", 0.0)
+    shares = {label(number, labels): float(each / mask.size) for number, each in zip(numbers, counts, strict=True)}
+    return {"shares": {name: share for name, share in shares.items() if share >= least}, "mask": mask.tolist()}
+
+
+def label(number: Any, labels: Sequence[str]) -> str:
+    if isinstance(number, bytes):
+        return number.decode(errors="replace")
+    at = int(number)
+    return labels[at] if 0 <= at < len(labels) else str(at)
+
+
+def _named(schema: Schema, outputs: Arrays, names: Sequence[str]) -> "np.ndarray[Any, Any] | None":
+    declared = schema.outputs.get(names[0])
+    return next((outputs[name] for name in ((declared,) if declared else names) if name in outputs), None)
+
+
+def _distribution(rows: "np.ndarray[Any, Any]") -> bool:
+    return bool((rows >= 0).all() and np.allclose(rows.sum(axis=1), 1.0, atol=1e-2))
+
+
+def _softmax(rows: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+    exponentials = np.exp(rows - rows.max(axis=1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
+
+
+Array = np.ndarray[Any, Any]
+HEADER = "Inference-Header-Content-Length"
+
+
+class ImageModel:
+    """Client of one served model that takes images."""
+
+    def __init__(self, url: str, name: str, schema: Schema, limits: Limits, timeout: float) -> None:
+        self._url, self._path, self._schema = url, f"/v2/models/{name}", schema
+        self._limits, self._timeout = limits, timeout
+        metadata = json.loads(call(url, "GET", self._path, b"", timeout))
+        self._input = _image_input(metadata["inputs"])
+
+    def predict(self, media: Sequence[Media], values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return one prediction for each medium; a video's has one for each frame."""
+        if any(each.kind == "video" for each in media):
+            return [
+                self._video(each, values) if each.kind == "video" else self._predict_images([each], values)[0]
+                for each in media
+            ]
+        return self._predict_images(media, values)
+
+    def _predict_images(self, media: Sequence[Media], values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if self._input.datatype == "BYTES":
+            array = np.array([each.data for each in media], dtype=object)
+        else:
+            array = tensor(
+                [self._pixels(index, each) for index, each in enumerate(media)], self._input, self._schema.prepare
+            )
+        return self._predictions(array, values, len(media))
+
+    def _video(self, media: Media, values: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            images = frames(media, self._limits)
+        except MediaError as error:
+            raise MediaRefused(error.message) from error
+        predictions = [
+            self._predictions(tensor([image], self._input, self._schema.prepare), values, 1)[0] for image in images
+        ]
+        return {"frames": predictions}
+
+    def _pixels(self, index: int, media: Media) -> Array:
+        try:
+            return pixels(media, self._limits)
+        except MediaError as error:
+            raise MediaRefused(error.message, index) from error
+
+    def _predictions(self, array: Array, values: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+        return predictions(self._schema, self._infer(self._reshape(array)), values, count)
+
+    def _reshape(self, array: Array) -> Array:
+        """Reshape encoded images to the model's number of dimensions."""
+        if self._input.datatype == "BYTES":
+            return array.reshape(-1, *[1] * (len(self._input.shape) - 1))
+        return array
+
+    def _infer(self, array: Array) -> dict[str, Array]:
+        raw = _pack(array)
+        head = json.dumps(
+            {
+                "inputs": [
+                    {
+                        "name": self._input.name,
+                        "shape": list(array.shape),
+                        "datatype": self._input.datatype,
+                        "parameters": {"binary_data_size": len(raw)},
+                    }
+                ],
+                "parameters": {"binary_data_output": True},
+            }
+        ).encode()
+        request_headers = {HEADER: str(len(head)), "Content-Type": "application/octet-stream"}
+        headers, content = exchange(
+            self._url, "POST", self._path + "/infer", head + raw, self._timeout, request_headers
+        )
+        return unpack(headers, content)
+
+
+def _image_input(inputs: Sequence[Mapping[str, Any]]) -> Input:
+    """Return the only required input. Raise where there are several."""
+    needed = [each for each in inputs if not each.get("optional")]
+    if len(needed) != 1:
+        names = ", ".join(each["name"] for each in needed)
+        raise InferenceFailed(f"the model needs {len(needed)} inputs ({names}), and pictures can be put to one", 400)
+    return Input(needed[0]["name"], needed[0]["datatype"], tuple(int(each) for each in needed[0]["shape"]))
+
+
+def _pack(array: Array) -> bytes:
+    if array.dtype == object:
+        return b"".join(struct.pack("<I", len(each)) + each for each in array.flat)
+    return array.tobytes()
+
+
+def unpack(headers: Mapping[str, str], content: bytes) -> dict[str, Array]:
+    """Return outputs by name, from the binary part or from the JSON."""
+    length = int(headers.get(HEADER.lower(), len(content)))
+    outputs = {}
+    offset = length
+    for each in json.loads(content[:length])["outputs"]:
+        size = each.get("parameters", {}).get("binary_data_size")
+        if size is None:
+            kind = object if each["datatype"] == "BYTES" else DTYPES[each["datatype"]]
+            outputs[each["name"]] = np.array(each["data"], dtype=kind).reshape(each["shape"])
+            continue
+        outputs[each["name"]] = _read(content[offset : offset + size], each["datatype"]).reshape(each["shape"])
+        offset += size
+    return outputs
+
+
+def _read(raw: bytes, datatype: str) -> Array:
+    if datatype != "BYTES":
+        return np.frombuffer(raw, dtype=DTYPES[datatype])
+    values = list[bytes]()
+    offset = 0
+    while offset < len(raw):
+        (length,) = struct.unpack_from("<I", raw, offset)
+        values.append(raw[offset + 4 : offset + 4 + length])
+        offset += 4 + length
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array

@@ -1,0 +1,146 @@
+"""Start of a microservice: start request, job, preflight, port, platform, registry.
+
+`build_job` is pure but for the reference tables; `start` has the effects, and rolls back when a step fails. Used by
+the command line and the control API.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices.platforms import ALIASES, PLATFORMS, Option, Platform, ports
+from pilotlight.microservices.registry import container_command
+from pilotlight.microservices.registry import secrets as registry_secrets
+from pilotlight.microservices.registry.registry_file import Registry
+from pilotlight.microservices.registry.types import Entry, Job
+
+SHARED_FILESYSTEM: Final = ("local", "slurm")  # they see this machine's files, so relative paths are resolved here
+
+
+class StartRequest(Struct, frozen=True):
+    """Request to start a microservice.
+
+    `remote`: started by the control API or a batch job, which passes credentials of cloud storage and is its only
+    client; the API authorises requests.
+    """
+
+    network_arch: str
+    model_path: str
+    platform: str
+    num_gpus: int = 1
+    options: Mapping[str, str] = {}
+    env: Mapping[str, str] = {}
+    secrets: tuple[str, ...] = ()
+    host_port: int = 0
+    image: str = ""  # overrides the tables
+    remote: bool = False
+
+
+def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "") -> Job:
+    """Return the job of a start request. Raise for everything that can be rejected without the platform."""
+    platform = ALIASES.get(request.platform, request.platform)
+    if platform not in PLATFORMS:
+        raise UsageError(f"no platform is called {request.platform}; there are {', '.join(PLATFORMS)}")
+    if request.num_gpus < 1:
+        raise UsageError(f"num_gpus = {request.num_gpus}, must be at least 1")
+    registry_secrets.check_plain(request.env)
+    for what, text in {"model_path": request.model_path, **request.env, **request.options}.items():
+        registry_secrets.check_absent(what, text, environ)
+    arch = container_command.arch(request.network_arch, environ)
+    job_id = job_id or str(uuid4())
+    env = {**request.env, **backend_variables(platform, job_id)}
+    model = container_command.parse(_absolute(request.model_path, platform), remote=request.remote)
+    inputs = container_command.CommandInputs(job_id, request.network_arch, model, env, request.num_gpus)
+    return Job(
+        id=job_id, network_arch=request.network_arch, model_path=model.uri,
+        command=container_command.build(arch.command, inputs), env=env, num_gpus=request.num_gpus,
+        image=request.image or container_command.resolve(request.network_arch, environ),
+        secrets=registry_secrets.select(arch.secrets, request.secrets, environ), port=container_command.PORT,
+        host_port=request.host_port, options=request.options, folder=arch.folder, closed=request.remote,
+    )  # fmt: skip
+
+
+def backend_variables(platform: str, job_id: str) -> dict[str, str]:
+    """Return the variables of TAO containers. Without a logging server they report to none."""
+    return {"TAO_EXECUTION_BACKEND": PLATFORMS[platform][1], "TAO_API_JOB_ID": job_id, "CLOUD_BASED": "False"}
+
+
+def _absolute(path: str, platform: str) -> str:
+    if platform in SHARED_FILESYSTEM and path and "://" not in path:
+        return str(Path(path).expanduser().absolute())
+    return path
+
+
+def resolve_options(
+    declared: tuple[Option, ...], arguments: Mapping[str, str], environ: Mapping[str, str], image: str = ""
+) -> tuple[dict[str, str], list[Option]]:
+    """Return the values, from arguments, variables or defaults, and the required options that are missing."""
+    known = {each.name for each in declared}
+    if unknown := [name for name in arguments if name not in known]:
+        takes = ", ".join(sorted(known)) or "none"
+        raise UsageError(f"--{unknown[0].replace('_', '-')} is no option of this platform, which takes {takes}")
+    values = {
+        each.name: arguments.get(each.name)
+        or next((environ[name] for name in each.variables if environ.get(name)), each.default)
+        for each in declared
+    }
+    missing = [
+        each for each in declared
+        if not values[each.name] and (each.required or (each.needed_for and image.startswith(each.needed_for)))
+    ]  # fmt: skip
+    return {name: value for name, value in values.items() if value}, missing
+
+
+def check_missing(missing: list[Option], platform: str) -> None:
+    if missing:
+        first = missing[0]
+        variables = f", or set {' or '.join(first.variables)}" if first.variables else ""
+        raise UsageError(
+            f"{platform} needs {first.name}: {first.help}", f"--{first.name.replace('_', '-')} VALUE{variables}"
+        )
+
+
+def start(job: Job, platform: Platform, registry: Registry) -> Entry:
+    """Run preflight, start the job and register it. Roll back when a step fails."""
+    with _port(job, platform, registry) as port:
+        bound_job = replace(job, host_port=port)
+        platform.preflight(bound_job)
+        entry = provisional_entry(platform.name, bound_job.options, bound_job.network_arch, port)
+        try:
+            entry = platform.start(bound_job)
+            registry.add(bound_job.id, entry)
+        except BaseException as error:
+            _roll_back(bound_job.id, entry, platform, registry, error)
+            raise
+    return entry
+
+
+def provisional_entry(platform: str, options: Mapping[str, str], network_arch: str = "", host_port: int = 0) -> Entry:
+    """Return the entry of a start in progress, from which it can be stopped by its job id."""
+    where = options.get("instance_id") or options.get("context") or None
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    return Entry(platform, network_arch, "", started, host_port or None, None, where, options.get("namespace"))
+
+
+def _roll_back(job_id: str, entry: Entry, platform: Platform, registry: Registry, error: BaseException) -> None:
+    """Stop a failed start. Where that fails too, register it, so that it can be stopped later."""
+    try:
+        platform.stop(job_id, entry)
+    except PlatformError as failed:
+        with suppress(PlatformError):
+            registry.add(job_id, entry)
+        message = f"{error}; what it had made could not be ended: {failed}"
+        raise PlatformError(message, f"platformctl microservice stop {job_id}") from error
+
+
+def _port(job: Job, platform: Platform, registry: Registry) -> AbstractContextManager[int]:
+    if platform.own_ports or platform.name in ports.REMOTE_PLATFORMS:
+        return ports.claim_port(registry, platform.name, job.host_port, job.options.get("instance_id"))
+    return nullcontext(job.host_port)

@@ -1,0 +1,296 @@
+"""Start, stop, reach, in threads.
+
+Open routes to running microservices, cached since one may be a tunnel. For one event loop.
+
+Lifecycle of microservices: requests are recorded in the directory, executed in threads, and their result recorded.
+
+A start runs in the background; unfinished operations are restored after a restart of this process. Operations of one
+job are serialised: a stop during a start waits for it and then stops what it started.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, suppress
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from pilotlight.errors import NotFound, PlatformError, Throttled
+from pilotlight.microservices.inference.client import InferenceFailed
+from pilotlight.microservices.jobs import launcher, workspaces
+from pilotlight.microservices.jobs.launcher import StartRequest
+from pilotlight.microservices.jobs.start_request import PlatformSettings, platform_options, supported_options
+from pilotlight.microservices.media.limits import limits_from
+from pilotlight.microservices.platforms import Platform, platform
+from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.registry_file import registry
+from pilotlight.microservices.registry.secrets import redact
+from pilotlight.microservices.registry.types import ACTIVE, NOT_STOPPED, Entry, JobRecord, PlatformStatus
+from pilotlight.targets.local.background_tasks import utc
+
+
+class RouteCache:
+    """Routes by job id. `platform` returns a platform by name; `blocking` runs a call in a thread."""
+
+    def __init__(self, platform: Callable[[str], Platform], blocking: Callable[..., Awaitable[Any]]) -> None:
+        self._platform = platform
+        self._blocking = blocking
+        self._open: dict[str, tuple[str, ExitStack]] = {}
+
+    async def url(self, record: JobRecord) -> str:
+        """Return the base URL of a microservice, opening its route if needed."""
+        if record.entry is None:
+            raise not_running(record.id)
+        if record.id not in self._open:
+            url, stack = await self._blocking(self._open_route, record, record.entry)
+            if record.id in self._open:  # another request was faster
+                await self._blocking(stack.close)
+            else:
+                self._open[record.id] = url, stack
+        return self._open[record.id][0].rstrip("/")
+
+    def _open_route(self, record: JobRecord, entry: Entry) -> tuple[str, ExitStack]:
+        stack = ExitStack()
+        return stack.enter_context(self._platform(record.platform).open_route(record.id, entry)), stack
+
+    async def close_route(self, job_id: str) -> None:
+        """Close the route of a microservice that stopped or does not respond; the next request opens a new one."""
+        _, stack = self._open.pop(job_id, ("", None))
+        if stack is not None:
+            with suppress(Exception):
+                await self._blocking(stack.close)
+
+    async def close(self) -> None:
+        for job_id in list(self._open):
+            await self.close_route(job_id)
+
+
+def not_running(job_id: str) -> NotFound:
+    """Return the error of an id that was never started, is stopped, or belongs to another org."""
+    return NotFound(f"no inference microservice {job_id} is running", "start one; the id of a stopped one is spent")
+
+
+T = TypeVar("T")
+
+THREADS: Final = 16  # calls to platforms block
+START_THREADS: Final = 16  # a separate pool, since pulling an image may take an hour; stops have one of the same size
+STARTS_PER_ORG: Final = 4  # further starts of the org wait, without blocking other orgs
+INFERENCE_THREADS: Final = 64  # each waits for a response of a model
+MAX_INFLIGHT: Final = 256  # further requests get 429
+
+log = logging.getLogger("pilotlight.microservices")
+
+
+class Lifecycle:
+    """Starts, stops and queries microservices. It and the directory are used from one event loop."""
+
+    def __init__(self, directory: Directory, settings: PlatformSettings, now: Callable[[], str] = utc) -> None:
+        self.directory = directory
+        self.settings = settings
+        self._now = now
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="microservices")
+        self._starts = ThreadPoolExecutor(START_THREADS, thread_name_prefix="starts")
+        self._stops = ThreadPoolExecutor(START_THREADS, thread_name_prefix="stops")
+        self._inference_pool = ThreadPoolExecutor(INFERENCE_THREADS, thread_name_prefix="inference")
+        self._start_slots: dict[str, asyncio.Semaphore] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._inflight = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._operations: dict[str, str] = {}
+        self._platforms: dict[str, Platform] = {}
+        self._routes = RouteCache(self._platform, self._blocking)
+
+    def start(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> None:
+        """Start in the background; the result is in the record. `secret` has values, passed to the process only."""
+        self._spawn(self._start(record, request, secret))
+
+    async def _start(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> None:
+        slot = self._start_slots.setdefault(record.org, asyncio.Semaphore(STARTS_PER_ORG))
+        async with slot, self._exclusive(record.id, "its start"):
+            if self._is_stopped(record):
+                return
+            try:
+                entry = await self._blocking(self._start_blocking, record, request, secret, pool=self._starts)
+            except PlatformError as error:
+                text = f"{error}; {error.hint}" if error.hint else str(error)
+                self._update(record, status="error", message=redact(text, secret, tuple(secret)))
+                log.warning("microservice %s of %s did not start", record.id, record.org)
+            except Exception:
+                log.exception("microservice %s could not be started", record.id)
+                self._update(record, status="error", message="the platform failed; the log of the API has the reason")
+            else:
+                self._update(record, status="running", entry=entry, platform=request.platform)
+                log.info("microservice %s of %s started on %s", record.id, record.org, request.platform)
+
+    def _start_blocking(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> Entry:
+        workspaces.check_stores(request.model_path, request.env, limits_from(self.settings.environ))
+        environ = {**self.settings.environ, **secret}
+        target = platform(request.platform, environ)
+        values, missing = launcher.resolve_options(target.options, supported_options(target, request.options), environ)
+        launcher.check_missing(missing, target.name)
+        job = launcher.build_job(replace(request, options=values), environ, record.id)
+        return launcher.start(job, target, registry(self.settings.environ))
+
+    def _platform(self, name: str) -> Platform:
+        """Return the cached platform: connecting to a cluster is expensive."""
+        if name not in self._platforms:
+            self._platforms[name] = platform(name, self.settings.environ)
+        return self._platforms[name]
+
+    async def stop(self, record: JobRecord) -> None:
+        """Stop a microservice and wait until it is removed. Concurrent stops are one."""
+        status = self.directory.job(record.org, record.id).status
+        if status not in NOT_STOPPED:
+            raise not_running(record.id)
+        if status != "stopping":
+            self._update(record, status="stopping", message="")  # clear the reason of a failed start
+        async with self._exclusive(record.id, "its stop"):
+            current = self.directory.job(record.org, record.id)
+            if current.status == "stopped":
+                return
+            await self._routes.close_route(record.id)
+            entry = current.entry or self._registered_entry(current.id)
+            if entry is not None:
+                await self._stop_on_platform(current, entry)
+            self._update(current, status="stopped", message="")
+            log.info("microservice %s of %s stopped", record.id, record.org)
+
+    async def _stop_on_platform(self, record: JobRecord, entry: Entry) -> None:
+        """Stop on the platform; record the error for the status."""
+        try:
+            await self._blocking(self._stop_blocking, record, entry, pool=self._stops)
+        except PlatformError as error:
+            self._update(record, message=f"it could not be stopped: {error}")
+            raise
+
+    def _registered_entry(self, job_id: str) -> Entry | None:
+        """Return the registry entry of a failed start that could not be rolled back."""
+        return registry(self.settings.environ).read().entries.get(job_id)
+
+    def _stop_blocking(self, record: JobRecord, entry: Entry) -> None:
+        self._platform(record.platform or entry.platform).stop(record.id, entry)
+        registry(self.settings.environ).remove(record.id)
+
+    def operations(self, job_id: str) -> tuple[str, ...]:
+        """Return the running operations of a job."""
+        return (self._operations[job_id],) if job_id in self._operations else ()
+
+    async def platform_status(self, record: JobRecord) -> PlatformStatus | None:
+        """Return the status on the platform; None: not started there yet."""
+        entry = record.entry
+        if entry is None:
+            return None
+        # in the thread as a whole, since the first use of a platform connects to it
+        return await self._blocking(lambda: self._platform(record.platform).status(record.id, entry))
+
+    async def run_inference(self, record: JobRecord, question: Callable[[str], T]) -> T:
+        """Call `question` with the URL in a thread. The cached route is closed after a connection failure."""
+        if self._inflight >= MAX_INFLIGHT:
+            raise Throttled(f"{MAX_INFLIGHT} requests wait for their answers already; ask again", retry_after_s=1)
+        url = await self.url(record)
+        self._inflight += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._inference_pool, question, url)
+        except InferenceFailed as error:
+            if not error.status:
+                await self.close_route(record.id)
+            raise
+        finally:
+            self._inflight -= 1
+
+    async def url(self, record: JobRecord) -> str:
+        return await self._routes.url(record)
+
+    async def close_route(self, job_id: str) -> None:
+        await self._routes.close_route(job_id)
+
+    def restore(self, build_request: Callable[[JobRecord], tuple[StartRequest, Mapping[str, str]]]) -> None:
+        """Repeat starts and stops that the previous process did not finish; running microservices are not touched."""
+        for record in self.directory.jobs_of_kind("inference_microservice", "stopping"):
+            self._spawn(self._finish_stop(record))
+        for record in self.directory.jobs_of_kind("inference_microservice", "pending"):
+            self._spawn(self._start_again(record, build_request))
+
+    async def _finish_stop(self, record: JobRecord) -> None:
+        with suppress(PlatformError):
+            await self._sweep(record)
+        await self._stop_logged(record)
+
+    async def _start_again(
+        self, record: JobRecord, build_request: Callable[[JobRecord], tuple[StartRequest, Mapping[str, str]]]
+    ) -> None:
+        try:
+            request, secret = build_request(record)
+        except PlatformError as error:
+            self._update(record, status="error", message=str(error))
+            return
+        with suppress(PlatformError):
+            await self._sweep(record)
+        await self._start(record, request, secret)
+
+    async def _sweep(self, record: JobRecord) -> None:
+        """Stop what the previous process may have started without recording it, by the job id."""
+        if record.entry is None:
+            await self._blocking(self._sweep_blocking, record, pool=self._stops)
+
+    def _sweep_blocking(self, record: JobRecord) -> None:
+        target = self._platform(record.platform)
+        options = supported_options(target, platform_options(self.settings, record.org))
+        values, _ = launcher.resolve_options(target.options, options, self.settings.environ)
+        self._stop_blocking(
+            record, self._registered_entry(record.id) or launcher.provisional_entry(target.name, values)
+        )
+
+    async def stop_all(self) -> None:
+        """Stop all microservices, at the end of the embedded platform."""
+        records = self.directory.jobs_of_kind("inference_microservice", *NOT_STOPPED)
+        await asyncio.gather(*(self._stop_logged(record) for record in records))
+
+    async def _stop_logged(self, record: JobRecord) -> None:
+        try:
+            await self.stop(record)
+        except PlatformError as error:
+            log.warning("microservice %s could not be stopped: %s", record.id, error)
+
+    async def close(self) -> None:
+        """Finish running operations, for at most 10 s. Microservices continue to run."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=10)
+            for task in late:  # restored from its record by the next process
+                task.cancel()
+        await self._routes.close()
+        for pool in (self._threads, self._starts, self._stops, self._inference_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _is_stopped(self, record: JobRecord) -> bool:
+        try:
+            return self.directory.job(record.org, record.id).status not in ACTIVE
+        except NotFound:
+            return True
+
+    def _update(self, record: JobRecord, **changes: Any) -> None:
+        """Update the record, except for the status of a job that is being stopped."""
+        current = self.directory.job(record.org, record.id)
+        if current.status == "stopping" and changes.get("status") != "stopped":
+            changes = {name: value for name, value in changes.items() if name != "status"}
+        self.directory.update_job(record.org, record.id, self._now(), **changes)
+
+    @asynccontextmanager
+    async def _exclusive(self, job_id: str, operation: str) -> AsyncIterator[None]:
+        """Serialise the operations of one job."""
+        async with self._locks.setdefault(job_id, asyncio.Lock()):
+            self._operations[job_id] = operation
+            try:
+                yield
+            finally:
+                self._operations.pop(job_id, None)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _blocking(self, call: Callable[..., T], *arguments: Any, pool: ThreadPoolExecutor | None = None) -> T:
+        return await asyncio.get_running_loop().run_in_executor(pool or self._threads, call, *arguments)

@@ -1,0 +1,50 @@
+"""Conversion of a job record to a start request: its model, and access to its workspace."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from pilotlight.microservices.jobs import workspaces
+from pilotlight.microservices.jobs.launcher import StartRequest
+from pilotlight.microservices.platforms import Platform
+from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.types import JobRecord
+
+NAMESPACE: Final = "namespace"
+
+
+class PlatformSettings(Struct, frozen=True):
+    """Platform on which the API starts microservices, with its environment and options."""
+
+    platform: str = "local"
+    environ: Mapping[str, str] = {}
+    options: Mapping[str, str] = {}
+    num_gpus: int = 1
+
+
+def start_request_for(
+    directory: Directory, settings: PlatformSettings, record: JobRecord, num_gpus: int = 0
+) -> tuple[StartRequest, Mapping[str, str]]:
+    """Return the start request of a record, and the values of its workspace's credentials."""
+    experiment = directory.experiment(record.org, record.experiment)
+    stored = directory.workspace(record.org, experiment.workspace).storage if experiment.workspace else None
+    model = workspaces.resolve_artifact(stored, record.artifact, trusted=True)  # checked when the job was added
+    access = workspaces.access(stored if "://" in model else None, settings.environ)
+    request = StartRequest(
+        network_arch=experiment.network_arch, model_path=model, platform=settings.platform,
+        num_gpus=num_gpus or settings.num_gpus, options=platform_options(settings, record.org), env=access.plain,
+        secrets=tuple(access.secret), remote=True,
+    )  # fmt: skip
+    return request, access.secret
+
+
+def platform_options(settings: PlatformSettings, org: str) -> dict[str, str]:
+    """Return the options of an org's microservices: its namespace is the org, unless the operator set one."""
+    return {NAMESPACE: org, **settings.options}
+
+
+def supported_options(platform: Platform, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options without `namespace` where the platform has no such option."""
+    names = {each.name for each in platform.options}
+    return {name: value for name, value in options.items() if name in names or name != NAMESPACE}

@@ -1,0 +1,286 @@
+"""Storage of a team; registration.
+
+Workspaces: validation of an org's storage, and the model path and variables of a microservice that reads from it.
+
+Credentials are references. An org may refer to its own variables and secrets, to folders below
+PILOTLIGHT_WORKSPACE_ROOTS, and to stores that media may be fetched from; the platform's own token may name anything.
+Pure, but for `check_stores`, which resolves host names before a start.
+
+Validation and registration of workspaces, experiments and jobs, for REST and `platformctl microservice register`.
+
+A registrar acts for one org. `trusted`: the operator, who may name folders and variables that an org may not.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+from uuid import uuid4
+
+from msgspec import Struct
+
+from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
+from pilotlight.microservices.media import web
+from pilotlight.microservices.media.limits import ENV_WORKSPACES, LOG, Limits, MediaError
+from pilotlight.microservices.media.references import BUCKET, WebAddress
+from pilotlight.microservices.media.references import parse_web as parsed
+from pilotlight.microservices.media.web import literal_denial_reason
+from pilotlight.microservices.registry import model_kinds, secrets
+from pilotlight.microservices.registry.container_command import HUB
+from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.types import (
+    DONE,
+    NOT_STOPPED,
+    Experiment,
+    JobRecord,
+    Kind,
+    Status,
+    StoredWorkspace,
+    Workspace,
+    check_id,
+    check_org,
+)
+from pilotlight.targets.local.background_tasks import utc
+
+# A workspace's credentials by the variables that the predictor's storage reads.
+VARIABLES: Final[Mapping[str, str]] = {
+    "access_key": "AWS_ACCESS_KEY_ID",
+    "secret_key": "AWS_SECRET_ACCESS_KEY",
+    "session_token": "AWS_SESSION_TOKEN",
+    "account_key": "AZURE_STORAGE_ACCOUNT_KEY",
+    "sas_token": "AZURE_STORAGE_SAS_TOKEN",
+}
+SCHEMES: Final = ("s3://", "az://", "https://", "file:///", "/")
+ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT")
+# Both become part of host names.
+REGION: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
+ACCOUNT: Final = re.compile(r"([a-z0-9]{3,24})?")
+
+
+class Access(Struct, frozen=True):
+    """Environment variables of a microservice; values of `secret` must not be logged or stored."""
+
+    plain: Mapping[str, str]
+    secret: Mapping[str, str]
+
+
+def check(org: str, workspace: Workspace, limits: Limits, trusted: bool) -> None:
+    """Raise with the field and what it must be. `trusted`: a workspace of the operator."""
+    if not workspace.uri.startswith(SCHEMES):
+        raise UsageError(f"uri = {workspace.uri}, must begin with s3://, az://, https://, file:/// or /")
+    if "@" in workspace.uri.partition("://")[2].partition("/")[0]:
+        raise UsageError("uri has a user or a password in it, must be an address alone")
+    _check_names(workspace)
+    secrets.check(workspace)
+    if trusted:
+        return
+    _check_addresses(workspace, limits)
+    for name, reference in workspace.credentials.items():
+        # Keys of a mounted Secret have no slash and orgs have no dot, so neither prefix matches another org's files.
+        if not reference.startswith((f"env:{variable_prefix(org)}", f"file:{org}/", f"file:{org}.")):
+            raise UsageError(
+                f"credentials.{name} must be env:{variable_prefix(org)}NAME, file:{org}/NAME or file:{org}.NAME"
+            )
+    folder = local_path(workspace.uri)
+    # Batch jobs write to a workspace, so roots of media are not enough.
+    if folder is not None and not any(
+        folder.resolve().is_relative_to(Path(root).resolve() / org) for root in limits.workspaces
+    ):
+        raise UsageError(
+            f"uri = {workspace.uri}, must lie in a folder that the operator has opened for {org}",
+            f"{ENV_WORKSPACES} = ROOT opens ROOT/{org}; or create it with the platform's own token",
+        )
+
+
+def _check_names(workspace: Workspace) -> None:
+    """Raise for bucket, region and account that could change the host name they become part of."""
+    scheme, _, rest = workspace.uri.partition("://")
+    if scheme in {"s3", "az"} and not BUCKET.fullmatch(rest.partition("/")[0]):
+        raise UsageError(f"uri = {workspace.uri}, must be {scheme}://bucket or {scheme}://bucket/path")
+    if not REGION.fullmatch(workspace.region):
+        raise UsageError(f"region = {workspace.region!r}, must be the name of a region, such as us-east-1")
+    if not ACCOUNT.fullmatch(workspace.account):
+        raise UsageError(f"account = {workspace.account!r}, must be 3 to 24 lower-case letters and digits")
+
+
+def _check_addresses(workspace: Workspace, limits: Limits) -> None:
+    """Check addresses without resolving host names, which `check_stores` does at the start."""
+    named = {"endpoint": workspace.endpoint, "uri": workspace.uri if workspace.uri.startswith("https://") else ""}
+    for field, text in ((field, text) for field, text in named.items() if text):
+        try:
+            address = _address(text)
+            web.check_listed(address, limits, trusted=True)
+        except MediaError as error:
+            raise UsageError(f"{field} = {text} {error.message}") from error
+        if why := literal_denial_reason(address.host, limits.permitted()):
+            raise UsageError(f"{field} = {text}: {why}", "the operator can permit it by PILOTLIGHT_MEDIA_NETWORKS")
+
+
+def _address(text: str) -> WebAddress:
+    if not text.startswith(("https://", "http://")):
+        raise MediaError("is no address: write https://host")
+    return parsed(text)
+
+
+def check_stores(model: str, plain: Mapping[str, str], limits: Limits, resolver: web.Resolve = web.resolve) -> None:
+    """Raise where a host that the model is read from is private and not permitted. Blocking.
+
+    Called before each start, since DNS changes. `plain` is `Access.plain`.
+    """
+    endpoints = [plain[name] for name in ENDPOINTS if name in plain]
+    for text in [*endpoints, *([model] if model.startswith(("https://", "http://")) else ())]:
+        try:
+            web.check_address(_address(text), limits, trusted=True, resolver=resolver)
+        except MediaError as error:
+            LOG.warning("a model's storage was refused: %s", error.reason)
+            raise UsageError(f"the model's storage {text.partition('?')[0]} {error.message}") from error
+
+
+def variable_prefix(org: str) -> str:
+    """Return the prefix of variables that an org may refer to.
+
+    No prefix is the beginning of another org's: it ends with two underscores, and names have no double hyphens.
+    """
+    return f"WORKSPACE_{org.upper().replace('-', '_')}__"
+
+
+def local_path(uri: str) -> Path | None:
+    """Return the folder on this machine; None for other storage."""
+    return Path(uri.removeprefix("file://")) if uri.startswith(("/", "file:///")) else None
+
+
+def resolve_artifact(workspace: Workspace | None, artifact: str, trusted: bool = False) -> str:
+    """Return the model's full path or URI. Raise where it is outside of the workspace, unless `trusted`."""
+    if not artifact:
+        raise UsageError("artifact is missing: the job does not say where its model is")
+    if artifact.startswith(HUB):
+        return artifact
+    base = workspace.uri.rstrip("/").removeprefix("file://") if workspace else ""
+    if "://" in artifact or artifact.startswith("/"):
+        path = artifact.removeprefix("file://")
+        if trusted or (base and path.startswith(f"{base}/") and ".." not in PurePosixPath(path).parts):
+            return path
+        raise UsageError(f"artifact = {artifact}, must lie in the workspace {base or '(there is none)'}")
+    if ".." in PurePosixPath(artifact).parts:
+        raise UsageError(f"artifact = {artifact}, must not have .. in it")
+    if not base:
+        raise UsageError(f"artifact = {artifact} is relative, and the experiment has no workspace")
+    return f"{base}/{artifact}"
+
+
+def access(workspace: Workspace | None, environ: Mapping[str, str]) -> Access:
+    """Return the variables to read the workspace. Raise with the reference of a missing credential."""
+    if workspace is None:
+        return Access({}, {})
+    secret = {VARIABLES[name]: value for name, value in secrets.values(workspace, environ).items()}
+    plain: dict[str, str] = {}
+    if workspace.uri.startswith("s3://"):
+        plain["AWS_REGION"] = workspace.region
+        plain |= {"AWS_ENDPOINT_URL": workspace.endpoint} if workspace.endpoint else {}
+        plain |= {"AWS_SKIP_SIGNATURE": "true"} if not secret else {}
+    if workspace.uri.startswith("az://"):
+        plain |= {"AZURE_STORAGE_ACCOUNT_NAME": workspace.account} if workspace.account else {}
+        plain |= {"AZURE_STORAGE_ENDPOINT": workspace.endpoint} if workspace.endpoint else {}
+        plain |= {"AZURE_SKIP_SIGNATURE": "true"} if not secret else {}
+    return Access(plain, secret)
+
+
+DEFAULT_LIMITS: Final = Limits()
+DEFAULT_MAX: Final = "64"  # concurrent microservices of an org
+ENV_MOST: Final = "PILOTLIGHT_API_MAX_MICROSERVICES"
+MANAGED_KINDS: Final = ("inference_microservice", "batch")  # created by starting them only
+
+
+@dataclass(frozen=True, slots=True)
+class Registrar:
+    directory: Directory
+    org: str
+    limits: Limits = DEFAULT_LIMITS
+    trusted: bool = False
+    now: Callable[[], str] = utc
+
+    def workspace(self, storage: Workspace, name: str = "", id: str = "") -> StoredWorkspace:  # noqa: A002
+        check_org(self.org)
+        check(self.org, storage, self.limits, self.trusted)
+        return self.directory.add_workspace(
+            StoredWorkspace(_id("id", id), self.org, name or storage.uri, storage, self.now())
+        )
+
+    def experiment(self, network_arch: str, workspace: str = "", name: str = "", id: str = "") -> Experiment:  # noqa: A002
+        check_org(self.org)
+        model_kinds.schema(network_arch)
+        record = Experiment(_id("id", id), self.org, network_arch, workspace, name or network_arch, self.now())
+        return self.directory.add_experiment(record)
+
+    def job(
+        self, experiment: str, kind: Kind, status: Status, artifact: str, parent: str = "", id: str = ""  # noqa: A002
+    ) -> JobRecord:  # fmt: skip
+        """Register a training job that ran elsewhere, with its model."""
+        if kind in MANAGED_KINDS:
+            raise UsageError(
+                f"kind = {kind}, must be train: {' and '.join(MANAGED_KINDS)} jobs are made by starting them"
+            )
+        record = self.directory.experiment(self.org, experiment)
+        if artifact:
+            self._check_artifact(record, artifact)
+        elif status == DONE:
+            raise UsageError("artifact is missing: a training that is done has a model")
+        now = self.now()
+        job = JobRecord(_id("id", id), self.org, experiment, kind, status, now, now, artifact, parent)
+        return self.directory.add_job(job)
+
+    def change(self, experiment: str, id: str, status: Status | None, artifact: str | None) -> JobRecord:  # noqa: A002
+        job = get_job(self.directory, self.org, experiment, id)
+        if job.kind in MANAGED_KINDS:
+            raise Conflict(f"job {id} is of the kind {job.kind}, which changes by itself", "stop it, or cancel it")
+        if artifact:
+            self._check_artifact(self.directory.experiment(self.org, experiment), artifact)
+        changes = {"status": status or job.status, "artifact": artifact or job.artifact}
+        if changes["status"] == DONE and not changes["artifact"]:
+            raise UsageError("artifact is missing: a training that is done has a model")
+        return self.directory.update_job(self.org, id, self.now(), **changes)
+
+    def _check_artifact(self, experiment: Experiment, artifact: str) -> None:
+        stored = self.directory.workspace(self.org, experiment.workspace) if experiment.workspace else None
+        resolve_artifact(stored.storage if stored else None, artifact, self.trusted)
+
+
+def get_job(directory: Directory, org: str, experiment: str, id: str) -> JobRecord:  # noqa: A002
+    """Return a job of this experiment. Raise NotFound for a job of another one."""
+    job = directory.job(org, id)
+    if job.experiment != experiment:
+        raise NotFound(f"experiment {experiment} of org {org} has no job {id}")
+    return job
+
+
+def get_parent(directory: Directory, org: str, experiment: str, id: str) -> JobRecord:  # noqa: A002
+    """Return the finished training job that a microservice is started from. Raise where it is not one."""
+    directory.experiment(org, experiment)
+    try:
+        job = directory.job(org, id)
+    except NotFound:
+        raise NotFound(f"parent_id = {id}: org {org} has no such job", "register the training job first") from None
+    if job.experiment != experiment:
+        raise UsageError(f"parent_id = {id} is a job of experiment {job.experiment}, not of {experiment}")
+    if job.kind != "train":
+        raise UsageError(f"parent_id = {id} is a job of the kind {job.kind}, must be a training")
+    if job.status != DONE:
+        raise Conflict(f"parent_id = {id} is {job.status}, must be done", "wait until the training has finished")
+    return job
+
+
+def check_quota(directory: Directory, org: str, environ: Mapping[str, str]) -> None:
+    """Raise Conflict where the org has reached its quota of microservices; failed ones count until stopped."""
+    maximum = environ.get(ENV_MOST) or DEFAULT_MAX
+    if not maximum.isdecimal():
+        raise PlatformError(f"{ENV_MOST} = {maximum}, must be a number", "the operator of this API sets it")
+    existing = directory.jobs_of_kind("inference_microservice", *NOT_STOPPED)
+    if sum(record.org == org for record in existing) >= int(maximum):
+        raise Conflict(
+            f"org {org} has {maximum} inference microservices, which is the most that it may", "stop one first"
+        )
+
+
+def _id(field: str, value: str) -> str:
+    return check_id(field, value) if value else str(uuid4())

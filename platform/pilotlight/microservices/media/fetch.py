@@ -1,0 +1,92 @@
+"""Concurrent fetching of media references within one budget of bytes and time. The entry of this package."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from pilotlight.microservices.media import sources, web
+from pilotlight.microservices.media.images import Media, check_image, identify
+from pilotlight.microservices.media.limits import LOG, Limits, MediaError, MediaRefused
+from pilotlight.microservices.media.references import LocalFile, StoredObject, parse
+from pilotlight.microservices.media.videos import check_video
+from pilotlight.microservices.registry.types import Workspace
+
+
+def fetch(
+    references: Sequence[str],
+    workspace: Workspace | None,
+    limits: Limits,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    resolver: web.Resolve = web.resolve,
+) -> list[Media]:
+    """Return media in the order of the references. Blocking; raise MediaRefused for the first that fails."""
+    if len(references) > limits.count:
+        raise MediaRefused(f"media has {len(references)} entries, must be at most {limits.count}")
+    budget = web.FetchBudget(limits, time.monotonic())
+
+    def one(text: str) -> Media:
+        return _check(identify(_name(text), _bytes(text, workspace, budget, environ, resolver)), limits)
+
+    pool = ThreadPoolExecutor(min(limits.at_once, len(references)) or 1, thread_name_prefix="media")
+    try:
+        futures = [pool.submit(one, text) for text in references]
+        wait(futures, timeout=limits.seconds + 1, return_when="FIRST_EXCEPTION")
+        return [
+            _result(index, references[index], future, limits)
+            for index, future in enumerate(_raise_first_error(futures))
+        ]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _raise_first_error(futures: Sequence[Future[Media]]) -> Sequence[Future[Media]]:
+    """Raise the first error, before a timeout of another medium is reported."""
+    for index, future in enumerate(futures):
+        if future.done() and not future.cancelled() and (error := future.exception()):
+            raise _to_refused(index, error)
+    return futures
+
+
+def _result(index: int, reference: str, future: Future[Media], limits: Limits) -> Media:
+    if not future.done():
+        reason = f"no answer within {limits.seconds:g} s, probably while its name was resolved"
+        raise _to_refused(
+            index, MediaError(f"took longer than the {limits.seconds:g} s that all media of a request may take", reason)
+        )
+    return future.result()
+
+
+def _to_refused(index: int, error: BaseException) -> BaseException:
+    if not isinstance(error, MediaError):
+        return error
+    LOG.warning("media[%d] was refused: %s", index, error.reason)
+    return MediaRefused(error.message, index)
+
+
+def _bytes(
+    text: str,
+    workspace: Workspace | None,
+    budget: web.FetchBudget,
+    environ: Mapping[str, str],
+    resolver: web.Resolve,
+) -> bytes:
+    reference = parse(text)
+    if isinstance(reference, LocalFile):
+        return sources.read(reference, budget)
+    if isinstance(reference, StoredObject):
+        if workspace is None:
+            raise MediaError("is in an object store, and no workspace with its credentials is known here")
+        address = sources.sign_url(reference, workspace, environ)
+        return web.get(address, budget, trusted=True, resolver=resolver)
+    return web.get(reference, budget, resolver=resolver)
+
+
+def _check(media: Media, limits: Limits) -> Media:
+    (check_image if media.kind == "image" else check_video)(media, limits)
+    return media
+
+
+def _name(text: str) -> str:
+    return text.partition("?")[0].rstrip("/").rpartition("/")[2]

@@ -1,0 +1,246 @@
+"""Files, object stores, signed links.
+
+Media on this machine: files below the operator's roots, without following symlinks.
+
+Media in a workspace's object store: a URL is presigned with its credentials and fetched by web.py.
+
+Signing makes no connection, so that web.py checks and pins all addresses. Without credentials in the workspace the
+object must be public: none are taken from the environment or an instance's metadata service.
+
+Links to media that a container fetches itself, presigned for object stores.
+
+They are checked like media that are fetched here, but later DNS changes and redirects in the container are not:
+docs/media.md.
+"""
+
+import base64
+import hashlib
+import hmac
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import PurePosixPath
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices.media import web
+from pilotlight.microservices.media.images import Media
+from pilotlight.microservices.media.limits import LOG, Limits, MediaError, MediaRefused
+from pilotlight.microservices.media.references import LocalFile, StoredObject, WebAddress, parse, parse_web
+from pilotlight.microservices.media.web import CHUNK, FetchBudget
+from pilotlight.microservices.registry import secrets as registry_secrets
+from pilotlight.microservices.registry.types import Workspace
+
+NOT_ALLOWED = "is no file that media may be taken from; the operator opens folders with PILOTLIGHT_MEDIA_ROOTS"
+
+
+def read(file: LocalFile, budget: FetchBudget) -> bytes:
+    for root, inside in _within(file.path, budget.limits):
+        with _open(root, inside) as descriptor:
+            if descriptor is not None:
+                return _content(descriptor, budget)
+    raise MediaError(
+        NOT_ALLOWED, f"{file.path}: not a file below {', '.join(budget.limits.roots) or 'any open folder'}"
+    )
+
+
+def _within(path: str, limits: Limits) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each root that contains the path, with the parts below it; a relative path is tried in every root."""
+    for root in limits.roots:
+        whole = PurePosixPath(os.path.normpath(os.path.join(root, path)))
+        if whole.is_relative_to(os.path.normpath(root)):
+            yield root, whole.relative_to(os.path.normpath(root)).parts
+
+
+@contextmanager
+def _open(root: str, inside: tuple[str, ...]) -> Iterator[int | None]:
+    """Open the file one component at a time with O_NOFOLLOW, safe against symlink races; None: no such file."""
+    folder, plain = os.O_RDONLY | os.O_DIRECTORY, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    with ExitStack() as stack:
+        try:
+            parent = os.open(root, folder)
+            stack.callback(os.close, parent)
+            for part in inside[:-1]:
+                parent = os.open(part, folder | os.O_NOFOLLOW, dir_fd=parent)
+                stack.callback(os.close, parent)
+            descriptor = os.open(inside[-1], plain, dir_fd=parent) if inside else None
+        except OSError:
+            descriptor = None
+        if descriptor is not None:
+            stack.callback(os.close, descriptor)
+            descriptor = descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        yield descriptor
+
+
+def _content(descriptor: int, budget: FetchBudget) -> bytes:
+    limit = budget.limits.bytes
+    chunks = list[bytes]()
+    size = 0
+    while chunk := os.read(descriptor, CHUNK):
+        size += len(chunk)
+        if size > limit:
+            raise MediaError(f"has more than the {limit} bytes that are taken")
+        budget.spend(len(chunk))
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+URL_TTL: Final = timedelta(minutes=15)
+TIMEOUTS: Final = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(minutes=10)}
+RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=30)}
+AZURE_VERSION: Final = "2022-11-02"
+INSTALL: Final = "object stores need the package obstore: pip install 'pilotlight[cloud]'"
+
+
+def sign_url(stored: StoredObject, workspace: Workspace, environ: Mapping[str, str] = os.environ) -> WebAddress:
+    """Return a presigned address of the object, valid for 15 minutes."""
+    try:
+        secrets = registry_secrets.values(workspace, environ)
+    except UsageError as error:
+        raise MediaError("cannot be fetched: the workspace's credentials are not set", str(error)) from error
+    address = _s3_address if stored.scheme == "s3" else _azure_address
+    return parse_web(address(stored, workspace, secrets))
+
+
+def _s3_address(stored: StoredObject, workspace: Workspace, secrets: Mapping[str, str]) -> str:
+    if secrets:
+        return _sign(_s3(stored.bucket, workspace, secrets), stored.key)
+    return f"{_s3_endpoint(workspace)}/{stored.bucket}/{quote(stored.key)}"
+
+
+def _azure_address(stored: StoredObject, workspace: Workspace, secrets: Mapping[str, str]) -> str:
+    account = _account(stored, workspace)
+    front = workspace.endpoint.rstrip("/") or f"https://{account}.blob.core.windows.net"
+    token = secrets.get("sas_token", "").lstrip("?")
+    if "account_key" in secrets:
+        resource = f"/blob/{account}/{stored.bucket}/{stored.key}"
+        token = azure_signature(resource, secrets["account_key"], datetime.now(UTC) + URL_TTL)
+    return f"{front}/{stored.bucket}/{quote(stored.key)}" + (f"?{token}" if token else "")
+
+
+def azure_signature(resource: str, key: str, ends: datetime) -> str:
+    """Return a service SAS to read one blob. obstore signs the encoded name, which Azure does not accept."""
+    expiry = ends.strftime("%Y-%m-%dT%H:%M:%SZ")
+    fields = ["r", "", expiry, resource, "", "", "", AZURE_VERSION, "b", *[""] * 7]
+    try:
+        secret = base64.b64decode(key, validate=True)
+    except ValueError as error:
+        raise MediaError("cannot be fetched: the workspace's account_key is no key", "it is not base64") from error
+    mac = hmac.digest(secret, "\n".join(fields).encode(), hashlib.sha256)
+    return urlencode({"sv": AZURE_VERSION, "sr": "b", "sp": "r", "se": expiry, "sig": base64.b64encode(mac).decode()})
+
+
+def open_bucket(stored_in: str, scheme: str, workspace: Workspace, environ: Mapping[str, str] = os.environ) -> Any:
+    """Return obstore's store of a bucket, for listing and writing (batch/)."""
+    secrets = registry_secrets.values(workspace, environ)
+    if scheme == "s3":
+        return _s3(stored_in, workspace, secrets)
+    return _azure(stored_in, workspace.account, workspace, secrets)
+
+
+def _account(stored: StoredObject, workspace: Workspace) -> str:
+    """Return the account. Raise for another one than the workspace's: its credentials must not be sent there."""
+    if stored.account and workspace.account and stored.account != workspace.account:
+        raise MediaError(f"is in the account {stored.account}, and the workspace's is {workspace.account}")
+    account = stored.account or workspace.account
+    if not account:
+        raise MediaError("cannot be fetched: the workspace names no Azure account")
+    return account
+
+
+def _s3_endpoint(workspace: Workspace) -> str:
+    return workspace.endpoint.rstrip("/") or f"https://s3.{workspace.region}.amazonaws.com"
+
+
+def _s3(name: str, workspace: Workspace, secrets: Mapping[str, str]) -> Any:
+    """Return the store. All settings are explicit: obstore would take missing ones from the environment."""
+    config = {
+        "region": workspace.region,
+        "endpoint": _s3_endpoint(workspace),
+        "skip_signature": str(not secrets).lower(),
+    }
+    values = {
+        "access_key_id": secrets.get("access_key", ""),
+        "secret_access_key": secrets.get("secret_key", ""),
+        "token": secrets.get("session_token"),
+        "expires_at": None,
+    }
+    return _open_store("S3Store", name, config, workspace, {"credential_provider": lambda: values} if secrets else {})
+
+
+def _azure(name: str, account: str, workspace: Workspace, secrets: Mapping[str, str]) -> Any:
+    config = {"account_name": account, "skip_signature": str(not secrets).lower()}
+    if workspace.endpoint:
+        config["endpoint"] = workspace.endpoint
+    values: dict[str, Any] = {"expires_at": None}
+    if "account_key" in secrets:
+        values["access_key"] = secrets["account_key"]
+    else:
+        values["sas_token"] = secrets.get("sas_token", "").lstrip("?")
+    return _open_store(
+        "AzureStore", name, config, workspace, {"credential_provider": lambda: values} if secrets else {}
+    )
+
+
+def _open_store(
+    kind: str, name: str, config: Mapping[str, str], workspace: Workspace, further: Mapping[str, Any]
+) -> Any:
+    try:
+        from obstore import store
+        from obstore.exceptions import BaseError
+    except ImportError:
+        raise PlatformError(INSTALL) from None
+    options = {**TIMEOUTS, **({"allow_http": True} if workspace.endpoint.startswith("http://") else {})}
+    try:
+        return getattr(store, kind)(name, config=config, client_options=options, retry_config=RETRIES, **further)
+    except (BaseError, ValueError) as error:
+        raise MediaError(
+            "cannot be fetched: the workspace's storage is not set up as it should be", str(error)
+        ) from error
+
+
+def _sign(store: Any, key: str) -> str:
+    import obstore
+    from obstore.exceptions import BaseError
+
+    try:
+        return str(obstore.sign(store, "GET", key, expires_in=URL_TTL))
+    except (BaseError, ValueError) as error:
+        raise MediaError("cannot be fetched: the workspace's credentials cannot sign for it", str(error)) from error
+
+
+VIDEOS: Final = frozenset({".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi"})
+
+
+def links(
+    references: Sequence[str], workspace: Workspace | None, limits: Limits, environ: Mapping[str, str]
+) -> list[Media]:
+    """Return the links of one request, in its order."""
+    if len(references) > limits.count:
+        raise MediaRefused(f"media has {len(references)} entries, must be at most {limits.count}")
+    return [link(text, workspace, limits, environ, at) for at, text in enumerate(references)]
+
+
+def link(text: str, workspace: Workspace | None, limits: Limits, environ: Mapping[str, str], at: int = -1) -> Media:
+    """Return the link of one reference; image or video is decided by its name. `at`: its index in the request."""
+    try:
+        address = _address(text, workspace, limits, environ)
+    except MediaError as error:
+        LOG.warning("media[%d] was not passed on: %s", at, error.reason)
+        raise MediaRefused(error.message, at) from error
+    name = PurePosixPath(text.partition("?")[0]).name
+    return Media(name, "video" if PurePosixPath(name).suffix.lower() in VIDEOS else "image", link=address)
+
+
+def _address(text: str, workspace: Workspace | None, limits: Limits, environ: Mapping[str, str]) -> str:
+    reference = parse(text)
+    if isinstance(reference, LocalFile):
+        raise MediaError("is a path, and this model fetches media by https, s3 or az addresses")
+    if not isinstance(reference, StoredObject):
+        return web.check_address(reference, limits, trusted=False).url
+    if workspace is None:
+        raise MediaError("is in an object store, and the experiment has no workspace with its credentials")
+    return web.check_address(sign_url(reference, workspace, environ), limits, trusted=True).url

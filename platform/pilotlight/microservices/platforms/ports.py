@@ -1,0 +1,82 @@
+"""Allocation of host ports: the lowest of 8080 to 8199 that is neither in the registry nor bound.
+
+`claim_port` holds a file lock on the port during a start: concurrent starts would otherwise choose the same one, since
+it is bound, and registered, only when the platform has started the microservice.
+"""
+
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Final
+
+from pilotlight import contract
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices.platforms import ALIASES
+from pilotlight.microservices.registry.registry_file import Registry, file_lock
+from pilotlight.microservices.registry.types import Entry
+
+RANGE: Final = range(8080, 8200)
+# Ports of the embedded platform, which may not be running.
+RESERVED: Final = frozenset({contract.GATEWAY_PORT, contract.API_PORT})
+REMOTE_PLATFORMS: Final = frozenset({"brev"})  # the port belongs to the instance, so it cannot be tried here
+
+
+def used_ports(entries: Mapping[str, Entry], platform: str, instance_id: str | None = None) -> frozenset[int]:
+    """Return the ports of microservices on the same platform, and on the same instance if it is remote."""
+    name = ALIASES.get(platform, platform)
+    return frozenset(
+        entry.host_port
+        for entry in entries.values()
+        if entry.host_port and ALIASES.get(entry.platform, entry.platform) == name
+        and (name not in REMOTE_PLATFORMS or entry.instance_id == instance_id)
+    )  # fmt: skip
+
+
+def candidates(used: frozenset[int]) -> Iterator[int]:
+    return (port for port in RANGE if port not in used | RESERVED)
+
+
+def can_bind(port: int) -> bool:
+    """Return whether the port can be bound on all addresses, which also detects a listener on a single one."""
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def claims_folder() -> Path:
+    """Return this user's folder of port locks. Raise if it is a symlink or another user's: /tmp is world-writable."""
+    folder = Path(gettempdir()) / f"pilotlight-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PlatformError(f"{folder} is not this user's own folder, and ports are claimed in it", f"remove {folder}")
+    return folder
+
+
+@contextmanager
+def claim_port(
+    registry: Registry, platform: str, requested: int = 0, instance_id: str | None = None,
+    bindable: Callable[[int], bool] = can_bind, folder: Path | None = None,
+) -> Iterator[int]:  # fmt: skip
+    """Yield a free port, locked inside the context; `requested`: this port or none.
+
+    `folder` has the locks. The default is common to all registries of the user, since they share the machine's ports.
+    """
+    free = bindable if platform not in REMOTE_PLATFORMS else lambda _: True
+    locks = folder or claims_folder()
+    for port in [requested] if requested else candidates(used_ports(registry.read().entries, platform, instance_id)):
+        name = f"{instance_id or platform}-{port}" if platform in REMOTE_PLATFORMS else str(port)
+        with file_lock(locks / name.replace("/", "_"), wait=False) as acquired:
+            # Read the registry again: the previous holder of the lock may have registered the port.
+            if acquired and port not in used_ports(registry.read().entries, platform, instance_id) and free(port):
+                yield port
+                return
+    if requested:
+        raise UsageError(f"host_port = {requested} is taken", "leave --host-port out: the lowest free one is chosen")
+    raise PlatformError(f"no port of {RANGE[0]} to {RANGE[-1]} is free", "platformctl microservice list, then stop one")

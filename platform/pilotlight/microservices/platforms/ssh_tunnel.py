@@ -1,0 +1,137 @@
+"""SSH tunnels: each is a process that outlives the command, recorded in a file.
+
+`localhost:host_port` forwards to a port of the other machine until the microservice is stopped. The file has PID and
+start time of the process, against PID reuse.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from select import select
+from typing import Final, NamedTuple
+
+from pilotlight.errors import PlatformError, TimedOut
+from pilotlight.targets.local.supervisor.processes import Identity, identify
+
+OPEN_S: Final = 30.0
+END_S: Final = 5.0
+POLL_S: Final = 0.05
+KEEP: Final = ("-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=30")
+
+
+class Tunnel(NamedTuple):
+    """Tunnel from a port of this machine to an address as seen by `host`."""
+
+    local_port: int
+    host: str
+    port: int
+
+
+def words(tunnel: Tunnel) -> list[str]:
+    forward = f"127.0.0.1:{tunnel.local_port}:127.0.0.1:{tunnel.port}"
+    return ["ssh", "-N", *KEEP, "-L", forward, "--", tunnel.host]
+
+
+class Tunnels:
+    """Tunnels of jobs, with one file per job in `folder`, which is created with the first tunnel and private."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        self._folder, self._environ = folder, dict(environ)
+
+    def open(self, job_id: str, tunnel: Tunnel) -> None:
+        """Open a tunnel and wait until it accepts connections; no effect if the same one is open."""
+        known = self._read(job_id)
+        if known is not None:
+            if known[0].alive and known[1] == tunnel:
+                return
+            self.close(job_id)
+        self._own_folder()
+        pid = self._hold(job_id, tunnel)
+        if (holder := identify(pid)) is not None:
+            self._write(job_id, holder, tunnel)
+        try:
+            _wait_open(tunnel, pid, self._words(job_id))
+        except PlatformError:
+            self.close(job_id)
+            raise
+
+    def close(self, job_id: str) -> None:
+        known = self._read(job_id)
+        if known is not None and known[0].alive:
+            _end(known[0])
+        for path in (self._note(job_id), self._words(job_id)):
+            path.unlink(missing_ok=True)
+
+    def _hold(self, job_id: str, tunnel: Tunnel) -> int:
+        """Start ssh in a new session, so that the terminal's signals do not reach it."""
+        program = shutil.which("ssh", path=self._environ.get("PATH"))
+        if program is None:
+            raise PlatformError("ssh is not on the PATH", "install an ssh client: the tunnel needs it")
+        files = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
+        files.append((os.POSIX_SPAWN_OPEN, 2, str(self._words(job_id)), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+        return os.posix_spawn(program, words(tunnel), self._environ, file_actions=files, setsid=True)
+
+    def _note(self, job_id: str) -> Path:
+        return self._folder / f"{job_id}.json"
+
+    def _words(self, job_id: str) -> Path:
+        """Return the path of ssh's log."""
+        return self._folder / f"{job_id}.log"
+
+    def _read(self, job_id: str) -> tuple[Identity, Tunnel] | None:
+        try:
+            note = json.loads(self._note(job_id).read_bytes())
+            return Identity(*note["holder"]), Tunnel(*note["tunnel"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _own_folder(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = self._folder.lstat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022 or not stat.S_ISDIR(status.st_mode):
+            raise PlatformError(f"{self._folder} must be a folder that you alone can write to", "remove it")
+
+    def _write(self, job_id: str, holder: Identity, tunnel: Tunnel) -> None:
+        fd = os.open(self._note(job_id), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "w") as file:
+            json.dump({"holder": holder, "tunnel": tunnel}, file)
+
+
+def _wait_open(tunnel: Tunnel, pid: int, log: Path) -> None:
+    deadline, hint = time.monotonic() + OPEN_S, f"ssh {tunnel.host} must work without a password"
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+            said = next(filter(None, reversed(lines)), f"exit code {os.waitstatus_to_exitcode(status)}").strip()
+            raise PlatformError(
+                f"no tunnel to {tunnel.host}: {said}", f"ssh {tunnel.host} must work without a password"
+            )
+        with suppress(OSError), socket.create_connection(("127.0.0.1", tunnel.local_port), 1):
+            return
+        time.sleep(POLL_S)
+    raise TimedOut(f"no tunnel to {tunnel.host} within {OPEN_S:g} s", hint)
+
+
+def _end(holder: Identity) -> None:
+    """Terminate the process by a pidfd, against PID reuse."""
+    with suppress(ProcessLookupError, PermissionError):
+        if not hasattr(os, "pidfd_open"):
+            os.kill(holder.pid, signal.SIGTERM)
+            return
+        handle = os.pidfd_open(holder.pid)
+        try:
+            if holder.alive:
+                signal.pidfd_send_signal(handle, signal.SIGTERM)
+                select([handle], [], [], END_S)
+        finally:
+            os.close(handle)
+    with suppress(ChildProcessError):  # it may be another process's child
+        os.waitpid(holder.pid, os.WNOHANG)

@@ -1,0 +1,266 @@
+"""Architecture → image and command.
+
+Network architectures, read from their config files. First step of a start.
+
+`{network_arch}.config.json` has the image key, whether the model is a folder, the container command and the secrets it
+may need. The package's own are in reference/archs; a folder in PILOTLIGHT_ARCHS extends and overrides them, also with
+a versions.yaml and a service.json.
+
+Resolution of a network architecture to the URI of its container image. Pure, but for the tables of archs.py.
+
+    config file → key → IMAGE_<KEY> of the environment, else the table of defaults → versions.yaml → URI
+
+A value with a slash or a colon is a URI and is returned unchanged, at any step.
+
+Model paths of microservices: the Hugging Face Hub, a path in the container, or cloud storage. Pure.
+
+Shell commands inside the container: one for each kind of microservice, the same on every platform. Pure.
+
+A platform runs it unchanged with `sh -c`; differences between platforms are passed by the environment, as are secrets.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from pilotlight.errors import UsageError
+
+ENV_FOLDER: Final = "PILOTLIGHT_ARCHS"
+OWN: Final = Path(__file__).parent / "reference"
+DEFAULT_IMAGE_KEY: Final = "COSMOS_RL"  # if the config file is missing or names none
+SUFFIX: Final = ".config.json"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+class Arch(Struct, frozen=True):
+    name: str
+    image_key: str = DEFAULT_IMAGE_KEY
+    command: str = ""  # a row of inner_command.COMMANDS
+    folder: bool = False  # its model is a directory
+    secrets: tuple[str, ...] = ()  # names of variables that are passed if set
+
+
+def arch(name: str, environ: Mapping[str, str]) -> Arch:
+    """Return the architecture, with the default image if it has no config file. The command is checked later."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"network_arch = {name!r}, must be letters, digits, dots, dashes and underscores")
+    document = _document(name, environ)
+    parameters = document.get("api_params") or {}
+    inference = (document.get("spec_params") or {}).get("inference") or {}
+    return Arch(
+        name=name,
+        image_key=str(parameters.get("image") or DEFAULT_IMAGE_KEY),
+        command=str(document.get("container_command") or name),
+        folder="folder" in str(inference.get("model_path") or ""),
+        secrets=tuple(map(str, document.get("secrets") or ())),
+    )
+
+
+def names(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of all architectures with a config file."""
+    known = {path.name.removesuffix(SUFFIX) for folder in _folders(environ) for path in folder.glob(f"*{SUFFIX}")}
+    return sorted(known)
+
+
+def reference(file: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return service.json or versions.yaml of the package, merged with the user's own."""
+    merged: dict[str, Any] = {}
+    for folder in (OWN, *_own_folder(environ)):
+        if (folder / file).is_file():
+            merged = _merge(merged, _read(folder / file))
+    return merged
+
+
+def _folders(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Yield folders of config files, the user's first."""
+    yield from _own_folder(environ)
+    yield OWN / "archs"
+
+
+def _own_folder(environ: Mapping[str, str]) -> list[Path]:
+    named = environ.get(ENV_FOLDER, "")
+    if named and not Path(named).is_dir():
+        raise UsageError(f"{ENV_FOLDER} = {named}, must be a folder with files called NETWORK_ARCH{SUFFIX}")
+    return [Path(named)] if named else []
+
+
+def _document(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    for folder in _folders(environ):
+        if (path := folder / f"{name}{SUFFIX}").is_file():
+            return _read(path)
+    return {}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.suffix == ".yaml":
+            import yaml
+
+            document = yaml.safe_load(path.read_text())
+        else:
+            document = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"{path}: must hold an object")
+    return document
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(below.get(key), dict)
+        merged[key] = _merge(below[key], value) if both else value
+    return merged
+
+
+def resolve(network_arch: str, environ: Mapping[str, str]) -> str:
+    key = arch(network_arch, environ).image_key
+    service = reference("service.json", environ)
+    mapping = (service.get("docker_image_defaults") or {}).get("mapping") or {}
+    return resolve_key(key, mapping, reference("versions.yaml", environ), environ)
+
+
+def resolve_key(key: str, mapping: Mapping[str, str], versions: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    """Resolve an image key, or return it if it is a URI."""
+    if is_uri(key):
+        return key
+    override = environ.get(f"IMAGE_{key}", "").strip()
+    value = override or mapping.get(key, "")
+    where = f"IMAGE_{key}" if override else f"docker_image_defaults.mapping.{key}"
+    if not value:
+        raise UsageError(f"no image is known for {key}", f"set IMAGE_{key} to the URI of one")
+    return value if is_uri(value) else _version(value, versions, where, key)
+
+
+def is_uri(value: str) -> bool:
+    return "/" in value or ":" in value
+
+
+def _version(dotted: str, versions: Mapping[str, Any], where: str, key: str) -> str:
+    """Return the image of `group.name` below `images` of versions.yaml."""
+    group, _, name = dotted.partition(".")
+    image = ((versions.get("images") or {}).get(group) or {}).get(name)
+    if not isinstance(image, str) or not image:
+        message = f"{where} = {dotted}, which versions.yaml does not have below images"
+        raise UsageError(message, f"set IMAGE_{key} to the URI of an image")
+    return image
+
+
+HUB: Final = "hf_model://"
+CLOUD: Final = ("s3", "gs", "gcs", "az", "azure", "abfs", "abfss", "wasbs", "http", "https", "hf")
+_HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+(?:@[\w./-]+)?")
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+class ModelPath(Struct, frozen=True):
+    kind: Literal["hub", "local", "remote"]
+    value: str  # org/model, or a path, or a URI
+
+    @property
+    def uri(self) -> str:
+        return HUB + self.value if self.kind == "hub" else self.value
+
+
+def parse(text: str, *, remote: bool = False) -> ModelPath:
+    """Parse a model path. `remote`: allow cloud storage, for which the caller provides credentials."""
+    if not text.strip():
+        raise UsageError("model_path is missing", "--model-path hf_model://ORG/MODEL, or a path in the container")
+    if any(ord(letter) < 32 or letter == "\x7f" for letter in text):
+        raise UsageError("model_path has a control character in it")
+    if text.startswith(HUB):
+        name = text.removeprefix(HUB)
+        if not _HUB_NAME.fullmatch(name):
+            raise UsageError(f"model_path = {text}, must be hf_model://ORG/MODEL")
+        return ModelPath("hub", name)
+    if (scheme := _SCHEME.match(text)) is not None:
+        return _with_scheme(text, scheme.group(1).lower(), remote)
+    if text.startswith("/"):
+        return ModelPath("local", text)
+    raise UsageError(f"model_path = {text}, must be an absolute path in the container or hf_model://ORG/MODEL")
+
+
+def _with_scheme(text: str, scheme: str, remote: bool) -> ModelPath:
+    if remote and scheme in CLOUD:
+        return ModelPath("remote", text)
+    if scheme in CLOUD:
+        reason = f"{scheme}:// is not supported: an inference microservice has no access to cloud storage"
+        raise UsageError(f"model_path = {text}: {reason}", "copy the model to a path that the container sees first")
+    raise UsageError(f"model_path = {text}: {scheme}:// is not known; write hf_model://ORG/MODEL or a path")
+
+
+PREFIX: Final = "umask 0 && "
+PORT: Final = 8080
+# Python interpreter of the predictor, if not the first `python` of the PATH.
+ENV_PYTHON: Final = "PILOTLIGHT_PYTHON"
+MODEL_NAME: Final = "model"  # name of the predictor's only model
+
+
+class CommandInputs(Struct, frozen=True):
+    """Inputs of a command."""
+
+    job_id: str
+    network_arch: str
+    model: ModelPath
+    env: Mapping[str, str]
+    num_gpus: int = 1
+
+
+def build(row: str, inputs: CommandInputs) -> str:
+    if row not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        message = f"network_arch {inputs.network_arch} has no container command, so it cannot be started"
+        raise UsageError(message, f"there are commands for {known}; container_command in its config file names one")
+    return PREFIX + COMMANDS[row](inputs)
+
+
+def _cosmos_rl(inputs: CommandInputs) -> str:
+    """Return the command of Cosmos-RL: the job and the environment as JSON."""
+    job = {
+        "job_id": inputs.job_id,
+        "neural_network_name": inputs.network_arch,
+        "specs": {"model_path": _contained(inputs).uri, "num_gpus": inputs.num_gpus},
+        "cloud_metadata": {},
+    }
+    program = shlex.quote(f"{inputs.network_arch}-inference-microservice")
+    return f"{program} --job {_quoted(job)} --docker_env_vars {_quoted(dict(inputs.env))}"
+
+
+def _cosmos_predict(inputs: CommandInputs) -> str:
+    """Return the command of Cosmos-Predict; parameters of requests are not part of it."""
+    model = _contained(inputs)
+    flag = "--model" if model.kind == "hub" else "--checkpoint-path"
+    return f"cosmos_predict inference_microservice start {flag} {shlex.quote(model.value)} --port {PORT}"
+
+
+def _pilotlight(inputs: CommandInputs) -> str:
+    """Return the command of the predictor. INFERENCE_PORT and INFERENCE_HOST override port 8080 on all addresses.
+
+    gRPC and metrics are off: their ports are in the range of microservices, and /metrics is on the HTTP port too.
+    """
+    flags = ["--microservice", "--model-path", inputs.model.uri, "--model-name", MODEL_NAME, "--log-format", "json"]
+    off = ["--grpc-port", "-1", "--metrics-port", "-1"]
+    return f'exec "${{{ENV_PYTHON}:-python}}" -m pilotlight_predictor {shlex.join([*flags, *off])}'
+
+
+def _contained(inputs: CommandInputs) -> ModelPath:
+    if inputs.model.kind == "remote":
+        message = f"model_path = {inputs.model.value}: a {inputs.network_arch} container reads no cloud storage"
+        raise UsageError(message, "name hf_model://ORG/MODEL, or a path that the container sees")
+    return inputs.model
+
+
+def _quoted(document: object) -> str:
+    return shlex.quote(json.dumps(document))
+
+
+COMMANDS: Final[Mapping[str, Callable[[CommandInputs], str]]] = {
+    "cosmos-rl": _cosmos_rl,
+    "cosmos-predict2.5": _cosmos_predict,
+    "pilotlight": _pilotlight,
+}

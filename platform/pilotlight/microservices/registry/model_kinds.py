@@ -1,0 +1,288 @@
+"""Kinds of models, parameters, schemas.
+
+Kinds of models, as data: parameters, inference protocol, and how outputs are interpreted.
+
+kinds.yaml is the table of kinds and networks. A `parameters.yaml` next to a model overrides it: parameters, labels,
+names of outputs, image preprocessing. parameters.py validates requests against a `Schema`.
+
+Validation of request parameters against the schema of a model; all problems are reported at once. Pure.
+
+Used before a request is sent to a microservice (the API, `platformctl microservice`) and before a batch job starts.
+Values are accepted or rejected, never changed. kinds.py has the schemas.
+
+JSON Schemas of requests to each kind of model, for the OpenAPI document. Pure, from the table of kinds.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from pilotlight.errors import UsageError
+
+FILE: Final = "parameters.yaml"
+InferenceProtocol = Literal["chat", "tensors"]
+
+
+class Parameter(Struct, frozen=True, forbid_unknown_fields=True):
+    """One parameter of a request. `role`: its meaning to the model; `sampling`: the command line prompts for it."""
+
+    type: Literal["string", "integer", "number", "boolean", "json"]
+    help: str
+    role: Literal["", "media", "text"] = ""
+    many: bool = False
+    default: str | float | int | bool | None = None
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    choices: tuple[str, ...] = ()
+    sampling: bool = False
+
+
+class Preparation(Struct, frozen=True, forbid_unknown_fields=True):
+    """Preprocessing of an image: divided by `scale`, minus `mean`, divided by `std`, per channel."""
+
+    size: tuple[int, int] | None = None  # width and height, where the model's shape is dynamic
+    scale: float = 255.0
+    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+
+class Schema(Struct, frozen=True):
+    """Request schema of one model, and how to interpret its outputs."""
+
+    kind: str
+    protocol: InferenceProtocol
+    needs: tuple[tuple[str, ...], ...]
+    parameters: Mapping[str, Parameter]
+    labels: tuple[str, ...] = ()
+    outputs: Mapping[str, str] = {}  # the model's names of boxes, scores, classes …
+    prepare: Preparation = Preparation()
+
+
+class _Kind(Struct, frozen=True, forbid_unknown_fields=True):
+    protocol: InferenceProtocol
+    takes: tuple[str, ...]
+    needs: tuple[tuple[str, ...], ...] = ()
+    change: Mapping[str, Mapping[str, Any]] = {}
+
+
+class _Table(Struct, frozen=True, forbid_unknown_fields=True):
+    parameters: Mapping[str, Parameter]
+    kinds: Mapping[str, _Kind]
+    archs: Mapping[str, str]
+
+
+class _Declaration(Struct, frozen=True, forbid_unknown_fields=True):
+    """A model's own file; `parameters` are added to those of its kind, or replace them."""
+
+    kind: str = ""
+    parameters: Mapping[str, Parameter] = {}
+    without: tuple[str, ...] = ()
+    needs: tuple[tuple[str, ...], ...] | None = None
+    labels: tuple[str, ...] = ()
+    outputs: Mapping[str, str] = {}
+    prepare: Preparation = Preparation()
+
+
+def schema(network_arch: str, declared: str = "") -> Schema:
+    """Return the schema of a network. `declared`: text of the model's parameters.yaml, or empty."""
+    own = _read(declared) if declared.strip() else _Declaration()
+    kind = own.kind or _table().archs.get(network_arch, network_arch)
+    if kind not in _table().kinds:
+        raise UsageError(
+            f"network_arch = {network_arch}: no kind of model is known for it; put a {FILE} with its `kind` beside the"
+            f" model: {', '.join(_table().kinds)}"
+        )
+    base = _kind_schema(kind)
+    inherited = {name: each for name, each in base.parameters.items() if name not in own.without}
+    needs = base.needs if own.needs is None else own.needs
+    return msgspec.structs.replace(
+        base,
+        parameters={**inherited, **own.parameters},
+        needs=_known_needs(needs, inherited.keys() | own.parameters.keys()),
+        labels=own.labels,
+        outputs=own.outputs,
+        prepare=own.prepare,
+    )
+
+
+def _known_needs(needs: tuple[tuple[str, ...], ...], known: Set[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the required parameters without those that the model does not have."""
+    left = (tuple(name for name in names if name in known) for names in needs)
+    return tuple(names for names in left if names)
+
+
+def read_declaration(model: Path) -> str:
+    """Return the text of parameters.yaml of a model on this machine, or empty."""
+    folder = model if model.is_dir() else model.parent
+    try:
+        return (folder / FILE).read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+def networks() -> tuple[str, ...]:
+    return tuple(sorted({*_table().kinds, *_table().archs}))
+
+
+@cache
+def _table() -> _Table:
+    return msgspec.yaml.decode((Path(__file__).parent / "kinds.yaml").read_bytes(), type=_Table)
+
+
+@cache
+def _kind_schema(kind: str) -> Schema:
+    table = _table()
+    definition = table.kinds[kind]
+    parameters = {
+        name: msgspec.structs.replace(table.parameters[name], **definition.change.get(name, {}))
+        for name in definition.takes
+    }
+    return Schema(kind, definition.protocol, definition.needs, parameters)
+
+
+def _read(text: str) -> _Declaration:
+    try:
+        return msgspec.yaml.decode(text, type=_Declaration)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"{FILE} beside the model: {error}", f"docs/media.md says what {FILE} holds") from error
+
+
+_WORDS: Final = {"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false"}
+
+
+class ModelRequest(Struct, frozen=True):
+    """A valid request. `values` includes defaults."""
+
+    media: tuple[str, ...]
+    text: str
+    values: Mapping[str, Any]
+
+
+class InvalidParameters(UsageError):
+    """Parameters that do not fit the model: one sentence per problem."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+def check(network_arch: str, body: Mapping[str, Any], declared: str = "") -> ModelRequest:
+    """Return the validated request. Raise InvalidParameters with all problems."""
+    return validate(schema(network_arch, declared), body)
+
+
+def validate(schema: Schema, body: Mapping[str, Any]) -> ModelRequest:
+    if problems := list(_problems(schema, body)):
+        raise InvalidParameters(problems)
+    defaults = {name: each.default for name, each in schema.parameters.items() if each.default is not None}
+    media = [each for name in body if schema.parameters[name].role == "media" for each in _listed(body[name])]
+    text = next((value for name, value in body.items() if schema.parameters[name].role == "text"), "")
+    return ModelRequest(tuple(media), text, {**defaults, **body})
+
+
+def _problems(schema: Schema, body: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in body.items():
+        if name not in schema.parameters:
+            known = ", ".join(schema.parameters)
+            yield f"{name} is not known to a model of the kind {schema.kind}, must be one of {known}"
+        elif reason := _expected(schema.parameters[name], value):
+            yield f"{name} = {_shown(value)}, must be {reason}"
+    for names in schema.needs:
+        if all(body.get(name) in (None, "", []) for name in names):
+            yield f"{' or '.join(names)} is missing: {schema.parameters[names[0]].help}"
+    texts = [name for name in body if name in schema.parameters and schema.parameters[name].role == "text"]
+    if len(texts) > 1:
+        yield f"{' and '.join(texts)} mean the same to this model: give one of them"
+
+
+def _expected(parameter: Parameter, value: Any) -> str:
+    """Return what the value must be; empty where it is valid."""
+    if parameter.many and isinstance(value, list):
+        fits = bool(value) and all(_fits(parameter, each) for each in value)
+        return "" if fits else f"{describe(parameter)}, or a list of at least one such"
+    return "" if _fits(parameter, value) else describe(parameter) + (", or a list of such" if parameter.many else "")
+
+
+def _fits(parameter: Parameter, value: Any) -> bool:
+    if parameter.type == "json":
+        return value is not None
+    if parameter.type == "string":
+        return (
+            isinstance(value, str)
+            and (not parameter.choices or value in parameter.choices)
+            and (value != "" or not parameter.role)
+        )
+    if parameter.type == "boolean":
+        return isinstance(value, bool)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return (whole or (parameter.type == "number" and isinstance(value, float))) and _within(parameter, value)
+
+
+def _within(parameter: Parameter, value: float) -> bool:
+    low = parameter.least is None or value >= parameter.least
+    high = parameter.most is None or value <= parameter.most
+    return low and high and (parameter.above is None or value > parameter.above)
+
+
+def describe(parameter: Parameter) -> str:
+    """Return a description of valid values, such as `a number from 0 to 2`."""
+    if parameter.choices:
+        return f"one of {', '.join(parameter.choices)}"
+    bounds = [f"above {parameter.above:g}"] if parameter.above is not None else []
+    if parameter.least is not None and parameter.most is not None:
+        bounds.append(f"from {_number(parameter.least)} to {_number(parameter.most)}")
+    elif parameter.least is not None:
+        bounds.append(f"of {_number(parameter.least)} or more")
+    elif parameter.most is not None:
+        bounds.append(f"at most {_number(parameter.most)}")
+    return " ".join([_WORDS.get(parameter.type, "a JSON value"), " and ".join(bounds)]).strip()
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:g}"
+
+
+def _shown(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _listed(value: Any) -> list[str]:
+    return value if isinstance(value, list) else [value]
+
+
+Json = Any
+
+BOUNDS: Final = {"least": "minimum", "most": "maximum", "above": "exclusiveMinimum"}
+
+
+def schemas() -> dict[str, Json]:
+    """Return schemas by names such as `Request.classification`; networks of one kind share one."""
+    return {f"Request.{kind}": _of(schema(kind)) for kind in networks() if schema(kind).kind == kind}
+
+
+def _of(schema: Schema) -> dict[str, Json]:
+    needs = [{"anyOf": [{"required": [name]} for name in names]} for names in schema.needs]
+    document: dict[str, Json] = {
+        "title": f"A request to a model of the kind {schema.kind}",
+        "type": "object",
+        "properties": {name: _parameter(each) for name, each in schema.parameters.items()},
+        "additionalProperties": False,
+    }
+    return {**document, "allOf": needs} if needs else document
+
+
+def _parameter(parameter: Parameter) -> dict[str, Json]:
+    one: dict[str, Json] = {} if parameter.type == "json" else {"type": parameter.type}
+    for field, word in BOUNDS.items():
+        value = getattr(parameter, field)
+        one |= {word: value} if value is not None else {}
+    one |= {"enum": list(parameter.choices)} if parameter.choices else {}
+    document = {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]} if parameter.many else one
+    default = {"default": parameter.default} if parameter.default is not None else {}
+    return {**document, "description": parameter.help, **default}

@@ -1,0 +1,144 @@
+"""The registry file: running microservices by job id, and `latest`, the one started last.
+
+Its path is the one of run-inference-service scripts. Processes may update it concurrently: each update reads it under
+a file lock and replaces it by a rename. Entries and fields of other writers are preserved.
+"""
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from msgspec import Struct, ValidationError, convert, to_builtins
+
+from pilotlight.errors import PlatformError
+from pilotlight.microservices.registry.types import Entry
+
+ENV_PATH: Final = "PILOTLIGHT_MICROSERVICE_REGISTRY"
+DEFAULT_PATH: Final = "/tmp/tao-inf-ms-state.json"  # noqa: S108 - the scripts' path; owner, links and mode are checked
+LATEST: Final = "latest"
+
+
+class RegistryState(Struct, frozen=True):
+    entries: Mapping[str, Entry]
+    latest: str = ""
+
+
+class Registry:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> RegistryState:
+        """Return the current state. It needs no lock, since writers rename."""
+        return _state(self._load())
+
+    def add(self, job_id: str, entry: Entry) -> None:
+        """Add an entry as the latest. Empty fields are written too: scripts read them by name."""
+        with self._transaction() as documents:
+            documents[job_id] = to_builtins(entry)
+            documents[LATEST] = job_id
+
+    def remove(self, job_id: str) -> bool:
+        """Remove an entry; return whether it existed. `latest` becomes the last started of the others."""
+        with self._transaction() as documents:
+            existed = documents.pop(job_id, None) is not None
+            left = _state(documents).entries
+            if documents.get(LATEST) not in left:
+                documents.pop(LATEST, None)
+            if left and LATEST not in documents:
+                documents[LATEST] = max(left, key=lambda name: left[name].started_at)
+        return existed
+
+    @contextmanager
+    def _transaction(self) -> Iterator[dict[str, Any]]:
+        with file_lock(self.path.with_name(self.path.name + ".lock")):
+            documents = self._load()
+            yield documents
+            self._store(documents)
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise _registry_error(self.path, f"cannot be opened: {error.strerror}") from None
+        with open(descriptor, "rb") as file:
+            _check_owner(self.path, os.fstat(descriptor))
+            text = file.read()
+        try:
+            documents = json.loads(text) if text.strip() else {}
+        except ValueError as error:
+            raise _registry_error(self.path, f"is no JSON: {error}") from None
+        if not isinstance(documents, dict):
+            raise _registry_error(self.path, "holds no object")
+        return documents
+
+    def _store(self, documents: Mapping[str, Any]) -> None:
+        beside = self.path.with_name(f".{self.path.name}.{uuid4().hex}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with open(os.open(beside, flags, 0o600), "wb") as file:
+                os.fchmod(file.fileno(), 0o600)  # regardless of the umask
+                file.write(json.dumps(documents, indent=2).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(beside, self.path)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(beside)
+            raise _registry_error(self.path, f"cannot be written: {error.strerror}") from None
+
+
+def registry(environ: Mapping[str, str]) -> Registry:
+    return Registry(Path(environ.get(ENV_PATH) or DEFAULT_PATH).expanduser().absolute())
+
+
+@contextmanager
+def file_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a file lock; yield whether it was acquired. The kernel releases it when the process ends."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _registry_error(path, f"cannot be opened: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def _state(documents: Mapping[str, Any]) -> RegistryState:
+    """Decode the entries, without those of other writers that are invalid."""
+    entries = {}
+    for name, document in documents.items():
+        if name != LATEST and isinstance(document, dict):
+            with suppress(ValidationError):
+                known = {**document, "started_at": str(document.get("started_at", ""))}
+                entries[name] = convert(known, Entry, strict=False)
+    latest = documents.get(LATEST)
+    return RegistryState(entries, latest if isinstance(latest, str) else "")
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    """Raise unless it is this user's regular file: in /tmp other users could have created it."""
+    if not stat.S_ISREG(status.st_mode):
+        raise _registry_error(path, "is no plain file")
+    if status.st_uid != os.getuid():
+        raise _registry_error(path, "belongs to another user")
+    if status.st_mode & 0o022:
+        raise _registry_error(path, "can be written by others; chmod 600 closes it")
+
+
+def _registry_error(path: Path, what: str) -> PlatformError:
+    return PlatformError(f"the registry {path} {what}", f"{ENV_PATH} names another file")

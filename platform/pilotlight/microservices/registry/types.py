@@ -1,0 +1,136 @@
+"""Job, Entry, records.
+
+Data types of a microservice: job, registry entry, platform status, workspace.
+
+Records of an org: workspaces, experiments and jobs. directory.py stores them.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from pilotlight.errors import UsageError
+
+State = Literal["pending", "running", "failed", "stopped", "gone", "unknown"]  # unknown: the platform is unreachable
+
+
+class Job(Struct, frozen=True):
+    """One microservice to start. `command` is the shell command in the container, the same on every platform.
+
+    `secrets` are names of environment variables; their values are read where the process or object is created, and
+    passed by the environment only.
+    """
+
+    id: str  # a uuid4: the name of the container, and the registry's key
+    network_arch: str
+    model_path: str
+    image: str
+    command: str
+    env: Mapping[str, str] = {}
+    secrets: tuple[str, ...] = ()
+    num_gpus: int = 1
+    port: int = 8080  # in the container
+    host_port: int = 0  # on this machine; 0: the platform assigns an address
+    options: Mapping[str, str] = {}  # platform options: partition, namespace, instance_id …
+    folder: bool = False  # whether the model at `model_path` is a directory
+    closed: bool = False  # listen on loopback only: it does not authenticate requests itself
+
+
+class Entry(Struct, frozen=True):
+    """A microservice in the registry; the fields are those of the registry file."""
+
+    platform: str
+    network_arch: str
+    host_url: str
+    started_at: str
+    host_port: int | None = None
+    platform_job_id: str | None = None
+    instance_id: str | None = None
+    namespace: str | None = None
+
+
+class PlatformStatus(Struct, frozen=True):
+    """Status of a microservice as its platform reports it; the model's own status is read from its URL."""
+
+    state: State
+    pod_name: str = ""
+    pod_status: str = ""  # Pending, Running, Failed …, the platform's own term
+    reason: str = ""  # why it is pending or failed
+    tail: tuple[str, ...] = ()  # last lines of its log
+
+
+class Workspace(Struct, frozen=True):
+    """A team's storage. `credentials` are references, never values: `env:NAME` or `file:NAME` for each of
+
+    access_key, secret_key, session_token (S3) and account_key, sas_token (Azure); without any, anonymous access.
+    """
+
+    uri: str  # s3://bucket/prefix, az://container/prefix, or a path
+    endpoint: str = ""  # of a store other than Amazon's or Azure's
+    region: str = "us-east-1"
+    account: str = ""  # Azure storage account
+    credentials: Mapping[str, str] = {}
+
+
+Kind = Literal["train", "inference_microservice", "batch"]
+Status = Literal["pending", "running", "done", "error", "canceled", "stopping", "stopped"]
+
+DONE: Final = "done"
+# A microservice in one of these exists; in any other it has ended and its id cannot be reused.
+ACTIVE: Final = frozenset[Status]({"pending", "running", "error"})
+NOT_STOPPED: Final = ACTIVE | frozenset[Status]({"stopping"})  # it may still be running
+# An org is a namespace. Two hyphens together would let one org's variables begin as another's: workspaces.own_variable.
+ORG: Final = re.compile(r"(?=.{1,63}$)[a-z0-9]+(-[a-z0-9]+)*")
+IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class StoredWorkspace(Struct, frozen=True):
+    id: str
+    org: str
+    name: str
+    storage: Workspace
+    created_at: str
+
+
+class Experiment(Struct, frozen=True):
+    """An experiment. `workspace` is an id; empty: its jobs name artifacts by full paths."""
+
+    id: str
+    org: str
+    network_arch: str
+    workspace: str
+    name: str
+    created_at: str
+
+
+class JobRecord(Struct, frozen=True):
+    """One job of an experiment. `message`: why it failed; `entry`: where a microservice runs."""
+
+    id: str
+    org: str
+    experiment: str
+    kind: Kind
+    status: Status
+    created_at: str
+    updated_at: str
+    artifact: str = ""  # trained or served model: within the workspace, or a full path or URI
+    parent: str = ""
+    platform: str = ""
+    entry: Entry | None = None
+    message: str = ""
+
+
+def check_org(org: str) -> str:
+    return _check_pattern(ORG, "org", org, "lower-case letters, digits and single hyphens, at most 63, as a namespace")
+
+
+def check_id(field: str, value: str) -> str:
+    return _check_pattern(IDENTIFIER, field, value, "letters, digits, '.', '_' and '-', at most 128")
+
+
+def _check_pattern(pattern: re.Pattern[str], field: str, value: str, words: str) -> str:
+    if not pattern.fullmatch(value):
+        raise UsageError(f"{field} = {value[:80]!r}, must be {words}")
+    return value

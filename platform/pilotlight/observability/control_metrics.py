@@ -1,0 +1,109 @@
+"""Metrics of the control process about services and canaries, as families. Pure.
+
+Built from statuses and canary histories, which every target has, so that the series are the same on one machine and in
+a cluster and survive a restart of the exporter.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, get_args
+
+from pilotlight.canary.types import ENDED, Canary, CanaryHistory, Phase
+from pilotlight.contract import (
+    LABEL_NAMESPACE,
+    LABEL_REVISION,
+    LABEL_SERVICE,
+    METRIC_CANARY_CHECK,
+    METRIC_CANARY_PHASE,
+    METRIC_CANARY_WEIGHT,
+    METRIC_REPLICA_LIMITS,
+    METRIC_REPLICAS,
+    METRIC_SCALE_DECISIONS,
+    METRIC_SCALE_SIGNAL,
+    METRIC_SCALE_TARGET,
+)
+from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus
+from pilotlight.wire.prometheus_text import Family
+
+# Labels (in addition to `namespace` and `inference_service`), type and help of each family.
+TABLE: Final[Mapping[str, tuple[str, str, str]]] = {
+    METRIC_REPLICAS: (
+        "workload, revision, state",
+        "gauge",
+        "Replicas of a revision: desired, starting, ready, failed.",
+    ),
+    METRIC_REPLICA_LIMITS: ("workload, revision, bound", "gauge", "How many replicas may run: min and max."),
+    METRIC_SCALE_DECISIONS: ("workload, reason", "counter", "Decisions that changed how many replicas shall run."),
+    METRIC_SCALE_SIGNAL: ("workload, unit, metric", "gauge", "What an autoscaler measures, as it compares it."),
+    METRIC_SCALE_TARGET: ("workload, unit, metric", "gauge", "What it compares its signal with."),
+    METRIC_CANARY_WEIGHT: ("revision, side", "gauge", "Percent of the requests that a side of a canary gets."),
+    METRIC_CANARY_CHECK: ("revision, side, check", "gauge", "What a check of a canary measured last."),
+    METRIC_CANARY_PHASE: ("revision, phase", "gauge", "1 for the phase that a canary is in, 0 for the others."),
+}
+PHASES: Final[tuple[str, ...]] = get_args(Phase)
+
+
+def new_family(name: str) -> Family:
+    _, kind, text = TABLE[name]
+    return Family(name, "counter" if kind == "counter" else "gauge", text)
+
+
+def service_labels(key: Key) -> dict[str, str]:
+    return {LABEL_NAMESPACE: key[0], LABEL_SERVICE: key[1]}
+
+
+def replicas(statuses: Iterable[ServiceStatus]) -> Family:
+    result = new_family(METRIC_REPLICAS)
+    for status in statuses:
+        for row in status.revisions:
+            labels = {
+                **service_labels((status.namespace, status.name)),
+                "workload": row.workload,
+                LABEL_REVISION: row.name,
+            }
+            for state, number in _states(row).items():
+                result.add(number, **labels, state=state)
+    return result
+
+
+def _states(row: RevisionStatus) -> dict[str, int]:
+    """Count replicas by state; a revision whose model fails to load has at least one failed."""
+    failed = max(1, row.desired - row.ready) if row.model_state == "FailedToLoad" else 0
+    return {"desired": row.desired, "starting": row.starting, "ready": row.ready, "failed": failed}
+
+
+def decisions(counted: Mapping[tuple[Key, str, str], int]) -> Family:
+    """Return the scale decisions by service, workload and reason."""
+    result = new_family(METRIC_SCALE_DECISIONS)
+    for (key, workload, reason), number in sorted(counted.items()):
+        result.add(number, **service_labels(key), workload=workload, reason=reason)
+    return result
+
+
+def canaries(histories: Iterable[tuple[Key, CanaryHistory]]) -> list[Family]:
+    """Return the metrics of each service's current or last canary, unless a newer release superseded it.
+
+    Checks and phase are exported after its end too, since both may change between two scrapes; weights are not.
+    """
+    weights, checks, phases = map(new_family, (METRIC_CANARY_WEIGHT, METRIC_CANARY_CHECK, METRIC_CANARY_PHASE))
+    for key, history in histories:
+        canary = history.current
+        if canary is None or canary.phase == "Superseded":
+            continue
+        _checks(checks, key, canary)
+        if canary.phase not in ENDED:
+            weights.add(canary.weight, **service_labels(key), **{LABEL_REVISION: canary.revision}, side="canary")
+            weights.add(100 - canary.weight, **service_labels(key), **{LABEL_REVISION: canary.stable}, side="stable")
+        for phase in PHASES:
+            phases.add(
+                int(phase == canary.phase), **service_labels(key), **{LABEL_REVISION: canary.revision}, phase=phase
+            )
+    return [weights, checks, phases]
+
+
+def _checks(family: Family, key: Key, canary: Canary) -> None:
+    for measurement in {each.check: each for each in canary.measurements}.values():  # the latest of each check
+        variants = ((canary.revision, "canary", measurement.value), (canary.stable, "stable", measurement.baseline))
+        for revision, variant, value in variants:
+            if value is not None:
+                labels = {LABEL_REVISION: revision, "side": variant, "check": measurement.check}
+                family.add(value, **service_labels(key), **labels)

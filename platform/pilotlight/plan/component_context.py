@@ -1,0 +1,193 @@
+"""One component being planned; fine-tuned weights.
+
+Fine-tuned weights: merged ones replace the base model's, an adapter is loaded in addition to it.
+
+OME's FineTunedWeight says which by `configuration.merged_weights`. storage.py fetches the adapter. Only engines whose
+flags are known here can load one.
+
+Context of one component being planned: its mode, runtime, model, and values derived from them.
+
+Built by plan/decide.py once mode and runtime are known; read by the stages for pods, storage, scaling and traffic.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pilotlight.k8s import names, quantities
+from pilotlight.plan import annotations
+from pilotlight.plan.mode import wants_ray
+from pilotlight.plan.types import Capabilities, DecisionLog, Mode
+from pilotlight.spec.service import BaseModel, Catalogue, Component, Runtime, Service
+
+Json = Any
+ADAPTERS_DIR: Final = "/mnt/adapters"
+# Adapter flags of an engine by a word of its image; `{}` is name=path.
+_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "vllm": ("--enable-lora", "--lora-modules", "{}"),
+    "sglang": ("--enable-lora", "--lora-paths", "{}"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter that an engine loads with its base model; requests select it by this model name."""
+
+    name: str
+    uri: str
+    named_at: str  # path in the document
+
+    @property
+    def path(self) -> str:
+        return f"{ADAPTERS_DIR}/{self.name}"
+
+
+def fine_tuned(
+    service: Service, model: BaseModel | None, catalogue: Catalogue, log: DecisionLog
+) -> tuple[BaseModel | None, Adapter | None]:
+    """Return the model to serve and its adapter, if any. The reader rejects more than one set of weights."""
+    name, path = service.fine_tuned_weight
+    if not name or model is None:
+        return model, None
+    weights = next((each for each in catalogue.weights if each["metadata"]["name"] == name), None)
+    if weights is None:
+        log.error("PL309", path, f"no FineTunedWeight is called {name}; add its document to the files or --catalog")
+        return model, None
+    spec = weights["spec"]
+    storage = spec.get("storage") or {}
+    uri, base = str(storage.get("storageUri", "")), (spec.get("baseModelRef") or {}).get("name", model.name)
+    if base != model.name:
+        log.error("PL309", path, f"{name} was tuned from {base}, not from {model.name}")
+    elif spec.get("disabled"):
+        log.error("PL309", path, f"{name} is disabled")
+    elif not uri:
+        log.error("PL309", path, f"{name} has no storage.storageUri to fetch it from")
+    elif (spec.get("configuration") or {}).get("merged_weights") is True:
+        log.decide("", "fine-tuned weights", name, "merged: they are served in place of the base model's")
+        # Without the node path, where OME's model agent puts base models only; the Secret's key stays.
+        storage = {key: value for key, value in storage.items() if key != "path"}
+        return replace(model, storage_uri=uri, storage=storage), None
+    else:
+        log.decide("", "fine-tuned weights", name, "an adapter, loaded beside the base model")
+        return model, Adapter(name, uri, path)
+    return model, None
+
+
+def with_adapter(container: Mapping[str, Json], adapter: Adapter, log: DecisionLog) -> dict[str, Json]:
+    """Add the flags that load the adapter, by the engine of the container's image."""
+    image = str(container.get("image", ""))
+    flags = next((flags for word, flags in _FLAGS.items() if word in image), None)
+    if flags is None:
+        engines = " or ".join(_FLAGS)
+        message = f"{image or 'our predictor'} loads no adapters; use a runtime of {engines}, or merge the weights"
+        log.error("PL309", adapter.named_at, message)
+        return dict(container)
+    args = [flag.format(f"{adapter.name}={adapter.path}") for flag in flags]
+    return {**container, "args": [*(container.get("args") or ()), *args]}
+
+
+# From container start to the first byte of a model: image, interpreter, imports, CUDA context.
+BOOT_S: Final = 60
+UNKNOWN_BUDGET_S: Final = 600
+GENERATIVE: Final = ("chat", "generat", "vision", "completion", "image_text", "image-text")
+
+
+def probe_seconds(probe: Mapping[str, Json]) -> int:
+    """Return the seconds until a probe fails, by Kubernetes' defaults; 0 without one."""
+    if not probe:
+        return 0
+    period, failures = int(probe.get("periodSeconds", 10)), int(probe.get("failureThreshold", 3))
+    return int(probe.get("initialDelaySeconds", 0)) + period * failures
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeChoice:
+    """Runtime and model of a component, and its pod and main container merged from both."""
+
+    runtime: Runtime | None
+    model: BaseModel | None
+    pod: Mapping[str, Json] = field(default_factory=dict)
+    container: Mapping[str, Json] = field(default_factory=dict)
+    worker_pod: Mapping[str, Json] = field(default_factory=dict)
+    worker_container: Mapping[str, Json] = field(default_factory=dict)
+    is_pilotlight: bool = False
+    gateway: bool = False  # our gateway in router mode
+    reason: str = ""
+    adapter: Adapter | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanContext:
+    service: Service
+    component: Component
+    mode: Mode
+    choice: RuntimeChoice
+    capabilities: Capabilities
+    name: str  # of the workload
+
+    @property
+    def serverless(self) -> bool:
+        return self.mode == "serverless"
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether each group is a RayCluster instead of part of a LeaderWorkerSet."""
+        return self.mode == "multi-node" and wants_ray(self.service, self.component)
+
+    @property
+    def model_bytes(self) -> int:
+        return self.choice.model.size_bytes if self.choice.model and self.serves_model else 0
+
+    @property
+    def serves_model(self) -> bool:
+        return self.component.role in ("engine", "decoder", "predictor")
+
+    @property
+    def load_seconds(self) -> int:
+        """Seconds to load the model from its store to the device; 0 if its size is unknown."""
+        return math.ceil(self.model_bytes / max(1, self.capabilities.load_rate_bytes_s))
+
+    @property
+    def start_budget_s(self) -> int:
+        """Seconds for boot and twice the expected load: 30 GB at 200 MB/s load in 150 s and get 360 s."""
+        if self.choice.gateway:
+            return BOOT_S
+        return BOOT_S + 2 * self.load_seconds if self.model_bytes else UNKNOWN_BUDGET_S
+
+    @property
+    def allowed_start_s(self) -> int:
+        """Seconds that the startup probe allows: of the container's own probe, if any."""
+        return probe_seconds(self.choice.container.get("startupProbe") or {}) or self.start_budget_s
+
+    @property
+    def predictor(self) -> str:
+        """Name of the workload that transformers and explainers call."""
+        component = self.service.components.get("predictor", self.component)
+        variant = "" if self.serverless else component.name
+        return names.workload(self.service.name, "predictor", variant)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a pod group: leader and workers together."""
+        workers = (self.component.worker.size if self.component.worker else 0) or 0
+        own = quantities.gpu_count(self.choice.container)
+        return own + workers * (quantities.gpu_count(self.choice.worker_container) or own)
+
+    @property
+    def generative(self) -> bool:
+        """Whether the model generates: chat, generation and vision responses may take minutes."""
+        model, runtime = self.choice.model, self.choice.runtime
+        capabilities = [capability.lower() for capability in model.capabilities] if model else []
+        protocols = [protocol.lower() for protocol in runtime.protocols] if runtime else []
+        return "openai" in protocols or any(word in capability for capability in capabilities for word in GENERATIVE)
+
+    def annotation(self, *keys: str) -> str:
+        return annotations.lookup(self.service, self.component, *keys)[1]
+
+    def path(self, field_name: str = "") -> str:
+        return f"spec.{self.component.role}.{field_name}" if field_name else f"spec.{self.component.role}"
+
+    def annotation_path(self, *keys: str) -> str:
+        key, _ = annotations.lookup(self.service, self.component, *keys)
+        return annotations.path_of(self.component, key)

@@ -1,0 +1,142 @@
+"""Security contexts; Knative's pod limits.
+
+Security contexts: Pod Security *restricted* for our image, *baseline* for others.
+
+The user's settings win. In serverless mode everything is set on containers: a pod-level context needs a Knative feature
+flag.
+
+Removal of pod fields that Knative's webhook rejects, each with a warning.
+
+Fields behind a feature flag stay and become requirements; these have no flag, or allow only one value.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+from pilotlight.k8s.knative_features import KNATIVE_POD_FIELDS
+from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.types import DecisionLog
+
+Json = Any
+Level = Literal["restricted", "baseline", "privileged"]
+LEVELS: Final[dict[str, Level]] = {
+    "restricted": "restricted",
+    "baseline": "baseline",
+    "privileged": "privileged",
+}
+USER: Final = 65532
+SECCOMP: Final = {"type": "RuntimeDefault"}
+_FORBIDDEN_AT_BASELINE: Final = ("hostPath",)
+_HOST_FIELDS: Final = ("hostNetwork", "hostPID", "hostIPC")
+
+
+def decide_level(context: PlanContext, volumes: list[Json], log: DecisionLog) -> Level:
+    """Return the Pod Security level that the pod meets; warn if it is not restricted."""
+    forced = context.capabilities.pod_security
+    role, path = context.component.role, context.path()
+    if forced in LEVELS:
+        log.decide(role, "pod security", forced, "--pod-security")
+        return LEVELS[forced]
+    beyond = list(_beyond_baseline(context.choice.pod, context.choice.container, volumes))
+    if beyond:
+        log.warn("PL350", path, f"{', '.join(beyond)} needs a namespace that admits privileged pods")
+        return "privileged"
+    if context.choice.is_pilotlight:
+        log.decide(role, "pod security", "restricted", "our image needs nothing more")
+        return "restricted"
+    log.warn(
+        "PL351", path,
+        "the image is not ours and may need root, so its pods meet only baseline; force --pod-security restricted "
+        "if it does not",
+    )  # fmt: skip
+    return "baseline"
+
+
+def _beyond_baseline(pod: Mapping[str, Json], container: Mapping[str, Json], volumes: list[Json]) -> Iterator[str]:
+    for volume in [*(pod.get("volumes") or ()), *volumes]:
+        if any(kind in volume for kind in _FORBIDDEN_AT_BASELINE):
+            yield f"hostPath volume {volume['name']}"
+    yield from (f"{name}: true" for name in _HOST_FIELDS if pod.get(name))
+    security = container.get("securityContext") or {}
+    if security.get("privileged"):
+        yield "privileged: true"
+    if (security.get("capabilities") or {}).get("add"):
+        yield "added capabilities"
+
+
+def container_context(level: Level, ours: bool, written: Mapping[str, Json]) -> dict[str, Json]:
+    added = (written.get("capabilities") or {}).get("add")
+    if not ours and (written.get("privileged") or added):
+        return dict(written)
+    security: dict[str, Json] = {"allowPrivilegeEscalation": False, "seccompProfile": dict(SECCOMP)}
+    if level == "restricted" or ours:
+        security |= {"capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+    if ours:
+        security |= {"readOnlyRootFilesystem": True, "runAsUser": USER, "runAsGroup": USER}
+    return {**security, **written}
+
+
+def pod_context(context: PlanContext) -> dict[str, Json]:
+    """Return the pod-level context: fsGroup, which containers cannot set. Only the user's in serverless mode."""
+    written = dict(context.choice.pod.get("securityContext") or {})
+    if context.serverless or not context.choice.is_pilotlight:
+        return written
+    return {"runAsNonRoot": True, "fsGroup": USER, "seccompProfile": dict(SECCOMP), **written}
+
+
+REFUSED_IN_CONTAINERS: Final = frozenset(
+    ("lifecycle", "stdin", "stdinOnce", "tty", "volumeDevices", "resizePolicy", "restartPolicy")
+)
+REFUSED_IN_CONTEXTS: Final = frozenset(("seLinuxOptions", "procMount", "windowsOptions", "appArmorProfile"))
+# Knative's fast probing (no periodSeconds) rejects thresholds.
+QUICK_PROBE_LEAVES_OUT: Final = frozenset(("periodSeconds", "failureThreshold", "timeoutSeconds"))
+
+
+def fit_to_knative(
+    context: PlanContext, spec: Mapping[str, Json], port: Mapping[str, Json], log: DecisionLog
+) -> dict[str, Json]:
+    """Return the pod spec without fields that a Knative Service cannot have. `port` is its one serving port."""
+    refused = [field for field in spec if field not in KNATIVE_POD_FIELDS]
+    if spec.get("automountServiceAccountToken"):
+        refused.append("automountServiceAccountToken")
+    for field in refused:
+        log.warn("PL359", context.path(field), "is refused by Knative and left out; use raw if it is needed")
+    allowed = {field: value for field, value in spec.items() if field not in refused}
+    containers = [_container(context, container, log) for container in spec["containers"]]
+    return {**allowed, "containers": _with_one_port(context, containers, port, log)}
+
+
+def _with_one_port(
+    context: PlanContext, containers: list[dict[str, Json]], port: Mapping[str, Json], log: DecisionLog
+) -> list[dict[str, Json]]:
+    """Give the first container with ports the serving port; Knative rejects ports of any other."""
+    serving, *others = (container for container in containers if container.get("ports"))
+    for container in others:
+        message = f"ports of {container['name']} are refused by Knative beside {serving['name']}'s and left out"
+        log.warn("PL359", context.path("containers"), message)
+        del container["ports"]
+    serving["ports"] = [dict(port)]
+    return containers
+
+
+def _container(context: PlanContext, container: Mapping[str, Json], log: DecisionLog) -> dict[str, Json]:
+    security = container.get("securityContext") or {}
+    refused = [field for field in container if field in REFUSED_IN_CONTAINERS]
+    refused_security = [
+        field for field in security if field in REFUSED_IN_CONTEXTS or (field, security[field]) == _PRIVILEGED
+    ]
+    for field in (*refused, *(f"securityContext.{name}" for name in refused_security)):
+        field_path = "runner" if context.service.group == "ome" else "containers"
+        message = f"{field} of {container['name']} is refused by Knative and left out; use raw if it is needed"
+        log.warn("PL359", context.path(field_path), message)
+    allowed = {field: value for field, value in container.items() if field not in refused}
+    if refused_security:
+        allowed["securityContext"] = {key: value for key, value in security.items() if key not in refused_security}
+    return allowed
+
+
+_PRIVILEGED: Final = ("privileged", True)
+
+
+def without_timing(probe: Mapping[str, Json]) -> dict[str, Json]:
+    return {field: value for field, value in probe.items() if field not in QUICK_PROBE_LEAVES_OUT}

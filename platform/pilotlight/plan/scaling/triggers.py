@@ -1,0 +1,276 @@
+"""Choice of KEDA triggers from kedaConfig, autoScaling, scaleMetric and annotations; plan/keda.py builds them."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final, cast
+
+from pilotlight.plan import annotations
+from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.scaling import keda
+from pilotlight.plan.scaling.keda import TriggerSpec
+from pilotlight.plan.types import DecisionLog, Trigger
+from pilotlight.prometheus import queries
+from pilotlight.prometheus.queries import Kind
+from pilotlight.spec.service import Component, KedaConfig, ScalingMetric
+
+OPERATORS: Final = ("GreaterThanOrEqual", "LessThanOrEqual")
+DEFAULT_CONCURRENCY: Final = 10
+DEFAULT_RPS: Final = 200  # Knative's default target
+OME_THRESHOLD: Final = "10"
+OTEL_SCALER: Final = "keda-otel-scaler.keda.svc:4318"
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+
+
+def config_of(context: PlanContext) -> KedaConfig | None:
+    """Return the component's kedaConfig merged over the service's, which does not apply to a router."""
+    own = context.component.keda
+    general = context.service.keda if context.serves_model else None
+    if own is None or general is None:
+        return _annotated(context, own or general)
+    return _annotated(
+        context,
+        KedaConfig(
+            enabled=own.enabled if own.enabled is not None else general.enabled,
+            server_address=own.server_address or general.server_address,
+            query=own.query or general.query,
+            threshold=own.threshold or general.threshold,
+            operator=own.operator or general.operator,
+            authentication=own.authentication or general.authentication,
+            auth_modes=own.auth_modes or general.auth_modes,
+        ),
+    )
+
+
+def _annotated(context: PlanContext, config: KedaConfig | None) -> KedaConfig | None:
+    """Apply OME's annotations that override kedaConfig."""
+    written = {
+        "query": context.annotation(annotations.KEDA_QUERY),
+        "threshold": context.annotation(annotations.KEDA_THRESHOLD),
+        "operator": context.annotation(annotations.KEDA_OPERATOR),
+        "server_address": context.annotation(annotations.KEDA_ADDRESS),
+    }
+    overrides = {name: value for name, value in written.items() if value}
+    return replace(config or KedaConfig(), **overrides) if overrides else config  # type: ignore[arg-type]
+
+
+def config_path(context: PlanContext, field: str) -> str:
+    """Return the path of a kedaConfig field: on the component, or on the service."""
+    on_component = context.path(f"kedaConfig.{field}")
+    return (
+        on_component
+        if on_component in context.service.locations or context.component.keda
+        else f"spec.kedaConfig.{field}"
+    )
+
+
+def choose_triggers(context: PlanContext, min_replicas: int, log: DecisionLog) -> list[Trigger]:
+    """Return all configured triggers in the order of their sources, with a request trigger if the minimum is 0."""
+    specs = [*_from_annotation(context, log), *_from_config(context, log), *_from_metrics(context, log)]
+    unguarded = _unguarded(context)
+    kinds = _simple_kinds(context, bool(specs or unguarded))
+    if min_replicas > 0 and context.choice.is_pilotlight:
+        specs += [_metric_spec(context, kind, target) for kind, target in kinds.items()]
+        kinds = {}
+    triggers = [*(keda.prometheus(context, spec, min_replicas) for spec in specs), *unguarded]
+    if kinds or min_replicas == 0:
+        triggers = [*_request_triggers(context, kinds, min_replicas, log), *triggers]
+    return _uniquely_named(triggers)
+
+
+def _simple_kinds(context: PlanContext, others: bool) -> dict[Kind, str]:
+    """Return scaleMetric and scaleTarget; by default concurrency."""
+    component = context.component
+    if component.scale_metric == "rps":
+        return {"rps": str(component.scale_target or DEFAULT_RPS)}
+    if component.scale_metric in ("cpu", "memory") or (others and component.scale_metric is None):
+        return {}
+    return {"concurrency": str(concurrency_target(component))}
+
+
+def concurrency_target(component: Component) -> int:
+    """Return the target concurrency of a replica; a scaleTarget of another metric does not count."""
+    written = component.scale_target if component.scale_metric in (None, "concurrency") else None
+    return written or component.container_concurrency or DEFAULT_CONCURRENCY
+
+
+def _request_triggers(
+    context: PlanContext, kinds: dict[Kind, str], min_replicas: int, log: DecisionLog
+) -> Iterator[Trigger]:
+    trigger = keda.request_trigger(context, concurrency_target(context.component))
+    if trigger is None:
+        _report_no_activator(context, min_replicas, log)
+        return
+    yield trigger
+    if "rps" in kinds and context.choice.is_pilotlight:
+        yield keda.prometheus(context, _metric_spec(context, "rps", kinds["rps"]), min_replicas)
+    elif "rps" in kinds:
+        log.warn(
+            "PL325", context.path("scaleMetric"),
+            "rps of a foreign server is not exported; requests in flight at the gateway are used instead",
+        )  # fmt: skip
+
+
+def _report_no_activator(context: PlanContext, min_replicas: int, log: DecisionLog) -> None:
+    named = context.annotation(annotations.WAKE_BY)
+    if named:
+        available = " or ".join(keda.activators(context)) or "nothing: this target has neither gateway nor http-add-on"
+        message = f"= {named}, which this target does not have; it must be {available}"
+        log.error("PL320", context.annotation_path(annotations.WAKE_BY), message)
+    elif min_replicas == 0:
+        log.error(
+            "PL320", context.path("minReplicas"),
+            "nothing can wake it from 0: no replica runs, so no metric of it moves; install the Pilotlight gateway or "
+            "the KEDA HTTP add-on, use serverless, or set minReplicas to 1",
+        )  # fmt: skip
+    else:
+        log.error(
+            "PL324", context.path("kedaConfig"),
+            "the runtime exports no metric that we know; give kedaConfig.customPromQuery and scalingThreshold",
+        )  # fmt: skip
+
+
+def _metric_spec(context: PlanContext, kind: Kind, target: str) -> TriggerSpec:
+    service = context.service
+    query = queries.metric_query(kind, service.name, service.namespace)
+    return TriggerSpec(kind.replace("-", "_"), query, target, queries.MEASURES[kind], _address(context))
+
+
+def _address(context: PlanContext) -> str:
+    config = config_of(context)
+    return (config.server_address if config else "") or context.capabilities.prometheus
+
+
+def _from_annotation(context: PlanContext, log: DecisionLog) -> Iterator[TriggerSpec]:
+    """Yield triggers of the annotation `latency=0.5, queue-depth=4`: kinds without a field in either project."""
+    for part in filter(None, (part.strip() for part in context.annotation(annotations.TRIGGERS).split(","))):
+        kind, _, target = (text.strip() for text in part.partition("="))
+        path = context.annotation_path(annotations.TRIGGERS)
+        if kind not in queries.MEASURES:
+            log.error("PL326", path, f"{kind} is no trigger; use one of {', '.join(queries.MEASURES)}")
+        elif not _positive(target):
+            log.error("PL322", path, f"{kind} = {target or 'nothing'}, must be a number above 0")
+        elif not context.choice.is_pilotlight:
+            log.error("PL324", path, f"{kind} is a metric of our predictor, which this component does not run")
+        else:
+            yield _metric_spec(context, cast(Kind, kind), target)
+
+
+def _from_config(context: PlanContext, log: DecisionLog) -> Iterator[TriggerSpec]:
+    config = config_of(context)
+    if config is None or config.enabled is False or not (config.query or config.threshold):
+        return
+    threshold = _threshold(context, config, log)
+    inverted = _inverted(context, config, log)
+    query = config.query.replace("%s", context.service.name) or queries.metric_query(
+        "latency", context.service.name, context.service.namespace
+    )
+    if not config.query and not context.choice.is_pilotlight:
+        path = config_path(context, "customPromQuery")
+        log.error("PL324", path, "the runtime exports no latency that we know; say which query tells it")
+    elif mistake := queries.syntax_problem(query):
+        log.error("PL321", config_path(context, "customPromQuery"), f"the query {mistake}")
+    elif threshold:
+        yield TriggerSpec(
+            "keda" if config.query else "latency", query, threshold, queries.measure(query), _address(context),
+            inverted, context.choice.is_pilotlight, config.authentication, config.auth_modes,
+        )  # fmt: skip
+
+
+def _threshold(context: PlanContext, config: KedaConfig, log: DecisionLog) -> str:
+    path = config_path(context, "scalingThreshold")
+    if not config.threshold:
+        log.warn("PL323", path, f"is missing; OME's default of {OME_THRESHOLD} is used, in the unit of the query")
+        return OME_THRESHOLD
+    if not _positive(config.threshold):
+        log.error("PL322", path, f"scalingThreshold = {config.threshold}, must be a number above 0")
+        return ""
+    return config.threshold
+
+
+def _inverted(context: PlanContext, config: KedaConfig, log: DecisionLog) -> bool:
+    path = config_path(context, "scalingOperator")
+    if config.operator and config.operator not in OPERATORS:
+        log.error("PL327", path, f"scalingOperator = {config.operator}, must be one of {', '.join(OPERATORS)}")
+    if config.operator != "LessThanOrEqual":
+        return False
+    log.warn(
+        "PL328", path,
+        "is honoured as threshold / query with threshold 1: more replicas when the query falls below its threshold; "
+        "OME itself ignores this field and scales up when the query rises",
+    )  # fmt: skip
+    return True
+
+
+def _from_metrics(context: PlanContext, log: DecisionLog) -> Iterator[TriggerSpec]:
+    """Yield the Prometheus metrics of KServe's autoScaling.metrics."""
+    for index, metric in enumerate(context.component.metrics):
+        path = context.path(f"autoScaling.metrics[{index}]")
+        if metric.kind == "pod" and metric.name.startswith("pilotlight_"):
+            metric = replace(metric, query=metric.query or _sum_query(context, metric.name))
+        elif metric.kind != "external" or metric.name != "prometheus":
+            continue
+        if mistake := queries.syntax_problem(metric.query):
+            log.error("PL321", f"{path}.{metric.kind}.metric.query", f"the query {mistake}")
+        elif not _positive(metric.target):
+            log.error(
+                "PL322", f"{path}.{metric.kind}.target", f"{metric.target or 'nothing'}, must be a number above 0"
+            )
+        else:
+            yield _metric_trigger(context, metric, index, path, log)
+
+
+def _sum_query(context: PlanContext, metric: str) -> str:
+    return f"sum({metric}{{{queries.labels(context.service.name, context.service.namespace)}}})"
+
+
+def _metric_trigger(
+    context: PlanContext, metric: ScalingMetric, index: int, path: str, log: DecisionLog
+) -> TriggerSpec:
+    measured = queries.measure(metric.query)
+    if metric.target_type == "AverageValue" and queries.is_level(metric.query):
+        log.warn(
+            "PL329", f"{path}.{metric.kind}.target.type",
+            "AverageValue divides a time or share by the replicas and forgets how many run; Value is used",
+        )  # fmt: skip
+    elif metric.target_type == "Value":
+        measured = "level"
+    elif metric.target_type == "AverageValue":
+        measured = "total"
+    address = metric.server_address or context.capabilities.prometheus
+    return TriggerSpec(
+        f"metric_{index}", metric.query, metric.target, measured, address,
+        has_request_rate=context.choice.is_pilotlight, authentication=metric.authentication,
+        auth_modes=metric.auth_modes,
+    )  # fmt: skip
+
+
+def _unguarded(context: PlanContext) -> list[Trigger]:
+    """Return triggers without a guarded query: cpu, memory, graphite, pod metrics."""
+    component = context.component
+    triggers: list[Trigger] = []
+    if component.scale_metric in ("cpu", "memory"):
+        utilization = component.scale_metric_type in (None, "Utilization")
+        triggers.append(keda.resource(component.scale_metric, str(component.scale_target or 80), utilization))
+    for index, metric in enumerate(component.metrics):
+        if metric.kind == "resource":
+            triggers.append(keda.resource(metric.name, metric.target, metric.target_type == "Utilization"))
+        elif metric.name == "graphite":
+            triggers.append(keda.graphite(f"metric_{index}", metric))
+        elif metric.kind == "pod" and not metric.name.startswith("pilotlight_"):
+            triggers.append(keda.pod_metric(context, f"metric_{index}", metric, OTEL_SCALER))
+    return triggers
+
+
+def _positive(text: str) -> bool:
+    return bool(_NUMBER.fullmatch(text.strip())) and float(text) > 0
+
+
+def _uniquely_named(triggers: list[Trigger]) -> list[Trigger]:
+    """Number triggers of the same name, which KEDA rejects."""
+    seen: dict[str, int] = {}
+    named: list[Trigger] = []
+    for trigger in triggers:
+        count = seen[trigger.name] = seen.get(trigger.name, 0) + 1
+        named.append(trigger if count == 1 else replace(trigger, name=f"{trigger.name}_{count}"))
+    return named

@@ -1,0 +1,271 @@
+"""Plan against what runs, apply with retry.
+
+Relative `storageUri` paths of a document: made absolute, and refused for remote targets. Pure.
+
+Releases from documents: read the live state, plan all services, apply each.
+
+A target stores the document as planned: --set applied, variables substituted, paths absolute. So `rollback`, `canary`
+and `deploy NAME` can plan it again on any machine.
+"""
+
+import io
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pilotlight.errors import Conflict, NotFound, UsageError
+from pilotlight.k8s.names import ANNOTATION_OVERRIDES, ANNOTATION_PLANNED_WITH
+from pilotlight.targets.target import Key, Release
+
+if TYPE_CHECKING:
+    from pilotlight.k8s.manifests import Manifest
+    from pilotlight.plan.types import Capabilities, Current, Plan
+    from pilotlight.release.pipeline import Documents
+    from pilotlight.spec.problems import Problem
+    from pilotlight.spec.service import Service
+    from pilotlight.targets.target import ServiceStatus, Target
+
+
+def with_absolute_paths(service: "Service") -> Any:
+    """Return the document's `spec` with absolute paths: the stored text leaves its folder."""
+    return _resolve_paths(service.document.get("spec", {}), "spec", service)
+
+
+def check_paths_reachable(services: "Sequence[Service]", target: "Target | None") -> None:
+    """Raise UsageError for relative paths on a cluster: pods cannot read files of this machine."""
+    if target is None or target.name != "kubernetes":
+        return
+    for service in services:
+        for path, value in _uris(service.document.get("spec") or {}, "spec"):
+            if value.startswith(("./", "../")):
+                message = f"{service.location(path)}: {path}: {value} lies on this machine, where no pod can read it"
+                raise UsageError(message, f"put it into a store: --set {path}=s3://BUCKET/PATH, or pvc://CLAIM/PATH")
+
+
+def _uris(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _uris(item, f"{path}.{key}")
+    elif path.endswith("storageUri") and isinstance(value, str):
+        yield path, value
+
+
+def _resolve_paths(value: Any, path: str, service: "Service") -> Any:
+    from pilotlight.spec.components import resolve_uri
+
+    if isinstance(value, Mapping):
+        return {key: _resolve_paths(item, f"{path}.{key}", service) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve_paths(item, f"{path}[{index}]", service) for index, item in enumerate(value)]
+    return (
+        resolve_uri(value, service.location(path)) if path.endswith("storageUri") and isinstance(value, str) else value
+    )
+
+
+# Non-default capabilities of the plan, so that the same document gives the same revision again.
+PLANNED_WITH: Final = ANNOTATION_PLANNED_WITH
+MAX_ATTEMPTS: Final = 5
+BACKOFF_S: Final = 0.2
+Overrides = Mapping[str, Mapping[str, Any]]  # by workload: manual bounds and traffic splits
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequest:
+    """Documents and capabilities. `reset` clears all manual overrides, `reset_traffic` the traffic splits only."""
+
+    documents: "Documents"
+    capabilities: "Capabilities"
+    reset: bool = False
+    reset_traffic: bool = False
+    note: str = "deploy"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRelease:
+    """One service, planned against the live state at generation `release.expected`."""
+
+    plan: "Plan"
+    release: Release
+    manifests: "tuple[Manifest, ...]"
+    live_manifests: "tuple[Manifest, ...]"
+    overrides: Overrides
+
+    @property
+    def key(self) -> Key:
+        return self.release.namespace, self.release.name
+
+
+def prepare(request: ReleaseRequest, target: "Target | None") -> "tuple[list[PreparedRelease], Sequence[Problem]]":
+    """Plan all services; returns warnings too. Raises InvalidDocument. Without a target nothing is live."""
+    from pilotlight.release.current_state import current_of
+    from pilotlight.release.pipeline import plan_documents
+
+    check_paths_reachable(request.documents.services, target)
+    keys = [(service.namespace, service.name) for service in request.documents.services]
+    generations = {key: generation(target, key) for key in keys}
+    live = {key: tuple(target.live(key)) if target and generations[key] else () for key in keys}
+    running = {key: current_of(live[key]).get(key) for key in keys}
+    overrides = {key: _remaining_overrides(one, request) for key, one in running.items()}
+    current = {key: _current_for_plan(running[key], overrides[key]) for key in keys}
+    planned = plan_documents(request.documents, request.capabilities, current)
+    prepared = [
+        _prepare_release(service, plan, request, live[key], generations[key], overrides[key])
+        for key, service, plan in zip(keys, request.documents.services, planned.plans, strict=True)
+    ]
+    return prepared, planned.warnings
+
+
+class Apply(Protocol):
+    """Applies releases to a target: `apply`, or a tool that owns them afterwards."""
+
+    def __call__(
+        self, request: ReleaseRequest, prepared: Sequence[PreparedRelease], target: "Target", *, dry_run: bool = False
+    ) -> "list[tuple[PreparedRelease, ServiceStatus]]": ...
+
+
+def apply(
+    request: ReleaseRequest, prepared: Sequence[PreparedRelease], target: "Target", *, dry_run: bool = False,
+    sleep: Callable[[float], None] = time.sleep,
+) -> "list[tuple[PreparedRelease, ServiceStatus]]":  # fmt: skip
+    """Apply each release; after a Conflict with another deploy it is planned again from the new state."""
+    return [_apply_with_retry(request, one, target, dry_run, sleep) for one in prepared]
+
+
+def _apply_with_retry(
+    request: ReleaseRequest, one: PreparedRelease, target: "Target", dry_run: bool, sleep: Callable[[float], None]
+) -> "tuple[PreparedRelease, ServiceStatus]":
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        try:
+            return one, target.apply(one.release, reset=request.reset, dry_run=dry_run)
+        except Conflict:
+            if attempt == MAX_ATTEMPTS:
+                raise
+            sleep(BACKOFF_S * attempt)
+            alone = [s for s in request.documents.services if (s.namespace, s.name) == one.key]
+            (one,), _ = prepare(replace(request, documents=replace(request.documents, services=tuple(alone))), target)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def generation(target: "Target | None", key: Key) -> int:
+    """Return the service's generation; 0: it does not exist."""
+    try:
+        return target.status(key).generation if target else 0
+    except NotFound:
+        return 0
+
+
+def read_release(release: Release, sets: Sequence[str] = ()) -> "tuple[Documents, Capabilities]":
+    """Read a stored release as it was planned; `sets` change its document."""
+    from pilotlight.release.pipeline import Sources, read
+
+    text = "\n---\n".join((release.document, *release.catalogue))
+    documents = read(Sources(("-",), sets=sets, stdin=io.StringIO(text), namespace=release.namespace))
+    return documents, _recorded_capabilities(documents.services)
+
+
+def _remaining_overrides(current: "Current | None", request: ReleaseRequest) -> Overrides:
+    """Return the manual overrides that the request does not reset."""
+    if current is None or request.reset:
+        return {}
+    if not request.reset_traffic:
+        return current.overrides
+    return {
+        workload: {name: value for name, value in written.items() if name != "traffic"}
+        for workload, written in current.overrides.items()
+    }
+
+
+def _current_for_plan(current: "Current | None", overrides: Overrides) -> "Current":
+    from pilotlight.plan.types import Current
+
+    if current is None:
+        return Current()
+    return replace(current, overrides=_traffic_overrides(replace(current, overrides=overrides)))
+
+
+def _traffic_overrides(current: "Current") -> dict[str, Mapping[str, Any]]:
+    """Return the overrides a plan must know: splits between two workloads, which are rendered objects.
+
+    All other overrides stay out of the manifests; the target applies them on top and can remove them again.
+    """
+    return {
+        workload: {"traffic": written["traffic"]}
+        for workload, written in current.overrides.items()
+        if written.get("traffic") and workload not in current.traffic
+    }
+
+
+def _prepare_release(
+    service: "Service", plan: "Plan", request: ReleaseRequest, live: "tuple[Manifest, ...]", expected: int,
+    overrides: Overrides,
+) -> PreparedRelease:  # fmt: skip
+    from pilotlight.render import render
+
+    companions = [
+        one for one in request.documents.companions if one.kind != "Namespace" and one.namespace == plan.namespace
+    ]
+    catalogue = [node.plain() for node in request.documents.documents_with(service)]
+    manifests = (*companions, *render(plan))
+    release = Release(
+        plan.namespace, plan.name, document_text(service, request.capabilities),
+        tuple(manifest.document for manifest in manifests),
+        tuple(_texts([*catalogue, *(one.document for one in companions)])),
+        expected, request.note,
+    )  # fmt: skip
+    return PreparedRelease(plan, release, manifests, tuple(map(_without_overrides, live)), overrides)
+
+
+def _without_overrides(manifest: "Manifest") -> "Manifest":
+    """Drop the annotation that reports manual overrides: it is never applied."""
+    from pilotlight.k8s.manifests import Manifest
+
+    metadata = dict(manifest.document["metadata"])
+    written = metadata.pop("annotations", None) or {}
+    annotations = {key: value for key, value in written.items() if key != ANNOTATION_OVERRIDES}
+    remaining = {**metadata, "annotations": annotations} if annotations else metadata
+    return Manifest({**manifest.document, "metadata": remaining})
+
+
+def document_text(service: "Service", capabilities: "Capabilities") -> str:
+    """Return the document as planned, self-contained."""
+    written = {**service.document, "spec": with_absolute_paths(service)}
+    metadata = {**written.get("metadata", {}), "namespace": service.namespace}
+    annotations = {
+        key: value for key, value in (metadata.pop("annotations", None) or {}).items() if key != PLANNED_WITH
+    }
+    recorded = _non_default_capabilities(capabilities)
+    if recorded:
+        annotations[PLANNED_WITH] = recorded
+    if annotations:
+        metadata["annotations"] = annotations
+    (text,) = _texts([{**written, "metadata": metadata}])
+    return text
+
+
+def _texts(documents: Iterable[Mapping[str, Any]]) -> list[str]:
+    from pilotlight.k8s.manifests import Manifest, to_yaml
+
+    return [to_yaml([Manifest(document)]).removeprefix("---\n") for document in documents]
+
+
+def _non_default_capabilities(capabilities: "Capabilities") -> str:
+    """Return the capabilities that differ from the defaults as JSON; empty: none."""
+    from msgspec import json, to_builtins
+
+    from pilotlight.plan.types import Capabilities
+
+    defaults = Capabilities()
+    values = {field.name: getattr(capabilities, field.name) for field in fields(Capabilities)}
+    # Free GPUs vary from moment to moment: recording them would change the document.
+    changed = {name: value for name, value in values.items() if value != getattr(defaults, name) and name != "gpus"}
+    return json.encode(to_builtins(changed, order="sorted"), order="sorted").decode() if changed else ""
+
+
+def _recorded_capabilities(services: "Sequence[Service]") -> "Capabilities":
+    from msgspec import json
+
+    from pilotlight.plan.types import Capabilities
+
+    written = next((s.annotations[PLANNED_WITH] for s in services if PLANNED_WITH in s.annotations), "")
+    return json.decode(written, type=Capabilities) if written else Capabilities()

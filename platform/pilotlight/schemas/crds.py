@@ -1,0 +1,237 @@
+"""CustomResourceDefinitions, status fields.
+
+Types of an InferenceService's status, in the terms of OME and KServe.
+
+`crds` generates the schema from them; `targets/kubernetes/kept_status` writes the status.
+
+CustomResourceDefinitions of the document kinds, which the platform chart installs where KServe and OME are not.
+
+    types of a document → structural schema → CustomResourceDefinition → helm/inference-platform/files/crds
+
+`helm/document.py` writes them. An annotation and a category mark them as installed by Pilotlight.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from pilotlight.catalogue.types import accelerator_type, model_type, runtime_type, weights_type
+from pilotlight.k8s.names import ANNOTATION_DEFINITION, CATEGORY
+from pilotlight.schemas.json_schema import OPEN, record_schema, type_schema
+from pilotlight.spec import kserve_fields, ome_fields
+from pilotlight.spec.field_types import Boolean, Field, Integer, ListOf, MapOf, OneOf, Record, String
+
+MODEL_STATES: Final = ("Pending", "Standby", "Loading", "Loaded", "FailedToLoad")
+TRANSITIONS: Final = ("UpToDate", "InProgress", "BlockedByFailedLoad", "InvalidSpec")
+
+_CONDITION: Final = Record(
+    "condition",
+    {
+        "type": Field(String(), "Ready, IngressReady, or a component's name with Ready behind it.", required=True),
+        "status": Field(OneOf(("True", "False", "Unknown")), "Whether it holds.", required=True),
+        "reason": Field(String(), "One word for a program."),
+        "message": Field(String(), "One sentence for a person."),
+        "lastTransitionTime": Field(String(), "Since when."),
+    },
+)
+_TRAFFIC: Final = Record(
+    "traffic",
+    {
+        "revisionName": Field(String(), "Which revision."),
+        "percent": Field(Integer(0, 100), "Its share of the requests."),
+        "latestRevision": Field(Boolean(), "Is it the newest?"),
+        "tag": Field(String(), "Name under which it alone can be asked."),
+        "url": Field(String(), "Where it alone is asked."),
+    },
+)
+_COMPONENT: Final = Record(
+    "component",
+    {
+        "url": Field(String(), "Where the component is asked."),
+        "latestCreatedRevision": Field(String(), "The newest revision."),
+        "latestReadyRevision": Field(String(), "The newest one that has answered."),
+        "traffic": Field(ListOf(_TRAFFIC), "Who gets which share of the requests."),
+    },
+)
+_status_fields_MODEL: Final = Record(
+    "modelStatus",
+    {
+        "transitionStatus": Field(OneOf(TRANSITIONS), "Is what was asked for what answers?"),
+        "modelRevisionStates": Field(
+            Record(
+                "modelRevisionStates",
+                {
+                    "activeModelState": Field(OneOf(MODEL_STATES), "Of the model that answers."),
+                    "targetModelState": Field(OneOf(MODEL_STATES), "Of the model that shall answer."),
+                },
+            )
+        ),
+        "modelCopies": Field(
+            Record(
+                "modelCopies",
+                {
+                    "totalCopies": Field(Integer(0), "Replicas that have it loaded."),
+                    "failedCopies": Field(Integer(0), "Replicas that could not load it."),
+                },
+            )
+        ),
+        "lastFailureInfo": Field(
+            Record(
+                "lastFailureInfo",
+                {
+                    "reason": Field(String(), "One word for a program."),
+                    "message": Field(String(), "What went wrong."),
+                    "modelRevisionName": Field(String(), "With which revision."),
+                },
+            )
+        ),
+    },
+)
+
+STATUS: Final = Record(
+    "InferenceServiceStatus",
+    {
+        "url": Field(String(), "Where the service is asked."),
+        "address": Field(Record("address", {"url": Field(String())}), "Where it is asked from within the cluster."),
+        "deploymentMode": Field(String(), "How it runs."),
+        "observedGeneration": Field(Integer(0), "The generation that this tells about."),
+        "conditions": Field(ListOf(_CONDITION), "What holds and what does not."),
+        "components": Field(MapOf(_COMPONENT), "The same by component."),
+        "modelStatus": Field(_status_fields_MODEL, "How far the model is."),
+    },
+    "How far the service is. Written by the platform.",
+)
+
+
+Json = Any
+Columns = tuple[tuple[str, str, str, int], ...]  # name, type, path, priority
+_AGE: Final = ("Age", "date", ".metadata.creationTimestamp", 0)
+_READY: Final = '.status.conditions[?(@.type=="Ready")]'
+_RUNTIME: Final[Columns] = (
+    ("Formats", "string", ".spec.supportedModelFormats[*].name", 0),
+    ("Disabled", "boolean", ".spec.disabled", 0),
+    _AGE,
+)
+_MODEL: Final[Columns] = (
+    ("Format", "string", ".spec.modelFormat.name", 0),
+    ("Size", "string", ".spec.modelParameterSize", 0),
+    ("Architecture", "string", ".spec.modelArchitecture", 1),
+    ("Vendor", "string", ".spec.vendor", 1),
+    _AGE,
+)
+_WEIGHTS: Final[Columns] = (
+    ("Model", "string", ".spec.baseModelRef.name", 0),
+    ("Type", "string", ".spec.modelType", 0),
+    _AGE,
+)
+_ACCELERATOR: Final[Columns] = (
+    ("Vendor", "string", ".spec.vendor", 0),
+    ("Model", "string", ".spec.model", 0),
+    ("Memory", "string", ".spec.capabilities.memoryGB", 0),
+    _AGE,
+)
+
+
+def _service_columns(role: str) -> Columns:
+    return (
+        ("URL", "string", ".status.url", 0),
+        ("Ready", "string", f"{_READY}.status", 0),
+        ("Mode", "string", ".status.deploymentMode", 0),
+        ("Reason", "string", f"{_READY}.reason", 1),
+        ("Revision", "string", f".status.components.{role}.latestReadyRevision", 1),
+        _AGE,
+    )
+
+
+class CustomResource(NamedTuple):
+    """One kind of one API group. `status`: its objects have a status of type STATUS."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    document: Callable[[], Record]
+    columns: Columns
+    cluster: bool = False
+    status: bool = False
+    short: tuple[str, ...] = ()
+
+
+_OME: Final = ("ome.io", "v1beta1")
+_KSERVE: Final = "serving.kserve.io"
+_ISVC: Final = ("InferenceService", "inferenceservices")
+_RUNTIMES: Final = ("ServingRuntime", "servingruntimes")
+_CLUSTER_RUNTIMES: Final = ("ClusterServingRuntime", "clusterservingruntimes")
+
+
+KINDS: Final = (
+    CustomResource(
+        *_OME, *_ISVC, ome_fields.inference_service, _service_columns("engine"), status=True, short=("isvc",)
+    ),
+    CustomResource(*_OME, *_RUNTIMES, partial(runtime_type, "ome"), _RUNTIME),
+    CustomResource(*_OME, *_CLUSTER_RUNTIMES, partial(runtime_type, "ome"), _RUNTIME, cluster=True),
+    CustomResource(*_OME, "BaseModel", "basemodels", model_type, _MODEL),
+    CustomResource(*_OME, "ClusterBaseModel", "clusterbasemodels", model_type, _MODEL, cluster=True),
+    CustomResource(*_OME, "FineTunedWeight", "finetunedweights", weights_type, _WEIGHTS, cluster=True),
+    CustomResource(*_OME, "AcceleratorClass", "acceleratorclasses", accelerator_type, _ACCELERATOR, cluster=True),
+    CustomResource(
+        _KSERVE,
+        "v1beta1",
+        *_ISVC,
+        kserve_fields.inference_service,
+        _service_columns("predictor"),
+        status=True,
+        short=("isvc",),
+    ),
+    CustomResource(_KSERVE, "v1alpha1", *_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME),
+    CustomResource(_KSERVE, "v1alpha1", *_CLUSTER_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME, cluster=True),
+)
+
+
+def definition(kind: CustomResource) -> dict[str, Json]:
+    """Return the complete object; labels and Helm's annotations are added by the chart."""
+    names = {"plural": kind.plural, "singular": kind.kind.lower(), "kind": kind.kind, "listKind": f"{kind.kind}List"}
+    short = {"shortNames": list(kind.short)} if kind.short else {}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{kind.group}", "annotations": {ANNOTATION_DEFINITION: "true"}},
+        "spec": {
+            "group": kind.group,
+            "names": {**names, **short, "categories": [CATEGORY]},
+            "scope": "Cluster" if kind.cluster else "Namespaced",
+            "versions": [_version(kind)],
+        },
+    }
+
+
+def _version(kind: CustomResource) -> dict[str, Json]:
+    return {
+        "name": kind.version,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": [
+            {"name": name, "type": type_, "jsonPath": path, **({"priority": priority} if priority else {})}
+            for name, type_, path, priority in kind.columns
+        ],
+        "schema": {"openAPIV3Schema": _schema(kind)},
+        # On every kind: OME's agents write the status of models too.
+        "subresources": {"status": {}},
+    }
+
+
+def _schema(kind: CustomResource) -> dict[str, Json]:
+    document = kind.document()
+    status = record_schema(STATUS) if kind.status else {"type": "object", OPEN: True}
+    return {
+        "type": "object",
+        "description": document.description or f"A {kind.kind} of the catalogue.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": type_schema(document.fields["spec"].type),
+            "status": status,
+        },
+    }

@@ -1,0 +1,178 @@
+"""Our annotations and `spec.canary`.
+
+Validation of annotations under `pilotlight.dev/`, run by `load` on every document.
+
+An unknown one is an error, although Kubernetes would ignore it: a misspelt `pilotlight.dev/auth-tokens` would leave a
+service open to requests without a token.
+
+The canary policy under `spec.canary` of a service, as a map. A list there is KServe's own field.
+
+spec:
+  canary: {steps: "5,25,50,100", check: [p99_ms<300, error_rate<1%], compare: baseline}
+
+`move_to_annotation` turns it into the annotation that later stages and targets read (canary/block.py), so that the
+stored document stays valid for KServe and OME. `POLICY` describes the keys to editors.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Final
+
+from pilotlight.errors import UsageError
+from pilotlight.k8s.names import (
+    ANNOTATION_CANARY,
+    ANNOTATION_PARK,
+    CATALOGUE_ANNOTATIONS,
+    COMPONENT_ANNOTATIONS,
+    DOMAIN,
+    SERVICE_ANNOTATIONS,
+)
+from pilotlight.spec.field_types import Anything, Boolean, Field, Integer, Number, OneOf, Record, child_path, suggestion
+from pilotlight.spec.problems import Problems, SourceLocation
+from pilotlight.spec.yaml_nodes import Node, parse
+
+PREFIX: Final = f"{DOMAIN}/"
+OF_DOCUMENT: Final = "metadata.annotations"
+
+
+def check_annotations(document: Node, problems: Problems) -> None:
+    """Report annotations of our domain that have no effect (PL115), and invalid values (PL116, PL117)."""
+    service = document.text("kind") == "InferenceService"
+    on_document = SERVICE_ANNOTATIONS if service else CATALOGUE_ANNOTATIONS
+    for path, node in _annotations(document, ""):
+        known = on_document if path == OF_DOCUMENT else COMPONENT_ANNOTATIONS
+        for name, value in _entries(node):
+            if name.startswith(PREFIX) and name not in known:
+                elsewhere = on_document if path != OF_DOCUMENT else ()
+                problems.error("PL115", value.key_location, child_path(path, name), _reason(name, known, elsewhere))
+            elif name == ANNOTATION_CANARY and isinstance(value.value, str):
+                _check_canary(value, value.value, child_path(path, name), problems)
+            elif name == ANNOTATION_PARK and value.value not in ("true", "false"):
+                message = f'= {value.value}, must be "true" or "false"'
+                problems.error("PL117", value.location, child_path(path, name), message)
+
+
+def _check_canary(node: Node, text: str, path: str, problems: Problems) -> None:
+    from pilotlight.spec.canary_policy import parse_block, parse_policy
+
+    try:
+        parse_policy(parse_block(text))
+    except UsageError as error:
+        problems.error("PL116", node.location, path, str(error))
+
+
+def _reason(name: str, known: tuple[str, ...], elsewhere: tuple[str, ...]) -> str:
+    if name in elsewhere:
+        return f"has no effect here; put it under {OF_DOCUMENT}"
+    short = tuple(each.removeprefix(PREFIX) for each in known)
+    near = suggestion(name.removeprefix(PREFIX), short).replace("mean ", f"mean {PREFIX}")
+    return f"is no annotation of ours{near or f'; known here are {PREFIX}' + ', '.join(short)}"
+
+
+def _annotations(node: Node, path: str) -> Iterator[tuple[str, Node]]:
+    """Yield path and node of every map called `annotations`, at any depth."""
+    if isinstance(node.value, list):
+        for index, child in enumerate(node.value):
+            yield from _annotations(child, f"{path}[{index}]")
+    for name, child in _entries(node):
+        if name == "annotations":
+            yield child_path(path, name), child
+        else:
+            yield from _annotations(child, child_path(path, name))
+
+
+def _entries(node: Node) -> Iterator[tuple[str, Node]]:
+    if isinstance(node.value, dict):
+        yield from node.value.items()
+
+
+PATH: Final = "spec.canary"
+POLICY: Final = Record(
+    "canary",
+    {
+        "steps": Field(Anything(), "Shares in percent, rising, the last 100: 5,25,50,100."),
+        "bake": Field(Anything(), "How long each share is held at least: 2m."),
+        "interval": Field(Anything(), "Between two measurements: 15s."),
+        "check": Field(Anything(), "A figure with its bound, or a list of them: p99_ms<300."),
+        "promql": Field(Anything(), "Queries of your own, by name."),
+        "max": Field(Anything(), "Upper bounds of those queries, by name."),
+        "min": Field(Anything(), "Lower bounds of those queries, by name."),
+        "compare": Field(OneOf(("baseline", "")), "baseline: held against the revision that serves."),
+        "ratio": Field(Number(), "How many times worse than the baseline is worse."),
+        "min-requests": Field(Integer(0), "Of each side, before a measurement can succeed."),
+        "failure-limit": Field(Integer(1), "Failed measurements that end it."),
+        "on-no-data": Field(OneOf(("probe", "pause", "fail", "pass")), "What too few requests mean."),
+        "example": Field(Anything(), "The body that probes send."),
+        "on-inconclusive": Field(OneOf(("pause", "fail", "pass")), "What a measurement means that stays unclear."),
+        "inconclusive-limit": Field(Integer(1), "Unclear measurements in a row until that holds."),
+        "deadline": Field(Anything(), "When it must be through, without pauses: 1h."),
+        "auto-promote": Field(Boolean(), "false: a person promotes it after the last step."),
+        "manual": Field(Boolean(), "true: the same as auto-promote: false."),
+        "keep-stable": Field(Anything(), "How long the old revision keeps its replicas after promotion: 30s."),
+        "dry-run-checks": Field(Boolean(), "true: measured and shown, but no check stops it."),
+    },
+    "What a new revision must prove before it gets all requests.",
+)
+
+
+def move_to_annotation(document: Node, problems: Problems) -> None:
+    """Replace `spec.canary` by the annotation, in place. An invalid policy is a problem (PL116) and dropped."""
+    spec = document.get("spec")
+    block = spec.get("canary") if spec else None
+    if spec is None or block is None or not isinstance(block.value, dict):
+        return
+    assert isinstance(spec.value, dict)
+    del spec.value["canary"]
+    if not _is_valid(block, problems):
+        return
+    annotations = _child_map(_child_map(document, "metadata", block.key_location), "annotations", block.key_location)
+    if not isinstance(annotations.value, dict):
+        return  # reported when the annotations are validated
+    if ANNOTATION_CANARY in annotations.value:
+        message = f"excludes the annotation {ANNOTATION_CANARY}, which says the same; keep one of them"
+        problems.error("PL111", block.key_location, PATH, message)
+        return
+    annotations.value[ANNOTATION_CANARY] = Node(block.location, json.dumps(block.plain()), block.key_location)
+
+
+def move_to_spec(document: Node) -> None:
+    """Replace the annotation by `spec.canary`, in place, so that `--set` can edit a stored document."""
+    spec, metadata = document.get("spec"), document.get("metadata")
+    annotations = metadata.get("annotations") if metadata else None
+    written = annotations.get(ANNOTATION_CANARY) if annotations else None
+    if spec is None or annotations is None or written is None or not isinstance(written.value, str):
+        return
+    blocks = parse(written.value, written.location.file, silent := Problems())
+    valid = not silent.errors and len(blocks) == 1 and isinstance(blocks[0].value, dict)
+    if not valid or not isinstance(spec.value, dict) or "canary" in spec.value:
+        return  # reported when the annotation is validated
+    assert isinstance(annotations.value, dict)
+    del annotations.value[ANNOTATION_CANARY]
+    blocks[0].key_location = written.key_location
+    spec.value["canary"] = blocks[0]
+
+
+def _is_valid(block: Node, problems: Problems) -> bool:
+    from pilotlight.spec.canary_policy import parse_policy
+
+    try:
+        parse_policy(block.plain())
+    except UsageError as error:
+        problems.error("PL116", _key_location(block, str(error)), PATH, str(error))
+        return False
+    return True
+
+
+def _key_location(block: Node, message: str) -> SourceLocation:
+    """Return the location of the key that the message begins with, else of the block."""
+    named = block.get(message.partition(" ")[0])
+    return named.key_location if named else block.key_location
+
+
+def _child_map(node: Node, name: str, location: SourceLocation) -> Node:
+    """Return the child map of that name, creating it where there is none."""
+    if not isinstance(node.value, dict):
+        return node
+    if name not in node.value or node.value[name].value is None:
+        node.value[name] = Node(location, {}, location)
+    return node.value[name]

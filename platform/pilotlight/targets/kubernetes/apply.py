@@ -1,0 +1,315 @@
+"""Apply, prune, ownership of fields.
+
+Apply of manifests: dry run of all, apply in order, prune of obsolete objects.
+
+Server-side apply tracks the manager of each field: conflicts with other managers are reported field by field, and
+nothing is overwritten without `force`.
+
+Immutable parts of Knative Services: templates of existing revisions, and creator annotations. Pure.
+
+Knative's webhook writes defaults into the template of a new revision, under our field manager, and rejects any other
+template with the same revision name. So the template of an existing revision is sent as it is live, and shown as it was
+sent. The webhook also writes creator annotations, and rejects their removal.
+
+The applied fields of a live object, by `metadata.managedFields`. Pure.
+
+Live objects also have defaults of the API server and fields of other managers; without them a diff shows only changes
+of meaning.
+
+Ownership of a service's objects: a service installed by Helm is changed by Helm only. Pure.
+
+Helm labels what it installs and rejects other objects; we do the same the other way round.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import json
+
+from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.k8s import names
+from pilotlight.k8s.manifests import Manifest, in_apply_order
+from pilotlight.k8s.quantities import quantity_or_zero
+from pilotlight.targets.kubernetes import kinds
+from pilotlight.targets.kubernetes.client import MANAGER, Cluster, KubeApiError
+from pilotlight.targets.kubernetes.overrides import is_knative, revision_of
+from pilotlight.targets.target import Key
+
+Json = Any
+Document = Mapping[str, Json]
+# Warnings of KEDA on fields that apply at zero only; they are written for a later `scale --min 0`.
+EXPECTED: Final = ("PollingInterval is configured but", "CooldownPeriod is configured but")
+FORCE_HINT: Final = "--force-conflicts takes them over"
+
+
+def dry_run(cluster: Cluster, documents: Iterable[Document], *, force: bool) -> list[str]:
+    """Apply every object as a dry run and return the warnings. Raises PlatformError with all errors."""
+    warnings: list[str] = []
+    errors: list[PlatformError] = []
+    for manifest in in_apply_order(map(Manifest, documents)):
+        try:
+            warnings += cluster.apply(manifest.document, force=force, dry_run=True).warnings
+        except (KubeApiError, NotFound) as error:
+            errors.append(apply_error(manifest, error))
+    if errors:
+        lines = "\n".join(str(each) for each in errors)
+        raise PlatformError(lines, next((each.hint for each in errors if each.hint), ""))
+    return [each for each in dict.fromkeys(warnings) if not each.startswith(EXPECTED)]
+
+
+def apply(cluster: Cluster, documents: Iterable[Document], *, force: bool) -> None:
+    for manifest in in_apply_order(map(Manifest, documents)):
+        try:
+            cluster.apply(manifest.document, force=force)
+        except (KubeApiError, NotFound) as error:
+            raise apply_error(manifest, error) from error
+
+
+def apply_error(manifest: Manifest, error: PlatformError) -> PlatformError:
+    """Return the error with the object's name, and a line for each field of another manager."""
+    what = f"{manifest.kind} {manifest.name}"
+    if not isinstance(error, KubeApiError):
+        return PlatformError(f"{what}: {error}", error.hint)
+    if error.code == 409 and _causes(error):
+        lines = [f"{what}: {len(_causes(error))} fields are managed by others", *_conflicts(manifest, error)]
+        return PlatformError("\n".join(lines), f"leave them out of the document, or {FORCE_HINT}")
+    message = str(error.status.get("message") or f"refused with {error.code}")
+    _, denied, reason = message.partition("denied the request: ")  # by a webhook or policy
+    return PlatformError(f"{what}: {(reason if denied else message).strip()}", error.hint)
+
+
+def _causes(error: KubeApiError) -> Sequence[Mapping[str, str]]:
+    causes = (error.status.get("details") or {}).get("causes") or ()
+    return [each for each in causes if each.get("reason") == "FieldManagerConflict"]
+
+
+def _conflicts(manifest: Manifest, error: KubeApiError) -> Iterator[str]:
+    """Yield lines such as `  .spec.replicas: set by kubectl-edit; the document says 3`."""
+    for cause in _causes(error):
+        field = str(cause.get("field"))
+        manager = str(cause.get("message") or "").partition('"')[2].partition('"')[0] or "somebody else"
+        value = _at(manifest.document, field)
+        ours = f"; the document says {value}" if value is not None else ""
+        yield f"  {field}: set by {manager}{ours}"
+
+
+def _at(document: Json, field: str) -> Json:
+    """Return the value at a path such as `.spec.replicas`; None if the path includes a list."""
+    for name in field.strip(".").split("."):
+        document = document.get(name) if isinstance(document, Mapping) else None
+    return document if isinstance(document, str | int | bool) else None
+
+
+def not_owned(cluster: Cluster, key: Key, documents: Iterable[Document]) -> list[str]:
+    """Return a sentence for each existing object with a needed name that is not this service's.
+
+    Additional objects of the user do not have our label and are not checked.
+    """
+    mine = {Manifest(each).key for each in owned(cluster, key)}
+    labelled = [each for each in documents if names.LABEL_SERVICE in kinds.labels(each)]
+    new = [each for each in map(Manifest, labelled) if each.key not in mine]
+    existing = [each for each in new if cluster.get(each.api_version, each.kind, each.namespace, each.name) is not None]
+    return [
+        f"{each.kind} {each.name} is there already and is not this service's: rename the service" for each in existing
+    ]
+
+
+def owned(cluster: Cluster, key: Key) -> list[dict[str, Json]]:
+    """Return objects with the service's label and without a controller, and its ReferenceGrants in other namespaces."""
+    namespace, name = key
+    objects = [*cluster.list_kinds(kinds.OWNED, namespace, kinds.selector(name)), *_grants(cluster, key)]
+    return [each for each in objects if not kinds.is_controlled(each)]
+
+
+def _grants(cluster: Cluster, key: Key) -> list[dict[str, Json]]:
+    """Return the service's ReferenceGrants, which are in the namespaces that its route leads to."""
+    namespace, name = key
+    everywhere = kinds.unless_forbidden(lambda: cluster.list(*kinds.REFERENCE_GRANT, None, kinds.selector(name)), None)
+    # Without the permission to list all namespaces, none can have been written there either.
+    grants = cluster.list(*kinds.REFERENCE_GRANT, namespace, kinds.selector(name)) if everywhere is None else everywhere
+    return [each for each in grants if any(one.get("namespace") == namespace for one in each["spec"].get("from") or ())]
+
+
+def obsolete(cluster: Cluster, key: Key, documents: Iterable[Document]) -> list[dict[str, Json]]:
+    """Return objects of earlier releases that this one does not have."""
+    wanted = {Manifest(each).key for each in documents}
+    return [each for each in owned(cluster, key) if Manifest(each).key not in wanted]
+
+
+def delete(cluster: Cluster, documents: Iterable[Document]) -> None:
+    """Delete in reverse apply order: routes first, then workloads, then what they need."""
+    for manifest in reversed(in_apply_order(map(Manifest, documents))):
+        cluster.delete(manifest.document)
+
+
+CREATOR_ANNOTATIONS: Final = ("serving.knative.dev/creator", "serving.knative.dev/lastModifier")
+
+
+def with_live_templates(documents: Iterable[Document], live: Iterable[Document]) -> list[Document]:
+    """Return documents to apply: templates of existing revisions as they are live."""
+    return [_with_creators(_with_template(each, existing), existing) for each, existing in _pairs(documents, live)]
+
+
+def with_sent_templates(live: Iterable[Document], written: Sequence[Document]) -> list[Document]:
+    """Return live documents with the templates of the same revisions as they were written."""
+    return [_with_template(each, sent) for each, sent in _pairs(live, written)]
+
+
+def _pairs(documents: Iterable[Document], others: Iterable[Document]) -> list[tuple[Document, Document | None]]:
+    known = {Manifest(each).key: each for each in others if is_knative(each)}
+    return [(each, known.get(Manifest(each).key) if is_knative(each) else None) for each in documents]
+
+
+def _with_template(document: Document, other: Document | None) -> Document:
+    if other is None or not revision_of(document) or revision_of(document) != revision_of(other):
+        return document
+    return {**document, "spec": {**document["spec"], "template": other["spec"]["template"]}}
+
+
+def _with_creators(document: Document, other: Document | None) -> Document:
+    creators = {
+        name: text for name, text in _annotations(other or {"metadata": {}}).items() if name in CREATOR_ANNOTATIONS
+    }
+    if not creators:
+        return document
+    annotations = {**_annotations(document), **creators}
+    return {**document, "metadata": {**document["metadata"], "annotations": annotations}}
+
+
+def _annotations(document: Document) -> Mapping[str, str]:
+    return document["metadata"].get("annotations") or {}
+
+
+APPLIERS: Final = (MANAGER, "helm")  # a service may be installed by either
+IDENTITY: Final = ("apiVersion", "kind")
+
+
+def applied_fields(document: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the applied fields with identity and `status`; only these if none was applied by us."""
+    metadata = document["metadata"]
+    managed = [
+        each.get("fieldsV1") or {}
+        for each in metadata.get("managedFields") or ()
+        if each.get("manager") in APPLIERS and each.get("subresource") in (None, "")
+    ]
+    owned = _select(document, _merged(managed)) if managed else {}
+    named = {name: metadata[name] for name in ("name", "namespace") if name in metadata}
+    identity = {name: document[name] for name in IDENTITY}
+    own = {name: value for name, value in owned.items() if name not in (*IDENTITY, "metadata", "status")}
+    own_metadata = {name: value for name, value in (owned.get("metadata") or {}).items() if name not in named}
+    status = {"status": document["status"]} if "status" in document else {}
+    return {**identity, "metadata": {**named, **own_metadata}, **own, **status}
+
+
+def as_shown(live: Mapping[str, Json], applied: Mapping[str, Json], written: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the applied fields as written, plus live values of fields that another manager has taken over."""
+    return dict(as_written(_with_foreign_changes(applied, live, written), written))
+
+
+def _with_foreign_changes(applied: Json, live: Json, written: Json) -> Json:
+    if not all(isinstance(each, Mapping) for each in (applied, live, written)):
+        return applied
+    foreign = {name: live[name] for name in written if name in live and name not in applied}
+    merged = {name: _with_foreign_changes(value, live.get(name), written.get(name)) for name, value in applied.items()}
+    return {**merged, **foreign}
+
+
+def as_written(live: Json, written: Json, key: str = "") -> Json:
+    """Return the value in its written spelling where equal: the server normalizes `1000m` to `1`.
+
+    Items of atomic lists include defaults, which are dropped.
+    """
+    if isinstance(live, Mapping) and isinstance(written, Mapping):
+        inner = key if key in ("requests", "limits") else ""
+        return {name: as_written(value, written.get(name), inner or name) for name, value in live.items()}
+    if isinstance(live, list) and isinstance(written, list) and len(live) == len(written):
+        return [_item(one, other, key) for one, other in zip(live, written, strict=True)]
+    if isinstance(live, str) and isinstance(written, str) and live != written:
+        return written if key in ("requests", "limits", "sizeLimit") and _same_quantity(live, written) else live
+    return live
+
+
+def _item(live: Json, written: Json, key: str) -> Json:
+    if isinstance(live, Mapping) and isinstance(written, Mapping):
+        live = {name: value for name, value in live.items() if name in written}
+    return as_written(live, written, key)
+
+
+def _same_quantity(one: str, other: str) -> bool:
+    return quantity_or_zero(one) == quantity_or_zero(other) != 0
+
+
+def _merged(managed: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+    merged: dict[str, Json] = {}
+    for fields in managed:
+        for name, inner in fields.items():
+            merged[name] = _merged([merged[name], inner]) if name in merged and inner and merged[name] else inner
+    return merged
+
+
+def _select(value: Json, owned: Mapping[str, Json]) -> Json:
+    """Select the owned part of a value by fieldsV1: `f:name` a field, `k:{…}`, `v:…`, `i:…` an item, `.` itself."""
+    inner = {name: fields for name, fields in owned.items() if name != "."}
+    if not inner:
+        return value
+    if isinstance(value, Mapping):
+        fields = {name.removeprefix("f:"): below for name, below in inner.items() if name.startswith("f:")}
+        return {name: _select(each, fields[name]) for name, each in value.items() if name in fields}
+    if isinstance(value, list):
+        return [_select(item, below) for item in value for below in _item_entries(item, inner)]
+    return value
+
+
+def _item_entries(item: Json, owned: Mapping[str, Json]) -> Iterable[Mapping[str, Json]]:
+    """Yield the entry for a list item, at most one."""
+    for name, below in owned.items():
+        kind, _, text = name.partition(":")
+        if kind == "k" and isinstance(item, Mapping):
+            wanted = json.decode(text)
+            if all(item.get(field) == value for field, value in wanted.items()):
+                yield below
+                return
+        elif kind == "v" and json.decode(text) == item:
+            yield {}
+            return
+
+
+RELEASE: Final = "meta.helm.sh/release-name"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+CHART: Final = "helm/inference-service"
+# Equivalent commands; {at} is the release with its namespace.
+INSTEAD: Final[Mapping[str, str]] = {
+    "deploy": "platformctl deploy -f FILE --with helm, or: platformctl values -f FILE | helm upgrade {at} {chart} -f -",
+    "rollback": "helm rollback {at}",
+    "delete": "helm uninstall {at}",
+}
+UPGRADE: Final = "change the document, then: platformctl values -f FILE | helm upgrade {at} {chart} -f -"
+
+
+def helm_release(manifests: Iterable[Manifest]) -> str:
+    """Return the Helm release of any of these objects; empty: none."""
+    for each in manifests:
+        metadata = each.document["metadata"]
+        release = (metadata.get("annotations") or {}).get(RELEASE)
+        if release and (metadata.get("labels") or {}).get(MANAGED_BY) == "Helm":
+            return str(release)
+    return ""
+
+
+def check_not_helm(manifests: Iterable[Manifest], namespace: str, name: str, verb: str) -> None:
+    """Raise UsageError with the equivalent Helm command if Helm owns the objects."""
+    release = helm_release(manifests)
+    if release:
+        at = f"{release} -n {namespace}"
+        instead = INSTEAD.get(verb, UPGRADE).format(at=at, chart=CHART)
+        message = f"{verb} would change objects of {namespace}/{name} that the Helm release {release} owns"
+        raise UsageError(message, instead)
+
+
+def check_history_not_helm(manifests: Iterable[Manifest], namespace: str, name: str) -> None:
+    """Raise UsageError for a service of Helm, which has its release history."""
+    release = helm_release(manifests)
+    if release:
+        at = f"{release} -n {namespace}"
+        message = f"{namespace}/{name} is Helm's, as {release}: its releases are kept there, and it is changed there"
+        raise UsageError(message, f"{UPGRADE.format(at=at, chart=CHART)}; back: helm rollback {at}")

@@ -1,0 +1,221 @@
+"""What the cluster offers a plan.
+
+Capabilities of a cluster: add-ons and versions, Knative feature flags, the Gateway of routes, free GPUs.
+
+By the field names of the plan's Capabilities. Facts that may not be read are left out, and the plan's default applies:
+a cluster with everything installed.
+
+Runtimes, models, weights and accelerators of the cluster, as catalogue documents.
+
+Read only; they rank after -f and --catalog and before the built-in ones. `explain` shows their origin:
+`cluster: ClusterServingRuntime vllm`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from pilotlight.k8s.manifests import without_server_fields
+from pilotlight.k8s.quantities import gpu_count as gpus_of
+from pilotlight.k8s.quantities import is_gpu, quantity_or_zero
+from pilotlight.targets.kubernetes import kinds
+from pilotlight.targets.kubernetes.client import CONCURRENCY, Cluster
+from pilotlight.targets.kubernetes.ingress import GATEWAY_API, KNATIVE, OUR_GATEWAY
+from pilotlight.targets.kubernetes.kinds import unless_forbidden
+
+Json = Any
+Document = Mapping[str, Json]
+Facts = dict[str, Json]
+
+ROUTE_PARENT: Final = ("pilotlight-system", "pilotlight")
+HTTP_SCALER: Final = "keda-add-ons-http-external-scaler"
+SCALER_PORT: Final = 9090
+KEDA_OPERATOR: Final = "app.kubernetes.io/name=keda-operator"
+PROMETHEUS: Final = (("monitoring", "prometheus-operated"), ("monitoring", "prometheus"))
+MONITORING: Final = "monitoring.coreos.com/v1"
+_NOTHING: Final[Facts] = {}
+_VERSION: Final = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)")
+
+
+def discover(cluster: Cluster) -> Facts:
+    """Return the capabilities; all lookups run concurrently."""
+    cluster.groups  # noqa: B018 — an unreachable cluster is reported once
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+        results = list(pool.map(lambda fact: unless_forbidden(lambda: fact(cluster), _NOTHING), FACTS))
+    return {name: value for facts in results for name, value in facts.items()}
+
+
+def kinds_known(cluster: Cluster) -> Facts:
+    """Installed kinds; without a mode in the document, serverless is the default if Knative is there."""
+    knative = cluster.kind(*kinds.KNATIVE_SERVICE) is not None
+    return {
+        "knative": knative,
+        "default_mode": "serverless" if knative else "raw",
+        "prometheus_operator": cluster.kind(MONITORING, "ServiceMonitor") is not None,
+        "leader_worker_set": cluster.kind(*kinds.LEADER_WORKER_SET) is not None,
+    }
+
+
+def features(cluster: Cluster) -> Facts:
+    config_map = cluster.get("v1", "ConfigMap", KNATIVE, "config-features")
+    return {"features": flags_on(config_map.get("data") or {})} if config_map else {}
+
+
+def flags_on(data: Mapping[str, str]) -> frozenset[str]:
+    """Return enabled flags; `_example` documents the defaults of the installed version."""
+    pairs = re.findall(r'^\s*([\w.-]+):\s*"?(\w+)"?\s*$', data.get("_example", ""), re.MULTILINE)
+    values = {**dict(pairs), **{name: value for name, value in data.items() if name != "_example"}}
+    return frozenset(name for name, value in values.items() if value.lower() in ("enabled", "allowed"))
+
+
+def domain(cluster: Cluster) -> Facts:
+    config_map = cluster.get("v1", "ConfigMap", KNATIVE, "config-domain") or {}
+    name = default_domain(config_map.get("data") or {})
+    return {"domain": name} if name else {}
+
+
+def default_domain(data: Mapping[str, str]) -> str:
+    """Return the domain without a selector."""
+    return next((name for name, rule in data.items() if name != "_example" and "selector" not in (rule or "")), "")
+
+
+def keda(cluster: Cluster) -> Facts:
+    """KEDA's version, left out if unknown."""
+    if cluster.kind(*kinds.SCALED_OBJECT) is None:
+        return {"keda": ""}
+    version = version_of(cluster.list(*kinds.DEPLOYMENT, None, KEDA_OPERATOR))
+    return {"keda": version} if version else {}
+
+
+def version_of(deployments: Iterable[Document]) -> str:
+    """Return the version by label, else by image tag; empty: neither is a version."""
+    for each in deployments:
+        image = str(each["spec"]["template"]["spec"]["containers"][0].get("image") or "")
+        tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+        for written in (kinds.labels(each).get("app.kubernetes.io/version", ""), tag):
+            if matched := _VERSION.match(written):
+                return matched[1]
+    return ""
+
+
+def routes(cluster: Cluster) -> Facts:
+    """Gateway API; it counts only with a Gateway."""
+    if cluster.kind(*kinds.HTTP_ROUTE) is None:
+        return {"gateway_api": False}
+    gateways = cluster.list(GATEWAY_API, "Gateway")
+    return {"gateway_api": bool(gateways), **select_route_parent(gateways)}
+
+
+def select_route_parent(gateways: Sequence[Document]) -> Facts:
+    """Return our own Gateway, else the only one; among several others the user has to choose."""
+    names = [(str(each["metadata"]["namespace"]), str(each["metadata"]["name"])) for each in gateways]
+    chosen = ROUTE_PARENT if ROUTE_PARENT in names else names[0] if len(names) == 1 else None
+    return {"route_parent": {"name": chosen[1], "namespace": chosen[0]}} if chosen else {}
+
+
+def gateway(cluster: Cluster) -> Facts:
+    namespace, name = OUR_GATEWAY
+    service = cluster.get("v1", "Service", namespace, name)
+    return {"our_gateway": service is not None, "gateway_scaler": f"{name}.{namespace}.svc:{SCALER_PORT}"}
+
+
+def http_add_on(cluster: Cluster) -> Facts:
+    """KEDA's HTTP add-on; its CRD alone is not enough, the scaler must be there."""
+    if cluster.kind("http.keda.sh/v1beta1", "InterceptorRoute") is None:
+        return {"http_add_on": False}
+    for each in cluster.list("v1", "Service"):
+        if each["metadata"]["name"] == HTTP_SCALER:
+            return {"http_add_on": True, "http_scaler": f"{HTTP_SCALER}.{each['metadata']['namespace']}:{SCALER_PORT}"}
+    return {"http_add_on": False}
+
+
+def prometheus(cluster: Cluster) -> Facts:
+    for namespace, name in PROMETHEUS:
+        service = cluster.get("v1", "Service", namespace, name)
+        if service is not None:
+            return {"prometheus": f"http://{name}.{namespace}.svc:{service['spec']['ports'][0]['port']}"}
+    return {}
+
+
+def gpus(cluster: Cluster) -> Facts:
+    return {"gpus": free_gpus(cluster.list("v1", "Node"), cluster.list(*kinds.POD))}
+
+
+def free_gpus(nodes: Iterable[Document], pods: Iterable[Document]) -> int:
+    """Return allocatable GPUs minus those requested by pods."""
+    allocatable = sum(
+        int(quantity_or_zero(amount))
+        for node in nodes
+        for resource, amount in ((node.get("status") or {}).get("allocatable") or {}).items()
+        if is_gpu(resource)
+    )
+    requested = sum(
+        gpus_of(container)
+        for pod in pods
+        if pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        for container in pod["spec"]["containers"]
+    )
+    return max(allocatable - requested, 0)
+
+
+FACTS: Final = (
+    kinds_known, features, domain, keda, routes, gateway, http_add_on, prometheus, gpus,
+)  # fmt: skip
+
+
+OME: Final = "ome.io/v1beta1"
+KSERVE: Final = "serving.kserve.io/v1alpha1"
+CATALOGUE: Final = (
+    (OME, "ServingRuntime"), (OME, "ClusterServingRuntime"), (KSERVE, "ServingRuntime"),
+    (KSERVE, "ClusterServingRuntime"), (OME, "BaseModel"), (OME, "ClusterBaseModel"), (OME, "FineTunedWeight"),
+    (OME, "AcceleratorClass"),
+)  # fmt: skip
+
+
+class CatalogueEntry(NamedTuple):
+    """One document with its origin."""
+
+    origin: str
+    document: Mapping[str, Json]
+
+
+class ClusterCatalogue(NamedTuple):
+    documents: tuple[CatalogueEntry, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def cluster_catalogue(cluster: Cluster, namespaces: Iterable[str]) -> ClusterCatalogue:
+    """Return the documents of the cluster and of these namespaces; warn about kinds that may not be read."""
+    documents: list[CatalogueEntry] = []
+    forbidden: list[str] = []
+    for version, kind, namespace in _locations(cluster, tuple(namespaces)):
+        listed = unless_forbidden(partial(cluster.list, version, kind, namespace), None)
+        if listed is None:
+            forbidden.append(kind)
+        documents += [CatalogueEntry(origin(each), without_cluster_fields(each)) for each in listed or ()]
+    named = ", ".join(dict.fromkeys(forbidden))
+    warning = f"the cluster's {named} may not be read with your rights: nothing is chosen from them"
+    return ClusterCatalogue(tuple(documents), (warning,) if forbidden else ())
+
+
+def _locations(cluster: Cluster, namespaces: tuple[str, ...]) -> Iterable[tuple[str, str, str | None]]:
+    for version, name in CATALOGUE:
+        kind = cluster.kind(version, name)
+        for namespace in () if kind is None else namespaces if kind.namespaced else (None,):
+            yield version, name, namespace
+
+
+def origin(document: Mapping[str, Json]) -> str:
+    metadata = document["metadata"]
+    named = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
+    return f"cluster: {document['kind']} {named}"
+
+
+def without_cluster_fields(document: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the document without status and fields that the API server or controllers add."""
+    cleaned = without_server_fields(document)
+    dropped = ("finalizers", "ownerReferences")
+    cleaned["metadata"] = {name: value for name, value in cleaned["metadata"].items() if name not in dropped}
+    return cleaned

@@ -1,0 +1,220 @@
+"""The InferenceService object and its status.
+
+Status of a service as that of an InferenceService, for `kubectl get inferenceservice NAME -o yaml`. Pure.
+
+kept.py writes it; the types are in `spec/status_fields`.
+
+InferenceService object of a service, for kubectl: the document with its status.
+
+    deploy → save            the object, with a status like that of OME and KServe
+    status → update_status   the status alone, if it has changed
+    delete → delete
+
+Only if the CRD is ours (`spec/crds`, installed by the platform chart): another controller would act on the object.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pilotlight.errors import NotFound
+from pilotlight.k8s import names
+from pilotlight.targets.kubernetes.client import MANAGER, SERVER_APPLY, Cluster, KubeApiError
+from pilotlight.targets.target import Condition, Key, Release, RevisionStatus, ServiceStatus
+
+Json = Any
+# Entry component, and component with the model: the first of these that a service has.
+ENTRIES: Final = ("router", "transformer", "engine", "predictor")
+MODELS: Final = ("engine", "predictor", "decoder")
+PROVEN: Final = ("Loaded", "Standby")
+
+
+def to_status(status: ServiceStatus, before: Mapping[str, Json], now: str, generation: int) -> dict[str, Json]:
+    """Return the status. `before` is the object's: unchanged conditions keep their lastTransitionTime."""
+    fields: dict[str, Json] = {
+        "url": status.url,
+        "address": _address(status),
+        "deploymentMode": status.mode,
+        "observedGeneration": generation,
+        "conditions": [_condition(each, before, now) for each in status.conditions],
+        "components": {role: _component(status, mine) for role, mine in _by_role(status.revisions).items()},
+        "modelStatus": _model(status.revisions),
+    }
+    return {name: value for name, value in fields.items() if value or value == 0}
+
+
+def _by_role(revisions: Iterable[RevisionStatus]) -> dict[str, list[RevisionStatus]]:
+    by_role: dict[str, list[RevisionStatus]] = {}
+    for each in revisions:
+        by_role.setdefault(each.role, []).append(each)
+    return by_role
+
+
+def _first(roles: Sequence[str], revisions: Sequence[RevisionStatus]) -> list[RevisionStatus]:
+    """Return the revisions of the first of these roles that exists, newest first."""
+    by_role = _by_role(revisions)
+    return next((by_role[role] for role in roles if role in by_role), [])
+
+
+def _internal_url(workload: str, namespace: str) -> str:
+    return f"http://{workload}.{namespace}.svc.cluster.local"
+
+
+def _address(status: ServiceStatus) -> dict[str, str]:
+    """Return the internal address: the entry workload of a serverless service, else the entry Service."""
+    entry = _first(ENTRIES, status.revisions)
+    if not entry:
+        return {}
+    name = entry[0].workload if status.mode == "serverless" else names.entry_service(status.name)
+    return {"url": _internal_url(name, status.namespace)}
+
+
+def _condition(condition: Condition, before: Mapping[str, Json], now: str) -> dict[str, Json]:
+    known: Mapping[str, Json] = next(
+        (each for each in before.get("conditions") or () if each.get("type") == condition.type), {}
+    )
+    unchanged = known.get("status") == condition.status
+    since = condition.since or (known.get("lastTransitionTime") if unchanged else "") or now
+    fields = {"type": condition.type, "status": condition.status, "lastTransitionTime": since}
+    return fields | {
+        name: value for name, value in (("reason", condition.reason), ("message", condition.message)) if value
+    }
+
+
+def _component(status: ServiceStatus, revisions: Sequence[RevisionStatus]) -> dict[str, Json]:
+    newest = revisions[0]
+    ready = next((each.name for each in revisions if each.model_state in PROVEN), "")
+    fields = {
+        "url": _internal_url(newest.workload, status.namespace),
+        "latestCreatedRevision": newest.name,
+        "latestReadyRevision": ready,
+        "traffic": [_share(each, newest) for each in revisions if each.percent or each.tags],
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _share(revision: RevisionStatus, newest: RevisionStatus) -> dict[str, Json]:
+    fields: dict[str, Json] = {"revisionName": revision.name, "percent": revision.percent}
+    fields["latestRevision"] = revision is newest
+    tagged = {"tag": revision.tags[0], "url": revision.url} if revision.tags else {}
+    return fields | {name: value for name, value in tagged.items() if value}
+
+
+def _model(revisions: Sequence[RevisionStatus]) -> dict[str, Json]:
+    mine = _first(MODELS, revisions)
+    if not mine:
+        return {}
+    target = mine[0]
+    active = max(mine, key=lambda each: (each.percent, each.model_state in PROVEN))
+    failed = target.model_state == "FailedToLoad"
+    states = {"activeModelState": active.model_state, "targetModelState": target.model_state}
+    copies = {
+        "totalCopies": sum(each.ready for each in mine),
+        "failedCopies": max(target.desired - target.ready, 0) if failed else 0,
+    }
+    fields: dict[str, Json] = {"transitionStatus": _transition(target), "modelRevisionStates": states}
+    fields["modelCopies"] = copies
+    if failed:
+        failure = {"reason": "ModelLoadFailed", "modelRevisionName": target.name, "message": target.reason}
+        fields["lastFailureInfo"] = {name: value for name, value in failure.items() if value}
+    return fields
+
+
+def _transition(target: RevisionStatus) -> str:
+    if target.model_state == "FailedToLoad":
+        return "BlockedByFailedLoad"
+    return "UpToDate" if target.model_state in PROVEN else "InProgress"
+
+
+FORBIDDEN: Final = 403
+KIND: Final = "InferenceService"
+GROUPS: Final[Mapping[str, str]] = {"ome.io/v1beta1": "ome", "serving.kserve.io/v1beta1": "kserve"}
+
+
+def save(cluster: Cluster, release: Release, status: ServiceStatus, now: str) -> str:
+    """Write the object; return a warning if that is not possible. `now` is UTC, RFC 3339."""
+    document = to_object(release.document)
+    version = document["apiVersion"]
+    if cluster.kind(version, KIND) is None:
+        return ""
+    if not is_our_crd(cluster, version):
+        return (
+            f"{KIND} of {version} belongs to another controller of this cluster, which would act on it: "
+            "the service runs without such an object"
+        )
+    try:
+        _write(cluster, cluster.apply(document, force=True).document, status, now)
+    except (KubeApiError, NotFound) as error:  # the service runs all the same
+        return f"the document is not kept as an object of the cluster: {error}"
+    return ""
+
+
+def update_status(cluster: Cluster, status: ServiceStatus, now: str) -> None:
+    """Update the status, if there is an object and this account may write it."""
+    try:
+        for existing in _managed_objects(cluster, (status.namespace, status.name)):
+            _write(cluster, existing, status, now)
+    except KubeApiError as error:
+        if error.code != FORBIDDEN:
+            raise
+
+
+def delete(cluster: Cluster, key: Key) -> None:
+    for existing in _managed_objects(cluster, key):
+        cluster.delete(existing)
+
+
+def to_object(document: str) -> dict[str, Json]:
+    """Return the document as deployed, with the labels of the service and without our release annotations."""
+    import yaml
+
+    plain = yaml.load(document, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - safe, in C
+    metadata = dict(plain["metadata"])
+    annotations = {
+        k: v for k, v in (metadata.pop("annotations", None) or {}).items() if k not in names.RELEASE_ANNOTATIONS
+    }
+    owned = names.service_labels(GROUPS[plain["apiVersion"]], metadata["name"])
+    return {
+        "apiVersion": plain["apiVersion"],
+        "kind": KIND,
+        "metadata": {
+            **metadata,
+            "labels": {**(metadata.get("labels") or {}), **owned},
+            **({"annotations": annotations} if annotations else {}),
+        },
+        "spec": plain.get("spec") or {},
+    }
+
+
+def is_our_crd(cluster: Cluster, version: str) -> bool:
+    """Whether the CRD is ours, by its category: discovery needs no permission, unlike the CRD itself."""
+    discovery = cluster.connection.request("GET", f"/apis/{version}").document
+    return any(
+        each["kind"] == KIND and names.CATEGORY in (each.get("categories") or ()) for each in discovery["resources"]
+    )
+
+
+def is_managed(document: Mapping[str, Json]) -> bool:
+    """Whether we wrote the object; one applied by a user is not ours to change."""
+    labels = document["metadata"].get("labels") or {}
+    return labels.get("app.kubernetes.io/managed-by") == MANAGER and names.LABEL_SERVICE in labels
+
+
+def _managed_objects(cluster: Cluster, key: Key) -> Iterator[Mapping[str, Json]]:
+    for version in GROUPS:
+        document = cluster.get(version, KIND, *key)
+        if document is not None and is_managed(document) and is_our_crd(cluster, version):
+            yield document
+
+
+def _write(cluster: Cluster, existing: Mapping[str, Json], status: ServiceStatus, now: str) -> None:
+    before = existing.get("status") or {}
+    new_status = to_status(status, before, now, int(existing["metadata"].get("generation", 0)))
+    if new_status == before:
+        return
+    named = {name: existing["metadata"][name] for name in ("name", "namespace")}
+    body = {"apiVersion": existing["apiVersion"], "kind": KIND, "metadata": named, "status": new_status}
+    path = cluster.require_kind(existing["apiVersion"], KIND).path(named["namespace"], named["name"], "status")
+    try:
+        cluster.connection.request("PATCH", path, {"fieldManager": MANAGER, "force": "true"}, body, SERVER_APPLY)
+    except NotFound:
+        return  # deleted meanwhile

@@ -1,0 +1,216 @@
+"""Why a pod does not run.
+
+Free resources of nodes, to explain an unschedulable pod. Pure.
+
+Diagnosis of a pod that is not ready, from its state, its events and the end of its log. Pure.
+
+`fatal`: it will not become ready by waiting.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from pilotlight.k8s.quantities import mebibytes, quantity_or_zero
+from pilotlight.targets.log_lines import failed_event, last_error
+
+Json = Any
+Document = Mapping[str, Json]
+_SHORT: Final = re.compile(r"Insufficient ([\w./-]+?)[.,]?(?:\s|$)")
+
+
+def insufficient_resources(message: str) -> list[str]:
+    """Return the resources of a scheduler message `0/3 nodes are available: 3 Insufficient nvidia.com/gpu.`"""
+    return list(dict.fromkeys(_SHORT.findall(message)))
+
+
+def too_large(pod: Document, resource: str, nodes: Sequence[Document]) -> bool:
+    """Whether the request exceeds every node's capacity; False without known nodes."""
+    return bool(nodes) and all(
+        requested(pod, resource) > quantity_or_zero(_allocatable(node, resource)) for node in nodes
+    )
+
+
+def describe_shortage(pod: Document, resource: str, nodes: Sequence[Document], pods: Iterable[Document]) -> str:
+    """Return a phrase such as `asks for 1 nvidia.com/gpu; no node has any`."""
+    wanted = requested(pod, resource)
+    asks = f"asks for {_amount(resource, wanted)} {resource}"
+    if not nodes:
+        return asks
+    free = {str(node["metadata"]["name"]): quantity_or_zero(_allocatable(node, resource)) for node in nodes}
+    if not any(free.values()):
+        return f"{asks}; no node has any"
+    for other in pods:
+        where = str((other.get("spec") or {}).get("nodeName") or "")
+        if where in free and (other.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            free[where] -= requested(other, resource)
+    node, most = max(free.items(), key=lambda each: each[1])
+    return f"{asks}; at most {_amount(resource, max(most, Decimal(0)))} is free, on {node}"
+
+
+def requested(pod: Document, resource: str) -> Decimal:
+    """Return the pod's request: the sum of its containers, or that of its largest init container."""
+    spec = pod.get("spec") or {}
+    running = sum((_container_request(each, resource) for each in spec.get("containers") or ()), Decimal(0))
+    return max([running, *(_container_request(each, resource) for each in spec.get("initContainers") or ())])
+
+
+def _container_request(container: Document, resource: str) -> Decimal:
+    resources = container.get("resources") or {}
+    return quantity_or_zero((resources.get("requests") or resources.get("limits") or {}).get(resource, "0"))
+
+
+def _allocatable(node: Document, resource: str) -> str:
+    return str(((node.get("status") or {}).get("allocatable") or {}).get(resource, "0"))
+
+
+def _amount(resource: str, value: Decimal) -> str:
+    if resource in ("memory", "ephemeral-storage"):
+        return mebibytes(int(value))
+    return f"{value.normalize():f}"
+
+
+IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+SIDECARS: Final = ("queue-proxy", "istio-proxy", "linkerd-proxy")
+CRASHES: Final = 2  # restarts from which on a crash is fatal
+LONGEST: Final = 400
+LOST_LOG: Final = "unable to retrieve container logs for "  # sent by a node instead of lines, with status 200
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    sentence: str
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Facts besides the pod. `logs`: last lines of its container, of the previous run if it has restarted."""
+
+    events: Sequence[Document] = ()
+    logs: Sequence[str] = ()
+    nodes: Sequence[Document] = ()
+    pods: Sequence[Document] = ()  # of all namespaces, as far as permitted
+    has_autoscaler: bool = False  # the cluster may add nodes
+
+
+def diagnose(pod: Document, evidence: Evidence) -> Diagnosis | None:
+    """Return the diagnosis; None: no problem is known."""
+    status = pod.get("status") or {}
+    if is_ready(pod):
+        return None
+    if status.get("phase") == "Failed":
+        return Diagnosis(
+            f"the pod has failed: {status.get('message') or status.get('reason') or 'no reason is told'}", True
+        )
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        if (diagnosis := _container(pod, container, evidence)) is not None:
+            return diagnosis
+    return _unscheduled(pod, evidence) or _from_events(evidence)
+
+
+def is_ready(pod: Document) -> bool:
+    return any(
+        each.get("type") == "Ready" and each.get("status") == "True"
+        for each in (pod.get("status") or {}).get("conditions") or ()
+    )
+
+
+def without_lost_log(lines: Iterable[str]) -> list[str]:
+    """Return log lines without a node's message that the log is lost."""
+    return [line for line in lines if not line.startswith(LOST_LOG)]
+
+
+def main_container(pod: Document) -> str:
+    """Return the first container that is no sidecar."""
+    names = [str(each["name"]) for each in pod["spec"].get("containers") or () if each["name"] not in SIDECARS]
+    return names[0] if names else ""
+
+
+def _container(pod: Document, container: Document, evidence: Evidence) -> Diagnosis | None:
+    name, state = str(container["name"]), container.get("state") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    reason, message = str(waiting.get("reason") or ""), _short(str(waiting.get("message") or ""))
+    if reason in IMAGE:
+        return Diagnosis(f"image {container.get('image')} cannot be had: {message or reason}", True)
+    if reason in CONFIG:
+        return Diagnosis(f"container {name} cannot be made: {message or reason}", True)
+    last = ended or (container.get("lastState") or {}).get("terminated") or {}
+    if last and (last.get("exitCode") or int(container.get("restartCount") or 0)):
+        return _ended(pod, container, last, reason, evidence)
+    # Knative probes through its sidecar, so that the container itself is ready from the start.
+    if "running" in state and name == main_container(pod):
+        failure = failed_event(evidence.logs)
+        return Diagnosis(failure, True) if failure else None
+    return None
+
+
+def _ended(pod: Document, container: Document, last: Document, waiting: str, evidence: Evidence) -> Diagnosis:
+    name, restarts = str(container["name"]), int(container.get("restartCount") or 0)
+    code = last.get("exitCode")
+    if last.get("reason") == "OOMKilled":
+        limit = _limit(pod, name)
+        return Diagnosis(f"container {name} ran out of memory" + (f": its limit is {limit}" if limit else ""), True)
+    message = last_error(evidence.logs) if name == main_container(pod) else str(last.get("message") or "")
+    again = f", {restarts} restarts" if restarts > 1 else ""
+    sentence = f"container {name} ended with exit code {code}{again}" + (f": {message}" if message else "")
+    return Diagnosis(sentence, restarts >= CRASHES or waiting == "CrashLoopBackOff")
+
+
+def _limit(pod: Document, name: str) -> str:
+    for each in pod["spec"].get("containers") or ():
+        if each["name"] == name:
+            return str(((each.get("resources") or {}).get("limits") or {}).get("memory") or "")
+    return ""
+
+
+def _unscheduled(pod: Document, evidence: Evidence) -> Diagnosis | None:
+    for each in (pod.get("status") or {}).get("conditions") or ():
+        if each.get("type") == "PodScheduled" and each.get("status") == "False":
+            message = str(each.get("message") or each.get("reason") or "")
+            resources = insufficient_resources(message)
+            shortages = [describe_shortage(pod, name, evidence.nodes, evidence.pods) for name in resources]
+            problem = f"the pod {'; '.join(shortages)}" if shortages else _short(message)
+            impossible = not evidence.has_autoscaler and any(too_large(pod, name, evidence.nodes) for name in resources)
+            return Diagnosis(f"no node can take it: {problem}", impossible)
+    return None
+
+
+def _from_events(evidence: Evidence) -> Diagnosis | None:
+    """Return the diagnosis by the newest event: failed mounts, sandboxes, scheduling, probes."""
+    for event in sorted(evidence.events, key=event_time, reverse=True):
+        reason, message = str(event.get("reason")), _short(str(event.get("message") or ""))
+        if reason in ("FailedMount", "FailedAttachVolume"):
+            return Diagnosis(f"a volume cannot be mounted: {message}")
+        if reason in ("FailedCreatePodSandBox", "FailedScheduling"):
+            return Diagnosis(message)
+        if reason == "Unhealthy":
+            return Diagnosis(f"it does not answer its probe: {message}")
+    return None
+
+
+def pod_creation_failure(events: Iterable[Document]) -> Diagnosis | None:
+    """Return why pods are not created: quota, Pod Security, an admission webhook."""
+    for event in sorted(events, key=event_time, reverse=True):
+        if event.get("reason") == "FailedCreate":
+            return Diagnosis(pod_creation_message(str(event.get("message") or "")), True)
+    return None
+
+
+def pod_creation_message(message: str) -> str:
+    """Return the message `pods "x-7f" is forbidden: exceeded quota: …` without the pod's name."""
+    reason = message.partition("is forbidden: ")[2] or message.partition("denied the request: ")[2] or message
+    return _short(f"the cluster makes no pod of it: {reason}")
+
+
+def event_time(event: Document) -> str:
+    series = event.get("series") or {}
+    return str(series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or "")
+
+
+def _short(message: str) -> str:
+    line = " ".join(message.split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"

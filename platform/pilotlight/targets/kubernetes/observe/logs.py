@@ -1,0 +1,161 @@
+"""Logs.
+
+Existence check for verbs whose empty output could mean a mistyped name: logs, events.
+
+Logs of a service's pods: pod by pod, or followed live, including new pods.
+
+Lines are requested with timestamps, so that a broken stream continues where it ended and a restarted container is read
+from its beginning.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Event as Signal
+from threading import Thread
+from time import monotonic
+from typing import Any, Final
+
+from pilotlight.errors import NotFound, PlatformError
+from pilotlight.k8s import names as k8s_names
+from pilotlight.targets.kubernetes import kinds
+from pilotlight.targets.kubernetes.client import Cluster
+from pilotlight.targets.kubernetes.observe.diagnosis import LOST_LOG, main_container
+from pilotlight.targets.target import Key
+
+
+def require_service(cluster: Cluster, key: Key) -> None:
+    """Raise NotFound if the service has no workload."""
+    if not cluster.list_kinds(kinds.WORKLOADS, key[0], kinds.selector(key[1])):
+        raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list shows those that there are")
+
+
+Json = Any
+Document = Mapping[str, Json]
+REVISION_LABELS: Final = ("serving.knative.dev/revision", k8s_names.LABEL_REVISION)
+POLL_S: Final = 1.0  # until a new pod is noticed
+ENDED: Final = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    pod: str
+    at: str  # fixed width: compares as text
+    text: str
+
+
+def lines(
+    cluster: Cluster, key: Key, *, follow: bool, previous: bool, replica: str, tail: int
+) -> Iterator[str]:  # fmt: skip
+    """Yield lines, with headings between pods like `tail` for several files."""
+    pods = select_pods(_pods(cluster, key), replica)
+    if not pods:
+        require_service(cluster, key)
+    if follow and not previous:
+        return with_headings(_follow(cluster, key, replica, tail))
+    return with_headings(line for pod in pods for line in _read(cluster, pod, previous=previous, tail=tail))
+
+
+def with_headings(lines: Iterator[Line]) -> Iterator[str]:
+    last = ""
+    for line in lines:
+        if last and line.pod != last:
+            yield f"==> {line.pod} <=="
+        last = line.pod
+        yield line.text
+
+
+def _matches(replica: str, name: str) -> bool:
+    """Whether a name matches: a revision may be given by the end of its name, and includes those with overrides."""
+    return name == replica or name.endswith(f"-{replica}") or name.startswith(f"{replica}-")
+
+
+def select_pods(pods: list[Document], replica: str) -> list[Document]:
+    """Return the pods of `replica`, a pod or a revision (empty: all), newest last. Raises NotFound."""
+    ordered = sorted(pods, key=lambda pod: (str(pod["metadata"].get("creationTimestamp")), pod["metadata"]["name"]))
+    selected = [pod for pod in ordered if not replica or any(_matches(replica, name) for name in _pod_names(pod))]
+    if ordered and not selected:
+        names = ", ".join(str(pod["metadata"]["name"]) for pod in ordered)
+        raise NotFound(f"no pod or revision with pods is called {replica}; there are {names}")
+    return selected
+
+
+def _pod_names(pod: Document) -> list[str]:
+    return [pod["metadata"]["name"], *(kinds.labels(pod).get(label, "") for label in REVISION_LABELS)]
+
+
+def _pods(cluster: Cluster, key: Key) -> list[Document]:
+    return list(cluster.list(*kinds.POD, key[0], kinds.selector(key[1])))
+
+
+def _read(
+    cluster: Cluster, pod: Document, *, previous: bool = False, follow: bool = False, tail: int = -1, after: str = ""
+) -> Iterator[Line]:
+    """Yield lines later than `after`; nothing if the container has not started yet."""
+    metadata = pod["metadata"]
+    query = {"container": main_container(pod), "timestamps": "true"}
+    query |= {"previous": "true"} if previous else {}
+    query |= {"follow": "true"} if follow else {}
+    query |= {"sinceTime": after[:19] + "Z"} if after else {"tailLines": str(tail)} if tail >= 0 else {}
+    path = cluster.require_kind(*kinds.POD).path(metadata["namespace"], metadata["name"], "log")
+    with suppress(PlatformError, OSError):
+        for written in cluster.connection.lines(path, query):
+            line = written.decode(errors="replace")
+            at, _, text = line.partition(" ")
+            if at > after and not line.startswith(LOST_LOG):  # without a timestamp, it would compare as the latest
+                yield Line(metadata["name"], at, text)
+
+
+def _follow(cluster: Cluster, key: Key, replica: str, tail: int) -> Iterator[Line]:
+    """Yield lines of all pods, one thread each; existing pods start with their tail, new ones at the beginning."""
+    queue: SimpleQueue[Line] = SimpleQueue()
+    ended = Signal()
+    seen: set[str] = set()
+    first_tail = tail
+    try:
+        while True:
+            for pod in _current_pods(cluster, key, replica):
+                if _identity(pod) not in seen:  # a StatefulSet reuses pod names
+                    seen.add(_identity(pod))
+                    Thread(target=_read_into, args=(cluster, pod, first_tail, queue, ended), daemon=True).start()
+            first_tail = -1
+            yield from _until(queue, monotonic() + POLL_S)
+    finally:
+        ended.set()
+
+
+def _identity(pod: Document) -> str:
+    return str(pod["metadata"].get("uid") or pod["metadata"]["name"])
+
+
+def _until(queue: SimpleQueue[Line], deadline: float) -> Iterator[Line]:
+    with suppress(Empty):
+        while (left := deadline - monotonic()) > 0:
+            yield queue.get(timeout=left)
+
+
+def _current_pods(cluster: Cluster, key: Key, replica: str) -> list[Document]:
+    try:
+        return select_pods(_pods(cluster, key), replica)
+    except PlatformError:
+        return []  # pods may come later, and the cluster may be unavailable for a moment
+
+
+def _read_into(cluster: Cluster, pod: Document, tail: int, queue: SimpleQueue[Line], ended: Signal) -> None:
+    metadata, after = pod["metadata"], ""
+    while not ended.is_set():
+        for line in _read(cluster, pod, follow=True, tail=tail, after=after):
+            after = line.at
+            queue.put(line)
+            if ended.is_set():
+                return
+        if ended.wait(POLL_S) or _has_ended(cluster, metadata["namespace"], metadata["name"]):
+            return
+
+
+def _has_ended(cluster: Cluster, namespace: str, name: str) -> bool:
+    with suppress(PlatformError):
+        pod = cluster.get(*kinds.POD, namespace, name)
+        return pod is None or (pod.get("status") or {}).get("phase") in ENDED
+    return False

@@ -1,0 +1,140 @@
+"""Snapshot of all objects of services; rows.py and statuses.py derive the status from it.
+
+Events, logs and nodes, which only explain a failure, are read if something is not ready.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final
+
+from pilotlight.errors import PlatformError
+from pilotlight.k8s import names
+from pilotlight.targets.kubernetes import kinds, releases
+from pilotlight.targets.kubernetes.client import Cluster
+from pilotlight.targets.kubernetes.observe.diagnosis import Evidence, is_ready, main_container, without_lost_log
+from pilotlight.targets.kubernetes.preflight import has_autoscaler
+from pilotlight.targets.target import Key
+
+Json = Any
+Document = Mapping[str, Json]
+READ: Final = (
+    *kinds.WORKLOADS, kinds.SCALED_OBJECT, kinds.HPA, kinds.HTTP_ROUTE, ("v1", "Service"), kinds.KNATIVE_REVISION,
+    kinds.POD, ("apps/v1", "ReplicaSet"), releases.API,
+)  # fmt: skip
+EXPLAINED: Final = 3  # pods per service whose logs are read
+LINES: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Objects of one service. `evidence` by pod; `events` of all its objects."""
+
+    key: Key
+    objects: tuple[Document, ...] = ()
+    events: tuple[Document, ...] = ()
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+
+    def of(self, kind: tuple[str, str]) -> list[Document]:
+        return [each for each in self.objects if (each["apiVersion"], each["kind"]) == kind]
+
+    @property
+    def workloads(self) -> list[Document]:
+        workloads = [each for kind in kinds.WORKLOADS for each in self.of(kind)]
+        return [each for each in workloads if not kinds.is_controlled(each)]
+
+    @property
+    def pods(self) -> list[Document]:
+        return self.of(kinds.POD)
+
+    def named(self, kind: tuple[str, str], name: str) -> Document | None:
+        return next((each for each in self.of(kind) if each["metadata"]["name"] == name), None)
+
+    @property
+    def generation(self) -> int:
+        """The newest release; 1 for objects without releases, such as Helm's; 0: no objects."""
+        generations = [int(each["revision"]) for each in self.of(releases.API) if releases.LABEL in kinds.labels(each)]
+        return max([*generations, 1 if self.workloads else 0])
+
+
+def take(cluster: Cluster, namespace: str | None, name: str = "") -> dict[Key, Snapshot]:
+    """Return snapshots by service: of one name, of a namespace, or of the cluster."""
+    selector = kinds.selector(name) if name else names.LABEL_SERVICE
+    by_service: dict[Key, list[Document]] = {}
+    for each in cluster.list_kinds(READ, namespace, selector):
+        service = kinds.labels(each)[names.LABEL_SERVICE]
+        by_service.setdefault((each["metadata"]["namespace"], service), []).append(each)
+    return {key: _with_evidence(cluster, Snapshot(key, tuple(objects))) for key, objects in sorted(by_service.items())}
+
+
+def _with_evidence(cluster: Cluster, snapshot: Snapshot) -> Snapshot:
+    waiting = [pod for pod in snapshot.pods if not is_ready(pod) and not is_ending(pod)]
+    if not waiting and not any(_short(each) for each in snapshot.workloads):
+        return snapshot
+    events = _events(cluster, snapshot)
+    nodes, others = _nodes(cluster, waiting)
+    grown = bool(nodes) and has_autoscaler(cluster)
+    evidence = {
+        str(pod["metadata"]["name"]): Evidence(
+            [each for each in events if (each.get("involvedObject") or {}).get("name") == pod["metadata"]["name"]],
+            _log(cluster, pod), nodes, others, grown,
+        )
+        for pod in islice(sorted(waiting, key=_created, reverse=True), EXPLAINED)
+    }  # fmt: skip
+    return replace(snapshot, events=tuple(events), evidence=evidence)
+
+
+def is_ending(pod: Document) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def _short(workload: Document) -> bool:
+    """Whether fewer pods are ready than desired: their creation may have failed."""
+    wanted = (workload.get("spec") or {}).get("replicas")
+    return wanted is not None and int((workload.get("status") or {}).get("readyReplicas") or 0) < wanted
+
+
+def _created(document: Document) -> str:
+    return str(document["metadata"].get("creationTimestamp") or "")
+
+
+def _events(cluster: Cluster, snapshot: Snapshot) -> list[Document]:
+    own = {str(each["metadata"]["name"]) for each in snapshot.objects}
+    events = cluster.list(*kinds.EVENT, snapshot.key[0])
+    return [each for each in events if (each.get("involvedObject") or {}).get("name") in own]
+
+
+def _nodes(cluster: Cluster, waiting: Iterable[Document]) -> tuple[Sequence[Document], Sequence[Document]]:
+    """Return nodes and all pods if a pod is unschedulable; nothing without permission."""
+    if not any(_unscheduled(pod) for pod in waiting):
+        return (), ()
+    try:
+        return cluster.list("v1", "Node"), cluster.list(*kinds.POD)
+    except PlatformError:
+        return (), ()
+
+
+def _unscheduled(pod: Document) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "PodScheduled" and each.get("status") == "False" for each in conditions)
+
+
+def _log(cluster: Cluster, pod: Document) -> list[str]:
+    """Return the last lines of the container's log, of the previous run if it has restarted."""
+    name = main_container(pod)
+    states = [each for each in (pod.get("status") or {}).get("containerStatuses") or () if each["name"] == name]
+    if not states or not (states[0].get("state") or {}).keys() & {"running", "terminated", "waiting"}:
+        return []
+    state, restarts = states[0].get("state") or {}, int(states[0].get("restartCount") or 0)
+    if "waiting" in state and not restarts:
+        return []
+    path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/log"
+    query = {"container": name, "tailLines": str(LINES)}
+    for previous in ["true", "false"] if restarts else ["false"]:
+        try:
+            lines = cluster.connection.text(path, query | {"previous": previous})
+        except PlatformError:
+            continue
+        if readable := without_lost_log(lines):
+            return readable
+    return []

@@ -1,0 +1,199 @@
+"""The beat; GPU hand-over.
+
+Autoscaler loop of the embedded platform: one decision per second for each unit that can have replicas.
+
+The loop sleeps while every service is at zero; a waiting request or a deploy resumes it.
+
+GPU preemption between services: a service with waiting requests takes the GPUs of an idle one that can park.
+
+The supervisor selects the victims (supervisor/giving_way.py); this module adds which services have requests, and scales
+the victims' units to zero.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from pilotlight.targets.local.background_tasks import EventRecorder, log_and_continue
+from pilotlight.targets.local.control.metrics_source import MetricsSource
+from pilotlight.targets.local.control.replicas import ReplicaSet
+from pilotlight.targets.local.control.service_state import Revision, ServiceRun, Unit, activation_replicas, min_replicas
+from pilotlight.targets.local.gateway.publisher import Publisher
+from pilotlight.targets.local.scaling.types import Decision, Observed
+from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Replica
+from pilotlight.targets.local.supervisor.supervisor import Supervisor
+from pilotlight.targets.target import Key
+
+TICK_S: Final = 1.0
+
+
+class Autoscaler:
+    """`on_decision` is called for every decision that changes a count, before replicas start or end."""
+
+    def __init__(
+        self,
+        runs: Callable[[], Iterable[ServiceRun]],
+        replica_set: ReplicaSet,
+        metrics: MetricsSource,
+        clock: Callable[[], float],
+        on_decision: Callable[[ServiceRun, Unit, Decision], None],
+    ) -> None:
+        self._runs = runs
+        self._replica_set = replica_set
+        self._metrics = metrics
+        self._clock = clock
+        self._on_decision = on_decision
+        self._active = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._loop())
+
+    def resume(self) -> None:
+        """Resume ticking: a replica runs or may have to start."""
+        self._active.set()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def wake(self, run: ServiceRun, unit: Unit, waiting: int) -> None:
+        """Activate a unit without replicas for a waiting request, without waiting for the next tick."""
+        unit.traffic.waiting = max(unit.traffic.waiting, waiting)
+        count = activation_replicas(unit.bounded(run.override_of(unit.name)))
+        if unit.desired < count:
+            memory = unit.decision.memory if unit.decision else None
+            self._apply(run, unit, Decision(count, f"{count}: a request waits", memory, "activation"))
+        self._active.set()
+
+    def preempt(self, run: ServiceRun, unit: Unit, service: str) -> None:
+        """Scale a unit to zero before its window is over, so that `service` gets its GPU.
+
+        The samples still in its window cannot scale it up again: a unit at zero is skipped until a request waits or
+        its lower bound rises.
+        """
+        self._apply(run, unit, Decision(0, f"0: its GPU goes to {service}, which is asked", rule="yield"))
+
+    async def _loop(self) -> None:
+        while True:
+            await self._active.wait()
+            await asyncio.sleep(TICK_S)
+            with log_and_continue("the autoscaler's beat"):
+                if not self._tick(self._clock()):
+                    self._active.clear()
+
+    def _tick(self, now: float) -> bool:
+        """Scale every service; return whether another tick is needed."""
+        busy = False
+        for run in list(self._runs()):
+            with log_and_continue(f"scaling {'/'.join(run.key)}"):  # one failing service must not stop the others
+                busy = self.scale(run, now) or busy
+        self._metrics.refresh(self._replica_set, list(self._runs()), now)
+        return busy
+
+    def scale(self, run: ServiceRun, now: float) -> bool:
+        """Decide and reconcile one service; return whether it needs another tick."""
+        active = [replica for replica in self._replica_set.active(run) if replica.state not in PARKED_STATES]
+        busy = bool(active)
+        for unit, revisions in list(_units(run, now)):
+            replicas = [replica for replica in active if replica.revision in revisions]
+            newest = run.revisions[revisions[0]]
+            if not _receives_traffic(run, newest):
+                unit.set_unreachable()
+                continue
+            override = run.override_of(unit.name)
+            if (
+                not replicas
+                and not unit.desired
+                and not unit.traffic.waiting
+                and not min_replicas(unit.bounded(override))
+            ):
+                continue
+            self._apply(run, unit, unit.decide(self._observed(unit, newest, replicas, now), override, now))
+            busy = busy or bool(unit.desired)
+        self._replica_set.reconcile(run, now)
+        return busy
+
+    def _observed(self, unit: Unit, newest: Revision, replicas: Sequence[Replica], now: float) -> Observed:
+        unit.traffic.tick(now)
+        ready = sum(replica.state == "ready" for replica in replicas)
+        return Observed(
+            len(replicas), ready, unit.traffic.samples, unit.traffic.waiting, unit.traffic.in_flight,
+            self._metrics.values(unit, replicas, now), unit.created_at, was_ready=newest.ready_once,
+        )  # fmt: skip
+
+    def _apply(self, run: ServiceRun, unit: Unit, decision: Decision) -> None:
+        changed = decision.desired != unit.desired
+        unit.decision = decision
+        if changed:
+            unit.desired = decision.desired
+            unit.decisions[decision.rule] += 1
+            self._on_decision(run, unit, decision)
+
+
+def _units(run: ServiceRun, now: float) -> Iterator[tuple[Unit, list[str]]]:
+    """Yield each unit with the names of its revisions, newest first."""
+    for workload in run.spec.workloads:
+        names = [workload.revision.name, *(n for n in run.revisions_of(workload.name) if n != workload.revision.name)]
+        if workload.mode == "serverless":
+            for name in names:
+                yield run.unit_of(run.revisions[name], now), [name]
+        else:
+            yield run.unit_of(run.revisions[names[0]], now), names
+
+
+def _receives_traffic(run: ServiceRun, revision: Revision) -> bool:
+    workload = run.spec.workload(revision.spec.workload)
+    return workload.mode != "serverless" or revision.name in run.required_revisions(workload)
+
+
+class GpuPreemption:
+    """`reconcile_service` is called for each service that loses its GPUs."""
+
+    def __init__(
+        self,
+        runs: Mapping[Key, ServiceRun],
+        supervisor: Supervisor,
+        publisher: Publisher,
+        autoscaler: Autoscaler,
+        events: EventRecorder,
+        clock: Callable[[], float],
+        reconcile_service: Callable[[ServiceRun], None],
+    ) -> None:
+        self._runs, self._supervisor, self._publisher, self._autoscaler = runs, supervisor, publisher, autoscaler
+        self._events, self._clock, self._reconcile_service = events, clock, reconcile_service
+
+    def reconcile(self) -> None:
+        """Park idle replicas whose GPUs are needed by replicas with waiting requests."""
+        for waiting in [each.id for each in self._supervisor.replicas() if each.waits_for_gpu]:
+            # Looked up again: an earlier preemption of this loop may have started or removed it.
+            replicas = self._supervisor.replicas()
+            replica = next((each for each in replicas if each.id == waiting and each.waits_for_gpu), None)
+            run = self._runs.get((replica.namespace, replica.service)) if replica is not None else None
+            if replica is None or run is None or replica.revision not in run.revisions:
+                continue
+            waiting_requests = run.unit_of(run.revisions[replica.revision], self._clock()).traffic.waiting
+            idle = {each.id: each for each in replicas if waiting_requests and self._is_idle(each)}
+            victims = self._supervisor.preemption_victims(replica.id, idle, self._publisher.retiring)
+            for name in victims:
+                self._preempt(idle[name], f"{replica.namespace}/{replica.service}")
+            if not victims and self._supervisor.evict_blocked(replica.id, self._publisher.retiring):
+                message = "ended while parked: others have its GPU, and another one is free"
+                self._events.record(run.key, f"Replica/{replica.id}", "Moved", message)
+
+    def _is_idle(self, replica: Replica) -> bool:
+        run = self._runs.get((replica.namespace, replica.service))
+        if run is None or replica.revision not in run.revisions or replica.id in self._publisher.retiring:
+            return False
+        revision = run.revisions[replica.revision]
+        unit = run.unit_of(revision, self._clock())
+        parks = revision.spec.container.parks and replica.state == "ready"
+        return parks and unit.is_preemptible(run.override_of(unit.name))
+
+    def _preempt(self, replica: Replica, service: str) -> None:
+        run = self._runs[replica.namespace, replica.service]
+        self._autoscaler.preempt(run, run.unit_of(run.revisions[replica.revision], self._clock()), service)
+        self._reconcile_service(run)

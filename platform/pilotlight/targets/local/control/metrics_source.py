@@ -1,0 +1,194 @@
+"""Metrics for autoscalers of Deployments and for canaries: CPU, memory, and Prometheus queries.
+
+Queries are evaluated over the replicas' own /metrics, scraped here, or by a Prometheus server if an address is given;
+without its client library, canaries use the replicas' own. Only units with such a metric and services with a canary are
+scraped.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE, METRIC_GATEWAY_LOST
+from pilotlight.errors import UsageError
+from pilotlight.prometheus import client
+from pilotlight.prometheus.client import INSTALL, installed
+from pilotlight.prometheus.client import query_prometheus as ask_server
+from pilotlight.targets.local.control.replicas import ReplicaSet
+from pilotlight.targets.local.control.service_state import ServiceRun, Unit
+from pilotlight.targets.local.scaling.keda import query_value
+from pilotlight.targets.local.scaling.promql.evaluator import Evaluator
+from pilotlight.targets.local.scaling.promql.parser import UnsupportedQuery
+from pilotlight.targets.local.scaling.types import Hpa, Metric, Scaling
+from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.supervisor.supervisor import Supervisor
+from pilotlight.targets.target import Key, Sample
+from pilotlight.wire.http_client import request
+
+SCRAPE_S: Final = 5.0
+SCRAPE_TIMEOUT_S: Final = 3.0
+MAX_AGE_S: Final = 0.5  # of the scrape that answers a canary's query
+log = logging.getLogger(__name__)
+
+
+class CpuSample(NamedTuple):
+    at: float
+    cpu_seconds: float
+
+
+class MetricsSource:
+    """`values` returns the last measurements at once; `refresh` updates them in a background task."""
+
+    def __init__(self, supervisor: Supervisor, clock: Callable[[], float], server: str = "") -> None:
+        self._supervisor = supervisor
+        self._clock = clock
+        self._server = server
+        self._queries_server = bool(server) and installed()  # for canaries; triggers need no client library
+        self._evaluator = Evaluator()
+        self._cpu: dict[str, tuple[CpuSample | None, CpuSample]] = {}  # by replica, older sample first
+        self._scraped_at = 0.0
+        self._queried_at: dict[tuple[str, str], float] = {}
+        self._failed: dict[str, str] = {}  # last logged error by query
+        self._refreshing: asyncio.Task[None] | None = None
+        self._lost: dict[tuple[str, str, str], int] = {}  # by namespace, service, revision; since this process started
+        self.canary_services: set[Key] = set()  # scraped regardless of their scaling
+
+    def values(self, unit: Unit, replicas: Sequence[Replica], now: float) -> dict[str, float | None]:
+        """Return the unit's metric values by name."""
+        if not isinstance(unit.scaling, Hpa):
+            return {}
+        for metric in unit.scaling.metrics:
+            if metric.source in ("cpu", "memory"):
+                unit.metrics[metric.name] = self._usage(unit, metric, replicas, now)
+        return unit.metrics
+
+    def _usage(self, unit: Unit, metric: Metric, replicas: Sequence[Replica], now: float) -> float | None:
+        """Return the mean over ready replicas: CPU in percent of the request or in cores, memory in bytes."""
+        ready = [replica for replica in replicas if replica.state == "ready"]
+        if metric.source == "memory":
+            sizes = [self._supervisor.usage(replica.id).resident_bytes for replica in ready]
+            return sum(sizes) / len(sizes) if sizes else None
+        rates = [rate for replica in ready if (rate := self._cpu_rate(replica, now)) is not None]
+        if not rates:
+            return None
+        mean = sum(rates) / len(rates)
+        used = 100.0 * mean / (unit.cpu_request or 1.0) if metric.kind == "Utilization" else mean
+        if used <= metric.target:
+            return used
+        # As the HPA: replicas without a measurement count as idle, but must not turn a scale-up into a scale-down.
+        return max(metric.target, used * len(rates) / len(ready))
+
+    def _cpu_rate(self, replica: Replica, now: float) -> float | None:
+        """Return cores used over the last 5 to 10 s; None while there is no such range."""
+        sample = CpuSample(now, self._supervisor.usage(replica.id).cpu_seconds)
+        older, newer = self._cpu.get(replica.id, (None, sample))
+        if now - newer.at >= SCRAPE_S:
+            # The first range starts 5 s after readiness: until then the replica loads what a quick start left out.
+            older, newer = newer if older else sample, sample
+        self._cpu[replica.id] = older, newer
+        if older is None or now - older.at < SCRAPE_S:
+            return None
+        return (sample.cpu_seconds - older.cpu_seconds) / (now - older.at)
+
+    def forget(self, replica: Replica) -> None:
+        self._cpu.pop(replica.id, None)
+        self._evaluator.mark_ended(_labels(replica))
+
+    def count_lost(self, key: Key, revision: str, requests: int) -> None:
+        """Count requests lost with a crashed replica, as the gateway reports them: its own counters are gone."""
+        if requests:
+            self._lost[*key, revision] = self._lost.get((*key, revision), 0) + requests
+
+    def forget_lost(self, key: Key, revisions: Iterable[str]) -> None:
+        for revision in revisions:
+            self._lost.pop((*key, revision), None)
+
+    def refresh(self, replica_set: ReplicaSet, runs: Iterable[ServiceRun], now: float) -> None:
+        """Scrape replicas and evaluate due queries in a background task, never two at a time."""
+        services = list(runs)
+        queried = [(run, unit) for run in services for unit in run.units.values() if queries(unit.scaling)]
+        scraped = {run.key: run for run in services if run.key in self.canary_services}
+        scraped |= {run.key: run for run, _ in queried}
+        if scraped and (self._refreshing is None or self._refreshing.done()):
+            replicas = [replica for run in scraped.values() for replica in replica_set.active(run)]
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh(queried, replicas, now))
+
+    async def _refresh(
+        self, queried: Sequence[tuple[ServiceRun, Unit]], replicas: Sequence[Replica], now: float
+    ) -> None:
+        for _, unit in queried:
+            for metric in queries(unit.scaling):
+                with suppress(UnsupportedQuery):  # the service was deployed while a Prometheus was configured
+                    self._evaluator.watch(metric.query)
+        await self._scrape_all(replicas, SCRAPE_S)
+        for run, unit in queried:
+            assert isinstance(unit.scaling, Hpa)
+            due = now - self._queried_at.get((run.key[0], unit.name), 0.0) >= min(unit.scaling.polling_s, 15.0)
+            if due:
+                self._queried_at[run.key[0], unit.name] = now
+                for metric in queries(unit.scaling):
+                    unit.metrics[metric.name] = await self._query_metric(metric)
+
+    async def query(self, promql: str, replicas: Sequence[Replica]) -> list[Sample]:
+        """Evaluate a canary's query now. Series are stored from the first query that names them on."""
+        if self._queries_server:
+            return await asyncio.to_thread(ask_server, self._server, promql)
+        try:
+            fresh = self._evaluator.watch(promql)
+        except UnsupportedQuery as error:
+            if not self._server:
+                raise
+            raise UsageError(
+                f"this query can be answered by Prometheus alone, through its client: {INSTALL}"
+            ) from error
+        await self._scrape_all(replicas, 0.0 if fresh else MAX_AGE_S)
+        now = self._clock()
+        newest = self._evaluator.newest(promql)
+        at = time.time() - (now - newest) if newest is not None else 0.0
+        return [Sample(dict(labels), value, at) for labels, value in self._evaluator.vector(promql, now).items()]
+
+    async def _scrape_all(self, replicas: Sequence[Replica], age_s: float) -> None:
+        """Scrape the ready replicas unless the last scrape is younger than `age_s`."""
+        if self._queries_server or self._clock() - self._scraped_at < age_s:
+            return
+        self._scraped_at = self._clock()
+        ready = {replica.id: replica for replica in replicas if replica.state == "ready"}
+        for (namespace, service, revision), requests in self._lost.items():
+            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service, LABEL_REVISION: revision}
+            self._evaluator.record(METRIC_GATEWAY_LOST, labels, requests, self._scraped_at)
+        await asyncio.gather(*(self._scrape(replica) for replica in ready.values()))
+
+    async def _scrape(self, replica: Replica) -> None:
+        page = await request(replica.port, "/metrics", SCRAPE_TIMEOUT_S)
+        if not page.ok:
+            self._evaluator.mark_down(_labels(replica), self._clock())
+            return
+        with suppress(ValueError):
+            self._evaluator.ingest(page.body.decode(), _labels(replica), self._clock())
+
+    async def _query_metric(self, metric: Metric) -> float | None:
+        """Return the metric's value; None counts as a failure of the scaler."""
+        try:
+            if not self._server:
+                return query_value(metric, self._evaluator.evaluate(metric.query, self._clock()))
+            return query_value(metric, await client.query(self._server, metric.query, 0.0))
+        except (client.ScalerFailed, UnsupportedQuery) as error:
+            if self._failed.get(metric.query) != str(error):
+                self._failed[metric.query] = str(error)
+                log.warning("%s: %s", metric.name, error)
+            return None
+
+
+def queries(scaling: Scaling) -> list[Metric]:
+    return [metric for metric in scaling.metrics if metric.source == "prometheus"] if isinstance(scaling, Hpa) else []
+
+
+def _labels(replica: Replica) -> dict[str, str]:
+    """Return the labels that a ServiceMonitor would add to scraped series."""
+    return {
+        LABEL_SERVICE: replica.service, LABEL_NAMESPACE: replica.namespace, LABEL_REVISION: replica.revision,
+        "pod": replica.id,
+    }  # fmt: skip

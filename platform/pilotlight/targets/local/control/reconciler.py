@@ -1,0 +1,263 @@
+"""Reconciler of the embedded platform: assembles its parts and reacts to their events.
+
+Replica changes, gateway messages, autoscaler ticks and deploys all end in `reconcile`, which brings processes and
+routing tables in line with the specification. The engine (engine.py) stands in front of it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from pilotlight.gateway.control_link import BackendReport, GatewayMessage, Hello, Report, Unreachable, Wake
+from pilotlight.gateway.routing_table import Replica as RoutedReplica
+from pilotlight.gateway.routing_table import Route
+from pilotlight.targets.local import control_process
+from pilotlight.targets.local.background_tasks import DelayedQueue, EventRecorder, utc
+from pilotlight.targets.local.control import persistence, replicas, routes
+from pilotlight.targets.local.control import status as control_status
+from pilotlight.targets.local.control.autoscaler import Autoscaler, GpuPreemption
+from pilotlight.targets.local.control.metrics_source import MetricsSource
+from pilotlight.targets.local.control.persistence import StateWriter
+from pilotlight.targets.local.control.replicas import ReplicaSet
+from pilotlight.targets.local.control.routes import ServicePorts
+from pilotlight.targets.local.control.service_state import Revision, ServiceRun, Unit, initial_replicas
+from pilotlight.targets.local.gateway.link import GatewayLink, gateway_command
+from pilotlight.targets.local.gateway.publisher import Publisher
+from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.manifests.service_discovery import EndpointFiles, Peers
+from pilotlight.targets.local.scaling.types import Decision
+from pilotlight.targets.local.store.store import Store
+from pilotlight.targets.local.supervisor import gpus
+from pilotlight.targets.local.supervisor.pilot_light import pilot_lights
+from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Replica
+from pilotlight.targets.local.supervisor.supervisor import Supervisor
+from pilotlight.targets.target import Key, Sample, ServiceStatus
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    gateway_port: int
+    service_ports: int = 8100  # first port of the services' own; 0: none
+    prometheus: str = ""
+    pilot_light: bool = True
+    zero_grace_s: float = 0.0  # between the end of the idle window and the removal of the last replica
+    drain_s: float = 30.0
+    respawn: tuple[str, ...] = field(default=())  # command by which the gateway restarts the control process
+
+
+class Reconciler:
+    """Services and everything that runs for them; used from one event loop only."""
+
+    def __init__(self, home: Home, settings: EngineSettings, store: Store, clock: Callable[[], float]) -> None:
+        self.settings, self.store, self.clock = settings, store, clock
+        self.base_url = f"http://127.0.0.1:{settings.gateway_port}"
+        self.runs: dict[Key, ServiceRun] = {}
+        self.events = EventRecorder(store)
+        self._closing = False
+        self._state = StateWriter(store)
+        self._requeue: DelayedQueue[ServiceRun] = DelayedQueue(lambda run: self.reconcile(run))
+        self._peers = Peers(self.base_url, control_process.token(home))
+        pilot = pilot_lights(home) if settings.pilot_light else None
+        self.supervisor = Supervisor(home, self._replica_changed, self.base_url, pilot)
+        self._link = GatewayLink(home, self._on_gateway_message, gateway_command(home, settings.respawn))
+        endpoints = EndpointFiles(home.run / "endpoints")
+        self._publisher = Publisher(self._link, self._routes, self._replica_unrouted, endpoints.update)
+        self.replica_set = ReplicaSet(
+            self.supervisor, self._publisher, self._state.save_replica, self._requeue.add_after, self._peers
+        )
+        self.metrics = MetricsSource(self.supervisor, clock, settings.prometheus)
+        self._autoscaler = Autoscaler(self.runs.values, self.replica_set, self.metrics, clock, self._record_scaling)
+        self._preemption = GpuPreemption(
+            self.runs, self.supervisor, self._publisher, self._autoscaler, self.events, clock, self.reconcile
+        )
+        self.ports = ServicePorts(store, self._link, settings.service_ports, self.events, self._publisher.changed)
+
+    async def start(self) -> None:
+        """Restore services from the store; adopt living replicas, the gateway and its sockets."""
+        now = self.clock()
+        for run in persistence.restore_services(self.store, now, self.settings.zero_grace_s):
+            self.runs[run.key] = run
+            if not run.unreadable:
+                self.ports.restore(run)
+        self.supervisor.adopt(persistence.restore_replicas(self.store))
+        await self._link.start([f"127.0.0.1:{self.settings.gateway_port}/http"])
+        self._publisher.start()
+        self._autoscaler.start()
+        for run in list(self.runs.values()):
+            running = [replica for replica in self.replica_set.living(run) if replica.state not in PARKED_STATES]
+            # A replica counts for its revision's unit (serverless) or its Deployment's; only one of them exists.
+            run.restore_scale(Counter(unit for each in running for unit in (each.revision, each.workload)), now)
+            if not run.unreadable:
+                self.ports.open(run)
+            self.reconcile(run)
+        self._publisher.changed()  # a platform without services answers too
+
+    async def close(self, *, stop_all: bool, drain_s: float = 30.0) -> None:
+        """Stop reconciling; with `stop_all` end replicas and gateway too, else leave them running."""
+        self._closing = True
+        await self._autoscaler.close()
+        await self._publisher.close()
+        self.ports.close()
+        await self._link.close(stop_gateway=stop_all, drain_s=drain_s if stop_all else 0.0)
+        if stop_all:
+            for replica in self.supervisor.replicas():
+                self.supervisor.drain(replica.id, drain_s)
+        await self.supervisor.close(leave_running=not stop_all)
+        self._requeue.close()
+        self._state.close()
+
+    def reconcile(self, run: ServiceRun) -> None:
+        """Bring replicas, routes and status of one service in line with its specification."""
+        if self._closing or self.runs.get(run.key) is not run:
+            return  # stale: a deleted service must not affect a new one of the same name
+        run.reset_idle_readiness()
+        self.replica_set.reconcile(run, self.clock())
+        self._publisher.changed()
+        self._autoscaler.resume()
+        self.status(run)  # stamps conditions with the time of the change, not of the next status request
+        self._finish_delete(run)
+        for workload, name in run.expired_revisions({replica.revision for replica in self.replica_set.living(run)}):
+            run.revisions.pop(name)
+            run.units.pop(name, None)
+            self.metrics.forget_lost(run.key, [name])
+            self._state.forget_revision(run.key, workload, name)
+        self._preemption.reconcile()
+
+    async def wait_applied(self) -> None:
+        await self._publisher.wait_applied()
+
+    def status(self, run: ServiceRun) -> ServiceStatus:
+        confirmed = self._publisher.shares(run.key)
+        living = self.replica_set.living(run)
+        ports = self._publisher.ports(run.key)
+        view = control_status.ServiceView(run, living, self.clock(), self.base_url, confirmed, ports)
+        status = control_status.with_transition_times(control_status.status_of(view), run.conditions, utc())
+        run.conditions = {condition.type: condition for condition in status.conditions}
+        return status
+
+    async def query(self, promql: str) -> list[Sample]:
+        """Evaluate an instant query over the replicas of all services that have a canary."""
+        runs = [run for run in self.runs.values() if run.key in self.metrics.canary_services]
+        return await self.metrics.query(promql, [replica for run in runs for replica in self.replica_set.active(run)])
+
+    def _finish_delete(self, run: ServiceRun) -> None:
+        if run.deleting and not self.replica_set.living(run):
+            self._state.finish_delete(run.key)
+            self.runs.pop(run.key, None)
+            self.metrics.forget_lost(run.key, run.revisions)
+            self.ports.release(run)
+            self._publisher.changed()
+
+    def _replica_changed(self, replica: Replica) -> None:
+        run = self.runs.get((replica.namespace, replica.service))
+        self._state.save_replica(replica)
+        revision = run.revisions.get(replica.revision) if run else None
+        if run is None or revision is None:
+            if replica.state not in ("draining", "exited"):
+                self._publisher.retire(replica.id)
+            elif run is not None:
+                self.reconcile(run)
+            return
+        if replica.state == "ready":
+            self._replica_ready(run, revision, replica)
+        elif replica.state == "exited":
+            self._replica_exited(run, revision, replica)
+        elif replica.state == "parked" and not replica.reason:
+            self._enforce_parking_budget()
+        elif replica.state == "parking" and replica.unparkable:
+            message = f"ended instead of parked: {replica.unparkable}"
+            self.events.record(run.key, f"Replica/{replica.id}", "NotParked", message, "Warning")
+        self.reconcile(run)
+
+    def _enforce_parking_budget(self) -> None:
+        """End the replicas parked longest while all parked ones exceed their share of the machine's memory."""
+        for replica in gpus.over_budget(self.supervisor.replicas(), gpus.machine_budget()):
+            message = "ended while parked: others need the memory that parked replicas may keep"
+            self.events.record((replica.namespace, replica.service), f"Replica/{replica.id}", "Ended", message)
+            self.supervisor.drain(replica.id, self.settings.drain_s)
+
+    def _replica_ready(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
+        revision.failure, revision.load_failed = "", False
+        phases = replica.status.get("phases")
+        revision.cold_start = phases if isinstance(phases, dict) else revision.cold_start
+        if not revision.ready_once:
+            revision.ready_once = True
+            unit = run.unit_of(revision, self.clock())
+            unit.desired = max(unit.desired, initial_replicas(unit.bounded(run.override_of(unit.name))))
+            self._state.mark_ready(run.key, revision)
+            self.events.record(run.key, f"Revision/{revision.name}", "Ready", "its first replica has answered")
+
+    def _replica_exited(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
+        self.metrics.forget(replica)
+        self._publisher.retiring.discard(replica.id)
+        if not replica.crashed:
+            return
+        now = self.clock()
+        replicas.record_failure(revision, replica.reason, now)
+        revision.load_failed = replica.status.get("state") == "failed"
+        if revision.deadline_exceeded:
+            self._state.mark_failed(run.key, revision)
+        self.events.record(run.key, f"Replica/{replica.id}", "Failed", replica.reason, "Warning")
+
+    def _replica_unrouted(self, replica: str) -> None:
+        """Park or drain a replica that the gateway no longer routes to."""
+        record = self._find_replica(replica)
+        if record is None:
+            return
+        run = self.runs.get((record.namespace, record.service))
+        revision = run.revisions.get(record.revision) if run else None
+        if run is not None and self.replica_set.should_park(run, record, self.clock()):
+            self.supervisor.park(replica)
+            return
+        self.supervisor.drain(replica, revision.spec.grace_s if revision else self.settings.drain_s)
+
+    def _find_replica(self, replica: str) -> Replica | None:
+        return next((record for record in self.supervisor.replicas() if record.id == replica), None)
+
+    def _routes(self) -> Iterator[Route]:
+        ready: dict[tuple[str, str], list[RoutedReplica]] = {}
+        for replica in self.supervisor.replicas():
+            if replica.state == "ready" and replica.id not in self._publisher.retiring:
+                routed = RoutedReplica(replica.id, replica.port, grpc_port=replica.grpc_port)
+                ready.setdefault((replica.namespace, replica.revision), []).append(routed)
+        for run in self.runs.values():
+            if not run.deleting:
+                yield from routes.routes(run, lambda namespace, name: ready.get((namespace, name), ()), self._peers.key)
+
+    def _on_gateway_message(self, message: GatewayMessage) -> None:
+        now = self.clock()
+        if isinstance(message, Hello):
+            self._publisher.generation = max(self._publisher.generation, message.generation)
+        elif isinstance(message, Wake):
+            self._on_wake(message, now)
+        elif isinstance(message, Report):
+            for report in message.backends:
+                self._on_report(report, now)
+            self._autoscaler.resume()
+            self._preemption.reconcile()
+        elif isinstance(message, Unreachable):
+            self._on_unreachable(message)
+
+    def _on_report(self, report: BackendReport, now: float) -> None:
+        for run in self.runs.values():
+            revision = run.revisions.get(report.revision)
+            if run.key[0] == report.namespace and revision is not None and revision.spec.workload == report.workload:
+                run.unit_of(revision, now).traffic.report(report, now)
+                self.metrics.count_lost(run.key, report.revision, report.lost)
+
+    def _on_wake(self, message: Wake, now: float) -> None:
+        for run in list(self.runs.values()):
+            revision = run.revisions.get(message.revision)
+            if run.key[0] == message.namespace and revision is not None:
+                self._autoscaler.wake(run, run.unit_of(revision, now), message.waiting)
+                self.reconcile(run)
+
+    def _on_unreachable(self, message: Unreachable) -> None:
+        replica = self._find_replica(message.replica)
+        if replica is not None:
+            key = (replica.namespace, replica.service)
+            self.events.record(key, f"Replica/{replica.id}", "Unreachable", message.reason, "Warning")
+
+    def _record_scaling(self, run: ServiceRun, unit: Unit, decision: Decision) -> None:
+        unit.decided_at = utc()
+        self.events.record(run.key, f"Unit/{unit.name}", "Scaled", decision.reason)

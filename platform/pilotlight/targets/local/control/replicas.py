@@ -1,0 +1,162 @@
+"""Replica controller of the embedded platform: starts missing replicas, retires surplus ones.
+
+Decisions come from reconcile.py; effects go through the supervisor (start) and the publisher (retire, once the gateway
+routes nothing to a replica). Called on every event; most calls change nothing.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from pilotlight.targets.local.control.rolling_update import counts, rolling_update, select_for_removal
+from pilotlight.targets.local.control.service_state import Revision, ServiceRun, initial_replicas
+from pilotlight.targets.local.gateway.publisher import Publisher
+from pilotlight.targets.local.manifests.service_discovery import Peers, drain_env
+from pilotlight.targets.local.manifests.service_spec import WorkloadSpec
+from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Launch, Replica, crashes_after, delay
+from pilotlight.targets.local.supervisor.supervisor import Supervisor
+
+ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: no vowels, so no words
+
+
+class ReplicaSet:
+    """Replicas of all services. `requeue_after` reconciles a service again after some seconds of backoff."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        publisher: Publisher,
+        on_start: Callable[[Replica], None],
+        requeue_after: Callable[[float, ServiceRun], None],
+        peers: Peers,
+    ) -> None:
+        self.supervisor = supervisor
+        self.publisher = publisher
+        self._on_start = on_start
+        self._requeue_after = requeue_after
+        self._peers = peers
+
+    def living(self, run: ServiceRun) -> list[Replica]:
+        """Return the service's replicas that have not exited."""
+        return [
+            replica
+            for replica in self.supervisor.replicas()
+            if (replica.namespace, replica.service) == run.key and replica.state != "exited"
+        ]
+
+    def active(self, run: ServiceRun) -> list[Replica]:
+        """Return the service's replicas that are neither draining nor being retired."""
+        retiring = self.publisher.retiring
+        return [each for each in self.living(run) if each.state != "draining" and each.id not in retiring]
+
+    def reconcile(self, run: ServiceRun, now: float) -> None:
+        active = self.active(run)
+        if run.deleting:
+            self._retire(active)
+            return
+        for workload in run.spec.workloads:
+            replicas = [replica for replica in active if replica.workload == workload.name]
+            if workload.mode == "serverless":
+                self._reconcile_revisions(run, workload, replicas, now)
+            else:
+                self._rolling_update(run, workload, replicas, now)
+        known = {workload.name for workload in run.spec.workloads}
+        self._retire(replica for replica in active if replica.workload not in known)
+
+    def _reconcile_revisions(
+        self, run: ServiceRun, workload: WorkloadSpec, replicas: Sequence[Replica], now: float
+    ) -> None:
+        required = run.required_revisions(workload)
+        for name in run.revisions_of(workload.name):
+            revision = run.revisions[name]
+            own = [replica for replica in replicas if replica.revision == name]
+            if name in required:
+                self._scale(run, revision, own, self.desired(run, revision, now), now)
+            else:
+                self._retire(own)
+
+    def _rolling_update(self, run: ServiceRun, workload: WorkloadSpec, replicas: Sequence[Replica], now: float) -> None:
+        latest = run.revisions[workload.revision.name]
+        new = [replica for replica in replicas if replica.revision == latest.name]
+        old = [replica for replica in replicas if replica.revision != latest.name]
+        desired = run.unit_of(latest, now).desired
+        stable = self._last_ready(run, workload)
+        if stable is not None and not latest.ready_once and (workload.surge or workload.unavailable):
+            # A template that has never become ready gets a single replica: a broken release must not replace
+            # the ones that serve, however large the surge is.
+            self._scale(run, stable, [each for each in old if each.revision == stable.name], desired, now)
+            self._scale(run, latest, new, self.desired(run, latest, now) and 1, now)
+            return
+        desired_new, desired_old = rolling_update(
+            self.desired(run, latest, now), counts(new), counts(old), workload.surge, workload.unavailable
+        )
+        self._retire(select_for_removal(old, len(old) - desired_old))
+        self._scale(run, latest, new, desired_new, now)
+
+    def _last_ready(self, run: ServiceRun, workload: WorkloadSpec) -> Revision | None:
+        """Return the newest revision before the current one that has been ready."""
+        others = [run.revisions[name] for name in run.revisions_of(workload.name) if name != workload.revision.name]
+        return max((each for each in others if each.ready_once), key=lambda each: each.created_at, default=None)
+
+    def desired(self, run: ServiceRun, revision: Revision, now: float) -> int:
+        """Return the autoscaler's count; a revision that has never been ready gets at least one replica to prove it."""
+        unit = run.unit_of(revision, now)
+        if revision.ready_once:
+            return unit.desired
+        return 0 if revision.deadline_exceeded else max(1, min(unit.desired, initial_replicas(unit.scaling)))
+
+    def _scale(
+        self, run: ServiceRun, revision: Revision, replicas: Sequence[Replica], desired: int, now: float
+    ) -> None:
+        parked = [replica for replica in replicas if replica.state in PARKED_STATES]
+        running = [replica for replica in replicas if replica.state not in PARKED_STATES]
+        if len(running) > desired:
+            self._retire(select_for_removal(running, len(running) - desired))
+        missing = max(0, desired - len(running))
+        # Parked replicas come first: they hold the model in host memory, which is faster than a cold start.
+        for index, replica in enumerate(parked):
+            (self.supervisor.unpark if index < missing else self.supervisor.cancel_unpark)(replica.id)
+        missing -= len(parked)
+        backoff = revision.next_start - now
+        if missing > 0 and backoff > 0:
+            self._requeue_after(backoff, run)
+            return
+        for _ in range(missing):
+            self.start(run, revision, now)
+
+    def should_park(self, run: ServiceRun, replica: Replica, now: float) -> bool:
+        """Whether an unrouted replica is parked instead of ended: the last one of a revision scaled to zero."""
+        revision = run.revisions.get(replica.revision)
+        workload = next((each for each in run.spec.workloads if each.name == replica.workload), None)
+        if run.deleting or revision is None or workload is None or not revision.spec.container.parks:
+            return False
+        current = workload.mode == "serverless" or workload.revision.name == revision.name
+        if not current or (workload.mode == "serverless" and revision.name not in run.required_revisions(workload)):
+            return False
+        others = [
+            each for each in self.living(run) if each.revision == replica.revision and each.state in PARKED_STATES
+        ]
+        return replica.state == "ready" and not others and not run.unit_of(revision, now).desired
+
+    def start(self, run: ServiceRun, revision: Revision, now: float) -> None:
+        revision.last_start = now
+        tail = "".join(secrets.choice(ALPHABET) for _ in range(5))
+        replica = f"{revision.name}-{tail}"
+        spec = replace(revision.spec, container=self._peers.resolve(revision.spec.container, run.spec))
+        env = {**dict.fromkeys(spec.container.replica_env, replica), **drain_env(run.spec, spec.role)}
+        self._on_start(self.supervisor.launch(Launch(replica, spec, env)))
+
+    def _retire(self, replicas: Iterable[Replica]) -> None:
+        for replica in replicas:
+            self.publisher.retire(replica.id)
+
+
+def record_failure(revision: Revision, reason: str, now: float) -> None:
+    """Count a failed start or a crash, and set the earliest time of the next start."""
+    revision.failures = crashes_after(revision.failures, now, revision.last_start)
+    revision.failure = reason
+    revision.next_start = now + delay(revision.failures, now, revision.last_start)
+    overdue = now - revision.created_at > revision.spec.progress_deadline_s
+    if not revision.ready_once and overdue:
+        revision.deadline_exceeded = True

@@ -1,0 +1,309 @@
+"""A service's revisions, units, traffic.
+
+Gateway reports of one scaling unit over the last minutes: latency percentiles, errors, and load samples.
+
+Scaling units: a revision of a Knative Service, or a Deployment with all its templates.
+
+A unit holds the state that its autoscaler needs between two decisions, and the last decision.
+
+Run-time state of one service: specification, revisions, scaling units, and the effective traffic split.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any, Final
+
+from pilotlight.contract import LATENCY_BUCKETS
+from pilotlight.gateway.control_link import BackendReport
+from pilotlight.prometheus import histograms
+from pilotlight.targets.local.control.rolling_update import Shares, effective_shares, reachable_revisions
+from pilotlight.targets.local.manifests.service_spec import RevisionSpec, ServiceSpec, WorkloadSpec
+from pilotlight.targets.local.scaling.decision import decide, with_bounds
+from pilotlight.targets.local.scaling.types import Decision, Fixed, Hpa, Kpa, Observed, Sample, Scaling
+from pilotlight.targets.target import Condition, Key
+
+RETENTION_S: Final = 300.0
+LONGEST_WINDOW_S: Final = 3600.0
+RATE_S: Final = 10.0
+
+
+class TrafficLog:
+    """Reports of one unit and the per-second samples made of them; `now` is monotonic."""
+
+    def __init__(self) -> None:
+        self.samples: deque[Sample] = deque()
+        self.waiting = 0
+        self.in_flight = 0
+        self.cold_starts = 0
+        self._reports: deque[tuple[float, BackendReport]] = deque()
+        self._concurrency = 0.0
+        self._requests = 0.0
+
+    def report(self, report: BackendReport, now: float) -> None:
+        self.waiting, self.in_flight = report.waiting, report.in_flight
+        self.cold_starts += report.cold_starts
+        self._concurrency = max(self._concurrency, report.concurrency)
+        self._requests += report.requests
+        if report.requests:
+            self._reports.append((now, report))
+
+    def tick(self, now: float) -> None:
+        """End one second: its reports, or their absence, become a sample."""
+        load = max(self._concurrency, float(self.waiting))
+        self.samples.append(Sample(now, load, self._requests))
+        self._concurrency, self._requests = float(self.in_flight + self.waiting), 0.0
+        while self.samples and self.samples[0].at < now - LONGEST_WINDOW_S:
+            self.samples.popleft()
+        self._prune(now)
+
+    def requests(self, now: float) -> int:
+        self._prune(now)
+        return sum(report.requests for _, report in self._reports)
+
+    def per_second(self, now: float) -> float:
+        """Return the mean request rate of the last RATE_S seconds."""
+        return sum(report.requests for at, report in self._reports if at > now - RATE_S) / RATE_S
+
+    def error_percent(self, now: float) -> float | None:
+        requests = self.requests(now)
+        return 100.0 * sum(report.errors for _, report in self._reports) / requests if requests else None
+
+    def quantile_ms(self, share: float, now: float) -> float | None:
+        self._prune(now)
+        counted = [report.latencies for _, report in self._reports if report.latencies]
+        return quantile([sum(column) for column in zip(*counted, strict=True)], share) if counted else None
+
+    def _prune(self, now: float) -> None:
+        while self._reports and self._reports[0][0] < now - RETENTION_S:
+            self._reports.popleft()
+
+
+def quantile(counts: Sequence[int], share: float) -> float | None:
+    """Return the quantile in milliseconds; `counts` has one entry per LATENCY_BUCKETS and one for +Inf."""
+    edges = (*LATENCY_BUCKETS, math.inf)
+    seconds = histograms.quantile(tuple(zip(edges, accumulate(counts), strict=False)), share)
+    return None if seconds is None else seconds * 1000
+
+
+Json = Any
+UNREACHABLE: Final = "0: no traffic and no tag leads to it"
+
+
+@dataclass(slots=True)
+class Revision:
+    """Run-time state of one revision. Times are monotonic."""
+
+    spec: RevisionSpec
+    created_at: float
+    ready_once: bool = False  # a replica has been ready since the revision last received traffic
+    failure: str = ""  # why its last start failed; empty once it is ready
+    failures: int = 0  # in a row
+    load_failed: bool = False  # the predictor reported that the model cannot be loaded
+    deadline_exceeded: bool = False  # the progress deadline passed without a ready replica
+    last_start: float = 0.0
+    next_start: float = 0.0  # earliest, after the backoff of a crash
+    cold_start: Mapping[str, float] = field(default_factory=dict)  # seconds by phase of its latest start
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+@dataclass(slots=True)
+class Unit:
+    name: str
+    scaling: Scaling
+    created_at: float
+    cpu_request: float = 0.0  # cores; the base of CPU utilization
+    traffic: TrafficLog = field(default_factory=TrafficLog)
+    desired: int = 0
+    decision: Decision | None = None
+    decided_at: str = ""
+    decisions: Counter[str] = field(default_factory=Counter)  # that changed the count, by rule
+    metrics: dict[str, float | None] = field(default_factory=dict)
+
+    def bounded(self, override: Mapping[str, Json]) -> Scaling:
+        least, most = override.get("minReplicas"), override.get("maxReplicas")
+        return with_bounds(self.scaling, least, most) if override else self.scaling
+
+    def is_preemptible(self, override: Mapping[str, Json]) -> bool:
+        """Whether it may lose its GPUs: no request by the gateway's last report, and a lower bound of zero."""
+        return not (self.traffic.waiting or self.traffic.in_flight or min_replicas(self.bounded(override)))
+
+    def set_unreachable(self) -> None:
+        """Scale to zero and drop the autoscaler's state: no route leads to the unit."""
+        if self.desired or self.decision is None:
+            self.desired, self.decision = 0, Decision(0, UNREACHABLE, rule="unreachable")
+
+    def decide(self, observed: Observed, override: Mapping[str, Json], now: float) -> Decision:
+        memory = self.decision.memory if self.decision else None
+        return decide(self.bounded(override), observed, memory, now)
+
+
+def activation_replicas(scaling: Scaling) -> int:
+    """Return the replicas that the first waiting request starts; a paused ScaledObject keeps its count."""
+    if isinstance(scaling, Kpa):
+        return max(1, scaling.activation_scale, scaling.min_scale)
+    if isinstance(scaling, Hpa) and (scaling.paused or scaling.paused_replicas is not None):
+        return scaling.paused_replicas or 0
+    return max(1, scaling.min_replicas if isinstance(scaling, Hpa) else scaling.replicas)
+
+
+def initial_replicas(scaling: Scaling) -> int:
+    """Return the replicas that a revision starts with, before any load is measured."""
+    if isinstance(scaling, Fixed):
+        return scaling.replicas
+    least = scaling.min_scale if isinstance(scaling, Kpa) else scaling.min_replicas
+    return max(1, least, scaling.initial_scale if isinstance(scaling, Kpa) else 0)
+
+
+def min_replicas(scaling: Scaling) -> int:
+    if isinstance(scaling, Fixed):
+        return scaling.replicas
+    return scaling.min_scale if isinstance(scaling, Kpa) else scaling.min_replicas
+
+
+REVISION_HISTORY_LIMIT: Final = 10  # revisions of a workload that a rollback can return to
+TRAFFIC_HISTORY_LIMIT: Final = 20  # traffic splits of earlier releases
+
+
+class ServiceRun:
+    """State without processes or files; the reconciler acts on it.
+
+    `spec` includes traffic overrides but not the bounds of `scale`, which are only in `overrides`. `history` holds the
+    shares of earlier releases by workload, newest first.
+    """
+
+    def __init__(self, key: Key, generation: int, spec: ServiceSpec, zero_grace_s: float = 0.0) -> None:
+        self.key = key
+        self.zero_grace_s = zero_grace_s
+        self.generation = generation
+        self.spec = spec
+        self.port = 0
+        self.grpc_port = 0
+        self.deleting = False
+        self.unreadable = ""  # why the stored service cannot be run; then it has no workloads
+        self.overrides: Mapping[str, Mapping[str, Json]] = {}
+        self.history: dict[str, list[Shares]] = {}
+        self.revisions: dict[str, Revision] = {}
+        self.units: dict[str, Unit] = {}
+        self.conditions: dict[str, Condition] = {}  # as last reported, with their transition times
+
+    def update(self, generation: int, spec: ServiceSpec, now: float) -> None:
+        """Apply a new release: the present shares become history, new revisions are added."""
+        for workload in self.spec.workloads:
+            past = self.history.setdefault(workload.name, [])
+            past.insert(0, workload.traffic)
+            del past[TRAFFIC_HISTORY_LIMIT:]
+        before = {workload.name: workload.revision.name for workload in self.spec.workloads}
+        self.generation, self.spec = generation, spec
+        for workload in spec.workloads:
+            revision = self.add_revision(workload.revision, now)
+            if workload.mode != "serverless":
+                # A template that comes back after another one must become ready again: it is a new rollout.
+                revision.ready_once = revision.ready_once and before.get(workload.name) == revision.name
+                self._unit(workload.name, workload.revision, now).scaling = self._scaling(workload.revision)
+
+    def add_revision(self, revision: RevisionSpec, now: float, *, ready_once: bool = False) -> Revision:
+        """Return the run-time state of a revision, created on first use."""
+        state = self.revisions.get(revision.name)
+        if state is None:
+            state = self.revisions[revision.name] = Revision(revision, now, ready_once)
+        elif not state.ready_once:  # deployed again: restart the progress deadline and drop the backoff
+            state.deadline_exceeded, state.load_failed, state.failures = False, False, 0
+            state.created_at, state.next_start = now, 0.0
+        state.spec = revision
+        return state
+
+    def unit_of(self, revision: Revision, now: float) -> Unit:
+        serverless = self._mode(revision.spec.workload) == "serverless"
+        return self._unit(revision.name if serverless else revision.spec.workload, revision.spec, now)
+
+    def _unit(self, name: str, revision: RevisionSpec, now: float) -> Unit:
+        unit = self.units.get(name)
+        if unit is None:
+            scaling = self._scaling(revision)
+            unit = Unit(name, scaling, now, revision.container.cpu_request, desired=initial_replicas(scaling))
+            self.units[name] = unit
+        return unit
+
+    def _scaling(self, revision: RevisionSpec) -> Scaling:
+        scaling = revision.scaling
+        # Knative's grace period lets its network reprogram before the last pod ends; this gateway confirms instead.
+        return replace(scaling, grace_s=self.zero_grace_s) if isinstance(scaling, Kpa) else scaling
+
+    def _mode(self, workload: str) -> str:
+        return next((each.mode for each in self.spec.workloads if each.name == workload), "serverless")
+
+    def override_of(self, unit: str) -> Mapping[str, Json]:
+        """Return the overrides of the unit's workload."""
+        revision = self.revisions.get(unit)
+        return self.overrides.get(revision.spec.workload if revision else unit) or {}
+
+    def revisions_of(self, workload: str) -> list[str]:
+        return [name for name, revision in self.revisions.items() if revision.spec.workload == workload]
+
+    def shares(self, workload: str) -> Shares:
+        """Return the effective shares: the specified ones once all their revisions have been ready, else older ones."""
+        spec = self.spec.workload(workload)
+        ready_once = {name for name, revision in self.revisions.items() if revision.ready_once}
+        return effective_shares([spec.traffic, *self.history.get(workload, ())], ready_once)
+
+    def reachable_revisions(self, workload: str) -> set[str]:
+        return reachable_revisions(self.shares(workload))
+
+    def required_revisions(self, workload: WorkloadSpec) -> set[str]:
+        """Return the revisions that may have replicas: those with traffic, and those of the release not ready yet.
+
+        As in Knative the latest one is started once even if overrides give it no traffic, so that a deploy reports
+        whether it works.
+        """
+        ready = {name for name, revision in self.revisions.items() if revision.ready_once}
+        return self.reachable_revisions(workload.name) | (_release_revisions(workload) & self.revisions.keys()) - ready
+
+    def reset_idle_readiness(self) -> None:
+        """Reset readiness of revisions that receive no traffic; they must pass probes again before they do."""
+        for workload in self.spec.workloads:
+            if workload.mode != "serverless":
+                continue  # during a rolling update replicas of old templates still serve
+            in_use = _release_revisions(workload) | self.reachable_revisions(workload.name)
+            for name in self.revisions_of(workload.name):
+                if name not in in_use:
+                    revision = self.revisions[name]
+                    revision.ready_once, revision.deadline_exceeded = False, False
+                    revision.failure, revision.failures = "", 0
+
+    def unavailable_reason(self, revision: Revision) -> str:
+        """Return why requests should fail instead of waiting; empty while a replica may still become ready."""
+        return (
+            f"{revision.name} cannot start: {revision.failure}"
+            if revision.deadline_exceeded or revision.failures > 2
+            else ""
+        )
+
+    def restore_scale(self, counts: Mapping[str, int], now: float) -> None:
+        """Set desired counts after a restart: proven revisions continue with their living replicas (`counts`)."""
+        for revision in self.revisions.values():
+            unit = self.unit_of(revision, now)
+            if revision.ready_once:
+                unit.desired = max(min_replicas(unit.bounded(self.override_of(unit.name))), counts.get(unit.name, 0))
+
+    def expired_revisions(self, running: Collection[str]) -> list[tuple[str, str]]:
+        """Return (workload, revision) beyond the history limit that have neither traffic nor replicas (`running`)."""
+        expired: list[tuple[str, str]] = []
+        for workload in self.spec.workloads:
+            in_use = self.required_revisions(workload) | {workload.revision.name, *running}
+            by_age = sorted(self.revisions_of(workload.name), key=lambda name: self.revisions[name].created_at)
+            expired += [(workload.name, name) for name in by_age[:-REVISION_HISTORY_LIMIT] if name not in in_use]
+        return expired
+
+    def latest_revisions(self) -> Sequence[Revision]:
+        return [self.revisions[workload.revision.name] for workload in self.spec.workloads]
+
+
+def _release_revisions(workload: WorkloadSpec) -> set[str]:
+    """Return the revisions that a release names: those in its traffic split, and the one it creates."""
+    return {share.revision for share in workload.traffic} | {workload.revision.name}

@@ -1,0 +1,223 @@
+"""Status of a service for users: phase, conditions and revisions, computed from run-time state. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from msgspec.structs import replace
+
+from pilotlight.contract import RESERVED_NAMES
+from pilotlight.errors import UsageError
+from pilotlight.targets.local.control.service_state import Revision, ServiceRun
+from pilotlight.targets.local.manifests.service_spec import WorkloadSpec
+from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Replica
+from pilotlight.targets.target import Condition, Key, ModelState, Phase, RevisionStatus, ServiceStatus
+
+FAILURES_TO_REPORT: Final = 2  # a single crash may be transient
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceView:
+    """Input of a status: a service, its replicas and the clock."""
+
+    run: ServiceRun
+    replicas: Sequence[Replica]  # living ones
+    now: float
+    base_url: str
+    confirmed: Mapping[str, int] | None = None  # shares by revision that the gateway has applied; None: unknown
+    ports: tuple[int, int] = (0, 0)  # the service's own HTTP and gRPC ports that the gateway has applied
+
+
+def check_name(key: Key) -> None:
+    if key[1] in RESERVED_NAMES or key[0] in RESERVED_NAMES:
+        names = ", ".join(sorted(RESERVED_NAMES))
+        raise UsageError(f"{'/'.join(key)}: the gateway's own paths begin with {names}; choose another name")
+
+
+def url_of(base: str, key: Key) -> str:
+    namespace, name = key
+    return f"{base}/{name}" if namespace == "default" else f"{base}/{namespace}/{name}"
+
+
+def status_of(view: ServiceView) -> ServiceStatus:
+    run = view.run
+    revisions = tuple(_revisions(view))
+    phase, message = phase_of(view, revisions)
+    url = url_of(view.base_url, run.key)
+    return ServiceStatus(
+        *run.key, run.generation, phase, url, mode="/".join(sorted({work.mode for work in run.spec.workloads})),
+        urls=_urls(view, url),
+        conditions=tuple(_conditions(view, phase, message)), revisions=revisions, message=message,
+        overrides=run.overrides,
+    )  # fmt: skip
+
+
+def _urls(view: ServiceView, url: str) -> dict[str, str]:
+    own = (view.run.port, view.run.grpc_port)
+    # A port is shown only once the gateway routes it: an earlier request would be refused.
+    port, grpc_port = (port if port == applied else 0 for port, applied in zip(own, view.ports, strict=True))
+    urls = {
+        "http": url, "port": f"http://127.0.0.1:{port}" if port else "",
+        "grpc": f"127.0.0.1:{grpc_port}" if grpc_port else "", "host": next(iter(view.run.spec.hosts), ""),
+    }  # fmt: skip
+    return {name: value for name, value in urls.items() if value}
+
+
+def with_transition_times(status: ServiceStatus, before: Mapping[str, Condition], at: str) -> ServiceStatus:
+    """Set `since` of each condition: the last transition of its status; `before` are those reported last."""
+
+    def since(condition: Condition) -> str:
+        known = before.get(condition.type)
+        return known.since if known is not None and known.status == condition.status else at
+
+    conditions = tuple(replace(condition, since=since(condition)) for condition in status.conditions)
+    return replace(status, conditions=conditions)
+
+
+def phase_of(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:
+    """Return the phase and a message; Progressing until the gateway has applied the shares."""
+    phase, message = _phase(view, revisions)
+    entries = dict(view.run.spec.entry)
+    routed = [row for row in revisions if row.workload in entries]
+    if view.confirmed is None or phase not in ("Ready", "Standby", "Parked"):
+        return phase, message
+    pending = any(view.confirmed.get(row.name, 0) != row.percent for row in routed)
+    return ("Progressing", "the gateway is being told who gets which share") if pending else (phase, message)
+
+
+def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:
+    run = view.run
+    if run.deleting:
+        return "Stopping", "its replicas finish what they have"
+    if run.unreadable:
+        return "Failed", run.unreadable
+    latest = run.latest_revisions()
+    failed = next((revision for revision in latest if has_failed(revision)), None)
+    serving = all(_serves(view, name) for name, _ in run.spec.entry)
+    if failed is not None:
+        reason = f"{failed.name}: {failed.failure}"
+        return ("Degraded", f"{reason}; {_serving_names(run)} keeps serving") if serving else ("Failed", reason)
+    starting = [revision for revision in latest if not revision.ready_once]
+    if starting:
+        return "Progressing", f"{starting[0].name} is starting" + _waiting_for(view, starting[0])
+    if any(row.ready for row in revisions if row.percent):
+        short = [row for row in revisions if row.ready < row.desired and row.percent and row.reason]
+        return ("Degraded", f"{short[0].name}: {short[0].reason}") if short else ("Ready", "")
+    broken = next((row for row in revisions if row.percent and row.desired and row.model_state == "FailedToLoad"), None)
+    if broken is not None:
+        return "Failed", f"{broken.name}: {broken.reason}"
+    waking = any(row.desired for row in revisions if row.percent)
+    if waking:
+        reason = next((row.reason for row in revisions if row.percent and row.desired and row.reason), "")
+        return "Progressing", "a replica is starting" + (f" ({reason})" if reason else "")
+    parked = any(row.model_state == "Parked" for row in revisions if row.percent)
+    return ("Parked", "") if parked else ("Standby", "")
+
+
+def has_failed(revision: Revision) -> bool:
+    """Whether a revision that has never been ready is unlikely to become so."""
+    broken = revision.deadline_exceeded or revision.failures >= FAILURES_TO_REPORT or revision.load_failed
+    return not revision.ready_once and bool(revision.failure) and broken
+
+
+def _serves(view: ServiceView, workload: str) -> bool:
+    """Whether a revision in the workload's traffic has been ready."""
+    shares = view.run.shares(workload)
+    mode = view.run.spec.workload(workload).mode
+    names = {share.revision for share in shares} if mode == "serverless" else set(view.run.revisions_of(workload))
+    return any((revision := view.run.revisions.get(name)) is not None and revision.ready_once for name in names)
+
+
+def _serving_names(run: ServiceRun) -> str:
+    routed = {share.revision for workload in run.spec.workloads for share in run.shares(workload.name)}
+    ready = [revision.name for revision in run.revisions.values() if revision.ready_once]
+    return ", ".join([name for name in ready if name in routed] or ready) or "the one before it"
+
+
+def _waiting_for(view: ServiceView, revision: Revision) -> str:
+    reasons = [replica.reason for replica in view.replicas if replica.revision == revision.name and replica.reason]
+    return f" ({reasons[-1]})" if reasons else f" again after: {revision.failure}" if revision.failure else ""
+
+
+def _revisions(view: ServiceView) -> Iterator[RevisionStatus]:
+    for workload in view.run.spec.workloads:
+        shares = view.run.shares(workload.name)
+        known = [name for name in view.run.revisions_of(workload.name) if _is_shown(view, workload, name)]
+        newest_first = sorted(known, key=lambda name: view.run.revisions[name].created_at, reverse=True)
+        for name in newest_first:
+            percent = _percent(view.run, workload, name, {s.revision: s.percent for s in shares})
+            tags = tuple(share.tag for share in shares if share.revision == name and share.tag)
+            yield _revision(view, workload, view.run.revisions[name], percent, tags)
+
+
+def _is_shown(view: ServiceView, workload: WorkloadSpec, name: str) -> bool:
+    """Show revisions that have traffic or a place in the release, and those that still have replicas."""
+    running = any(replica.revision == name for replica in view.replicas)
+    return running or name == workload.revision.name or name in view.run.required_revisions(workload)
+
+
+def _percent(run: ServiceRun, workload: WorkloadSpec, name: str, shares: dict[str, int]) -> int:
+    weight = dict(run.spec.entry).get(workload.name, 100)
+    if workload.mode == "serverless":
+        return weight * shares.get(name, 0) // 100
+    return weight if name == workload.revision.name else 0
+
+
+def _revision(
+    view: ServiceView, workload: WorkloadSpec, revision: Revision, percent: int, tags: tuple[str, ...]
+) -> RevisionStatus:
+    unit = view.run.unit_of(revision, view.now)
+    replicas = [replica for replica in view.replicas if replica.revision == revision.name]
+    ready = sum(replica.state == "ready" for replica in replicas)
+    starting = sum(replica.state in ("waiting", "starting", "unready") for replica in replicas)
+    desired = unit.desired if revision.name in view.run.required_revisions(workload) else 0
+    log, now = unit.traffic, view.now
+    busy = [replica for replica in replicas if replica.state != "draining"]
+    return RevisionStatus(
+        revision.name, workload.name, workload.role, percent, tags, ready, starting, desired,
+        model_state=model_state(revision, busy), reason=_reason(revision, busy),
+        progress=busy[-1].status.get("progress") or {} if busy else {},
+        p50_ms=log.quantile_ms(0.5, now), p99_ms=log.quantile_ms(0.99, now), error_percent=log.error_percent(now),
+        requests=log.requests(now), cold_starts=log.cold_starts,
+        decision=unit.decision.reason if unit.decision else "", decided_at=unit.decided_at,
+        url=f"{url_of(view.base_url, view.run.key)}@{tags[0] if tags else revision.name}",
+        cold_start=revision.cold_start, per_second=log.per_second(now),
+    )  # fmt: skip
+
+
+def model_state(revision: Revision, replicas: Sequence[Replica]) -> ModelState:
+    if any(replica.state == "ready" for replica in replicas):
+        return "Loaded"
+    if any(replica.state in PARKED_STATES for replica in replicas):
+        return "Parked"
+    if has_failed(revision) or (revision.failure and (not replicas or revision.failures >= FAILURES_TO_REPORT)):
+        return "FailedToLoad"
+    if replicas:
+        return "Loading" if any(replica.state != "waiting" for replica in replicas) else "Pending"
+    return "Standby" if revision.ready_once else "Pending"
+
+
+def _reason(revision: Revision, replicas: Sequence[Replica]) -> str:
+    waiting = [replica.reason for replica in replicas if replica.state != "ready" and replica.reason]
+    return waiting[-1] if waiting else revision.failure
+
+
+def _conditions(view: ServiceView, phase: Phase, message: str) -> Iterator[Condition]:
+    """Yield KServe's and OME's component conditions (EngineReady, PredictorReady, …), then the summary ones."""
+    for role in dict.fromkeys(work.role for work in view.run.spec.workloads):
+        revisions = [revision for revision in view.run.latest_revisions() if revision.spec.role == role]
+        yield _condition(f"{role.capitalize()}Ready", revisions)
+    if not view.run.unreadable:
+        yield _condition("LatestDeploymentReady", view.run.latest_revisions())
+        yield Condition("IngressReady", "True", "Routed", f"{url_of(view.base_url, view.run.key)} leads here")
+    not_ready: Literal["False", "Unknown"] = "Unknown" if phase == "Progressing" else "False"
+    yield Condition("Ready", "True" if phase in ("Ready", "Standby", "Parked") else not_ready, phase, message)
+
+
+def _condition(name: str, revisions: Sequence[Revision]) -> Condition:
+    failed = next((revision for revision in revisions if has_failed(revision)), None)
+    if failed is not None:
+        return Condition(name, "False", "FailedToLoad", failed.failure)
+    if all(revision.ready_once for revision in revisions):
+        return Condition(name, "True", "Ready")
+    return Condition(name, "Unknown", "Starting")

@@ -1,0 +1,260 @@
+"""Find or start the control process of a home folder; every command of platformctl begins with this.
+
+The control process writes its announcement to `daemon.json` once it serves, and holds a lock on `daemon.lock` while it
+runs, so that of two started at the same time one exits.
+"""
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Final, NamedTuple, NoReturn
+
+from msgspec import DecodeError, Struct, ValidationError, json
+
+from pilotlight import __version__
+from pilotlight.contract import API_PORT, GATEWAY_PORT
+from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
+from pilotlight.targets.local.home import Home
+
+HOST: Final = "127.0.0.1"
+START_S: Final = 60.0  # a busy machine starts slowly; an early exit is reported at once
+LAST_LINES: Final = 20
+MAX_PORT: Final = 65535
+PORT_SETTINGS: Final = {
+    "PILOTLIGHT_GATEWAY_PORT": GATEWAY_PORT, "PILOTLIGHT_API_PORT": API_PORT, "PILOTLIGHT_SERVICE_PORTS": 8100,
+}  # fmt: skip
+
+
+class Announcement(Struct, frozen=True):
+    """Content of `daemon.json`. `start_ticks` distinguishes the process from a later one with its pid."""
+
+    pid: int
+    start_ticks: int
+    version: str
+    api_port: int
+    gateway_port: int
+    prometheus: str = ""  # address of the Prometheus server in use
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Address and token of a control process."""
+
+    port: int
+    token: str
+    pid: int
+    start_ticks: int
+    version: str
+    gateway_port: int
+    host: str = HOST
+    prometheus: str = ""
+
+
+def announce(home: Home, api_port: int, gateway_port: int, prometheus: str = "") -> Announcement:
+    """Write the announcement of this process, once it serves."""
+    pid = os.getpid()
+    announcement = Announcement(pid, start_ticks(pid), __version__, api_port, gateway_port, prometheus)
+    fresh = home.address.with_suffix(".new")
+    fresh.write_bytes(json.encode(announcement))
+    fresh.replace(home.address)
+    return announcement
+
+
+def port_setting(name: str, default: int) -> int:
+    """Return the port of an environment variable; 0: any free port. Raise UsageError if invalid."""
+    written = os.environ.get(name) or str(default)
+    if not written.isascii() or not written.isdigit() or int(written) > MAX_PORT:
+        raise UsageError(f"{name} = {written}, must be a port from 0 to {MAX_PORT}")
+    return int(written)
+
+
+def token(home: Home) -> str:
+    """Return the token of the control API, created on first use; hard-linked into place, so never partly written."""
+    if not home.token.exists():
+        draft = home.token.with_name(f"token.{os.getpid()}.{secrets.token_hex(4)}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(32))
+        with suppress(FileExistsError):
+            os.link(draft, home.token)
+        draft.unlink()
+    return home.token.read_text().strip()
+
+
+def ensure(home: Home, *, start: bool = True, flags: Sequence[str] = (), deadline_s: float = START_S) -> Address:
+    """Return the running control process; start one with `flags` if there is none and `start` permits it."""
+    address = living(home)
+    if address is not None and answers(address):
+        return address
+    if not start:
+        raise NotFound("the platform is not running", "start it: platformctl up")
+    wait = StartWait(home, time.monotonic() + deadline_s, deadline_s, _log_size(home))
+    while (address := _started(wait, flags)) is None:
+        time.sleep(0.1)  # the one that held the lock has just exited, or has not announced itself yet
+    return address
+
+
+def _started(wait: "StartWait", flags: Sequence[str]) -> Address | None:
+    process = _start(wait.home, flags)
+    try:
+        address = wait.for_answer(process)
+        if address is not None and address.pid != process.pid and process.poll() is None:
+            # Another process serves, and this one has not tried the lock yet: it would get it if the other exits soon.
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+        return address
+    finally:
+        process.returncode = process.returncode or 0  # it keeps running: suppress Popen's ResourceWarning
+
+
+def living(home: Home) -> Address | None:
+    """Return the address of the announced control process if it still runs."""
+    announcement = _announced(home)
+    if announcement is None or not home.token.exists() or not alive(announcement.pid, announcement.start_ticks):
+        return None
+    return Address(
+        announcement.api_port, token(home), announcement.pid, announcement.start_ticks, announcement.version,
+        announcement.gateway_port, prometheus=announcement.prometheus,
+    )  # fmt: skip
+
+
+def _announced(home: Home) -> Announcement | None:
+    try:
+        return json.decode(home.address.read_bytes(), type=Announcement)
+    except (OSError, DecodeError, ValidationError):
+        return None
+
+
+def answers(address: Address, timeout_s: float = 5.0) -> bool:
+    """Whether the control process serves; one that starts or stops does not."""
+    connection = HTTPConnection(address.host, address.port, timeout=timeout_s)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def leftovers(home: Home) -> bool:
+    """Whether the gateway or replicas of this home still run."""
+    from pilotlight.targets.local.supervisor.processes import replica_processes
+
+    return _gateway_running(home) or any(True for _ in replica_processes(home))
+
+
+def _gateway_running(home: Home) -> bool:
+    from pilotlight.gateway.control_link import is_running
+
+    return is_running(home.root)
+
+
+def wait_exit(address: Address, deadline_s: float, clock: Callable[[], float] = time.monotonic) -> bool:
+    """Wait for the process to exit; return whether it did in time."""
+    until = clock() + deadline_s
+    while alive(address.pid, address.start_ticks):
+        if clock() >= until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def alive(pid: int, ticks: int) -> bool:
+    """Whether the same process still runs; a zombie does not."""
+    if ticks:
+        return start_ticks(pid) == ticks
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def start_ticks(pid: int) -> int:
+    """Return the start of a process in clock ticks since boot; 0: it has ended, or there is no /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def _start(home: Home, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Start a control process in a session of its own, out of reach of Ctrl-C and the end of the terminal."""
+    for name, default in PORT_SETTINGS.items():
+        port_setting(name, default)  # raises here: the started process would only fail
+    home.create()
+    command = [
+        sys.executable,
+        "-m",
+        "pilotlight.control_plane.daemon",
+        "--home",
+        str(home.root),
+        *_same_ports(home),
+        *flags,
+    ]
+    with _log(home).open("ab") as log:
+        return subprocess.Popen(  # noqa: S603 - no shell
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=home.root
+        )
+
+
+def _same_ports(home: Home) -> list[str]:
+    """Return the port flags of a dead control process whose gateway still runs: it serves on these ports."""
+    announcement = _announced(home)
+    if announcement is None or not _gateway_running(home):
+        return []
+    return ["--gateway-port", str(announcement.gateway_port), "--api-port", str(announcement.api_port)]
+
+
+class StartWait(NamedTuple):
+    """Wait for a control process to serve, until `until`; `written` is the log's size before the start."""
+
+    home: Home
+    until: float
+    deadline_s: float
+    written: int
+
+    def for_answer(self, process: "subprocess.Popen[bytes]") -> Address | None:
+        """Return the process that serves; None: `process` found the lock held (exit code 0), but none is announced."""
+        while True:
+            code, address = process.poll(), living(self.home)
+            if address is not None and answers(address):
+                return address
+            if code:
+                self._fail(f"the control process ended with code {code}", PlatformError, "")
+            if time.monotonic() >= self.until:
+                message = f"the control process did not answer within {self.deadline_s:g} s; its log ends"
+                self._fail(message, TimedOut, ", or run platformctl doctor")
+            if code == 0 and address is None:
+                return None
+            time.sleep(0.01)
+
+    def _fail(self, message: str, kind: type[PlatformError], further: str) -> NoReturn:
+        raise kind(f"{message}:\n{_log_tail(self.home, self.written)}", f"see {_log(self.home)}{further}")
+
+
+def _log(home: Home) -> Path:
+    return home.logs / "daemon.log"
+
+
+def _log_size(home: Home) -> int:
+    with suppress(OSError):
+        return _log(home).stat().st_size
+    return 0
+
+
+def _log_tail(home: Home, written: int) -> str:
+    """Return the last lines logged since this start."""
+    with suppress(OSError), _log(home).open("rb") as file:
+        file.seek(written if written <= file.seek(0, 2) else 0)  # shorter than before: it was rotated
+        return "\n".join(file.read().decode(errors="replace").splitlines()[-LAST_LINES:])
+    return "(no log)"

@@ -1,0 +1,264 @@
+"""Interpret manifests for the embedded target: interpret(manifests) → ServiceSpec. Pure; run on every apply.
+
+    Knative Service                       a serverless workload, its traffic by revision
+    Deployment or StatefulSet             a raw or stateful workload with one revision
+    + Service, ScaledObject or HPA        its port, its scaling rules
+    HTTPRoute                             entry workloads and their weights
+    Secret, ConfigMap                     values of variables
+
+What one machine cannot do is refused, all problems at once. Other objects are ignored.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from pilotlight.contract import ENV_REVISION, ENV_SETTINGS_PREFIX, RESERVED_NAMES
+from pilotlight.errors import PlatformError
+from pilotlight.k8s import names
+from pilotlight.targets.local.manifests.lookup import (
+    MULTI_NODE_KINDS,
+    Object,
+    Objects,
+    at,
+    entry_of,
+    is_knative,
+    mapping_at,
+    name_of,
+    revision_of,
+    role_of,
+    template_of,
+)
+from pilotlight.targets.local.manifests.pods import container_of
+from pilotlight.targets.local.manifests.service_spec import (
+    Mode,
+    Probe,
+    RevisionSpec,
+    ServiceSpec,
+    TrafficShare,
+    WorkloadSpec,
+)
+from pilotlight.targets.local.scaling.decision import with_bounds
+from pilotlight.targets.local.scaling.from_manifests import scaling_of, seconds_of
+from pilotlight.targets.local.scaling.promql.evaluator import supported
+from pilotlight.targets.local.scaling.types import Fixed, Hpa, Scaling
+
+Json = Any
+Overrides = Mapping[str, Mapping[str, Json]]  # by workload
+
+MODES: Final[Mapping[str, Mode]] = {"Service": "serverless", "Deployment": "raw", "StatefulSet": "stateful"}
+PROGRESS_DEADLINE: Final = "serving.knative.dev/progress-deadline"
+DEFAULT_TIMEOUT_S: Final = 300.0
+DEFAULT_DEADLINE_S: Final = 600.0
+
+
+def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -> ServiceSpec:
+    """Return the specification of a service. Raise PlatformError with a line for each unsupported feature."""
+    objects = Objects(manifests)
+    namespace, service = _identity(manifests)
+    refused = _reserved(namespace, service)
+    multi_node = objects.of_kind(*MULTI_NODE_KINDS)
+    refused += [f"{_label(each)}: needs several nodes; use --target kubernetes" for each in multi_node]
+    overrides = overrides or {}
+    try:
+        workloads = tuple(
+            _workload(each, namespace, service, objects, overrides.get(name_of(each)) or {}, refused)
+            for each in objects.workloads()
+        )
+        entry, hosts = entry_of(service, objects, workloads, overrides), _hosts(namespace, service, objects)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        # The API also accepts manifests that were never validated.
+        message = f"the manifests of {namespace}/{service} are not as Kubernetes defines them ({error!r})"
+        raise PlatformError(f"{message}; apply what platformctl render prints") from error
+    if refused:
+        raise PlatformError("\n".join(refused), hint="platformctl render shows the objects")
+    return ServiceSpec(namespace, service, workloads, entry, hosts, _access(objects, entry))
+
+
+def revisions_of(manifests: Sequence[Object]) -> list[tuple[str, str, list[Object]]]:
+    """Return (workload, revision, manifests to store): from these alone `interpret` restores the revision."""
+    objects = Objects(manifests)
+    return [(name_of(each), revision_of(each), objects.of_revision(each)) for each in objects.workloads()]
+
+
+def check_queries(spec: ServiceSpec) -> None:
+    """Raise PlatformError for scaling queries that need a Prometheus server.
+
+    Checked on deploy only: a stored service is restored in any case, with its fallback.
+    """
+    refused = [
+        f"{workload.name}: {reason}"
+        for workload in spec.workloads
+        if isinstance(workload.revision.scaling, Hpa)
+        for metric in workload.revision.scaling.metrics
+        if metric.source == "prometheus" and (reason := supported(metric.query)) is not None
+    ]
+    if refused:
+        raise PlatformError("\n".join(refused), hint="platformctl up --prometheus ADDRESS")
+
+
+def _label(document: Object) -> str:
+    return f"{'Knative ' if is_knative(document) else ''}{document.get('kind')} {name_of(document)}"
+
+
+def _identity(manifests: Sequence[Object]) -> tuple[str, str]:
+    """Return namespace and service by the label of the rendered objects; companions have none."""
+    if not manifests:
+        raise PlatformError("the document asks for no objects (annotation stop = true); use platformctl delete instead")
+    keys = {
+        (str(at(manifest, "metadata", "namespace") or "default"), str(service))
+        for manifest in manifests
+        if (service := at(manifest, "metadata", "labels", names.LABEL_SERVICE)) and manifest.get("kind") in OWN_KINDS
+    }
+    if len(keys) != 1:
+        services = " and ".join("/".join(key) for key in sorted(keys)) or "none"
+        raise PlatformError(
+            f"manifests of exactly one service are needed, by label {names.LABEL_SERVICE}: found {services}"
+        )
+    return keys.pop()
+
+
+def _reserved(namespace: str, service: str) -> list[str]:
+    """Return problems of names that collide with the gateway's own paths: requests are routed by path prefix."""
+    words = {"namespace": namespace, "name": service}
+    return [
+        f"{field} = {word}, which is a path of the gateway itself; choose another"
+        for field, word in words.items()
+        if word in RESERVED_NAMES
+    ]
+
+
+# A ReferenceGrant lies in another namespace, so only these kinds determine the namespace.
+OWN_KINDS: Final = frozenset({*MODES, *MULTI_NODE_KINDS, "ServiceAccount"})
+
+
+def _workload(
+    workload: Object, namespace: str, service: str, objects: Objects, overrides: Mapping[str, Json], refused: list[str]
+) -> WorkloadSpec:
+    problems: list[str] = []
+    scaling = with_bounds(
+        _scaling(workload, objects, problems), overrides.get("minReplicas"), overrides.get("maxReplicas")
+    )
+    revision = _revision(workload, namespace, service, objects, scaling, problems)
+    refused += [f"{_label(workload)}: {problem}" for problem in problems]
+    surge, unavailable = _surge_and_unavailable(workload, scaling)
+    return WorkloadSpec(
+        revision.workload, revision.role, MODES[str(workload["kind"])], revision,
+        _traffic(workload, revision.name, overrides), surge, unavailable,
+    )  # fmt: skip
+
+
+def _scaling(workload: Object, objects: Objects, problems: list[str]) -> Scaling:
+    try:
+        return scaling_of(workload, objects.autoscaler(workload))
+    except PlatformError as error:
+        problems.append(str(error))
+        return Fixed(1)
+
+
+def _revision(
+    workload: Object, namespace: str, service: str, objects: Objects, scaling: Scaling, problems: list[str]
+) -> RevisionSpec:
+    template, name = template_of(workload), name_of(workload)
+    port = at(objects.named("Service", name), "spec", "ports") or ()
+    container = container_of(template, namespace, objects, port[0].get("targetPort") if port else None, problems)
+    container = replace(container, env={**container.env, ENV_REVISION: revision_of(workload)})
+    pod = mapping_at(template, "spec")
+    timeout = _timeout(workload, container.env, objects)
+    # Knative gives a replica as long to end as a request may take.
+    grace = timeout if is_knative(workload) else float(pod.get("terminationGracePeriodSeconds") or 30)
+    return RevisionSpec(
+        namespace, service, name, role_of(workload), revision_of(workload), container, scaling,
+        concurrency=int(pod.get("containerConcurrency") or 0), timeout_s=timeout,
+        progress_deadline_s=_deadline(workload, container.startup), grace_s=grace,
+    )  # fmt: skip
+
+
+def _timeout(workload: Object, env: Mapping[str, str], objects: Objects) -> float:
+    """Return the request timeout: of Knative's field, the predictor's setting or the HTTPRoute."""
+    written = at(template_of(workload), "spec", "timeoutSeconds") or env.get(f"{ENV_SETTINGS_PREFIX}EXIT_TIMEOUT_SECS")
+    if written:
+        return float(written)
+    for route in objects.of_kind("HTTPRoute"):
+        for rule in at(route, "spec", "rules") or ():
+            if seconds := seconds_of(str(at(rule, "timeouts", "request") or "")):
+                return seconds
+    return DEFAULT_TIMEOUT_S
+
+
+def _deadline(workload: Object, startup: Probe | None) -> float:
+    """Return the progress deadline; a StatefulSet has none, so at least its startupProbe's budget."""
+    written = mapping_at(template_of(workload), "metadata", "annotations").get(PROGRESS_DEADLINE)
+    seconds = seconds_of(str(written)) if written else at(workload, "spec", "progressDeadlineSeconds")
+    budget = startup.initial_delay_s + startup.period_s * startup.failure_threshold if startup else 0.0
+    return float(seconds or max(DEFAULT_DEADLINE_S, budget))
+
+
+def _traffic(workload: Object, revision: str, overrides: Mapping[str, Json]) -> tuple[TrafficShare, ...]:
+    """Return the traffic split; `latest` and an entry without a name mean the manifest's own revision."""
+    if not is_knative(workload):
+        return (TrafficShare(revision, 100),)
+    shares = tuple(_override_shares(overrides, revision)) or tuple(_manifest_shares(workload, revision))
+    return shares or (TrafficShare(revision, 100),)
+
+
+def _override_shares(overrides: Mapping[str, Json], revision: str) -> Iterator[TrafficShare]:
+    for share in overrides.get("traffic") or ():
+        name = str(share.get("revision") or "latest")
+        yield TrafficShare(revision if name == "latest" else name, int(share["percent"]), str(share.get("tag") or ""))
+
+
+def _manifest_shares(workload: Object, revision: str) -> Iterator[TrafficShare]:
+    for share in at(workload, "spec", "traffic") or ():
+        name = revision if share.get("latestRevision") else str(share.get("revisionName") or revision)
+        yield TrafficShare(name, int(share.get("percent") or 0), str(share.get("tag") or ""))
+
+
+def _surge_and_unavailable(workload: Object, scaling: Scaling) -> tuple[int, int]:
+    """Return (surge, unavailable) of the update strategy; a StatefulSet replaces one replica after the other."""
+    if workload["kind"] == "StatefulSet":
+        return 0, 1
+    strategy = mapping_at(workload, "spec", "strategy")
+    if is_knative(workload) or strategy.get("type") == "Recreate":
+        return (1, 0) if is_knative(workload) else (0, 0)
+    rolling, count = mapping_at(strategy, "rollingUpdate"), _min_replicas(scaling)
+    # Kubernetes rounds surge up and unavailable down; both 0 would block the update.
+    surge = _share(rolling.get("maxSurge", "25%"), count, math.ceil)
+    unavailable = _share(rolling.get("maxUnavailable", "25%"), count, math.floor)
+    return (surge, unavailable) if surge or unavailable else (0, 1)
+
+
+def _min_replicas(scaling: Scaling) -> int:
+    low = getattr(scaling, "min_replicas", getattr(scaling, "replicas", 1))
+    return max(1, int(low))
+
+
+def _share(written: Json, count: int, rounded: Any) -> int:
+    text = str(written)
+    return int(rounded(count * float(text[:-1]) / 100)) if text.endswith("%") else int(text)
+
+
+def _hosts(namespace: str, service: str, objects: Objects) -> tuple[str, ...]:
+    """Return the Host names of the service: of its route, its cluster DNS names, and one under .localhost."""
+    routed = [str(host) for route in objects.of_kind("HTTPRoute") for host in at(route, "spec", "hostnames") or ()]
+    name = f"{names.entry_service(service)}.{namespace}"
+    return tuple(dict.fromkeys([*routed, f"{name}.localhost", name, f"{name}.svc", f"{name}.svc.cluster.local"]))
+
+
+def _access(objects: Objects, entry: Sequence[tuple[str, int]]) -> dict[str, str]:
+    """Return the access annotations of the entry workload, and misspelt ones of any workload."""
+    first = entry[0][0] if entry else ""
+    access: dict[str, str] = {}
+    for workload in objects.workloads():
+        written = mapping_at(workload, "metadata", "annotations")
+        anywhere = {**mapping_at(template_of(workload), "metadata", "annotations"), **written}
+        access |= {key: str(value) for key, value in anywhere.items() if _misspelt(key)}
+        if name_of(workload) == first:
+            access |= {key: str(written[key]) for key in names.ACCESS_ANNOTATIONS if key in written}
+    return access
+
+
+def _misspelt(annotation: str) -> bool:
+    """Whether an access annotation is unknown; it is passed on so that access_rules.check refuses it."""
+    return annotation.startswith(names.ACCESS_PREFIXES) and annotation not in names.ACCESS_ANNOTATIONS

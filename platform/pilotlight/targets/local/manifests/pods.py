@@ -1,0 +1,282 @@
+"""Pod → process: variables, mounts.
+
+Environment of a container from `env` and `envFrom`, as the kubelet builds it. Pure.
+
+Map container paths to local paths or URIs, since there are no mounts on this machine. Pure.
+
+A hostPath maps to itself. A folder that an init container of the platform fetches maps to the URI, which the predictor
+fetches itself. An emptyDir needs nothing. Any other volume is refused.
+
+Interpret a pod template as the process of a replica; used by interpret.py. Pure.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pilotlight.contract import GRPC_PORT, HTTP_PORT, is_predictor_image
+from pilotlight.targets.local.manifests.lookup import SOURCES, Objects, at, mapping_at
+from pilotlight.targets.local.manifests.service_spec import ContainerSpec, Probe
+from pilotlight.targets.local.scaling.from_manifests import quantity_of
+
+Json = Any
+_REFERENCE: Final = re.compile(r"\$(\$|\(([A-Za-z_.-][A-Za-z0-9_.-]*)\))")
+_ENTRY: Final = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
+# Downward API: every replica is a process of this machine.
+_HERE: Final = {"status.podIP": "127.0.0.1", "status.hostIP": "127.0.0.1", "spec.nodeName": "localhost"}
+_OWN_NAME: Final = ("metadata.name", "metadata.uid")
+
+
+@dataclass(slots=True)
+class Variables:
+    """Variables of a container. `own_name` are set to the replica's name at its start; `refused` are problems."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    own_name: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+def variables_of(
+    container: Mapping[str, Json], metadata: Mapping[str, Json], namespace: str, objects: Objects
+) -> Variables:
+    """Return the variables; `metadata` is the pod template's."""
+    env = Variables()
+    for source in container.get("envFrom") or ():
+        env.values.update(_from_source(source, objects, env.refused))
+    for entry in container.get("env") or ():
+        name = str(entry["name"])
+        if "valueFrom" not in entry:
+            env.values[name] = expanded(str(entry.get("value") or ""), env.values)
+            continue
+        path = str(at(entry, "valueFrom", "fieldRef", "fieldPath") or "")
+        if path in _OWN_NAME:
+            env.own_name.append(name)
+        elif path:
+            _put(env, name, _field(path, metadata, namespace), f"{path} has no meaning without a pod; write a value")
+        else:
+            _from_key(env, name, entry["valueFrom"], objects)
+    return env
+
+
+def expanded(text: str, values: Mapping[str, str]) -> str:
+    """Expand `$(NAME)` of known variables, leave others; `$$` is a dollar."""
+
+    def replacement(match: re.Match[str]) -> str:
+        return "$" if match[1] == "$" else values.get(match[2], match[0])
+
+    return _REFERENCE.sub(replacement, text)
+
+
+def _put(env: Variables, name: str, value: str | None, otherwise: str) -> None:
+    if value is None:
+        env.refused.append(f"env {name}: {otherwise}")
+    else:
+        env.values[name] = value
+
+
+def _field(path: str, metadata: Mapping[str, Json], namespace: str) -> str | None:
+    if path == "metadata.namespace":
+        return namespace
+    if entry := _ENTRY.fullmatch(path):
+        return str(mapping_at(metadata, entry[1]).get(entry[2], ""))
+    return _HERE.get(path)
+
+
+def _from_key(env: Variables, name: str, source: Mapping[str, Json], objects: Objects) -> None:
+    """Set a variable from one entry of a Secret or ConfigMap."""
+    source_field = next((each for each in SOURCES if each.endswith("KeyRef") and each in source), "")
+    if not source_field:
+        _put(env, name, None, f"{next(iter(source), 'valueFrom')} has no meaning here; write a value")
+        return
+    reference, kind = source[source_field], SOURCES[source_field]
+    data = objects.data(kind, str(reference["name"]))
+    value = None if data is None else data.get(str(reference["key"]))
+    if value is None and reference.get("optional"):
+        return
+    missing = f"{kind} {reference['name']}" if data is None else f"key {reference['key']} of {kind} {reference['name']}"
+    _put(env, name, value, f"{missing} is not among the documents; add it to them, or write a value")
+
+
+def _from_source(source: Mapping[str, Json], objects: Objects, refused: list[str]) -> Iterator[tuple[str, str]]:
+    source_field = "secretRef" if "secretRef" in source else "configMapRef"
+    reference, kind = mapping_at(source, source_field), SOURCES[source_field]
+    data = objects.data(kind, str(reference.get("name")))
+    if data is None and not reference.get("optional"):
+        refused.append(f"envFrom: {kind} {reference.get('name')} is not among the documents; add it to them")
+    for key, value in (data or {}).items():
+        yield f"{source.get('prefix') or ''}{key}", value
+
+
+PathMap = Mapping[str, str]
+
+_NAMES: Final = {
+    "persistentVolumeClaim": "a volume claim",
+    "csi": "a CSI volume",
+    "image": "an image",
+    "nfs": "an NFS share",
+    "ephemeral": "a volume claim",
+}
+_FILES: Final = ("secret", "configMap", "projected", "downwardAPI")
+
+
+def path_map(pod: Mapping[str, Json], container: Mapping[str, Json], refused: list[str]) -> PathMap:
+    """Return the mapping from container paths to their replacements."""
+    volumes = {str(volume.get("name")): volume for volume in pod.get("volumes") or ()}
+    paths = _fetches(pod, refused)
+    for mount in container.get("volumeMounts") or ():
+        volume, path = volumes.get(str(mount["name"]), {}), str(mount["mountPath"]).rstrip("/")
+        if "hostPath" in volume:
+            inside = str(mount.get("subPath") or "").strip("/")
+            folder = str(volume["hostPath"]["path"]).rstrip("/")
+            paths[path] = f"{folder}/{inside}" if inside else folder
+        elif "emptyDir" not in volume:
+            refused.append(_refusal(str(mount["name"]), path, volume))
+    return paths
+
+
+def _refusal(name: str, path: str, volume: Mapping[str, Json]) -> str:
+    kind = next((key for key in volume if key != "name"), "nothing")
+    if kind in _FILES:
+        return f"volume {name}: files of a {kind} are not written to {path} here; give the values as env, or a hostPath"
+    what = _NAMES.get(kind, kind)
+    return (
+        f"volume {name} at {path} is {what}, which this machine does not have; use a local path, a hostPath or a URI "
+        "such as s3://, or --target kubernetes"
+    )
+
+
+def _fetches(pod: Mapping[str, Json], refused: list[str]) -> dict[str, str]:
+    """Return folder → URI of `python -m pilotlight_predictor fetch URI DIR`; refuse any other init container."""
+    uris: dict[str, str] = {}
+    for container in pod.get("initContainers") or ():
+        image, command = str(container.get("image")), [*(container.get("command") or ())]
+        if is_predictor_image(image) and command[-3:-2] == ["fetch"]:
+            uris[str(command[-1]).rstrip("/")] = str(command[-2])
+        else:
+            refused.append(f"init container {container.get('name')} ({image}): only the predictor itself is run here")
+    return uris
+
+
+def map_path(text: str, paths: PathMap) -> str:
+    """Replace a mapped path at the start of the text or after `--option=`."""
+    option, sign, value = text.partition("=")
+    if sign and option.startswith("--"):
+        return f"{option}={map_path(value, paths)}"
+    for path in sorted(paths, key=len, reverse=True):
+        if text == path or text.startswith(f"{path}/"):
+            return paths[path] + text[len(path) :]
+    return text
+
+
+def unused_fetches(pod: Mapping[str, Json], texts: Sequence[str]) -> list[str]:
+    """Return problems of fetched folders that no setting names: the predictor would not find the model."""
+    folders = {folder: uri for folder, uri in _fetches(pod, []).items() if folder not in texts}
+    return [
+        f"{uri} is fetched into {folder}, which no variable names; write one storageUri"
+        for folder, uri in folders.items()
+    ]
+
+
+GPU: Final = "nvidia.com/gpu"
+ELSEWHERE: Final = "use --target kubernetes"
+FOREIGN: Final = "only our own predictor runs without containers; platformctl render makes manifests for a cluster"
+PROGRAMS: Final = (("-m", "pilotlight_predictor"), ("-m", "pilotlight.gateway"))
+READY_PATH: Final = "/v2/health/ready"
+_DEVICES: Final = ("nvidia.com/mig-", "amd.com/", "gpu.intel.com/", "habana.ai/", "google.com/tpu")
+
+
+def container_of(
+    template: Mapping[str, Json], namespace: str, objects: Objects, port: Json, refused: list[str]
+) -> ContainerSpec:
+    """Return the container; problems are added to `refused`. `port` is the Service's targetPort."""
+    pod = mapping_at(template, "spec")
+    containers: list[dict[str, Json]] = list(pod.get("containers") or ({},))
+    main, image, problems = containers[0], str(containers[0].get("image") or ""), _refuse_sidecars(containers[1:])
+    variables = variables_of(main, mapping_at(template, "metadata"), namespace, objects)
+    paths = path_map(pod, main, problems)
+    problems += [
+        *variables.refused,
+        *unused_fetches(pod, [*variables.values.values(), *map(str, main.get("args") or ())]),
+    ]
+    command, args = (
+        tuple(map_path(expanded(str(part), variables.values), paths) for part in main.get(key) or ())
+        for key in ("command", "args")
+    )
+    serving = _number(port, main) or _number(at(main, "ports"), main) or HTTP_PORT
+    resources, probes = _resources(mapping_at(main, "resources"), problems), _probes(main, serving, problems)
+    problems += _refuse_program(command)
+    # A foreign image cannot be run at all, so its other problems are not listed.
+    refused += problems if is_predictor_image(image) else [f"image {image}: {FOREIGN}"]
+    return ContainerSpec(
+        name=str(main.get("name") or "main"), image=image, command=command, args=args,
+        env={name: map_path(value, paths) for name, value in variables.values.items()},
+        port=serving, replica_env=tuple(variables.own_name), **resources, **probes,
+    )  # fmt: skip
+
+
+def _refuse_program(command: Sequence[str]) -> list[str]:
+    """Refuse commands other than the image's own programs: predictor (the default) and router."""
+    if not command or tuple(command[1:3]) in PROGRAMS:
+        return []
+    return [f"command {' '.join(command)}: only the image's own programs are run here; {ELSEWHERE}"]
+
+
+def _refuse_sidecars(others: Sequence[Mapping[str, Json]]) -> list[str]:
+    return [
+        f"container {other.get('name')} ({other.get('image')}): a replica is one process here; {ELSEWHERE}"
+        for other in others
+    ]
+
+
+def _number(port: Json, container: Mapping[str, Json]) -> int:
+    """Return a port by number, by name, or the first of a list; 0: none."""
+    ports = container.get("ports") or ()
+    if isinstance(port, list | tuple):
+        return int(port[0]["containerPort"]) if port else 0
+    if isinstance(port, str) and not port.isdigit():
+        return next((int(each["containerPort"]) for each in ports if each.get("name") == port), 0)
+    return int(port or 0)
+
+
+def _resources(resources: Mapping[str, Json], refused: list[str]) -> dict[str, Any]:
+    limits, requests = mapping_at(resources, "limits"), mapping_at(resources, "requests")
+
+    def amount(values: Mapping[str, Json], key: str) -> float | None:
+        return quantity_of(str(values[key])) if values.get(key) is not None else None
+
+    devices = sorted(name for name in {**limits, **requests} if name.startswith(_DEVICES))
+    refused += [f"resource {name}: only whole NVIDIA GPUs ({GPU}) are assigned here; {ELSEWHERE}" for name in devices]
+    memory, cpu = amount(limits, "memory"), amount(limits, "cpu")
+    return {
+        "gpus": int(amount(limits, GPU) or amount(requests, GPU) or 0),
+        "cpu_request": amount(requests, "cpu") or cpu or 0.0,
+        "cpu_limit": cpu,
+        "memory_limit": int(memory) if memory else None,
+    }
+
+
+def _probes(container: Mapping[str, Json], port: int, refused: list[str]) -> dict[str, Any]:
+    names = {"startup": "startupProbe", "readiness": "readinessProbe", "liveness": "livenessProbe"}
+    return {key: _probe(container, name, port, refused) for key, name in names.items()}
+
+
+def _probe(container: Mapping[str, Json], name: str, serving: int, refused: list[str]) -> Probe | None:
+    """Read a probe; gRPC and TCP probes become HTTP, which the predictor always serves."""
+    written = mapping_at(container, name)
+    if not written:
+        return None
+    if "exec" in written:
+        refused.append(f"{name}: exec is not run here; use httpGet")
+    http = mapping_at(written, "httpGet")
+    port = _number(http.get("port"), container) or (HTTP_PORT if serving == GRPC_PORT else serving)
+    default = Probe("", 0)
+    return Probe(
+        path=str(http.get("path") or READY_PATH),
+        port=port,
+        period_s=float(written.get("periodSeconds") or default.period_s),
+        timeout_s=float(written.get("timeoutSeconds") or default.timeout_s),
+        failure_threshold=int(written.get("failureThreshold") or default.failure_threshold),
+        success_threshold=int(written.get("successThreshold") or default.success_threshold),
+        initial_delay_s=float(written.get("initialDelaySeconds") or 0),
+    )

@@ -1,0 +1,198 @@
+"""How components find each other.
+
+Addresses of a service's components without cluster DNS: through the gateway.
+
+`iris-predictor.demo` becomes `127.0.0.1:8090/demo/iris-predictor@…`, with a key that only the platform's own processes
+get: by variables, since every user of the machine can read a process's arguments. Manifests name a component by its
+Service, in any form that cluster DNS resolves, on the HTTP port. Pure; applied when a replica starts, once the
+gateway's port is known.
+
+Endpoint files of internal workloads, from which a router component learns its upstream replicas.
+
+`<folder>/<namespace>/<workload>.json` is a list of the gateway's `Replica`, written together with each routing table.
+Files are replaced atomically.
+"""
+
+import hashlib
+import hmac
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from msgspec import json
+
+from pilotlight.contract import ENV_SETTINGS_PREFIX
+from pilotlight.errors import PlatformError
+from pilotlight.gateway.routing_table import Replica, Route
+from pilotlight.targets.local.manifests.service_spec import ContainerSpec, ServiceSpec
+from pilotlight.targets.local.scaling.types import Hpa, Kpa, Scaling
+
+KEY_DIGITS: Final = 32
+ENV_PREDICTOR: Final = f"{ENV_SETTINGS_PREFIX}PREDICTOR_HOST"
+_PREDICTOR_FLAGS: Final = ("--predictor_host", "--predictor-host")  # KServe's spelling, and the platform's
+# A router reads its endpoints twice a second; a terminating engine serves until it has read them.
+ROUTED_DRAIN: Final = {f"{ENV_SETTINGS_PREFIX}DRAIN_DELAY": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """`secret` is the home's: keys survive restarts of the control process, as replicas do."""
+
+    gateway_url: str
+    secret: str
+
+    def key(self, namespace: str, workload: str) -> str:
+        """Return the key that a component must send to reach another one."""
+        name = f"{namespace}/{workload}".encode()
+        return hmac.new(self.secret.encode(), name, hashlib.sha256).hexdigest()[:KEY_DIGITS]
+
+    def resolve(self, container: ContainerSpec, service: ServiceSpec) -> ContainerSpec:
+        """Replace the peers' addresses in a container; the predictor's moves from the arguments to a variable."""
+        internal = _internal(service)
+        address = _addresses([service.name, *(workload.name for workload in service.workloads)], service.namespace)
+        gateway = f"{self.gateway_url.partition('://')[2]}/{service.namespace}"
+
+        def address_of(match: re.Match[str]) -> str:
+            name = match[1]
+            if name in internal:
+                return f"{gateway}/{name}@{self.key(service.namespace, name)}"
+            return f"{gateway}/{service.name}"  # an entry workload is reached by the service's own name
+
+        args, predictor = _without_predictor(container.args, address)
+        env = {**container.env, **({ENV_PREDICTOR: predictor} if predictor else {})}
+        keyed = _addresses(internal, service.namespace)
+        open_args = tuple(part if keyed.search(part) else address.sub(address_of, part) for part in args)
+        return replace(
+            container, args=open_args, env={name: address.sub(address_of, value) for name, value in env.items()}
+        )
+
+
+def _without_predictor(args: Sequence[str], address: re.Pattern[str]) -> tuple[list[str], str]:
+    """Return the other arguments, and the predictor's address if it names a component; the last one wins."""
+    rest, predictor = list[str](), ""
+    for words in _options(args):
+        flag, _, value = "=".join(words).partition("=")
+        if flag in _PREDICTOR_FLAGS and address.search(value):
+            predictor = value
+        else:
+            rest += words
+    return rest, predictor
+
+
+def _options(args: Sequence[str]) -> Iterator[list[str]]:
+    """Yield each argument, the predictor's flag together with its value."""
+    words = iter(args)
+    for word in words:
+        value = next(words, None) if word in _PREDICTOR_FLAGS else None
+        yield [word] if value is None else [word, value]
+
+
+def drain_env(service: ServiceSpec, role: str) -> dict[str, str]:
+    """Return the drain delay of a component behind a router, which notices its termination late."""
+    return dict(ROUTED_DRAIN) if _routed(service) and role != "router" else {}
+
+
+def check(service: ServiceSpec) -> None:
+    """Raise PlatformError for components that cannot reach each other, or whose requests the gateway cannot count."""
+    _check_arguments(service)
+    _check_scaling(service)
+
+
+def _check_arguments(service: ServiceSpec) -> None:
+    # The address of an internal component contains a key, which `ps` would show.
+    internal = _addresses(_internal(service), service.namespace)
+    for workload in service.workloads:
+        args, _ = _without_predictor(workload.revision.container.args, internal)
+        shown = next((part for part in args if internal.search(part)), "")
+        if shown:
+            problem = f"{workload.name}: argument {shown} names a component that only its service may ask"
+            raise PlatformError(f"{problem}; tell it by a variable, which other users of this machine cannot read")
+
+
+def _check_scaling(service: ServiceSpec) -> None:
+    # A router calls replicas directly: the gateway would count no requests and scale the component to zero.
+    blind = [work.name for work in service.workloads if work.role != "router" and _by_requests(work.revision.scaling)]
+    if blind and _routed(service):
+        problem = (
+            f"{', '.join(blind)}: is scaled by requests, and a router sends them past the gateway that counts them"
+        )
+        raise PlatformError(f"{problem}; give it minReplicas: 1 and a metric of its own, or leave the router out")
+
+
+def _internal(service: ServiceSpec) -> set[str]:
+    """Return the workloads that only other components call."""
+    return {workload.name for workload in service.workloads} - dict(service.entry).keys()
+
+
+def _routed(service: ServiceSpec) -> bool:
+    return any(workload.role == "router" for workload in service.workloads)
+
+
+def _by_requests(scaling: Scaling) -> bool:
+    if isinstance(scaling, Hpa):
+        return scaling.min_replicas == 0 or any(metric.source == "requests" for metric in scaling.metrics)
+    return isinstance(scaling, Kpa)
+
+
+def _addresses(names: Iterable[str], namespace: str) -> re.Pattern[str]:
+    """Return a pattern of whole addresses: not within a longer name, and only on the HTTP port."""
+    word = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) or "(?!)"
+    domain = rf"{re.escape(namespace)}(?:\.svc(?:\.cluster\.local)?)?"
+    return re.compile(rf"(?<![\w.-])({word})\.{domain}(?::80)?(?![\w.:-])")
+
+
+WorkloadKey = tuple[str, str]  # namespace and workload
+log = logging.getLogger(__name__)
+
+
+def endpoints_of(routes: Iterable[Route]) -> dict[WorkloadKey, tuple[Replica, ...]]:
+    """Return the replicas of workloads that only other components call."""
+    return {
+        (route.namespace, route.name): tuple(replica for backend in route.backends for replica in backend.replicas)
+        for route in routes
+        if route.internal
+    }
+
+
+class EndpointFiles:
+    """Writes changed files only. The first update removes files of an earlier control process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written: dict[WorkloadKey, tuple[Replica, ...]] | None = None
+
+    def update(self, routes: Iterable[Route]) -> None:
+        """Write the endpoints of a routing table; a failed write is logged and retried with the next table."""
+        endpoints = endpoints_of(routes)
+        try:
+            known = self._existing() if self._written is None else self._written
+            self._write(endpoints, known)
+            self._written = endpoints
+        except OSError as error:
+            log.warning("cannot write %s: %s", self._folder, error)
+            self._written = None
+
+    def _existing(self) -> dict[WorkloadKey, tuple[Replica, ...]]:
+        """Return the files present, with an impossible content so that each is rewritten or removed."""
+        unknown = (Replica("", 0),)
+        return {(file.parent.name, file.stem): unknown for file in self._folder.glob("*/*.json")}
+
+    def _write(
+        self, wanted: Mapping[WorkloadKey, tuple[Replica, ...]], known: Mapping[WorkloadKey, tuple[Replica, ...]]
+    ) -> None:  # fmt: skip
+        for key, replicas in wanted.items():
+            if known.get(key) != replicas:
+                file = self._file(key)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                fresh = file.with_suffix(".new")
+                fresh.write_bytes(json.encode(replicas))
+                fresh.replace(file)
+        for key in known.keys() - wanted.keys():
+            self._file(key).unlink(missing_ok=True)
+
+    def _file(self, key: WorkloadKey) -> Path:
+        namespace, workload = key
+        return self._folder / namespace / f"{workload}.json"

@@ -1,0 +1,213 @@
+"""Rules, observations, decisions, windows.
+
+Input and output of scaling decisions: rules of a workload, observations, decision.
+
+All are immutable values; `now` is monotonic seconds and always an argument. The caller stores `Decision.memory` and
+passes it to the next decision.
+
+Windowed averages of load as in Knative's metrics: one bucket per second, over the window or its known part.
+
+The gateway does not report idle backends, so a second without a sample counts as zero, except the last two, which may
+still be on their way. After a gap as long as the window, averaging starts anew with the next sample.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+Json = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Kpa:
+    """Settings of Knative's pod autoscaler, from a revision's annotations; the defaults are Knative's."""
+
+    metric: Literal["concurrency", "rps"] = "concurrency"
+    target: float = 100.0
+    utilization: float = 0.7
+    min_scale: int = 0
+    max_scale: int = 0  # 0: no limit
+    initial_scale: int = 1
+    activation_scale: int = 1
+    window_s: float = 60.0
+    panic_window_percent: float = 10.0
+    panic_threshold_percent: float = 200.0
+    burst_capacity: float = 211.0
+    scale_down_delay_s: float = 0.0
+    retention_s: float = 0.0
+    grace_s: float = 30.0
+    max_up_rate: float = 1000.0
+    max_down_rate: float = 2.0
+    algorithm: Literal["linear", "weightedExponential"] = "linear"
+    container_concurrency: int = 0
+    progress_s: float = 600.0  # progress deadline; activation gets 30 s more
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    type: Literal["Pods", "Percent"]
+    value: int
+    period_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRules:
+    """HPAScalingRules: one direction of an HPA's behavior."""
+
+    policies: tuple[Policy, ...]
+    select: Literal["Max", "Min", "Disabled"] = "Max"
+    window_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One trigger or HPA metric with its target.
+
+    Its value in `Observed.metrics`: for prometheus the query result; for cpu and memory the mean of the ready replicas,
+    in percent of their requests (Utilization) or in cores and bytes (AverageValue). `requests` comes from the samples.
+    """
+
+    name: str
+    source: Literal["prometheus", "requests", "cpu", "memory"]
+    kind: Literal["Value", "AverageValue", "Utilization"]
+    target: float
+    activation: float = 0.0
+    query: str = ""
+    server: str = ""
+    ignore_null: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    failure_threshold: int
+    replicas: int
+    behavior: str = "static"
+
+
+@dataclass(frozen=True, slots=True)
+class Hpa:
+    """HorizontalPodAutoscaler, or a KEDA ScaledObject (`keda`), which adds activation and scale to zero."""
+
+    min_replicas: int
+    max_replicas: int
+    metrics: tuple[Metric, ...]
+    up: ScalingRules
+    down: ScalingRules
+    tolerance: float = 0.1
+    keda: bool = False
+    polling_s: float = 30.0
+    cooldown_s: float = 300.0
+    initial_cooldown_s: float = 0.0
+    idle_replicas: int | None = None
+    fallback: Fallback | None = None
+    paused: bool = False
+    paused_replicas: int | None = None
+    formula: str = ""  # scalingModifiers
+    formula_target: float = 0.0
+    formula_activation: float = 0.0
+    formula_kind: Literal["Value", "AverageValue"] = "AverageValue"
+    paused_in: bool = False  # no scale-down
+    paused_out: bool = False  # no scale-up
+    force_activation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    replicas: int
+
+
+Scaling = Kpa | Hpa | Fixed
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Load of a revision at the gateway in the second that ended at `at`."""
+
+    at: float
+    concurrency: float
+    requests: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Observations for one decision. `replicas` excludes draining ones; `ready` of them are ready."""
+
+    replicas: int
+    ready: int
+    samples: Sequence[Sample] = ()  # oldest first
+    waiting: int = 0
+    in_flight: int = 0
+    metrics: Mapping[str, float | None] = field(default_factory=dict)  # by Metric.name; None: failed
+    created_at: float = 0.0  # of the revision or its ScaledObject
+    was_ready: bool = True  # a replica of this revision has been ready
+    reachable: bool = True  # by traffic or tag; Knative lets an unreachable revision scale to zero
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`desired` replicas and the reason for users: `4: 37.2 concurrent over 60 s / 10 each`."""
+
+    desired: int
+    reason: str
+    memory: Any = None
+    rule: str = ""  # metric label: stable, panic, zero, activation, fallback, cooldown, …
+
+
+DIGITS: Final = 6
+REPORT_DELAY_S: Final = 2  # a second is reported within this time after its end
+# As Knative: a window's seconds make up this share of the weighted average; the decay is at least 0.2.
+WEIGHT: Final = 0.9999
+MIN_DECAY: Final = 0.2
+
+
+def buckets(observed: Observed, metric: str, window_s: float, now: float) -> dict[int, float]:
+    """Return the load by second, back to the first gap as long as the window."""
+    load: dict[int, float] = {}
+    concurrency = metric != "rps"
+    pending = observed.waiting + observed.in_flight if concurrency else observed.waiting
+    last = math.floor(now)
+    for time, sample in _monotonic(observed.samples, now):
+        at = math.floor(time)
+        # Requests that arrived after the newest sample: count them now, or a wake-up would look idle.
+        if pending and not load and now - time > REPORT_DELAY_S:
+            load[last] = float(pending)
+        if last - at >= window_s:
+            break
+        load[at] = load.get(at, 0.0) + (sample.concurrency if concurrency else sample.requests)
+        last = at
+    return load or ({last: float(pending)} if pending else {})
+
+
+def _monotonic(samples: Sequence[Sample], now: float) -> Iterator[tuple[float, Sample]]:
+    """Yield samples newest first. Samples from before a backward clock jump are shifted back by the jump."""
+    jumped, newer = 0.0, now
+    for sample in reversed(samples):
+        at = sample.at - jumped
+        if at > newer:
+            jumped += at - newer
+            at = newer
+        yield at, sample
+        newer = at
+
+
+def average(load: Mapping[int, float], began: float | None, window_s: float, now: float, weighted: bool) -> float:
+    """Return the average load over the window.
+
+    `began`: since when the revision has been active, so that seconds without a sample count as zero load.
+    """
+    present = math.floor(now)
+    size = math.ceil(window_s)
+    oldest = present - size  # newest second outside the window
+    inside = {at: value for at, value in load.items() if at > oldest}
+    if not inside:
+        return 0.0
+    if weighted:
+        decay = max(1 - math.pow(1 - WEIGHT, 1 / size), MIN_DECAY)
+        return sum(value * decay * math.pow(1 - decay, present - at) for at, value in inside.items())
+    newest = max(inside)
+    # A newest bucket within the report delay ends the range: later seconds may only not have been reported yet.
+    end = newest if present - newest <= REPORT_DELAY_S else present - 1
+    first = min(load) if began is None else min(min(load), math.floor(began))
+    seconds = min(end - first + 1, size - (present - end))
+    return round(sum(inside.values()) / max(seconds, 1), DIGITS)

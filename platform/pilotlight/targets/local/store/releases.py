@@ -1,0 +1,162 @@
+"""Apply; live manifests.
+
+Store a release: check the expected generation, skip unchanged ones, prune old releases.
+
+Live manifests of a stored service, as a cluster would return them: with overrides and Knative status.
+
+`running.current_of` reads the next plan's current state from these as from a cluster's objects.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import json
+
+from pilotlight.errors import Conflict
+from pilotlight.k8s import names
+from pilotlight.targets.local.store.schema import StoredService
+from pilotlight.targets.target import Release, RevisionStatus, ServiceStatus
+
+# ruff: noqa: S608 - the parts of each statement are constants of this module
+
+
+Json = Any
+RELEASE_HISTORY_LIMIT: Final = 10
+# Workload, name of its revision, and the manifests of this revision.
+NewRevision = tuple[str, str, Sequence[Mapping[str, Json]]]
+
+_OF: Final = "WHERE namespace = ? AND name = ?"
+
+
+def apply(connection: sqlite3.Connection, release: Release, revisions: Sequence[NewRevision], now: str) -> int:
+    """Store a release within the caller's transaction; return the service's generation afterwards."""
+    current = _current_generation(connection, release)
+    if current and _is_unchanged(connection, release, current):
+        return current
+    generation = _next_generation(connection, release, current)
+    _write(connection, release, generation, now)
+    _write_revisions(connection, release, revisions, generation, now)
+    _prune_releases(connection, release)
+    return generation
+
+
+def _current_generation(connection: sqlite3.Connection, release: Release) -> int:
+    """Return the stored generation; 0: no such service. Raise Conflict if it is not the expected one."""
+    label = f"{release.namespace}/{release.name}"
+    row = connection.execute(
+        f"SELECT generation, deleting FROM services {_OF}", (release.namespace, release.name)
+    ).fetchone()
+    generation, deleting = (int(row[0]), bool(row[1])) if row else (0, False)
+    if deleting:
+        raise Conflict(f"{label} is being deleted; run it again once it is gone")
+    if release.expected is None or release.expected == generation:
+        return generation
+    yours = f"yours started from {release.expected}" if release.expected else "yours started when there was none"
+    if not generation:
+        raise Conflict(f"{label} was deleted meanwhile ({yours}); run it again")
+    raise Conflict(f"{label} was changed by another deploy (generation {generation}, {yours}); run it again")
+
+
+def _encoded(release: Release) -> tuple[str, bytes, bytes]:
+    return release.document, json.encode(release.catalogue), json.encode(release.manifests)
+
+
+def _is_unchanged(connection: sqlite3.Connection, release: Release, generation: int) -> bool:
+    sql = f"SELECT document, catalogue, manifests FROM releases {_OF} AND generation = ?"
+    row = connection.execute(sql, (release.namespace, release.name, generation)).fetchone()
+    return bool(row == _encoded(release))
+
+
+def _next_generation(connection: sqlite3.Connection, release: Release, present: int) -> int:
+    sql = f"SELECT generation FROM deleted {_OF}"
+    before = connection.execute(sql, (release.namespace, release.name)).fetchone()
+    return 1 + max(present, int(before[0]) if before else 0)
+
+
+def _write(connection: sqlite3.Connection, release: Release, generation: int, now: str) -> None:
+    connection.execute(
+        """INSERT INTO services (namespace, name, generation, created_at, updated_at) VALUES (?, ?, ?, ?, ?)
+        ON CONFLICT DO UPDATE SET generation = excluded.generation, updated_at = excluded.updated_at""",
+        (release.namespace, release.name, generation, now, now),
+    )
+    document, catalogue, manifests = _encoded(release)
+    row = (release.namespace, release.name, generation, now, document, catalogue, manifests, release.note)
+    connection.execute("INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+
+def _write_revisions(
+    connection: sqlite3.Connection, release: Release, revisions: Sequence[NewRevision], generation: int, now: str
+) -> None:
+    """Insert revisions; an existing one keeps its creation time and loses its failure.
+
+    A revision that failed may start now: its autoscaler or a Secret may have changed.
+    """
+    # `age_at` is unused but NOT NULL.
+    connection.executemany(
+        """INSERT INTO revisions (namespace, name, workload, revision, generation, manifests, created_at, age_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+        ON CONFLICT DO UPDATE SET generation = excluded.generation, manifests = excluded.manifests, failed = ''""",
+        [
+            (release.namespace, release.name, workload, name, generation, json.encode(objects), now, now)
+            for workload, name, objects in revisions
+        ],
+    )
+
+
+def _prune_releases(connection: sqlite3.Connection, release: Release) -> None:
+    """Delete old releases, except those of stored revisions and the stable one that a canary may return to."""
+    key = (release.namespace, release.name)
+    connection.execute(
+        f"""DELETE FROM releases {_OF} AND generation NOT IN (
+            SELECT generation FROM releases {_OF} ORDER BY generation DESC LIMIT {RELEASE_HISTORY_LIMIT})
+        AND generation NOT IN (SELECT generation FROM revisions {_OF})
+        AND generation NOT IN (SELECT coalesce(json_extract(state, '$.current.stable_generation'), 0)
+            FROM canaries {_OF})""",
+        (*key, *key, *key, *key),
+    )
+
+
+PROVEN: Final = ("Loaded", "Standby", "Parked")  # model states of a revision that has been ready
+
+
+def live_manifests(stored: StoredService, status: ServiceStatus) -> list[dict[str, Json]]:
+    return [_live(manifest, stored, status) for manifest in stored.manifests]
+
+
+def _live(manifest: dict[str, Json], stored: StoredService, status: ServiceStatus) -> dict[str, Json]:
+    metadata = manifest.get("metadata") or {}
+    name, knative = str(metadata.get("name", "")), is_knative_service(manifest)
+    shown = dict(manifest)
+    if (knative or manifest.get("kind") in ("Deployment", "StatefulSet")) and stored.overrides.get(name):
+        value = json.encode(stored.overrides[name], order="sorted").decode()
+        annotations = {**(metadata.get("annotations") or {}), names.ANNOTATION_OVERRIDES: value}
+        shown["metadata"] = {**metadata, "annotations": annotations}
+    if knative:
+        revisions = [revision for revision in status.revisions if revision.workload == name]
+        shown["status"] = _knative_status(manifest, revisions)
+    return shown
+
+
+def is_knative_service(manifest: Mapping[str, Json]) -> bool:
+    return manifest.get("kind") == "Service" and str(manifest.get("apiVersion")).startswith("serving.knative.dev/")
+
+
+def _knative_status(manifest: Mapping[str, Json], revisions: Sequence[RevisionStatus]) -> dict[str, Json]:
+    """Return the status of a Knative Service; `revisions` are newest first."""
+    template = manifest["spec"]["template"].get("metadata") or {}
+    created = template.get("name") or next((revision.name for revision in revisions), "")
+    ready = next((revision.name for revision in revisions if revision.model_state in PROVEN), "")
+    status = {
+        "latestCreatedRevisionName": created,
+        "latestReadyRevisionName": ready,
+        "traffic": [share for revision in revisions for share in _shares(revision)],
+    }
+    return {key: value for key, value in status.items() if value}
+
+
+def _shares(revision: RevisionStatus) -> Iterator[dict[str, Json]]:
+    """Yield Knative's traffic entries: one per tag, the percentage in the first."""
+    target = {"revisionName": revision.name, "latestRevision": False}
+    for index, tag in enumerate(revision.tags or (("",) if revision.percent else ())):
+        yield {**target, "percent": 0 if index else revision.percent, **({"tag": tag} if tag else {})}

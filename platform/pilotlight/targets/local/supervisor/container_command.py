@@ -1,0 +1,161 @@
+"""Translate a container of the manifests into command, environment and ports of a local process.
+
+Only the platform's own image can run here: its paths and ports are variables, so the manifests of a cluster also start
+a process. It inherits only what it needs to find libraries, object stores and proxies.
+"""
+
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pilotlight import contract
+from pilotlight.errors import PlatformError
+from pilotlight.targets.local.home import ENV_HOME, Home
+from pilotlight.targets.local.manifests.service_spec import ContainerSpec, Probe
+from pilotlight.targets.local.supervisor.probes import start_budget
+from pilotlight.targets.local.supervisor.processes import ENV_REPLICA
+from pilotlight.targets.local.supervisor.replica import Checks, Launch
+
+READY: Final = "/v2/health/ready"
+_OURS: Final = re.compile(r"(?:.*/)?pilotlight/predictor(?:[:@].*)?")
+_ROUTER: Final = ("-m", "pilotlight.gateway", "route")
+_PREDICTOR: Final = ("-m", "pilotlight_predictor")
+_INHERITED: Final = frozenset({"PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE"})
+_PROXIES: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"})
+_INHERITED_PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "HF_")
+_ADDRESSES: Final = frozenset({"--host", "--http-address", "--http-port", "--port", "--grpc-port", "--metrics-port"})
+_PORT_SETTINGS: Final = {
+    "INFERENCE_HTTP_PORT": contract.HTTP_PORT,
+    "INFERENCE_GRPC_PORT": contract.GRPC_PORT,
+    "INFERENCE_METRICS_PORT": contract.METRICS_PORT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    http: int
+    grpc: int
+    metrics: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Command line. `predictor_args` follow `python -m pilotlight_predictor`; None: another program."""
+
+    argv: tuple[str, ...]
+    predictor_args: tuple[str, ...] | None
+
+
+def free_ports() -> Ports:
+    """Return three free ports. Another process may take one before the replica does; then it is started again."""
+    with ExitStack() as stack:
+        ports = []
+        for _ in range(3):
+            probe = stack.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            ports.append(probe.getsockname()[1])
+    return Ports(*ports)
+
+
+def command(container: ContainerSpec, python: str) -> Command:
+    """Return the command of a container. Raise PlatformError for anything but the platform's predictor and router."""
+    if not _OURS.fullmatch(container.image):
+        hint = "platformctl render makes manifests for a cluster"
+        raise PlatformError(f"image = {container.image}, but the local target runs only pilotlight/predictor", hint)
+    args = without_addresses(container.args)
+    words = (*container.command, *args)
+    # -P: never import from the working directory.
+    if not container.command:
+        return Command((python, "-P", *_PREDICTOR, *args), args)
+    for module in (_PREDICTOR, _ROUTER):
+        if words[1 : 1 + len(module)] == module and re.fullmatch(r"(?:.*/)?python[\d.]*", words[0]):
+            rest = words[1 + len(module) :]
+            return Command((python, "-P", *module, *rest), rest if module is _PREDICTOR else None)
+    text = f"command = {' '.join(container.command)}, but the local target runs only the image's own programs"
+    raise PlatformError(text, "platformctl render makes manifests for a cluster")
+
+
+def without_addresses(args: Sequence[str]) -> tuple[str, ...]:
+    """Remove flags of listening addresses: they would override the ports that are set by variables."""
+    rest: list[str] = []
+    words = iter(args)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name.replace("_", "-") not in _ADDRESSES:
+            rest.append(word)
+        elif not equals:
+            next(words, None)
+    return tuple(rest)
+
+
+def variables(
+    launch: Launch, ports: Ports, gpus: Sequence[int | str], home: Home, gateway_url: str, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the complete environment of the process."""
+    container = launch.revision.container
+    # NVML numbers devices in PCI bus order; CUDA does so only with CUDA_DEVICE_ORDER.
+    cuda = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {
+        **inherited_env(environ),
+        **({} if gpus else cuda),
+        **({contract.ENV_ADMIN_TOKEN_FILE: str(home.token)} if container.parks else {}),
+        **container.env,
+        **(cuda if gpus else {}),
+        **dict(zip(_PORT_SETTINGS, map(str, (ports.http, ports.grpc, ports.metrics)), strict=True)),
+        "INFERENCE_HOST": "127.0.0.1",
+        "INFERENCE_DRAIN_DELAY": "0",
+        "INFERENCE_LOG_FORMAT": "json",
+        "K_REVISION": launch.revision.name,
+        contract.ENV_REVISION: launch.revision.name,
+        contract.ENV_CACHE_DIR: str(home.cache),
+        contract.ENV_GATEWAY_URL: gateway_url,
+        contract.ENV_ENDPOINTS_DIR: str(home.run / "endpoints"),
+        ENV_HOME: str(home.root),
+        ENV_REPLICA: launch.replica,
+        **launch.extra_env,
+    }
+
+
+def inherited_env(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that every process inherits."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _INHERITED or name.upper() in _PROXIES or name.startswith(_INHERITED_PREFIXES)
+    }
+
+
+def checks(launch: Launch, ports: Ports) -> Checks:
+    """Return the probes with the ports of the process instead of those of the manifests."""
+    revision = launch.revision
+    container = revision.container
+    local = _local_ports(container, ports)
+
+    def localize(probe: Probe | None) -> Probe | None:
+        if probe is None:
+            return None
+        port = local.get(probe.port, ports.http)  # an unknown port can only be the predictor's HTTP port
+        # gRPC health reports the same state as HTTP readiness.
+        grpc = port == ports.grpc or not probe.path
+        return replace(probe, port=ports.http if grpc else port, path=READY if grpc else probe.path)
+
+    return Checks(
+        localize(container.readiness) or Probe(READY, ports.http),
+        localize(container.startup),
+        localize(container.liveness),
+        start_budget(container.startup, revision.progress_deadline_s),
+        container.memory_limit,
+        revision.grace_s,
+        "pilotlight.gateway" not in container.command,
+    )
+
+
+def _local_ports(container: ContainerSpec, ports: Ports) -> dict[int, int]:
+    numbers = (ports.http, ports.grpc, ports.metrics)
+    return {
+        int(text) if (text := container.env.get(name, "")).isdecimal() else default: number
+        for (name, default), number in zip(_PORT_SETTINGS.items(), numbers, strict=True)
+    }

@@ -1,0 +1,194 @@
+"""Rotation, tails, exit reasons.
+
+Log files of replicas, and their rotation while the replicas append to them (no pipe, so no reader must live on).
+
+Linux can remove whole blocks from the front of a file atomically (FALLOC_FL_COLLAPSE_RANGE on ext4 and XFS): no line is
+lost or torn. Elsewhere the file is copied and truncated, and lines written in between are lost.
+
+Exit reasons of replicas, one sentence for users. Pure, except for reading the log's tail.
+"""
+
+import errno
+import os
+import signal as signals
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from pilotlight.targets.local.supervisor.shim import Exit
+from pilotlight.targets.log_lines import last_error
+
+LIMIT: Final = 10 << 20
+FILES: Final = 3  # the log itself, .1 and .2
+MAX_ENDED_LOGS: Final = 10  # of ended replicas, per service
+_CHUNK: Final = 1 << 20
+_COLLAPSE_RANGE: Final = 8
+
+
+def open_log(path: str) -> tuple[int, int]:
+    """Return a descriptor to append to and the present length; /dev/null if the file cannot be opened."""
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 0
+    return log, os.fstat(log).st_size
+
+
+def rotate(log: Path, limit: int = LIMIT, files: int = FILES) -> bool:
+    """Rotate a log of at least `limit` bytes; return whether. On a full disk the older files are removed instead."""
+    try:
+        if log.stat().st_size < limit:
+            return False
+        _shift(log, files)
+        with log.open("r+b", buffering=0) as file:
+            _cut(file, log)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        for number in range(1, files):
+            _older(log, number).unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _older(log: Path, number: int) -> Path:
+    return log.with_name(f"{log.name}.{number}")
+
+
+def _shift(log: Path, files: int) -> None:
+    """Rename .1 to .2, and so on; the oldest is overwritten."""
+    for number in range(files - 2, 0, -1):
+        with suppress(FileNotFoundError):
+            _older(log, number).replace(_older(log, number + 1))
+
+
+def _cut(file: Any, log: Path) -> None:
+    """Copy whole lines to .1, then cut them. In this order an interruption duplicates lines but loses none."""
+    size = os.fstat(file.fileno()).st_size
+    lines_end = _last_line_end(file, size)
+    draft = log.with_name(f"{log.name}.cut")
+    try:
+        with draft.open("wb") as copy:
+            _copy(file, copy, lines_end)
+            copy.flush()
+            draft.replace(_older(log, 1))
+            if not _cut_front(file, size, lines_end):
+                _copy(file, copy, None)
+                os.ftruncate(file.fileno(), 0)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _last_line_end(file: Any, size: int) -> int:
+    """Return the offset after the last line break; `size` if there is none within the last chunk."""
+    begin = max(0, size - _CHUNK)
+    index = os.pread(file.fileno(), size - begin, begin).rfind(b"\n")
+    return begin + index + 1 if index >= 0 else size
+
+
+def _copy(file: Any, copy: BinaryIO, length: int | None) -> None:
+    """Append to `copy` from its present length up to `length`; None: to the end of a growing file."""
+    while length is None or copy.tell() < length:
+        size = _CHUNK if length is None else min(_CHUNK, length - copy.tell())
+        piece = os.pread(file.fileno(), size, copy.tell())
+        if not piece:
+            return
+        copy.write(piece)
+
+
+def _cut_front(file: Any, size: int, lines_end: int) -> bool:
+    """Remove whole blocks from the front, and blank the rest of the copied lines; return whether supported."""
+    block = os.fstatvfs(file.fileno()).f_bsize
+    gone = min(lines_end, size - 1) // block * block
+    if not gone or not _collapse(file.fileno(), gone):
+        return False
+    rest = lines_end - gone
+    if rest:
+        os.pwrite(file.fileno(), b" " * (rest - 1) + b"\n", 0)
+    return True
+
+
+def _collapse(descriptor: int, length: int) -> bool:
+    call = _fallocate()
+    if call is None:
+        return False
+    import ctypes
+
+    while call(descriptor, _COLLAPSE_RANGE, 0, length) != 0:
+        if ctypes.get_errno() != errno.EINTR:
+            return False
+    return True
+
+
+@cache
+def _fallocate() -> Any:
+    """Return the C library's fallocate: os.posix_fallocate has no modes."""
+    import ctypes
+
+    call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    if call is not None:
+        call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    return call
+
+
+def prune(folder: Path, living: Collection[str], keep: int = MAX_ENDED_LOGS) -> None:
+    """Remove the logs of replicas that ended longest ago, beyond `keep`."""
+    with suppress(OSError):
+        ended = [path for path in folder.glob("*.log") if path.stem not in living]
+        for log in sorted(ended, key=lambda path: path.stat().st_mtime, reverse=True)[keep:]:
+            for path in [log, *folder.glob(f"{log.name}.*")]:
+                path.unlink(missing_ok=True)
+
+
+TAIL: Final = 16384
+_NAMES: Final = {
+    signals.SIGSEGV: "segmentation fault", signals.SIGABRT: "aborted", signals.SIGBUS: "bus error",
+    signals.SIGILL: "illegal instruction", signals.SIGFPE: "arithmetic error", signals.SIGKILL: "killed",
+    signals.SIGTERM: "terminated",
+}  # fmt: skip
+_PORT_TAKEN: Final = "ddress already in use"
+
+
+def over_limit(used: int, limit: int) -> str:
+    return f"used {_mib(used)}, limit {_mib(limit)}"
+
+
+def out_of_memory(limit: int | None) -> str:
+    return f"ended by the kernel: memory limit {_mib(limit)} reached" if limit else "ended by the kernel: out of memory"
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.0f} MiB"
+
+
+def describe(ended: Exit, log: Sequence[str]) -> str:
+    """Describe an exit by signal or code, with the last error among the log's last lines."""
+    if ended.signal is not None:
+        name = _NAMES.get(signals.Signals(ended.signal), signals.Signals(ended.signal).name)
+        return f"ended by signal {ended.signal} ({name})"
+    if ended.code is None:
+        return "ended while nobody watched; its exit status is unknown"
+    error = last_error(log)
+    text = "ended though it should serve" if ended.code == 0 else f"exit code {ended.code}"
+    return f"{text}: {error}" if error and ended.code else text
+
+
+def tail(log: str, since: int = 0) -> list[str]:
+    """Return whole lines from the end of the file written after offset `since`; none if it cannot be read."""
+    try:
+        with Path(log).open("rb") as file:
+            length = file.seek(0, 2)
+            begin = max(since if since <= length else 0, length - TAIL)
+            file.seek(begin)
+            lines = file.read(length - begin).decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    return lines if begin in (0, since) else lines[1:]
+
+
+def port_in_use(ended: Exit, log: Sequence[str]) -> bool:
+    """Whether the process exited because its port was in use."""
+    return bool(ended.code) and any(_PORT_TAKEN in line for line in log[-20:])

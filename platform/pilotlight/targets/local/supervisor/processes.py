@@ -1,0 +1,251 @@
+"""Identity of processes; orphans.
+
+Process start time and usage from `ps`, for systems without /proc (macOS); slow.
+
+Process identity, liveness, resource usage and exit, from /proc or `ps`.
+
+A pid alone does not identify a process, since pids are reused. With boot id and start ticks it does, across restarts of
+the supervisor and of the machine.
+
+Kill processes of a home without a record: their supervisor died between start and record.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Container, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pilotlight.targets.local.home import ENV_HOME, Home
+from pilotlight.targets.local.supervisor.replica import Usage
+
+
+def started_at(pid: int) -> int:
+    """Return the start time in seconds since the epoch; 0: no such process, or a zombie."""
+    state, _, began = _query(pid, "stat=,lstart=").partition(" ")
+    if not state or state.startswith("Z"):
+        return 0
+    with suppress(ValueError):
+        return int(time.mktime(time.strptime(" ".join(began.split()), "%a %b %d %H:%M:%S %Y")))
+    return 0
+
+
+def ps_usage(pid: int) -> Usage:
+    """Return the usage of the process without its descendants."""
+    resident, _, clock = _query(pid, "rss=,time=").partition(" ")
+    return Usage(_seconds(clock.strip()), int(resident) * 1024) if resident.isdecimal() else Usage()
+
+
+def _seconds(clock: str) -> float:
+    """[days-][hours:]minutes:seconds[.hundredths]"""
+    days, _, rest = clock.rpartition("-")
+    total = 0.0
+    for part in rest.split(":"):
+        total = total * 60 + float(part)
+    return total + 86400 * int(days or 0)
+
+
+def _query(pid: int, columns: str) -> str:
+    command = ["ps", "-o", columns, "-p", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, env={"LC_ALL": "C"}, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
+
+
+ENV_REPLICA: Final = "PILOTLIGHT_REPLICA"
+POLL_S: Final = 0.1  # where the kernel has no pidfd
+_PROC: Final = Path("/proc")
+
+
+class Identity(NamedTuple):
+    pid: int
+    boot_id: str
+    start_ticks: int
+
+    @property
+    def alive(self) -> bool:
+        return self.start_ticks > 0 and identify(self.pid) == self
+
+
+@cache
+def boot_id() -> str:
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def identify(pid: int) -> Identity | None:
+    """Return the identity of a process; None: no such process, or a zombie."""
+    if not _PROC.exists():
+        began = started_at(pid) if pid > 0 else 0
+        return Identity(pid, boot_id(), began) if began else None
+    fields = _stat(pid)
+    if not fields or fields[0] in ("Z", "X"):
+        return None
+    return Identity(pid, boot_id(), int(fields[19]))
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third on; the second, the name, may contain anything."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(") ")[2].split() if pid > 0 else []
+    except OSError:
+        return []
+
+
+def age_s(identity: Identity) -> float:
+    """Return the seconds since its start, by the boot clock where /proc exists."""
+    if not _PROC.exists():
+        return max(0.0, time.time() - identity.start_ticks)
+    started = identity.start_ticks / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+
+
+class ExitWatch:
+    """Calls `ended` once, from the event loop, when the process has exited; by pidfd on Linux, else by polling."""
+
+    def __init__(self, pid: int, ended: Callable[[], None]) -> None:
+        self._pid, self._ended = pid, ended
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        try:
+            self._fd = os.pidfd_open(pid)
+        except (OSError, AttributeError):
+            self._fd = -1
+            self._timer = self._loop.call_later(0, self._poll)
+        else:
+            self._loop.add_reader(self._fd, self._finish)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to this very process: with a pidfd its pid cannot have been reused."""
+        with suppress(ProcessLookupError, PermissionError):
+            if self._fd >= 0:
+                signal.pidfd_send_signal(self._fd, number)
+            elif self._timer is not None:
+                os.kill(self._pid, number)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _poll(self) -> None:
+        try:
+            os.kill(self._pid, 0)
+        except OSError:
+            self._finish()
+        else:
+            self._timer = self._loop.call_later(POLL_S, self._poll)
+
+    def _finish(self) -> None:
+        self.close()
+        self._ended()
+
+
+def usage(pid: int) -> Usage:
+    """Return usage of the process and its descendants; of ended ones only reaped CPU time counts."""
+    if not _PROC.exists():
+        return ps_usage(pid)
+    ticks = os.sysconf("SC_CLK_TCK")
+    seconds, resident = 0.0, 0
+    for member in process_tree(pid):
+        fields = _stat(member)
+        if fields:
+            own = fields[11:15] if member == pid else fields[11:13]
+            seconds += sum(map(int, own)) / ticks
+            resident += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    return Usage(seconds, resident)
+
+
+def process_tree(pid: int) -> Iterator[int]:
+    """Yield the process and its descendants."""
+    yield pid
+    with suppress(OSError):
+        for thread in (_PROC / str(pid) / "task").iterdir():
+            for child in (thread / "children").read_text().split():
+                yield from process_tree(int(child))
+
+
+def pilot_light_pids(home: Home) -> Iterator[int]:
+    """Yield the pilot lights of this home, identified by their log file, whichever supervisor started them."""
+    for folder in _own_processes():
+        with suppress(OSError):
+            target = Path(os.readlink(folder / "fd/2"))
+            if target.parent == home.run and target.name.startswith("pilot-"):
+                yield int(folder.name)
+
+
+def _own_processes() -> Iterator[Path]:
+    uid, own = os.getuid(), os.getpid()
+    for folder in _PROC.iterdir() if _PROC.exists() else ():
+        if folder.name.isdecimal() and int(folder.name) != own:
+            with suppress(OSError):
+                if folder.stat().st_uid == uid:
+                    yield folder
+
+
+def replica_processes(home: Home) -> Iterator[tuple[int, str]]:
+    """Yield (pid, replica id) of this user's processes that belong to this home, whatever their parents.
+
+    A process started by a shim has the ids in its environment. A fork of a pilot light shows the pilot light's
+    environment instead and is identified by its log file.
+    """
+    for folder in _own_processes():
+        with suppress(OSError):
+            if replica := _replica_of(folder, home):
+                yield int(folder.name), replica
+
+
+def _replica_of(folder: Path, home: Home) -> str:
+    variables = (folder / "environ").read_bytes().split(b"\0")
+    if f"{ENV_HOME}={home.root}".encode() not in variables:
+        return ""
+    start = f"{ENV_REPLICA}=".encode()
+    named = next((value[len(start) :].decode() for value in variables if value.startswith(start)), "")
+    return named or _replica_by_log(folder, home)
+
+
+def _replica_by_log(folder: Path, home: Home) -> str:
+    target = Path(os.readlink(folder / "fd/2"))
+    ours = target.is_relative_to(home.logs) and len(target.relative_to(home.logs).parts) == 3
+    return target.stem if ours and target.suffix == ".log" else ""
+
+
+# /proc/PID/environ is empty during exec, so a process that is just starting is found only by a later scan.
+SCAN_DELAYS_S: Final = (0.1, 0.5, 2.0, 10.0)
+
+
+class OrphanReaper:
+    """`known` are the ids of supervised replicas."""
+
+    def __init__(self, home: Home, known: Container[str]) -> None:
+        self._home, self._known = home, known
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def kill(self) -> None:
+        """Scan now and again after each of SCAN_DELAYS_S; call once living replicas are adopted."""
+        self._scan()
+        loop = asyncio.get_running_loop()
+        self._timers = [loop.call_later(seconds, self._scan) for seconds in SCAN_DELAYS_S]
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+    def _scan(self) -> None:
+        for pid, replica in replica_processes(self._home):
+            if replica not in self._known:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)

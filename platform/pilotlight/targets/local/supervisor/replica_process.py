@@ -1,0 +1,227 @@
+"""One supervised process, from its start to its exit.
+
+Implements `ReplicaObserver` for its probes, watches the exit through the kernel, and reports through `changed` and
+finally `ended`.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from pilotlight.targets.local.supervisor import gpus, shim
+from pilotlight.targets.local.supervisor.cgroups import Limits
+from pilotlight.targets.local.supervisor.logs import out_of_memory
+from pilotlight.targets.local.supervisor.probes import STOPPING, predictor_state, run_probes
+from pilotlight.targets.local.supervisor.processes import ExitWatch, Identity, age_s, boot_id, identify
+from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Launch, Replica
+from pilotlight.targets.local.supervisor.shim import Exit
+
+Json = Any
+RESEND_S: Final = 1.0
+FAILED_GRACE_S: Final = 5.0  # a predictor that never served has nothing to finish
+
+
+class ReplicaProcess:
+    """Process of a replica. `launch` is None if another supervisor started it."""
+
+    def __init__(
+        self,
+        record: Replica,
+        launch: Launch | None,
+        exit_file: Path,
+        limits: Limits,
+        changed: Callable[[Replica], None],
+        ended: Callable[["ReplicaProcess", Exit], None],
+    ) -> None:
+        self.record, self.launch, self.exit_file = record, launch, exit_file
+        self.stop_requested = self.muted = False
+        self.end_reason = record.reason if record.state == "draining" else ""  # of an end caused by the supervisor
+        self.queue_position = 0  # among replicas that wait for GPUs; 0: not waiting
+        self.starts = 0  # more than one after a port conflict
+        self.log_offset = 0  # of this start in the log file
+        self._limits, self._changed, self._ended = limits, changed, ended
+        self._confining: asyncio.Future[None] | None = None
+        self._shim_pid, self._output = 0, -1
+        self._watch: ExitWatch | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._parking: asyncio.Task[None] | None = None
+        self._killer: asyncio.TimerHandle | None = None
+        self._pending: signal.Signals | None = None  # sent once the pid is known
+
+    def attach_shim(self, started: shim.Shim) -> None:
+        """Read the pid from a started shim as soon as it is written."""
+        self._shim_pid, self._output = started
+        asyncio.get_running_loop().add_reader(self._output, self._on_pid)
+
+    def _on_pid(self) -> None:
+        self.attach(self._read_pid())
+
+    def _read_pid(self) -> int:
+        output, self._output = self._output, -1
+        asyncio.get_running_loop().remove_reader(output)
+        return shim.read_pid(output)
+
+    def attach_fork(self, pid: int) -> None:
+        self._shim_pid = 0
+        self.update(forked=True)
+        self.attach(pid)
+
+    def attach(self, pid: int) -> None:
+        """Watch and confine the process `pid`; 0: it could not be started."""
+        identity = identify(pid)
+        self.update(pid=pid, boot_id=boot_id(), start_ticks=identity.start_ticks if identity else 0)
+        if identity is None:
+            self._finish()
+            return
+        self.watch(identity)
+        self._confine(pid)
+        if self._pending is not None:
+            self.send(self._pending)
+
+    def _confine(self, pid: int) -> None:
+        """Apply limits in a thread: moving a process into a cgroup may take milliseconds."""
+        if self.launch is not None:
+            container, loop = self.launch.revision.container, asyncio.get_running_loop()
+            limited = self.record.id, pid, container.memory_limit, container.cpu_limit
+            self._confining = loop.run_in_executor(None, self._limits.confine, *limited)
+
+    def watch(self, identity: Identity) -> None:
+        self._watch = ExitWatch(identity.pid, self._finish)
+
+    def probe(self, age: float = 0.0) -> None:
+        """Start probing; the pid need not be known yet."""
+        self._probing = asyncio.get_running_loop().create_task(run_probes(self.record, self, age))
+
+    def adopt(self, identity: Identity) -> None:
+        """Continue supervising a process that another supervisor started."""
+        self.watch(identity)
+        self.send(signal.SIGCONT)  # the last supervisor may have died while it had frozen the process
+        if self.record.state == "draining":
+            self._kill_in(self.record.checks.grace_s)
+            self._probing = asyncio.get_running_loop().create_task(self._resend_sigterm())
+        elif self.record.state not in PARKED_STATES:
+            self.probe(age_s(identity))
+
+    async def _resend_sigterm(self) -> None:
+        """Send SIGTERM again unless the predictor reports that it stops.
+
+        The last supervisor may have died between storing `draining` and sending the signal.
+        """
+        if not self.record.checks.predictor:
+            return
+        state = await predictor_state(self.record.checks)
+        while not state:
+            await asyncio.sleep(RESEND_S)
+            state = await predictor_state(self.record.checks)
+        if state != STOPPING:
+            self.send(signal.SIGTERM)
+
+    def update(self, **fields: Any) -> None:
+        record = replace(self.record, **fields)
+        if record != self.record:
+            self.record = record
+            if not self.muted:
+                self._changed(record)
+
+    def drain(self, grace_s: float, reason: str = "") -> None:
+        """Send SIGTERM and kill after `grace_s`; a second call can only shorten the time."""
+        if self.record.state != "draining":  # a second SIGTERM would make the predictor drop its requests
+            self.stop_probing()
+            self.update(state="draining", reason=reason)
+            self.send(signal.SIGTERM)
+        self._kill_in(grace_s)
+
+    def park(self, token: str, done: Callable[["ReplicaProcess", str], None]) -> None:
+        """Start parking; `done` gets the error, or an empty string on success."""
+        self.stop_probing()
+        self.update(state="parking", reason="")
+        self._parking = asyncio.get_running_loop().create_task(self._park(token, done))
+
+    async def _park(self, token: str, done: Callable[["ReplicaProcess", str], None]) -> None:
+        result = await gpus.park(self.record.port, token)
+        self._parking = None
+        if not result.error:
+            self.update(state="parked", parked_at=time.time(), parked_bytes=result.host_bytes)
+        done(self, result.error)
+
+    def unpark(self) -> None:
+        """Make it ready again, even while it is being parked: its models wake with the first request."""
+        self.stop_probing()
+        self.update(state="ready", reason="")
+        self.probe(age_s(Identity(self.record.pid, self.record.boot_id, self.record.start_ticks)))
+
+    def kill(self, why: str = "") -> None:
+        self.end_reason = self.end_reason or why
+        self.stop_probing()
+        self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
+        if self._watch is not None:
+            self._watch.send(number)
+        else:
+            self._pending = number
+
+    def _kill_in(self, grace_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        at = loop.time() + grace_s
+        if self._killer is not None:
+            at = min(at, self._killer.when())
+            self._killer.cancel()
+        self._killer = loop.call_at(at, self.send, signal.SIGKILL)
+
+    def on_ready(self) -> None:
+        self.update(state="ready", reason="")
+
+    def on_unready(self, reason: str) -> None:
+        self.update(state="unready", reason=reason)
+
+    def on_status(self, status: Mapping[str, Json]) -> None:
+        self.update(status=status)
+
+    def on_start_failed(self, reason: str) -> None:
+        self.end_reason = reason
+        self.drain(FAILED_GRACE_S, reason)
+
+    def on_liveness_failed(self, reason: str) -> None:
+        self.kill(reason)
+
+    def _finish(self) -> None:
+        self.stop_probing()
+        if self._killer is not None:
+            self._killer.cancel()
+        self._ending = asyncio.get_running_loop().create_task(self._collect_exit())
+
+    async def _collect_exit(self) -> None:
+        ended = await shim.wait_exit(self._shim_pid, self.exit_file)
+        if self._confining is not None:
+            await self._confining
+        if await asyncio.to_thread(self._limits.finish, self.record.id):
+            self.end_reason = self.end_reason or out_of_memory(self.record.checks.memory_limit)
+        self._watch, self._shim_pid, self._killer, self._pending = None, 0, None, None
+        self._ended(self, ended)
+
+    def stop_probing(self) -> None:
+        if self._parking is not None:
+            self._parking.cancel()
+            self._parking = None
+        if self._probing is not None:
+            self._probing.cancel()
+            self._probing = None
+
+    async def detach(self) -> None:
+        """Stop watching and leave it running."""
+        self.stop_probing()
+        if self._killer is not None:
+            self._killer.cancel()
+        if self._watch is not None:
+            self._watch.close()
+        if self._output >= 0:
+            self._read_pid()
+        if self._ending is not None:
+            await self._ending

@@ -1,0 +1,138 @@
+"""Small blocking and asyncio clients for one address.
+
+Blocking HTTP client for sequential requests to one address. Standard library only.
+
+For canary probes, microservices and the CLI. Errors are those of the library (FAILURES, TimeoutError among them);
+callers word their own messages.
+
+Minimal HTTP client for replicas on loopback: a starting replica is probed every few milliseconds.
+"""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import urlsplit
+
+FAILURES: Final = (OSError, HTTPException)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """`headers` have lower-case names; `seconds` from the first byte sent to the last one received."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    seconds: float
+    reason: str = ""
+
+
+class HttpClient:
+    """Keep-alive HTTP client. `headers` are sent with every request."""
+
+    def __init__(self, url: str, timeout_s: float, headers: Mapping[str, str] | None = None) -> None:
+        parts = urlsplit(url)
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self.address = parts.netloc.rpartition("@")[2]
+        self._connection = kind(self.address, timeout=timeout_s)
+        self._path, self._headers = parts.path.rstrip("/"), dict(headers or {})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def connect(self) -> None:
+        """Connect before the first request, to tell a refused connection from a missing response."""
+        self._connection.connect()
+
+    def request(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> HttpReply:
+        """Send a request; `path` is relative to the URL. After a failure the next request reconnects."""
+        begin = time.monotonic()
+        try:
+            self._connection.request(method, self._path + path, body or None, {**self._headers, **(headers or {})})
+            response = self._connection.getresponse()
+            content = response.read()
+        except FAILURES:
+            self._connection.close()
+            raise
+        response_headers = {name.lower(): value for name, value in response.getheaders()}
+        return HttpReply(response.status, response_headers, content, time.monotonic() - begin, response.reason)
+
+
+Json = Any
+MAX_RESPONSE_BYTES: Final = 16 << 20
+
+
+class LoopbackResponse(NamedTuple):
+    """HTTP response; `status` 0: timeout, connection failure, or not HTTP."""
+
+    status: int
+    body: bytes = b""
+
+    @property
+    def ok(self) -> bool:
+        """Whether a Kubernetes HTTP probe would succeed."""
+        return 200 <= self.status < 400
+
+    def json(self) -> dict[str, Json]:
+        with suppress(ValueError):
+            document = json.loads(self.body)
+            if isinstance(document, dict):
+                return document
+        return {}
+
+
+async def request(port: int, path: str, timeout_s: float, *, post: bool = False, token: str = "") -> LoopbackResponse:
+    """Send a GET, or a POST without a body, to a loopback port. Never raises."""
+    bearer = f"Authorization: Bearer {token}\r\n" if token else ""
+    extra = f"{bearer}Content-Length: 0\r\n" if post else bearer
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await send_request("127.0.0.1", port, path, method="POST" if post else "GET", extra=extra)
+    except (OSError, TimeoutError, ValueError):
+        return LoopbackResponse(0)
+
+
+async def send_request(host: str, port: int, path: str, *, method: str = "GET", extra: str = "") -> LoopbackResponse:
+    """Send one request on a connection of its own, so that none stays open to a draining replica.
+
+    Raise OSError if the connection fails, ValueError for an invalid response.
+    """
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        await loop.sock_connect(connection, (host, port))
+        request = f"{method} {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{extra}Connection: close\r\n\r\n"
+        await loop.sock_sendall(connection, request.encode("latin-1"))
+        answer = bytearray()
+        while len(answer) < MAX_RESPONSE_BYTES and not _complete(answer):
+            piece = await loop.sock_recv(connection, 65536)
+            if not piece:
+                break
+            answer += piece
+    return _parse(bytes(answer))
+
+
+def _complete(answer: bytearray) -> bool:
+    """Whether a body with a Content-Length is complete; without one it ends with the connection."""
+    head, end, body = bytes(answer).partition(b"\r\n\r\n")
+    _, named, rest = head.lower().partition(b"\r\ncontent-length:")
+    return bool(end and named) and len(body) >= int(rest.split(b"\r\n", 1)[0])
+
+
+def _parse(answer: bytes) -> LoopbackResponse:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1."):
+        raise ValueError("no answer in HTTP")
+    return LoopbackResponse(int(head[9:12]), body)

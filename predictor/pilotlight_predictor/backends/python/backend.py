@@ -1,0 +1,237 @@
+"""User modules: load, park.
+
+Parking by user code: a class that defines `park` and `wake` frees its GPU memory and restores it itself.
+
+One for each instance of such a class. Its optional `park_bytes` is the host memory it needs while parked, which counts
+against --park-memory.
+
+Python backend: a model.py, with its own modules next to it. Four kinds, recognised by what it defines.
+
+    class TritonPythonModel     Triton's, unchanged                  triton_model.py
+    class … (kserve.Model)      KServe's, unchanged                  kserve_model.py
+    class Model                 initialize / execute / finalize      python_forms.py
+    def predict(x, y)           argument names are input names       python_forms.py
+
+Constants INPUTS and OUTPUTS declare the tensors without a configuration: INPUTS = {"x": ("FP32", [-1, 4])}.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from operator import index
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from pilotlight_predictor.backends.base import Answer, DecoupledRequest, LoadSpec
+from pilotlight_predictor.backends.python import kserve
+from pilotlight_predictor.backends.python.functions import (
+    ClassModel,
+    FunctionModel,
+    ModelEventLoop,
+    Specs,
+    UserModel,
+    declared,
+    declared_outputs,
+)
+from pilotlight_predictor.backends.python.source import UserModule, trim_traceback
+from pilotlight_predictor.backends.python.triton import model as triton_model
+from pilotlight_predictor.backends.python.triton import pb_utils
+from pilotlight_predictor.backends.python.triton.calls import BlsCaller
+from pilotlight_predictor.core.errors import BackendFailed, LoadFailed, PredictorError
+from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.repository.model_config import ModelConfig
+
+
+class UserModelParking:
+    """A Parkable (base.py) of a user's object; its exceptions are converted by `opaque`."""
+
+    def __init__(self, model: Any, loop: ModelEventLoop, opaque: Callable[[Exception], Exception]) -> None:
+        self._model, self._loop, self._opaque = model, loop, opaque
+        self.size = _park_bytes(model)
+        self.parked = False
+
+    @property
+    def host_bytes(self) -> int:
+        return self.size if self.parked else 0
+
+    def prepare(self) -> None:
+        """Do nothing: user code parks in one method, while no request runs."""
+
+    def park(self) -> None:
+        if not self.parked:
+            self._call(self._model.park)
+            self.parked = True
+
+    def wake(self) -> None:
+        if self.parked:
+            self._call(self._model.wake)
+            self.parked = False
+
+    def drop_host_copy(self) -> None:
+        """Do nothing: no host copy is known of."""
+
+    def _call(self, method: Callable[[], Any]) -> None:
+        try:
+            self._loop.resolve(method())
+        except Exception as error:
+            failure = self._opaque(error)
+            raise failure from failure.__cause__
+
+
+def _park_bytes(model: Any) -> int:
+    """Read and validate `park_bytes` at load, so that a wrong value fails the load, not a later parking."""
+    value = getattr(model, "park_bytes", 0)
+    try:
+        size = index(value)
+    except TypeError:
+        size = -1
+    if size < 0:
+        raise LoadFailed(f"park_bytes = {value!r}, must be a whole number of bytes")
+    return size
+
+
+def create_parking(model: UserModel, opaque: Callable[[Exception], Exception]) -> UserModelParking | None:
+    """Return None unless the user's object defines both `park` and `wake`."""
+    target, loop = getattr(model, "model", None), getattr(model, "loop", None)
+    if loop is None or not callable(getattr(target, "park", None)) or not callable(getattr(target, "wake", None)):
+        return None
+    return UserModelParking(target, loop, opaque)
+
+
+T = TypeVar("T")
+
+
+class PythonInstance:
+    """A user model and its module; exceptions of user code become opaque errors with the exception as cause."""
+
+    quick = False
+
+    def __init__(
+        self, name: str, model: UserModel, module: UserModule, specs: tuple[Specs, Specs], numbers: "count[int]"
+    ) -> None:
+        self._name, self._model, self._module, self._numbers = name, model, module, numbers
+        self._specs = specs
+        self.completed: ModelConfig | None = None  # by the model's own auto_complete_config
+        self.inputs: Sequence[TensorSpec] = specs[0]
+        self.outputs: Sequence[TensorSpec] = specs[1]
+        self.parking = create_parking(model, self._opaque)
+        self.verbs: frozenset[str] = getattr(model, "verbs", frozenset())  # of V1, for kserve.Model only
+
+    def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
+        try:
+            answers = self._model.execute(batch)
+        except Exception as error:
+            answers = [error] * len(batch)
+        return [self._opaque(answer) if isinstance(answer, Exception) else answer for answer in answers]
+
+    def clone(self) -> "PythonInstance":
+        model = _guarded(self._name, self._module, lambda: self._model.clone(f"{self._name}_{next(self._numbers)}"))
+        return _create_instance(type(self), self._name, model, self._module.share(), self._specs, self._numbers)
+
+    def close(self) -> None:
+        self.parking = None  # breaks a reference cycle
+        try:
+            self._model.close()
+        finally:
+            self._module.close()
+
+    def _opaque(self, error: Exception) -> Exception:
+        if isinstance(error, PredictorError):
+            return error
+        failed = BackendFailed(f"model {self._name!r} raised {type(error).__name__}: see the server's log")
+        failed.__cause__ = trim_traceback(error, self._module.folders)
+        return failed
+
+
+class DecoupledPythonInstance(PythonInstance):
+    """Instance of a decoupled user model."""
+
+    decoupled = True
+
+    def begin(self, batch: Sequence[DecoupledRequest]) -> None:
+        assert isinstance(self._model, triton_model.DecoupledTritonModel)
+        try:
+            self._model.begin(batch)
+        except Exception as error:
+            failed = self._opaque(error)
+            for request in batch:
+                request.send(failed)
+
+
+def load(spec: LoadSpec) -> PythonInstance:
+    if not spec.path.is_file():
+        raise LoadFailed(f"model {spec.config.name!r} has no {spec.path.name} in version {spec.version}")
+    specs = declared(spec.path)
+    module, caller = pb_utils.create_module(spec)
+    user_module = UserModule(spec.path, spec.model_dir, {pb_utils.NAME: module}, caller.close)
+    try:
+        written = _completed(user_module, spec)
+        whole = replace(spec, config=written or spec.config)
+        caller.decoupled = whole.config.decoupled
+        model = _guarded(spec.config.name, user_module, lambda: _model(user_module.module, whole, specs[1], caller))
+    except LoadFailed:
+        user_module.close()
+        raise
+    kind = DecoupledPythonInstance if isinstance(model, triton_model.DecoupledTritonModel) else PythonInstance
+    instance = _create_instance(kind, spec.config.name, model, user_module, specs, count(1))
+    instance.completed = written
+    return instance
+
+
+def _create_instance(
+    kind: type[PythonInstance],
+    name: str,
+    model: UserModel,
+    module: UserModule,
+    specs: tuple[Specs, Specs],
+    numbers: "count[int]",
+) -> PythonInstance:
+    """Create an instance; on failure close its model and module."""
+    try:
+        return _guarded(name, module, lambda: kind(name, model, module, specs, numbers))
+    except LoadFailed:
+        try:
+            model.close()
+        finally:
+            module.close()
+        raise
+
+
+def _completed(user_module: UserModule, spec: LoadSpec) -> ModelConfig | None:
+    cls = getattr(user_module.module, "TritonPythonModel", None)
+    if not isinstance(cls, type):
+        return None
+    return _guarded(spec.config.name, user_module, lambda: triton_model.auto_completed_config(cls, spec))
+
+
+def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> UserModel:
+    known = declared_outputs(spec.config, outputs)
+    if isinstance(getattr(module, "TritonPythonModel", None), type):
+        kind = triton_model.DecoupledTritonModel if spec.config.decoupled else triton_model.TritonModel
+        return kind(module.TritonPythonModel, triton_model.triton_args(spec), known, caller)
+    wrapped = kserve.find_model_class(module)
+    if wrapped is not None:
+        return kserve.KserveModel(wrapped, spec, known)
+    if isinstance(getattr(module, "Model", None), type):
+        return ClassModel(module.Model, triton_model.triton_args(spec), known)
+    if callable(getattr(module, "predict", None)):
+        model = FunctionModel(module.predict, known)
+        model.check_inputs([tensor.name for tensor in spec.config.inputs])
+        return model
+    raise LoadFailed(
+        f"{spec.path.name} of model {spec.config.name!r} defines none of: def predict, class Model, "
+        f"class TritonPythonModel, a subclass of kserve.Model"
+    )
+
+
+def _guarded(name: str, module: UserModule, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except PredictorError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise LoadFailed(f"model {name!r} could not be initialised: {reason}") from trim_traceback(
+            error, module.folders
+        )

@@ -1,0 +1,337 @@
+"""Plain functions and classes as models.
+
+Conversion between tensors and the numpy arrays of user code, with checks of what it returns.
+
+User code has no BF16: it gets float32 and may return it.
+
+The two plain kinds of a model.py: a function `predict`, and a class `Model`. Selected by python.py.
+
+    def predict(x, y): ...                       argument names are input names; returns a dict or one array
+    class Model: initialize(args), execute(inputs) or execute_batch(list of inputs), finalize()
+
+Any of them may be async: the requests of a batch then run concurrently on the instance's own event loop.
+
+INPUTS and OUTPUTS of a model.py: tensors that user code declares instead of a configuration.
+
+    INPUTS = {"x": ("FP32", [-1, 4])}
+
+The file is parsed, not run. Used by python.py and torch_modules.py.
+"""
+
+import ast
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from pilotlight_predictor.backends.base import Answer
+from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed
+from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
+from pilotlight_predictor.core.tensors import (
+    DATATYPES,
+    NUMPY_TYPES,
+    Array,
+    Shape,
+    Tensor,
+    TensorSpec,
+    bf16_from_float,
+    bf16_to_float,
+    tensor,
+)
+from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
+
+
+class WrongReturn(BackendFailed):
+    """The model returned an invalid value; the text names it and what it must be."""
+
+
+class DeclaredOutput(NamedTuple):
+    """Declaration of one output; an empty datatype or no shape allows any. The shape includes the batch dimension."""
+
+    datatype: str = ""
+    shape: Shape | None = None
+
+
+Declared = Mapping[str, DeclaredOutput]
+_ANY: Final = DeclaredOutput()
+
+
+def declared_outputs(config: ModelConfig, outputs: Sequence[TensorSpec]) -> dict[str, DeclaredOutput]:
+    """Outputs by name, from the configuration, else from the module's OUTPUTS."""
+    own = {spec.name: DeclaredOutput(spec.datatype, spec.shape) for spec in outputs}
+    if not config.outputs:
+        return own
+    return {tensor.name: _configured(config, tensor, own.get(tensor.name, _ANY)) for tensor in config.outputs}
+
+
+def _configured(config: ModelConfig, tensor: TensorConfig, own: DeclaredOutput) -> DeclaredOutput:
+    front = (-1,) if config.max_batch_size > 0 else ()
+    dims = tensor.dims if tensor.reshape is None else tensor.reshape  # the model returns the shape before the reshape
+    known = bool(tensor.dims)
+    return DeclaredOutput(tensor.datatype or own.datatype, front + dims if known else own.shape)
+
+
+def arrays(inputs: Inputs) -> dict[str, Array]:
+    return {name: array_of(tensor) for name, tensor in inputs.items()}
+
+
+def array_of(tensor: Tensor) -> Array:
+    return bf16_to_float(tensor.array) if tensor.datatype == "BF16" else tensor.array
+
+
+def outputs_of(returned: Any, declared: Declared) -> Outputs:
+    """Convert a dict of arrays, or one array for a single output. Raises WrongReturn if it does not fit `declared`."""
+    if isinstance(returned, (np.ndarray, np.generic)):
+        returned = {_only_name(declared): returned}
+    if not isinstance(returned, Mapping):
+        raise WrongReturn(
+            f"the model returned {_describe(returned)}, must be a dict of output name → numpy array, or one numpy array"
+        )
+    missing = [name for name in declared if name not in returned]
+    if missing:
+        raise WrongReturn(f"the model returned {_describe(returned)}, must also hold {', '.join(missing)}")
+    unknown = [str(name) for name in returned if str(name) not in declared] if declared else []
+    if unknown:
+        raise WrongReturn(f"the model returned output {', '.join(unknown)}, must be among {', '.join(declared)}")
+    return {str(name): _output(str(name), value, declared.get(str(name), _ANY)) for name, value in returned.items()}
+
+
+def _only_name(declared: Declared) -> str:
+    if len(declared) > 1:
+        raise WrongReturn(f"the model returned one array, must be a dict with the outputs {', '.join(declared)}")
+    return next(iter(declared), "output")
+
+
+def _output(name: str, value: Any, declared: DeclaredOutput) -> Tensor:
+    if not isinstance(value, (np.ndarray, np.generic)):
+        raise WrongReturn(f"the model returned {type(value).__name__} for output {name!r}, must be a numpy array")
+    array = np.asarray(value)
+    _check_shape(name, array.shape, declared.shape)
+    result = _typed(name, array, declared.datatype)
+    if declared.datatype and result.datatype != declared.datatype:
+        raise WrongReturn(f"the model returned {array.dtype} for output {name!r}, must be {declared.datatype}")
+    return result
+
+
+def _check_shape(name: str, shape: Shape, declared: Shape | None) -> None:
+    if declared is None or shape == declared:
+        return
+    if not shape and declared == (1,):  # a scalar, since dims cannot be empty in Triton's format
+        return
+    if len(shape) != len(declared) or any(want not in (-1, got) for want, got in zip(declared, shape, strict=True)):
+        raise WrongReturn(f"the model returned shape {list(shape)} for output {name!r}, must be {list(declared)}")
+
+
+def _typed(name: str, array: Array, datatype: str) -> Tensor:
+    if datatype == "BF16":
+        return Tensor(datatype, array if array.dtype == np.uint16 else bf16_from_float(array))
+    if datatype and datatype != "BYTES":
+        array = _cast(name, array, datatype)
+    try:
+        return tensor(array)
+    except TypeError as error:
+        raise WrongReturn(f"the model returned for output {name!r}: {error}") from None
+
+
+def _cast(name: str, array: Array, datatype: str) -> Array:
+    """Cast within a kind, such as float64 to FP32. Raises WrongReturn for a change of kind."""
+    dtype = NUMPY_TYPES[datatype]
+    if array.dtype == dtype:
+        return array
+    if array.dtype == object or not np.can_cast(array.dtype, dtype, casting="same_kind"):
+        raise WrongReturn(f"the model returned {array.dtype} for output {name!r}, must be {datatype}")
+    return array.astype(dtype)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name!r}: {type(item).__name__}" for name, item in value.items()) + "}"
+    return type(value).__name__
+
+
+class UserModel(Protocol):
+    """User code of one kind. `execute` returns one answer per request; an exception fails that request alone."""
+
+    def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]: ...
+
+    def clone(self, instance_name: str) -> "UserModel": ...
+
+    def close(self) -> None: ...
+
+
+class ModelEventLoop:
+    """Event loop for async user code, created at first use and reused, so that client sessions stay valid."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def resolve(self, value: Any) -> Any:
+        return self._run(value) if inspect.isawaitable(value) else value
+
+    def resolve_all(self, values: Sequence[Any]) -> list[Any]:
+        """Await the awaitable values concurrently; exceptions are returned in place of results."""
+        waiting = [value for value in values if inspect.isawaitable(value)]
+        if not waiting:
+            return list(values)
+        done = iter(self._run(_gather(waiting)))
+        return [next(done) if inspect.isawaitable(value) else value for value in values]
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def _run(self, awaitable: Awaitable[Any]) -> Any:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(_as_coroutine(awaitable))
+
+
+async def _as_coroutine(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+async def _gather(waiting: Sequence[Awaitable[Any]]) -> list[Any]:
+    return await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def attempt(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return the result, or the exception as a value, so that one request's failure does not fail its batch."""
+    try:
+        return call(*args, **kwargs)
+    except Exception as error:
+        return error
+
+
+class PerRequestModel:
+    """Base of user models that are called once per request."""
+
+    def __init__(self, declared: Declared) -> None:
+        self.declared = declared
+        self.loop = ModelEventLoop()
+
+    def call(self, inputs: dict[str, Array]) -> Any:
+        raise NotImplementedError
+
+    def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
+        started = [attempt(self.call, arrays(request.inputs)) for request in batch]
+        return [self.to_answer(value) for value in self.loop.resolve_all(started)]
+
+    def to_answer(self, value: Any) -> Answer:
+        if isinstance(value, Exception):
+            return value
+        answer: Answer = attempt(outputs_of, value, self.declared)
+        return answer
+
+    def close(self) -> None:
+        self.loop.close()
+
+
+class FunctionModel(PerRequestModel):
+    """`def predict(x, y)`."""
+
+    def __init__(self, function: Callable[..., Any], declared: Declared) -> None:
+        super().__init__(declared)
+        self._function = function
+        parameters = inspect.signature(function).parameters.values()
+        self._any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        named = [p for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}]
+        self._names = [p.name for p in named]
+        self._required = [p.name for p in named if p.default is p.empty]
+
+    def check_inputs(self, names: Sequence[str]) -> None:
+        """Raise LoadFailed if the configuration lists an input that the function does not take."""
+        unknown = [] if self._any else [name for name in names if name not in self._names]
+        if unknown:
+            raise LoadFailed(
+                f"the configuration lists the inputs {', '.join(unknown)}, but predict takes {', '.join(self._names)}: "
+                f"argument names must be input names"
+            )
+
+    def call(self, inputs: dict[str, Array]) -> Any:
+        missing = [name for name in self._required if name not in inputs]
+        if missing:
+            raise BadRequest(f"inputs must also hold {', '.join(missing)}")
+        if not self._any:
+            inputs = {name: array for name, array in inputs.items() if name in self._names}
+        return self._function(**inputs)
+
+    def clone(self, instance_name: str) -> "FunctionModel":
+        return FunctionModel(self._function, self.declared)
+
+
+class ClassModel(PerRequestModel):
+    """`class Model` with `execute(inputs)` or `execute_batch(batch)`; each instance creates its own object."""
+
+    def __init__(self, cls: type, args: Mapping[str, str], declared: Declared) -> None:
+        super().__init__(declared)
+        self._cls, self._args = cls, args
+        self.model = cls()
+        if hasattr(self.model, "initialize"):
+            self.loop.resolve(self.model.initialize(dict(args)))
+        self._batch = getattr(self.model, "execute_batch", None)
+        self._single = getattr(self.model, "execute", None)
+        if self._batch is None and self._single is None:
+            raise LoadFailed(f"class {cls.__name__} of model.py has neither execute(inputs) nor execute_batch(batch)")
+
+    def call(self, inputs: dict[str, Array]) -> Any:
+        assert self._single is not None
+        return self._single(inputs)
+
+    def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
+        if self._batch is None:
+            return super().execute(batch)
+        returned = self.loop.resolve(self._batch([arrays(request.inputs) for request in batch]))
+        if not isinstance(returned, (list, tuple)) or len(returned) != len(batch):
+            what = f"{len(returned)} answers" if isinstance(returned, (list, tuple)) else type(returned).__name__
+            raise WrongReturn(f"execute_batch returned {what}, must be a list of {len(batch)} dicts, one per request")
+        return [self.to_answer(value) for value in returned]
+
+    def clone(self, instance_name: str) -> "ClassModel":
+        return ClassModel(self._cls, {**self._args, "model_instance_name": instance_name}, self.declared)
+
+    def close(self) -> None:
+        if hasattr(self.model, "finalize"):
+            self.loop.resolve(self.model.finalize())
+        super().close()
+
+
+Specs = tuple[TensorSpec, ...]
+_PARSING: Final = Lock()  # ast.parse of Python 3.11 has one recursion counter for all threads
+
+
+def declared(path: Path) -> tuple[Specs, Specs]:
+    """Return INPUTS and OUTPUTS of a model.py. Raises LoadFailed if it cannot be parsed."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        with _PARSING:
+            tree = ast.parse(text)
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise LoadFailed(f"{path.name} is no Python that can be read: {error}") from None
+    return _constant(tree, "INPUTS", path), _constant(tree, "OUTPUTS", path)
+
+
+def _constant(tree: ast.Module, name: str, path: Path) -> Specs:
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            assert isinstance(node, (ast.Assign, ast.AnnAssign))
+            return _specs(node.value, name, path)
+    return ()
+
+
+def _specs(node: ast.expr | None, name: str, path: Path) -> Specs:
+    try:
+        value: Mapping[str, tuple[str, Sequence[int]]] = ast.literal_eval(node) if node is not None else {}
+        specs = tuple(TensorSpec(key, kind, tuple(int(dim) for dim in dims)) for key, (kind, dims) in value.items())
+    except (ValueError, TypeError, AttributeError):
+        specs = (TensorSpec("", "", ()),)
+    if any(spec.datatype not in DATATYPES for spec in specs):
+        raise LoadFailed(f'{name} in {path.name} must be a literal such as {{"x": ("FP32", [-1, 4])}}')
+    return specs

@@ -1,0 +1,290 @@
+"""The module users import: utilities, config, metrics, loading.
+
+`pb_utils.load_model`, `unload_model` and `is_model_ready`: a Triton model that loads and unloads others.
+
+Each model's pb_utils module has the methods of its own `ModelManagement`; model_management.py does the work.
+
+`pb_utils.MetricFamily` and its metrics: custom metrics of a Triton model.
+
+The module that Triton's Python models import as `triton_python_backend_utils` (pb_utils).
+
+Each loaded model gets its own copy (`create_module`), whose `InferenceRequest`, metrics and `get_model_dir` belong to
+that model. triton_model.py converts requests and responses.
+"""
+
+import logging
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+
+from pilotlight_predictor.backends.base import LoadSpec, ModelLoader
+from pilotlight_predictor.backends.python.triton.calls import (
+    BlsCaller,
+    ModelConfig,
+    get_input_config_by_name,
+    get_output_config_by_name,
+    using_decoupled_model_transaction_policy,
+)
+from pilotlight_predictor.backends.python.triton.requests import InferenceRequest, ResponseSender
+from pilotlight_predictor.backends.python.triton.types import (
+    TRITONSERVER_MEMORY_CPU,
+    TRITONSERVER_MEMORY_GPU,
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+    InferenceResponse,
+    InferenceTrace,
+    PreferredMemory,
+    Tensor,
+    TritonError,
+    TritonModelException,
+    numpy_to_triton_type,
+    triton_string_to_numpy,
+    triton_to_numpy_type,
+)
+from pilotlight_predictor.core.errors import PredictorError
+from pilotlight_predictor.core.requests import NEWEST
+from pilotlight_predictor.core.tensors import Array
+from pilotlight_predictor.repository.config_reader import bytes_parameter, config_parameter, file_parameters
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.metrics.custom import CustomFamily, CustomSeries
+    from pilotlight_predictor.metrics.definitions import MetricKind
+
+T = TypeVar("T")
+
+
+class ModelManagement:
+    """Load and unload functions of one calling model; without one they raise."""
+
+    def __init__(self, caller: BlsCaller | None = None) -> None:
+        self._caller = caller
+
+    def load_model(self, model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
+        """Load a model and wait until it is ready.
+
+        `files` maps "file:<version>/<name>" to content and needs a `config` as JSON.
+        """
+
+        def load(management: ModelLoader, caller: str) -> None:
+            document = config_parameter({"config": config or None})
+            contents = file_parameters(files or {}, bytes_parameter)
+            management.load(caller, model_name, document, contents)
+
+        self._call(load)
+
+    def unload_model(self, model_name: str, unload_dependents: bool = False) -> None:
+        """Unload a model; its pending requests are completed."""
+        self._call(lambda management, caller: management.unload(caller, model_name, unload_dependents))
+
+    def is_model_ready(self, model_name: str, model_version: str = "") -> bool:
+        written = str(model_version)
+        if written and not written.isdecimal():
+            raise TritonModelException(f"model_version = {model_version!r}, must be a number in quotes, or empty")
+        version = int(written) if written else NEWEST
+        return self._call(lambda management, _: management.ready(model_name, version))
+
+    def _call(self, work: Callable[[ModelLoader, str], T]) -> T:
+        """Run `work`; raise the server's errors as TritonModelException."""
+        if self._caller is None or self._caller.calls is None:
+            raise TritonModelException("models can be loaded only by a model.py that a server has loaded")
+        try:
+            return work(self._caller.calls.management, self._caller.caller.name)
+        except PredictorError as error:
+            raise TritonModelException(str(error)) from None
+
+
+KINDS: Final[tuple["MetricKind", ...]] = ("counter", "gauge", "histogram")
+
+
+class MetricFamily:
+    """Metrics of one name with different labels. `bls` is the loaded model that creates them."""
+
+    COUNTER, GAUGE, HISTOGRAM = range(3)
+    bls: BlsCaller | None = None
+
+    def __init__(self, name: str, description: str, kind: int) -> None:
+        if self.bls is None or self.bls.calls is None:
+            raise TritonModelException("metrics can be made only by a model.py that a server has loaded")
+        if kind not in range(len(KINDS)):
+            raise TritonModelException(f"kind = {kind!r}, must be MetricFamily.COUNTER, GAUGE or HISTOGRAM")
+        self._custom = self.bls.calls.custom_metrics
+        try:
+            self._family = self._custom.family(name, KINDS[kind], description)
+        except ValueError as wrong:
+            raise TritonModelException(str(wrong)) from None
+
+    def Metric(self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None) -> "Metric":  # noqa: N802 - Triton's name
+        bounds = _bounds(self._family, buckets)
+        try:
+            return Metric(self._custom.series(self.bls, self._family, labels or {}, bounds))
+        except ValueError as wrong:
+            raise TritonModelException(str(wrong)) from None
+
+
+class Metric:
+    """One metric, exported while the model references it."""
+
+    def __init__(self, series: "CustomSeries") -> None:
+        self._series = series
+
+    def increment(self, value: float) -> None:
+        self._require_kind("counter", "gauge")
+        if self._series.family.kind == "counter" and value < 0:
+            raise TritonModelException(f"counter {self._series.family.name} cannot fall, got {value}")
+        self._series.add(_number(value))
+
+    def set(self, value: float) -> None:
+        self._require_kind("gauge")
+        self._series.set(_number(value))
+
+    def observe(self, value: float) -> None:
+        self._require_kind("histogram")
+        self._series.observe(_number(value))
+
+    def value(self) -> float:
+        self._require_kind("counter", "gauge")
+        return self._series.value
+
+    def _require_kind(self, *kinds: "MetricKind") -> None:
+        family = self._series.family
+        if family.kind not in kinds:
+            raise TritonModelException(f"metric {family.name} is a {family.kind}; this is for a {' or a '.join(kinds)}")
+
+
+def _bounds(family: "CustomFamily", buckets: Sequence[float] | None) -> tuple[float, ...]:
+    if family.kind != "histogram":
+        if buckets is not None:
+            raise TritonModelException(f"metric {family.name} is a {family.kind}, which has no buckets")
+        return ()
+    bounds = tuple(_number(bound) for bound in buckets or ())
+    if not bounds or list(bounds) != sorted(set(bounds)):
+        raise TritonModelException(f"histogram {family.name} needs buckets that rise, such as [0.1, 1.0, 10.0]")
+    return bounds
+
+
+def _number(value: float) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise TritonModelException(f"a metric was given {value}, must be a finite number")
+    return number
+
+
+NAME: Final = "triton_python_backend_utils"
+InferenceResponseSender = ResponseSender
+load_model, unload_model, is_model_ready = (
+    ModelManagement().load_model,
+    ModelManagement().unload_model,
+    ModelManagement().is_model_ready,
+)
+__all__ = [
+    "TRITONSERVER_MEMORY_CPU",
+    "TRITONSERVER_MEMORY_GPU",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START",
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
+    "InferenceRequest",
+    "InferenceResponse",
+    "InferenceResponseSender",
+    "InferenceTrace",
+    "Logger",
+    "Metric",
+    "MetricFamily",
+    "ModelConfig",
+    "PreferredMemory",
+    "ResponseSender",
+    "Tensor",
+    "TritonError",
+    "TritonModelException",
+    "deserialize_bytes_tensor",
+    "get_input_config_by_name",
+    "get_input_tensor_by_name",
+    "get_model_dir",
+    "get_output_config_by_name",
+    "get_output_tensor_by_name",
+    "is_model_ready",
+    "load_model",
+    "numpy_to_triton_type",
+    "serialize_byte_tensor",
+    "triton_string_to_numpy",
+    "triton_to_numpy_type",
+    "unload_model",
+    "using_decoupled_model_transaction_policy",
+]
+
+
+class Logger:
+    """pb_utils.Logger, writing to the server's log."""
+
+    INFO, WARNING, ERROR, VERBOSE = logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG
+    _log = logging.getLogger("pilotlight.model")
+
+    @classmethod
+    def log(cls, message: str, level: int = logging.INFO) -> None:
+        cls._log.log(level, "%s", message)
+
+    @classmethod
+    def log_info(cls, message: str) -> None:
+        cls._log.info("%s", message)
+
+    @classmethod
+    def log_warn(cls, message: str) -> None:
+        cls._log.warning("%s", message)
+
+    @classmethod
+    def log_error(cls, message: str) -> None:
+        cls._log.error("%s", message)
+
+    @classmethod
+    def log_verbose(cls, message: str) -> None:
+        cls._log.debug("%s", message)
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+    return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
+
+
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
+    return next((tensor for tensor in inference_response.output_tensors() if tensor.name() == name), None)
+
+
+def get_model_dir() -> str:
+    raise TritonModelException("only a model.py that a server has loaded has a directory")
+
+
+def serialize_byte_tensor(input_tensor: Array) -> Array:
+    """Serialise strings as Triton does: the length of each, then its bytes."""
+    items = [item if isinstance(item, bytes) else str(item).encode() for item in input_tensor.ravel()]
+    joined = b"".join(struct.pack("<I", len(item)) + item for item in items)
+    return np.array(joined, dtype=np.object_)
+
+
+def deserialize_bytes_tensor(encoded_tensor: bytes) -> Array:
+    return np.array(list(_strings(memoryview(encoded_tensor))), dtype=np.object_)
+
+
+def _strings(encoded: memoryview) -> Iterator[bytes]:
+    start = 0
+    while start < len(encoded):
+        (length,) = struct.unpack_from("<I", encoded, start)
+        start += 4 + length
+        yield bytes(encoded[start - length : start])
+
+
+def create_module(spec: LoadSpec) -> tuple[ModuleType, BlsCaller]:
+    """Create the pb_utils module of one model, and its BlsCaller."""
+    caller = BlsCaller(spec)
+    module = ModuleType(NAME, __doc__)
+    module.__dict__.update({name: globals()[name] for name in __all__})
+    module.__dict__["InferenceRequest"] = type("InferenceRequest", (InferenceRequest,), {"bls": caller})
+    module.__dict__["get_model_dir"] = lambda: str(spec.path.parent)
+    management = ModelManagement(caller)
+    module.__dict__.update(
+        {name: getattr(management, name) for name in ("load_model", "unload_model", "is_model_ready")}
+    )
+    module.__dict__["MetricFamily"] = type("MetricFamily", (MetricFamily,), {"bls": caller})
+    return module, caller

@@ -1,0 +1,183 @@
+"""Text generation: a directory in Hugging Face's layout, run by transformers on the CPU or a GPU (docs/text.md).
+
+A decoupled model with the tensors of Triton's vLLM backend: `text_input` in, `text_output` out, one response or, with
+`stream`, one per step. The OpenAI protocol uses the same tensors, with `messages` for a chat. All requests share one
+engine (text_engine.py).
+"""
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any, Final
+
+import msgspec
+
+from pilotlight_predictor.backends.base import DecoupledRequest, LoadSpec
+from pilotlight_predictor.backends.text.engine import TextEngine
+from pilotlight_predictor.backends.text.model import TextModel, integer_parameter, load_model
+from pilotlight_predictor.backends.text.prompt import PromptTokenizer, load_tokenizer, read_messages
+from pilotlight_predictor.backends.text.task import Task
+from pilotlight_predictor.core.errors import BadRequest, LoadFailed
+from pilotlight_predictor.core.generation_params import BadField, SamplingParameters, read_sampling
+from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.core.tensors import TensorSpec
+
+_LOADING: Final = Lock()  # transformers' lazy imports are not thread-safe
+SLOTS: Final = 32
+DEFAULT_MAX_TOKENS: Final = 16  # default max_tokens of a completion
+# Prefixes of request parameters that are not for sampling.
+NOT_SAMPLING: Final = ("return_", "triton_", "sequence_", "binary_data", "priority", "timeout", "headers")
+OPTIONAL_OUTPUTS: Final = ("finish_reason", "index", "num_input_tokens", "num_output_tokens", "logprobs")
+INPUTS: Final = (
+    *(TensorSpec(name, "BYTES", (1,), optional=True) for name in ("text_input", "messages", "sampling_parameters")),
+    TensorSpec("tokens", "INT32", (-1,), optional=True),
+    *(TensorSpec(name, "BOOL", (1,), optional=True) for name in ("stream", "exclude_input_in_output")),
+)
+OUTPUTS: Final = (
+    TensorSpec("text_output", "BYTES", (-1,)),
+    TensorSpec("finish_reason", "BYTES", (-1,)),
+    TensorSpec("index", "INT32", (-1,)),
+    TensorSpec("num_input_tokens", "UINT32", (-1,)),
+    TensorSpec("num_output_tokens", "UINT32", (-1,)),
+    TensorSpec("logprobs", "BYTES", (-1,)),
+)
+
+
+class TextInstance:
+    quick = False
+    decoupled = True
+    inputs: Sequence[TensorSpec] = INPUTS
+    outputs: Sequence[TensorSpec] = OUTPUTS
+
+    def __init__(
+        self, name: str, model: TextModel, tokens: PromptTokenizer, engine: TextEngine, shared: list[int]
+    ) -> None:
+        self._name, self._model, self._tokens, self.engine = name, model, tokens, engine
+        self._shared = shared  # how many instances use the engine
+        self._shared[0] += 1
+
+    def begin(self, batch: Sequence[DecoupledRequest]) -> None:
+        for request in batch:
+            try:
+                task = self._task(request)
+            except Exception as error:  # fails this request only
+                request.send(error)
+            else:
+                self.engine.submit(task)
+
+    def clone(self) -> "TextInstance":
+        return TextInstance(self._name, self._model, self._tokens, self.engine, self._shared)
+
+    def close(self) -> None:
+        self._shared[0] -= 1
+        if not self._shared[0]:
+            self.engine.close()
+            self._model.free()
+
+    def _task(self, request: DecoupledRequest) -> Task:
+        infer_request = request.request
+        parameters, stream, exclude = _settings(infer_request)
+        text, messages = _text(infer_request, "text_input"), _text(infer_request, "messages")
+        tokens = infer_request.inputs.get("tokens")
+        if messages:
+            prompt = self._tokens.chat(read_messages(messages.encode()))
+        elif tokens is not None and tokens.array.size and text is None:
+            prompt = self._tokens.check(tokens.array.ravel().tolist())
+        elif text is not None:
+            prompt = self._tokens.encode(text)
+        else:
+            raise BadRequest(f"model '{self._name}' needs the input 'text_input', or 'messages' for a chat")
+        sampling = read_sampling(parameters, 0 if messages else DEFAULT_MAX_TOKENS, "sampling_parameters.")
+        repeats = not (stream or messages) if exclude is None else not exclude
+        if repeats and stream:
+            raise BadRequest("exclude_input_in_output = false, must be true or left out when stream is true")
+        return Task(
+            request, prompt, sampling, self._max_tokens(prompt, sampling), self._model.eos_tokens, self._tokens,
+            stream=stream, before=(text or "") if repeats else "", outputs=_requested_outputs(infer_request),
+        )  # fmt: skip
+
+    def _max_tokens(self, prompt: Sequence[int], sampling: SamplingParameters) -> int:
+        """Maximum number of generated tokens. Raises BadField if prompt and max_tokens do not fit the context."""
+        context = self._model.context
+        if sampling.n > self.engine.slots:
+            raise BadField("n", f"n = {sampling.n}, must be at most {self.engine.slots} for model '{self._name}'")
+        if len(prompt) >= context:
+            raise BadField(
+                "prompt",
+                f"the prompt has {len(prompt)} tokens, must have fewer than the {context} of model '{self._name}'",
+            )
+        remaining = context - len(prompt)
+        if sampling.max_tokens > remaining:
+            raise BadField(
+                "max_tokens",
+                f"max_tokens = {sampling.max_tokens}, must be at most {remaining}: the context of model "
+                f"'{self._name}' has {context} tokens and the prompt {len(prompt)}",
+            )
+        return sampling.max_tokens or remaining
+
+
+def _settings(request: InferRequest) -> tuple[Mapping[str, Any], bool, bool | None]:
+    """Sampling parameters, stream and exclude_input_in_output, from inputs or the request's parameters."""
+    parameters = dict(request.parameters)
+    stream, exclude = (
+        _flag(request, parameters.pop(name, None), name) for name in ("stream", "exclude_input_in_output")
+    )
+    text = _text(request, "sampling_parameters")
+    if not text:
+        return {n: v for n, v in parameters.items() if not n.startswith(NOT_SAMPLING)}, bool(stream), exclude
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any]), bool(stream), exclude
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        raise BadField("sampling_parameters", "sampling_parameters must be a JSON object") from None
+
+
+def _flag(request: InferRequest, parameter: Any, name: str) -> bool | None:
+    tensor = request.inputs.get(name)
+    value = tensor.array.ravel()[0].item() if tensor is not None and tensor.array.size else parameter
+    if value is not None and not isinstance(value, bool):
+        raise BadField(name, f"{name} = {value!r}, must be true or false")
+    return value
+
+
+def _text(request: InferRequest, name: str) -> str | None:
+    tensor = request.inputs.get(name)
+    if tensor is None or not tensor.array.size:
+        return None
+    try:
+        return bytes(tensor.array.ravel()[0]).decode()
+    except UnicodeDecodeError:
+        raise BadField(name, f"input '{name}' is not UTF-8 text") from None
+
+
+def _requested_outputs(request: InferRequest) -> frozenset[str]:
+    """Optional outputs: those requested by name, or by a parameter `return_…` as in Triton's vLLM backend."""
+    named = {output.name for output in request.outputs}
+    return frozenset(
+        name for name in OPTIONAL_OUTPUTS if name in named or request.parameters.get(f"return_{name}") is True
+    )
+
+
+def prepare() -> None:
+    """Import the libraries, during a download."""
+    with _LOADING:
+        _import()
+
+
+def load(spec: LoadSpec) -> TextInstance:
+    folder = spec.path if spec.path.is_dir() else spec.path.parent
+    slots = integer_parameter(spec, "MAX_SEQUENCES", SLOTS)
+    with _LOADING:
+        _import()
+        tokens = load_tokenizer(folder, spec.config.name)
+        model = load_model(spec, folder)
+    return TextInstance(spec.config.name, model, tokens, TextEngine(model, slots), [0])
+
+
+def _import() -> None:
+    try:
+        import torch  # noqa: F401
+        from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache  # noqa: F401
+        from transformers.utils import logging
+    except ImportError as error:
+        raise LoadFailed(f"text models need the text extra: pip install 'pilotlight[text]' ({error})") from None
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

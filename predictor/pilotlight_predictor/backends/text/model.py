@@ -1,0 +1,243 @@
+"""Prefill and decode, with CUDA graphs.
+
+CUDA graphs for prefill: a prompt size that was requested before is launched as one graph.
+
+text_model.py uses one for a prompt that fits one step; the engine captures graphs while idle. A prompt is padded on the
+right, which causal attention ignores, to the next of a few sizes. Launching the kernels of a short prefill from Python
+takes several times as long as the GPU needs for them.
+
+Causal language model in Hugging Face's layout, loaded by transformers onto one device.
+
+Code in a model's directory is never run. `forward` and `prefill` are used by the engine (text_engine.py).
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pilotlight_predictor.backends.base import LoadSpec
+from pilotlight_predictor.backends.torch.cuda_graphs import CapturedGraph, GraphPlan, capture_graph, first_line
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.observability.logs import log
+
+if TYPE_CHECKING:
+    import torch
+
+    from pilotlight_predictor.backends.torch.cuda_graphs import Compute
+
+SIZES: Final = (32, 64, 128, 256, 512)  # tokens; the largest is the engine's PREFILL_TOKENS
+
+
+class Layer(NamedTuple):
+    keys: "torch.Tensor"
+    values: "torch.Tensor"
+
+
+class PrefilledCache:
+    """Keys and values of one prompt in its graph's outputs, valid until the graph runs again."""
+
+    def __init__(self, graph: CapturedGraph, layers: int, length: int) -> None:
+        self._length = length
+        out = graph.outputs
+        self.layers = [Layer(out[f"keys{n}"][:, :, :length], out[f"values{n}"][:, :, :length]) for n in range(layers)]
+
+    def get_seq_length(self) -> int:
+        return self._length
+
+
+class PrefillGraphs:
+    """Graphs of one model. Used by the engine's thread only; `capture_one` is an argument for tests without a GPU."""
+
+    def __init__(
+        self,
+        compute: "Compute",
+        layers: int,
+        device: "torch.device",
+        capture_one: Callable[..., CapturedGraph] = capture_graph,
+    ) -> None:
+        self._compute, self._layers, self._device, self._capture_one = compute, layers, device, capture_one
+        self.graphs: dict[int, CapturedGraph] = {}
+        self._requested: set[int] = set()
+        self._failed = False
+
+    def run(self, tokens: Sequence[int]) -> "tuple[torch.Tensor, PrefilledCache] | None":
+        """Return the scores after the prompt and its cache; None if its size is not captured yet or too long."""
+        import torch
+
+        size = padded_size(len(tokens))
+        graph = self.graphs.get(size)
+        if graph is None:
+            self._requested |= {size} if size else set()
+            return None
+        graph.inputs["ids"][:, : len(tokens)].copy_(torch.tensor([tokens]))
+        graph.inputs["last"].fill_(len(tokens) - 1)
+        graph.replay()
+        return graph.outputs["scores"], PrefilledCache(graph, self._layers, len(tokens))
+
+    def capture(self) -> None:
+        """Capture one of the requested sizes; log a failure once and stop capturing."""
+        if self._failed or not self._requested:
+            return
+        size = self._requested.pop()
+        try:
+            self.graphs[size] = self._capture_on_stream(size)
+        except Exception as error:  # the model can raise anything during a capture
+            self._failed = True
+            message = f"prompts are read without CUDA graphs: the model cannot be captured ({first_line(error)})"
+            log("graphs.failed", message, level="WARNING")
+
+    def _capture_on_stream(self, size: int) -> CapturedGraph:
+        """Capture on a separate stream: the default stream cannot be captured."""
+        import torch
+
+        current, stream = torch.cuda.current_stream(self._device), torch.cuda.Stream(self._device)
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            graph = self._capture_size(size, stream)
+        current.wait_stream(stream)
+        return graph
+
+    def _capture_size(self, size: int, stream: "torch.cuda.Stream") -> CapturedGraph:
+        import torch
+
+        inputs = {
+            "ids": torch.zeros((1, size), dtype=torch.int64, device=self._device),
+            "last": torch.zeros(1, dtype=torch.int64, device=self._device),
+        }
+        return self._capture_one(GraphPlan(0, 0, ()), inputs, self._compute, stream, torch.cuda.graph_pool_handle())
+
+
+def padded_size(length: int) -> int:
+    """Smallest size for so many tokens; 0 if none is large enough."""
+    return next((size for size in SIZES if length <= size), 0)
+
+
+def prefill_outputs(module: Callable[..., Any], new_cache: Callable[[], Any], values: "dict[str, torch.Tensor]") -> Any:
+    """Computation of a graph: the padded prompt → scores after its `last` token, keys and values."""
+    import torch
+
+    cache, ids = new_cache(), values["ids"]
+    positions = torch.arange(ids.shape[1], device=ids.device)[None]
+    out = module(
+        input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, return_dict=True,
+        logits_to_keep=values["last"],
+    )  # fmt: skip
+    outputs = {"scores": out.logits[:, -1]}
+    for number, layer in enumerate(cache.layers):
+        outputs[f"keys{number}"], outputs[f"values{number}"] = layer.keys, layer.values
+    return outputs
+
+
+PRECISIONS: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+DEFAULT_CONTEXT: Final = 2048  # of a model without max_position_embeddings
+
+
+class TextModel:
+    def __init__(self, module: Any, device: "torch.device", context: int, graphs: bool = False) -> None:
+        import inspect
+
+        from transformers.cache_utils import DynamicLayer
+
+        self._module = module
+        self.device = device
+        self.context = context
+        config = module.config.get_text_config()
+        self.layers: int = config.num_hidden_layers
+        takes = inspect.signature(module.forward).parameters
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+        self._has_positions = "position_ids" in takes
+        # Rows of different length can share a step unless layers drop tokens: sliding windows, recurrent states.
+        self.batchable = self._has_positions and all(type(each) is DynamicLayer for each in self.new_cache().layers)
+        self.eos_tokens = _eos_tokens(module)
+        self._prefill_graphs: PrefillGraphs | None = None
+        if graphs and device.type == "cuda" and self.batchable and self._last_only:
+            self._prefill_graphs = PrefillGraphs(partial(prefill_outputs, module, self.new_cache), self.layers, device)
+
+    def prefill(self, prompt: Sequence[int]) -> "tuple[torch.Tensor, Any] | None":
+        """Run a whole prompt by a CUDA graph; return its scores and cache, or None to use `forward`."""
+        return None if self._prefill_graphs is None else self._prefill_graphs.run(prompt)
+
+    def capture_graphs(self) -> None:
+        """Capture a requested graph; called while the engine is idle."""
+        if self._prefill_graphs is not None:
+            self._prefill_graphs.capture()
+
+    def new_cache(self) -> Any:
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self._module.config)
+
+    def copy_cache(self, cache: Any) -> Any:
+        return copy.deepcopy(cache)
+
+    def free(self) -> None:
+        """Free the weights, on a GPU also torch's cache, for other processes."""
+        import torch
+
+        self._module = self._prefill_graphs = None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def forward(
+        self, tokens: Sequence[Sequence[int]], before: Sequence[int], cache: Any, mask: "torch.Tensor | None"
+    ) -> "torch.Tensor":
+        """Return scores of the next token of each row; `before` is the number of tokens of each row in the cache."""
+        import torch
+
+        ids = torch.tensor(tokens, device=self.device)
+        arguments: dict[str, Any] = dict(self._last_only)
+        if self._has_positions:
+            begins = torch.tensor(before, device=self.device)
+            arguments["position_ids"] = begins[:, None] + torch.arange(ids.shape[1], device=self.device)
+        out = self._module(
+            input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, return_dict=True, **arguments
+        )
+        scores: torch.Tensor = out.logits[:, -1]
+        return scores
+
+
+def load_model(spec: LoadSpec, folder: Path) -> TextModel:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    device = torch.device(str(spec.device))
+    if spec.threads:
+        torch.set_num_threads(spec.threads)
+    try:
+        module = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=PRECISIONS.get(spec.precision, "auto"), use_safetensors=True, trust_remote_code=False,
+            local_files_only=True,
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
+        raise LoadFailed(f"{folder.name}: {reason}") from error
+    module.to(device).eval().requires_grad_(False)
+    if device.type == "cuda":
+        # cuDNN plans an attention for each new length, in tens of milliseconds, and every step has a new length.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return TextModel(module, device, _context(spec, module), graphs=spec.config.cuda_graphs is not None)
+
+
+def _context(spec: LoadSpec, module: Any) -> int:
+    """Maximum tokens of prompt and response together: the model's own, limited by the parameter MAX_CONTEXT."""
+    own = getattr(module.config.get_text_config(), "max_position_embeddings", None) or DEFAULT_CONTEXT
+    return min(int(own), integer_parameter(spec, "MAX_CONTEXT", int(own)))
+
+
+def integer_parameter(spec: LoadSpec, name: str, default: int) -> int:
+    text = spec.config.parameters.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise LoadFailed(f"{spec.config.name}: parameters {name} = {text!r}, must be a whole number of 1 or greater")
+    return int(text)
+
+
+def _eos_tokens(module: Any) -> frozenset[int]:
+    """Tokens that end a response; chat models often have several."""
+    tokens = getattr(module.generation_config, "eos_token_id", None)
+    if tokens is None:
+        tokens = getattr(module.config, "eos_token_id", None)
+    return frozenset([tokens] if isinstance(tokens, int) else tokens or ())

@@ -1,0 +1,99 @@
+"""Tokenisation of prompts and chat messages by the model's own tokenizer and chat template, and decoding.
+
+The tokenizer is read from the model's directory only. Errors of a template are returned to the client.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import msgspec
+
+from pilotlight_predictor.core.errors import BadRequest, LoadFailed
+
+
+class PromptTokenizer:
+    """Thread-safe tokenizer of one model."""
+
+    def __init__(self, tokenizer: Any, model: str) -> None:
+        import copy
+
+        self._tokenizer = tokenizer
+        self._decoder = copy.deepcopy(tokenizer)  # encoding temporarily changes a tokenizer's settings
+        self._model = model
+        self._lock = Lock()
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text: str = self._decoder.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return tokens, never empty: an empty prompt becomes the model's BOS token."""
+        with self._lock:
+            tokens = self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+        if tokens:
+            return [int(token) for token in tokens]
+        for start in (self._tokenizer.bos_token_id, self._tokenizer.eos_token_id):
+            if start is not None:
+                return [int(start)]
+        raise BadRequest(f"the prompt of model '{self._model}' is empty, must hold some text")
+
+    def check(self, tokens: Sequence[int]) -> list[int]:
+        """Validate a prompt that was sent as tokens."""
+        size = len(self._tokenizer)
+        if not tokens or not all(0 <= token < size for token in tokens):
+            raise BadRequest(f"prompt has tokens outside the vocabulary, each must be from 0 to {size - 1}")
+        return list(tokens)
+
+    @property
+    def chats(self) -> bool:
+        return bool(getattr(self._tokenizer, "chat_template", None))
+
+    def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        if not self.chats:
+            raise BadRequest(
+                f"model '{self._model}' has no chat template: ask /v1/completions with a prompt, or add a "
+                "chat_template.jinja beside its tokenizer.json"
+            )
+        plain = [{**message, "content": _plain(message.get("content"), self._model)} for message in messages]
+        try:
+            text = self._tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template can raise anything; its only input is messages
+            raise BadRequest(f"messages do not fit the chat template of model '{self._model}': {error}") from None
+        return self.encode(text, special=False)
+
+
+def _plain(content: Any, model: str) -> str:
+    """Text of a message, which may have several parts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    if len(texts) != len(content):
+        raise BadRequest(f"messages have parts that are not text, and model '{model}' takes text only")
+    return "\n".join(texts)
+
+
+def read_messages(data: bytes) -> list[dict[str, Any]]:
+    """Parse the input `messages`: a JSON list of objects with role and content."""
+    try:
+        messages = msgspec.json.decode(data, type=list[dict[str, Any]])
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise BadRequest(f"input 'messages' must be a JSON list of messages with role and content: {error}") from None
+    if not messages or not all(isinstance(message.get("role"), str) for message in messages):
+        raise BadRequest("input 'messages' must have at least one message, and each a role")
+    for message in messages:
+        if not isinstance(message.get("content"), str | list | None):
+            raise BadRequest("input 'messages' has a content that is neither text nor a list of parts")
+    return messages
+
+
+def load_tokenizer(folder: Path, model: str) -> PromptTokenizer:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
+        raise LoadFailed(f"{model}: the tokenizer in {folder.name} cannot be read: {reason}") from error
+    return PromptTokenizer(tokenizer, model)

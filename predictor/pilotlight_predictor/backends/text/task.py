@@ -1,0 +1,207 @@
+"""One generation; stop sequences.
+
+Incremental detokenisation with stop sequences: tokens → text that can be sent.
+
+One `Transcript` per choice. Text is held back while its last character is incomplete, and while it may be the beginning
+of a stop string. Text once returned is never revoked.
+
+One request while its text is generated: its choices, and sending their text.
+
+Created from a DecoupledRequest by text.py and run by text_engine.py. A client that reads slowly gets several tokens per
+response and does not delay others.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from pilotlight_predictor.backends.base import DecoupledRequest
+from pilotlight_predictor.backends.text.prompt import PromptTokenizer
+from pilotlight_predictor.backends.text.sampler import SampledToken, Sampler
+from pilotlight_predictor.core.generation_params import SamplingParameters
+from pilotlight_predictor.core.requests import Outputs
+from pilotlight_predictor.core.tensors import Tensor
+
+Decode = Callable[[Sequence[int]], str]
+UNFINISHED: Final = "\ufffd"  # a tokenizer's output for an incomplete character
+CONTEXT: Final = 5  # previous tokens decoded again, on which the spaces before new ones depend
+
+
+class Transcript:
+    """Text of one choice. `stopped` after a stop string was found."""
+
+    def __init__(self, decode: Decode, stops: Sequence[str] = ()) -> None:
+        self._decode = decode
+        self._stops = tuple(stops)
+        self._tokens: list[int] = []
+        self._begin = 0  # first token of the context that is decoded again
+        self._read = 0  # tokens whose text was returned or held
+        self._held = ""
+        self.stopped = False
+
+    def push(self, token: int) -> str:
+        """Add a token; return the text that is final, which may be empty."""
+        self._tokens.append(token)
+        return self._release(self._new_text(last=False), last=False)
+
+    def end(self) -> str:
+        """Return the text held back, at the end of the tokens."""
+        return "" if self.stopped else self._release(self._new_text(last=True), last=True)
+
+    def _new_text(self, last: bool) -> str:
+        # Decoded with context, and the context's own text cut off: alone, a token loses the space before it.
+        before = self._decode(self._tokens[self._begin : self._read])
+        text = self._decode(self._tokens[self._begin :])
+        if not last and text.endswith(UNFINISHED):
+            return ""
+        self._read = len(self._tokens)
+        self._begin = max(self._begin, self._read - CONTEXT)
+        return text[len(before) :]
+
+    def _release(self, text: str, last: bool) -> str:
+        if not self._stops:
+            return text
+        text = self._held + text
+        stop_at = min((index for stop in self._stops if (index := text.find(stop)) >= 0), default=-1)
+        if stop_at >= 0:
+            self.stopped, self._held = True, ""
+            return text[:stop_at]
+        held = 0 if last else _partial_stop(text, self._stops)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+
+def _partial_stop(text: str, stops: Sequence[str]) -> int:
+    """Length of the longest suffix of `text` that is a prefix of a stop string."""
+    longest = min(len(text), max(map(len, stops)) - 1)
+    return next((size for size in range(longest, 0, -1) if any(s.startswith(text[-size:]) for s in stops)), 0)
+
+
+STOP: Final = "stop"
+LENGTH: Final = "length"
+TEXT: Final = "text_output"
+
+
+class ChoiceRow:
+    """One choice: `length` tokens of it are in the KV cache, and `token` is the next input."""
+
+    def __init__(self, task: "Task", index: int, tokens: PromptTokenizer) -> None:
+        self.task, self.index = task, index
+        self.sampler = Sampler(task.sampling, index)
+        self.token = -1
+        self.generated = 0
+        self.finish = ""
+        self.cache: Any = None  # its own, if the model's rows cannot share one
+        self.pending_text = ""
+        self.logprobs: list[dict[str, Any]] = []
+        self._tokens = tokens
+        self._transcript = Transcript(tokens.decode, task.sampling.stop)
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.finish)
+
+    @property
+    def length(self) -> int:
+        return len(self.task.prompt) + self.generated - 1
+
+    def append(self, choice: SampledToken) -> None:
+        self.token = choice.token
+        self.generated += 1
+        if choice.token in self.task.ends:
+            self.finish = STOP
+            self.pending_text += self._transcript.end()
+            return
+        self.pending_text += self._transcript.push(choice.token)
+        if self.task.sampling.logprobs >= 0:
+            self.logprobs.append(self._logprobs(choice))
+        if self._transcript.stopped:
+            self.finish = STOP
+        elif self.generated >= self.task.max_tokens:
+            self.finish = LENGTH
+            self.pending_text += self._transcript.end()
+
+    def _logprobs(self, choice: SampledToken) -> dict[str, Any]:
+        top = [self._named(token, logprob) for token, logprob in choice.top.items()]
+        return {**self._named(choice.token, choice.logprob), "top_logprobs": top}
+
+    def _named(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self._tokens.decode([token])
+        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode())}
+
+
+class Task:
+    """One request in the engine; `slots` are those it still occupies."""
+
+    def __init__(
+        self, request: DecoupledRequest, prompt: Sequence[int], sampling: SamplingParameters, max_tokens: int,
+        ends: frozenset[int], tokens: PromptTokenizer, *, stream: bool, before: str, outputs: frozenset[str],
+    ) -> None:  # fmt: skip
+        self._request = request
+        self.prompt = list(prompt)
+        self.sampling = sampling
+        self.max_tokens = max_tokens
+        self.ends = frozenset[int]() if sampling.ignore_eos else ends
+        self.rows = [ChoiceRow(self, index, tokens) for index in range(sampling.n)]
+        self.slots = sampling.n
+        self._stream = stream
+        self._prefix = before  # of the text: the prompt, if it is to be repeated
+        self._outputs_requested = outputs
+        self._finished: set[ChoiceRow] = set()  # rows whose last text was sent
+
+    @property
+    def cancelled(self) -> bool:
+        return self._request.cancelled
+
+    def flush(self) -> bool:
+        """Send new text; return False if the client's buffer is full: then call `flush_late` later."""
+        if not self._stream:
+            if all(row.finished for row in self.rows):
+                self._request.send(self._outputs(self.rows))
+                self._request.complete()
+            return True
+        for row in self.rows:
+            if row not in self._finished and (row.pending_text or row.finished or row.logprobs):
+                if self._request.full:
+                    return False
+                self._send(row)
+        if len(self._finished) == len(self.rows):
+            self._request.complete()
+        return True
+
+    def flush_late(self) -> bool:
+        """As `flush`; only end the response if the client has disconnected."""
+        if self.cancelled:
+            self.end()
+            return True
+        return self.flush()
+
+    def fail(self, error: Exception) -> None:
+        self._request.send(error)
+
+    def end(self) -> None:
+        self._request.complete()
+
+    def _send(self, row: ChoiceRow) -> None:
+        self._request.send(self._outputs([row]))
+        row.pending_text, row.logprobs = "", []
+        if row.finished:
+            self._finished.add(row)
+
+    def _outputs(self, rows: Sequence[ChoiceRow]) -> Outputs:
+        outputs: Mapping[str, Tensor] = {
+            TEXT: _bytes([self._prefix + row.pending_text for row in rows]),
+            "finish_reason": _bytes([row.finish for row in rows]),
+            "index": Tensor("INT32", np.array([row.index for row in rows], "<i4")),
+            "num_input_tokens": Tensor("UINT32", np.array([len(self.prompt)], "<u4")),
+            "num_output_tokens": Tensor("UINT32", np.array([row.generated for row in rows], "<u4")),
+            "logprobs": _bytes([msgspec.json.encode(row.logprobs) for row in rows]),
+        }
+        return {name: tensor for name, tensor in outputs.items() if name == TEXT or name in self._outputs_requested}
+
+
+def _bytes(texts: Sequence[str | bytes]) -> Tensor:
+    encoded = [text if isinstance(text, bytes) else text.encode("utf-8", "replace") for text in texts]
+    return Tensor("BYTES", np.array(encoded, dtype=object))

@@ -1,0 +1,183 @@
+"""Exported programs; pinned pickles.
+
+Signature of an exported program (.pt2), read from its JSON in milliseconds, without torch or weights.
+
+torch.py derives a configuration from it; torch_modules.py takes the order of the arguments.
+
+The only place that reads pickles: plain tensors are always read, code only if its file is pinned by a hash.
+
+A pickle can run any code when it is read. `weights_only` reads nothing but tensors; anything else is refused unless its
+file name and SHA-256 are in `trusted_pickles` (`--trust-pickle FILE=SHA256`).
+"""
+
+import hashlib
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from pilotlight_predictor.backends.base import LoadSpec
+from pilotlight_predictor.backends.torch.signature import Argument
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.core.tensors import TensorSpec
+
+# torch._export.serde.schema.ScalarType, which is part of the file format.
+_SCALAR_TYPES: Final = {
+    1: "UINT8", 2: "INT8", 3: "INT16", 4: "INT32", 5: "INT64", 6: "FP16", 7: "FP32", 8: "FP64", 12: "BOOL", 13: "BF16",
+    28: "UINT16", 34: "UINT32", 35: "UINT64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedProgram:
+    arguments: Sequence[Argument]
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+    batchable: bool
+
+
+def is_exported(names: Iterable[str]) -> bool:
+    return any(_is_program(name) for name in names)
+
+
+def _is_program(name: str) -> bool:
+    return name.endswith("/models/model.json") or name == "serialized_exported_program.json"
+
+
+def read_program(path: Path) -> ExportedProgram:
+    program = _program(path)
+    signature = program["graph_module"]["signature"]
+    values = program["graph_module"]["graph"]["tensor_values"]
+    call = program["graph_module"]["module_call_graph"][0]["signature"]
+    in_names = _names(signature["input_specs"], "user_input")
+    graph_outputs = _names(signature["output_specs"], "user_output")
+    out_names = _output_names(json.loads(call["out_spec"])[1], len(graph_outputs))
+    sizes = [values[name]["sizes"] for name in (*in_names, *graph_outputs)]
+    # Batchable if the first dimension of all tensors is the same dynamic size.
+    symbols = {json.dumps(dims[0].get("as_expr")) if dims else "" for dims in sizes}
+    return ExportedProgram(
+        arguments=_arguments(in_names, json.loads(call["in_spec"])[1]),
+        inputs=[_spec(name, values[name]) for name in in_names],
+        outputs=[_spec(name, values[node]) for name, node in zip(out_names, graph_outputs, strict=True)],
+        batchable=len(symbols) == 1 and not symbols & {"", "null"},
+    )
+
+
+def _program(path: Path) -> Mapping[str, Any]:
+    with zipfile.ZipFile(path) as archive:
+        name = next((name for name in archive.namelist() if _is_program(name)), None)
+        if name is None:
+            raise LoadFailed(f"{path.name} holds no exported program: save it by torch.export.save")
+        program: Mapping[str, Any] = json.loads(archive.read(name))
+        return program
+
+
+def _names(specs: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
+    """Names of tensors among the program's inputs or outputs, without constants that the export fixed."""
+    args = [spec[kind]["arg"] for spec in specs if kind in spec]
+    return [arg["as_tensor"]["name"] for arg in args if "as_tensor" in arg]
+
+
+def _arguments(names: Sequence[str], in_spec: Mapping[str, Any]) -> list[Argument]:
+    """Arguments of `forward`; those of kwargs are keyword-only."""
+    by_position = len(in_spec["children_spec"][0]["children_spec"])
+    return [Argument(name, keyword_only=index >= by_position) for index, name in enumerate(names)]
+
+
+def _output_names(out_spec: Mapping[str, Any], count: int) -> list[str]:
+    if out_spec["type"] == "builtins.dict":
+        keys: list[str] = json.loads(out_spec["context"])
+        if len(keys) == count:
+            return keys
+    return [f"OUTPUT__{i}" for i in range(count)]
+
+
+def _spec(name: str, value: Mapping[str, Any]) -> TensorSpec:
+    datatype = _SCALAR_TYPES.get(value["dtype"])
+    if datatype is None:
+        raise LoadFailed(f"tensor {name!r} has a torch type that no V2 datatype stands for: cast it inside the module")
+    return TensorSpec(name, datatype, tuple(int(size.get("as_int", -1)) for size in value["sizes"]))
+
+
+def load(spec: LoadSpec) -> Any:
+    """Read a file of torch.save: a state dict, or a whole module if the file is pinned."""
+    import torch
+
+    if spec.path.name in spec.trusted_pickles:
+        with spec.path.open("rb") as file:
+            _check_pinned(file, spec.path, spec.trusted_pickles)
+            # Read the open file that was hashed: the name may point to another one by now.
+            return torch.load(file, map_location=str(spec.device), weights_only=False)
+    mmap = zipfile.is_zipfile(spec.path)
+    try:
+        return torch.load(spec.path, map_location=str(spec.device), weights_only=True, mmap=mmap)
+    except pickle.UnpicklingError as error:
+        raise _refusal(spec.path, "more than tensors") from error
+    except (RuntimeError, EOFError, KeyError) as error:
+        raise LoadFailed(f"{spec.path.name} is damaged or no file of torch.save: {error}") from error
+
+
+def load_exported(spec: LoadSpec) -> Any:
+    """Read an exported program, after checking all its parts: torch.export.load falls back to plain pickle."""
+    import torch
+
+    with spec.path.open("rb") as file:
+        # As above: check and read the same open file.
+        _check_exported(file, spec)
+        file.seek(0)
+        try:
+            return torch.export.load(file)
+        except Exception as error:  # of many types
+            raise LoadFailed(f"{spec.path.name} is no exported program that this torch can read: {error}") from error
+
+
+def _check_exported(file: IO[bytes], spec: LoadSpec) -> None:
+    if spec.path.name in spec.trusted_pickles:
+        _check_pinned(file, spec.path, spec.trusted_pickles)
+        return
+    with zipfile.ZipFile(file) as archive:
+        for name in archive.namelist():
+            if _needs_pickle(archive, name):
+                raise _refusal(spec.path, f"a pickle ({name})")
+
+
+def _needs_pickle(archive: zipfile.ZipFile, name: str) -> bool:
+    if name.endswith("_config.json"):
+        entries = json.loads(archive.read(name)).get("config", {})
+        return any(entry.get("use_pickle") for entry in entries.values())
+    if name.rpartition("/")[2].startswith("opaque_obj"):
+        return True
+    return name.endswith(".pt") and not _tensors_only(archive.read(name))
+
+
+def _tensors_only(content: bytes) -> bool:
+    import torch
+
+    try:
+        torch.load(io.BytesIO(content), weights_only=True, map_location="meta")
+    except Exception:
+        return not content
+    return True
+
+
+def _check_pinned(file: IO[bytes], path: Path, trusted: Mapping[str, str]) -> None:
+    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    file.seek(0)
+    pinned = trusted[path.name].lower()
+    if digest != pinned:
+        raise LoadFailed(
+            f"{path.name} has SHA-256 {digest}, but --trust-pickle pins {pinned}: this is not the file vouched for"
+        )
+
+
+def _refusal(path: Path, what: str) -> LoadFailed:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return LoadFailed(
+        f"{path.name} holds {what}, which can run any code when it is read: save the weights as safetensors, or, if "
+        f"you trust its author, set --trust-pickle {path.name}={digest}"
+    )

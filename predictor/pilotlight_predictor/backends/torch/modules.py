@@ -1,0 +1,317 @@
+"""Rebuilding modules from checkpoints.
+
+Assembly of a module from its code and weights, at the cost of the weights alone. Used by torch_modules.py.
+
+The module is built with uninitialised parameters, which touches no memory, and the weights of the file are assigned.
+torch's meta device is not used: there an `nn.Embedding` or a product with a number makes torch import 906 modules (9 s
+on two cores), and buffers that are not in the file would have no values.
+
+Loading of torch model files of any kind into one callable module on one device. Used by torch.py.
+
+TorchScript        a zip with code/            torch.jit.load
+exported program   a zip with models/*.json    torch.export.load          (torch_export.py)
+safetensors        beside a model.py           weights assigned to the module that model.py builds
+state dict         beside a model.py           the same, read with weights_only=True
+pickled module     only if pinned by its hash  torch.load in full         (torch_pickle.py)
+"""
+
+import inspect
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from pilotlight_predictor.backends.base import LoadSpec
+from pilotlight_predictor.backends.python.functions import declared
+from pilotlight_predictor.backends.python.source import UserModule
+from pilotlight_predictor.backends.torch import formats
+from pilotlight_predictor.backends.torch.signature import Argument
+from pilotlight_predictor.backends.torch.tensors import PRECISIONS, device_tensors
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.gpu.safetensors import weight_files
+
+if TYPE_CHECKING:
+    import torch
+
+    from pilotlight_predictor.gpu.parked_weights import ParkedWeights
+    from pilotlight_predictor.gpu.safetensors import TensorInfo
+    from pilotlight_predictor.gpu.transfer import Block
+
+Weights = dict[str, Any]
+_IN_PLACE: Final = frozenset({"normal_", "uniform_", "random_", "fill_", "zero_"})
+
+
+def build_module(factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":
+    """Build the module with uninitialised parameters, while weights are still being transferred."""
+    import torch
+
+    with _without_initialisation():
+        module = factory()
+    if not isinstance(module, torch.nn.Module):
+        raise LoadFailed(f"model.py built {type(module).__name__}, must be a torch.nn.Module")
+    return module
+
+
+def load_weights(module: "torch.nn.Module", weights: Weights, device: str, file: str) -> "torch.nn.Module":
+    try:
+        module.load_state_dict(_with_tied(module, weights), strict=True, assign=True)
+    except RuntimeError as error:
+        raise LoadFailed(f"{file} does not fit the module of model.py: {error}") from error
+    return module.to(device)
+
+
+def _without_initialisation() -> AbstractContextManager[object]:
+    """Skip the initialisation of parameters, each of which must be in the file, or the strict load fails."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Skip(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if getattr(func, "__name__", "") in _IN_PLACE or getattr(func, "__module__", "") == "torch.nn.init":
+                target = args[0] if args else kwargs.get("tensor")
+                if isinstance(target, torch.nn.Parameter):
+                    return target
+            return func(*args, **kwargs)
+
+    skip: AbstractContextManager[object] = Skip()
+    return skip
+
+
+def _with_tied(module: "torch.nn.Module", weights: Weights) -> Weights:
+    """Add the names of tied tensors, of which safetensors stores only one; a strict load requires all."""
+    first: dict[int, str] = {}
+    tied: Weights = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        original = first.setdefault(id(parameter), name)
+        for missing, present in ((name, original), (original, name)):
+            if missing not in weights and present in weights:
+                tied[missing] = weights[present]
+    return {**weights, **tied}
+
+
+Kind = Literal["torchscript", "export", "safetensors", "pickle"]
+Blocks: TypeAlias = "Sequence[tuple[Block, Mapping[str, TensorInfo]]]"
+_SCALARS = ("int", "float", "bool", "number")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModule:
+    """A module on its device, and the signature of its `forward`."""
+
+    module: Any
+    arguments: Sequence[Argument]
+    inputs: Sequence[TensorSpec] = ()
+    outputs: Sequence[TensorSpec] = ()
+    batchable: bool = False  # all tensors of the file share a dynamic first dimension
+    compute: "torch.dtype | None" = None  # dtype to cast floating inputs to; None: no cast
+    source: UserModule | None = None
+    parking: "ParkedWeights | None" = None  # of parkable weights on a GPU
+
+
+def load_module(spec: LoadSpec) -> LoadedModule:
+    kind = file_kind(spec.path)
+    if kind == "torchscript":
+        return _torchscript(spec)
+    if kind == "export":
+        return _exported(spec)
+    return _load_weights_file(spec, kind)
+
+
+def file_kind(path: Path) -> Kind:
+    """Kind of a file, by content if the suffix is ambiguous: .pt is TorchScript, a state dict or a pickled module."""
+    if path.is_dir() or path.suffix == ".safetensors":
+        return "safetensors"
+    if not zipfile.is_zipfile(path):
+        return "pickle"
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
+        return "torchscript"
+    if formats.is_exported(names):
+        return "export"
+    if any("/aotinductor/" in name for name in names):
+        raise LoadFailed(
+            f"{path.name} is compiled by AOTInductor for one kind of machine: save it by torch.export.save"
+        )
+    return "pickle"
+
+
+def precision_dtype(precision: str) -> "torch.dtype | None":
+    import torch
+
+    dtype: torch.dtype | None = getattr(torch, PRECISIONS[precision]) if precision in PRECISIONS else None
+    return dtype
+
+
+def _torchscript(spec: LoadSpec) -> LoadedModule:
+    import torch
+
+    # Triton's users have TorchScript; its deprecation warning at each load is noise.
+    warnings.filterwarnings("ignore", message="`torch.jit.load`", category=FutureWarning)
+    try:
+        module = torch.jit.load(str(spec.path), map_location=str(spec.device)).eval()
+    except RuntimeError as error:
+        raise LoadFailed(f"{spec.path.name} is no TorchScript that this torch can read: {error}") from error
+    compute = precision_dtype(spec.precision)
+    if compute is not None:
+        module = module.to(compute)
+    arguments = [_script_argument(argument) for argument in module.forward.schema.arguments[1:]]
+    if not (spec.config.inputs and spec.config.outputs):
+        raise LoadFailed(
+            f"{spec.path.name} is TorchScript, which does not tell the datatypes and shapes of its tensors: give it a "
+            f"config.pbtxt with input and output; forward takes {', '.join(a.name for a in arguments) or 'nothing'}"
+        )
+    return LoadedModule(module, arguments, compute=compute)
+
+
+def _script_argument(argument: Any) -> Argument:
+    kind = str(argument.type).removeprefix("Optional[").removesuffix("]").removesuffix("?")
+    takes = "scalar" if kind in _SCALARS else "tensor"
+    if kind.startswith("Dict(str, Tensor"):
+        takes = "dict"
+    elif kind in {"List[Tensor", "Tensor["}:
+        takes = "list"
+    return Argument(argument.name, takes, required=not argument.has_default_value())
+
+
+def _exported(spec: LoadSpec) -> LoadedModule:
+    from torch.export.passes import move_to_device_pass
+
+    if spec.precision in {"fp16", "bf16"}:
+        raise LoadFailed(
+            f"precision = {spec.precision}, but {spec.path.name} was exported with its types fixed: "
+            f"export the module in {spec.precision}, or set precision: auto"
+        )
+    program = formats.load_exported(spec)
+    if spec.device.kind == "cuda":
+        program = move_to_device_pass(program, str(spec.device))
+    signature = formats.read_program(spec.path)
+    return LoadedModule(program.module(), signature.arguments, signature.inputs, signature.outputs, signature.batchable)
+
+
+def _load_weights_file(spec: LoadSpec, kind: Kind) -> LoadedModule:
+    """Load safetensors, a state dict or a pickled module; the first two with the module that model.py builds."""
+    import torch
+
+    source = UserModule(_module_file(spec), spec.model_dir) if kind == "safetensors" else None
+    module_without_weights = _build_early(source, spec) if source is not None else None
+    blocks = spec.prefetched.wait() if spec.prefetched is not None else []
+    content = _safetensors(spec, blocks) if kind == "safetensors" else formats.load(spec)
+    if isinstance(content, torch.nn.Module):
+        module = content.to(str(spec.device))
+    else:
+        source = source or UserModule(_module_file(spec), spec.model_dir)
+        weights = _cast(_state_dict(content, spec.path), precision_dtype(spec.precision))
+        module_without_weights = (
+            module_without_weights if module_without_weights is not None else build_module(_factory(source, spec))
+        )
+        module = load_weights(module_without_weights, weights, str(spec.device), spec.path.name)
+    compute = precision_dtype(spec.precision) or _half_precision(module.parameters())
+    if compute is not None:
+        module = module.to(compute)
+    inputs, outputs = declared(source.path) if source else ((), ())
+    arguments, parking = _forward_arguments(module), _parking(blocks)
+    return LoadedModule(module.eval(), arguments, inputs, outputs, compute=compute, source=source, parking=parking)
+
+
+def _build_early(source: UserModule, spec: LoadSpec) -> "torch.nn.Module":
+    """Build the module while its weights are being transferred.
+
+    A failure is raised after the transfer has ended, so that its memory is free for the next load.
+    """
+    try:
+        return build_module(_factory(source, spec))
+    except BaseException:
+        if spec.prefetched is not None:
+            with suppress(Exception):
+                spec.prefetched.wait()
+        raise
+
+
+def _parking(blocks: "Blocks") -> "ParkedWeights | None":
+    """Parkable weights; torch's cache, as large as the largest request, is freed with them."""
+    if not blocks:
+        return None
+    import torch
+
+    from pilotlight_predictor.gpu.parked_weights import create_parked_weights
+
+    return create_parked_weights([block for block, _ in blocks], torch.cuda.empty_cache)
+
+
+def _safetensors(spec: LoadSpec, blocks: "Blocks") -> Weights:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if blocks:
+        return device_tensors(blocks)
+    weights: Weights = {}
+    for file in weight_files(spec.path):
+        try:
+            weights.update(load_file(file, device=str(spec.device)))
+        except SafetensorError as error:
+            raise LoadFailed(f"{file.name} is damaged or no safetensors file: {error}") from error
+    return weights
+
+
+def _state_dict(content: object, path: Path) -> Weights:
+    """Weights of a file, or of a checkpoint that has them under `state_dict`."""
+    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
+        raise LoadFailed(f"{path.name} holds {type(content).__name__}, must be a state dict: name → tensor")
+    return dict(content)
+
+
+def _cast(weights: Weights, dtype: "torch.dtype | None") -> Weights:
+    """Cast floating weights one at a time, so that the peak is one tensor above the larger of the two sizes."""
+    if dtype is not None:
+        for name, value in weights.items():
+            if value.is_floating_point():
+                weights[name] = value.to(dtype)
+    return weights
+
+
+def _half_precision(parameters: Iterable["torch.Tensor"]) -> "torch.dtype | None":
+    """dtype of the weights if all are half precision, to which float32 inputs must be cast; else None."""
+    import torch
+
+    dtypes = {parameter.dtype for parameter in parameters if parameter.is_floating_point()}
+    return dtypes.pop() if dtypes in ({torch.float16}, {torch.bfloat16}) else None
+
+
+def _module_file(spec: LoadSpec) -> Path:
+    folder = spec.path if spec.path.is_dir() else spec.path.parent
+    file = folder / "model.py"
+    if not file.is_file():
+        raise LoadFailed(
+            f"{spec.path.name} holds weights alone: put a model.py beside it that defines build() -> torch.nn.Module, "
+            f"or save the whole model by torch.export.save"
+        )
+    return file
+
+
+def _factory(source: UserModule, spec: LoadSpec) -> "Callable[[], torch.nn.Module]":
+    name = spec.config.parameters.get("MODULE", "build")
+    factory: Callable[[], torch.nn.Module] | None = getattr(source.module, name, None)
+    if not callable(factory):
+        raise LoadFailed(
+            f"model.py of {spec.config.name!r} has no {name}: define build() -> torch.nn.Module, or set the parameter "
+            f"MODULE to the name of a class or function in it"
+        )
+    return factory
+
+
+def _forward_arguments(module: "torch.nn.Module") -> list[Argument]:
+    arguments = []
+    for parameter in inspect.signature(module.forward).parameters.values():
+        if parameter.kind in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}:
+            continue
+        required = parameter.default is parameter.empty
+        arguments.append(Argument(parameter.name, "tensor", required, parameter.kind is parameter.KEYWORD_ONLY))
+    return arguments

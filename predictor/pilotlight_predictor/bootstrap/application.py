@@ -1,0 +1,248 @@
+"""Composition root: creates the server's parts, loads its models, and runs background tasks."""
+
+import asyncio
+import gc
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from pilotlight.contract import ENV_SETTINGS_PREFIX
+from pilotlight_predictor.backends.torch.aot import early_start
+from pilotlight_predictor.config import Settings
+from pilotlight_predictor.core.threads import in_thread, in_thread_under_load
+from pilotlight_predictor.frontends.grpc.server import GrpcServer, reserve_port
+from pilotlight_predictor.frontends.http.admission import Admission
+from pilotlight_predictor.frontends.http.auth import Access
+from pilotlight_predictor.frontends.http.router import Dispatcher, ServingProtocol
+from pilotlight_predictor.frontends.http.server import HttpFront
+from pilotlight_predictor.metrics import Metrics, identity_labels
+from pilotlight_predictor.models.sources import ModelFetcher, ModelSources
+from pilotlight_predictor.observability.logs import log
+from pilotlight_predictor.protocols import serving_protocols, startup_protocols
+from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.lifecycle import Lifecycle, ServerState
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.metrics.gpu_readings import GpuSampler
+    from pilotlight_predictor.observability.tracing import Tracer
+    from pilotlight_predictor.storage import Progress
+    from pilotlight_predictor.workers.worker import WorkerProcess
+
+FREE_S: Final = 5.0
+RECOVERY_INTERVAL_S: Final = 0.5
+GRPC_DELAY_S: Final = 3.0  # wait for the load to end before the import of gRPC's modules competes for the CPU
+# Imports for later requests are delayed after the first load: the first request needs the CPU, for this server and for
+# proxies that start at the same time.
+FIRST_REQUEST_S: Final = 1.0
+TRACES: Final = "OTEL_EXPORTER_"
+PREDICTOR_VARIABLE: Final = f"{ENV_SETTINGS_PREFIX}PREDICTOR_HOST"
+
+
+class Application:
+    """The server of one process. `worker`: set if it is one of several workers."""
+
+    def __init__(self, settings: Settings, lifecycle: Lifecycle, seat: "WorkerProcess | None" = None) -> None:
+        self._settings = settings
+        self._lifecycle = lifecycle
+        self._worker = seat
+        if settings.model.predictor_host:  # user code reads the variable, wherever the setting comes from
+            os.environ[PREDICTOR_VARIABLE] = settings.model.predictor_host
+        metrics = Metrics(identity_labels(settings.observability))
+        self._fetcher = ModelFetcher(settings.model.cache_dir, self._progress)
+        sources = ModelSources(settings, self._fetcher.model, self._fetcher.repository)
+        self.server = Server(settings, lifecycle, sources, metrics)
+        budget = settings.server.max_bytes_in_flight
+        self._admission = Admission(Access(settings.server), self.server.limits, budget)
+        self._dispatcher = self._create_dispatcher(self._apply_limits(startup_protocols()), self._all_protocols)
+        self._fronts: list[HttpFront] = []
+        port = reserve_port(settings.server)
+        self.rpc = GrpcServer(port, settings) if port is not None else None
+        self._tracer: Tracer | None = None
+        self._gpus: GpuSampler | None = None
+
+    def _create_dispatcher(
+        self, table: tuple[ServingProtocol, ...], all_protocols: Callable[[], tuple[ServingProtocol, ...]] | None = None
+    ) -> Dispatcher:
+        """With several workers, requests that concern all of them are fanned out."""
+        if self._worker is None:
+            return Dispatcher(self.server, table, self._admission, all_protocols)
+        fan_out = self._worker.fan_out
+        return Dispatcher(
+            self.server, fan_out(table), self._admission, all_protocols and (lambda: fan_out(all_protocols()))
+        )
+
+    def _all_protocols(self) -> tuple[ServingProtocol, ...]:
+        return self._apply_limits(serving_protocols())
+
+    def _apply_limits(self, table: tuple[ServingProtocol, ...]) -> tuple[ServingProtocol, ...]:
+        for protocol in table:
+            if protocol.limits is not None:
+                self._admission.set_limits(protocol.name, protocol.limits(self._settings))
+        return table
+
+    async def open(self, front: HttpFront, metrics: socket.socket | None) -> None:
+        """Open all routes; a second port serves only the metrics."""
+        front.open(self._dispatcher)
+        self._fronts.append(front)
+        if metrics is not None:
+            from pilotlight_predictor.protocols import status
+
+            metrics_front = HttpFront(lambda call: status.metrics(self.server, call))
+            metrics_front.open(self._create_dispatcher((status.PROTOCOL,)))
+            await metrics_front.listen(metrics)
+            self._fronts.append(metrics_front)
+        if self._worker is not None:
+            plain = Dispatcher(self.server, startup_protocols(), self._admission, self._all_protocols)
+            self._worker.open(self.server, plain, self._fronts[1:])
+
+    async def work(self, stop: asyncio.Event) -> None:
+        """Load the required models, then run the background tasks. A failed start may end the process."""
+        settings = self._settings.observability
+        traced = settings.otel_endpoint or any(name.startswith(TRACES) for name in os.environ)  # read by tracing.py
+        observe = [_log_and_continue("traces", self._observe_requests)] if settings.access_log or traced else []
+        observed = asyncio.gather(*observe)
+        loading = asyncio.ensure_future(self._load(observed))
+        loading.add_done_callback(lambda _: gc.enable())
+        await asyncio.gather(loading, observed, _log_and_continue("gRPC", lambda: self._serve_rpc(loading)))
+        if self._lifecycle.state is ServerState.FAILED and self._settings.server.exit_on_error:
+            stop.set()
+            return
+        tasks = {
+            "aiohttp": self._import_aiohttp,
+            "GPU metrics": self._sample_gpus,
+            "healing": self._recover,
+            "polling": self.server.control.poll_forever,
+            "parking": self.server.registry.parking.park_idle_models,
+        }
+        await asyncio.gather(*(_log_and_continue(name, task) for name, task in tasks.items()))
+
+    async def _load(self, observed: Awaitable[object]) -> None:
+        """Load the models; not ready before `observed`, so that every request is in the access log and traced."""
+        lifecycle, server = self._lifecycle, self.server
+        lifecycle.move(ServerState.LOADING)
+        gc.freeze()
+        try:
+            await server.control.start()
+        except Exception as error:
+            self._fail(str(error))
+            return
+        await observed
+        early_start.discard_unused()
+        loads = server.metrics.loads.values()
+        lifecycle.record_loads(server.control.fetch_s, self._fetcher.import_s, loads, perf_counter())
+        lifecycle.move(ServerState.READY)
+        self._freeze_garbage_collector()
+        readiness = server.readiness()
+        if readiness.ready:
+            self._log_ready()
+        else:
+            self._fail(readiness.reason)
+
+    def _fail(self, reason: str) -> None:
+        """Fail the start; the process stays up by default, so that /status can report the reason."""
+        self._lifecycle.move(ServerState.FAILED, reason)
+        ending = self._settings.server.exit_on_error
+        log(
+            "failed",
+            reason if ending else f"{reason}; /status tells it too (--exit-on-error ends instead)",
+            level="ERROR",
+        )
+
+    def _log_ready(self) -> None:
+        phases = {name: round(seconds, 4) for name, seconds in self._lifecycle.phases.items()}
+        models = [name for name in self.server.registry.names() if self.server.registry.is_ready(name)]
+        log("ready", f"ready {phases['total']:.3f} s after exec", phases=phases, models=models[:20])
+
+    def _freeze_garbage_collector(self) -> None:
+        """Exclude loaded objects from garbage collection, and make that rarer.
+
+        Objects of the loads are collected once, since user code may leave much garbage. The server's own modules are
+        frozen before: collecting them would take 20 ms, a tenth of a fast start.
+        """
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+
+    async def _serve_rpc(self, loading: "asyncio.Future[None]") -> None:
+        """Start gRPC after the models, or after a delay, so that a long load is reported over gRPC too."""
+        if self.rpc is not None:
+            await asyncio.wait({loading}, timeout=GRPC_DELAY_S)
+            reached = self._settings.server.reached_port
+            if reached and reached == self._settings.server.http_port:
+                await asyncio.sleep(FIRST_REQUEST_S)  # clients reach only the HTTP port: gRPC is not urgent
+            fan_out = None
+            if self._worker is not None:
+                await self._worker.sockets_assigned.wait()
+                fan_out = self._worker.fan_out_services
+            await self._load_all_protocols()
+            await self.rpc.start(self.server, self._admission, lambda: self._dispatcher.observer, fan_out)
+
+    async def _import_aiohttp(self) -> None:
+        await asyncio.sleep(FIRST_REQUEST_S)
+        await self._load_all_protocols()
+        await self._fronts[0].import_aiohttp()
+        gc.freeze()  # without a collection, which would delay requests to free half a megabyte
+
+    async def _load_all_protocols(self) -> None:
+        await in_thread_under_load(serving_protocols)
+        self._dispatcher.load_all_protocols()
+
+    async def _sample_gpus(self) -> None:
+        if not self._settings.observability.gpu_metrics:
+            return
+        await asyncio.sleep(FIRST_REQUEST_S)
+        from pilotlight_predictor.metrics.gpu_readings import GpuSampler
+
+        self._gpus = GpuSampler(self._settings.observability.metrics_interval_ms / 1000)
+        self._gpus.start()
+        self.server.metrics.gpus = self._gpus.latest
+
+    async def _observe_requests(self) -> None:
+        """Enable access log and spans; OpenTelemetry's SDK is imported only if a collector is configured."""
+        from pilotlight_predictor.frontends.http.access_log import RequestObserver
+        from pilotlight_predictor.observability.tracing import open_tracer
+
+        settings = self._settings.observability
+        service = settings.service or "pilotlight"
+        self._tracer = await in_thread(lambda: open_tracer(os.environ, service, settings.otel_endpoint))
+        observer = RequestObserver(settings.access_log, self._tracer)
+        self._dispatcher.observer = observer if observer.enabled else None
+
+    async def _recover(self) -> None:
+        """Become ready after a failed start once a poll or an operator has loaded the missing models."""
+        while True:
+            await asyncio.sleep(RECOVERY_INTERVAL_S)
+            if self.server.recover():
+                log("ready", "ready: what was missing at start has come")
+
+    def _progress(self, progress: "Progress") -> None:
+        self.server.progress = {"done_bytes": progress.done_bytes, "total_bytes": progress.total_bytes}
+
+    async def close(self, *, free: bool = True) -> None:
+        """Release resources. `free`: also free the models, within a time limit."""
+        self.server.control.close()
+        if self._tracer is not None:
+            await in_thread(self._tracer.close)
+        if self._gpus is not None:
+            await in_thread(self._gpus.stop)
+        for front in self._fronts[1:]:
+            await front.drain(0, 1)
+        if not free:
+            return
+        try:
+            await asyncio.wait_for(self.server.registry.close(), FREE_S)
+        except TimeoutError:
+            log("abandoned", f"a model was not done and freed within {FREE_S:g} s", level="WARNING")
+
+
+async def _log_and_continue(name: str, start: Callable[[], Awaitable[None]]) -> None:
+    """Run a background task; its failure is logged and affects nothing else.
+
+    `start` is called here, so that a server that stops now leaves no coroutine that was never awaited.
+    """
+    try:
+        await start()
+    except Exception as error:
+        log("failed", f"{name} is given up: {error}", level="ERROR", error=error)

@@ -1,0 +1,206 @@
+"""Bind, listen, import, serve, drain.
+
+Startup: listen first, then import the application, load models, serve, drain.
+
+Nothing heavy is imported at module level: the port responds "initializing" while numpy and the runtime are imported.
+
+`--workers N`: N identical predictor processes on one port, and a supervisor that makes them one server.
+
+The supervisor binds the ports, starts the workers and replaces those that exit. A request that concerns all workers is
+forwarded to the supervisor, which sends it to each of them and merges the responses. Not imported with one worker.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from functools import partial
+from time import CLOCK_BOOTTIME, clock_gettime, perf_counter
+from typing import TYPE_CHECKING, Any
+
+from pilotlight_predictor.backends.torch.aot import early_start
+from pilotlight_predictor.config import ServerSettings, Settings, command_line
+from pilotlight_predictor.core.errors import PredictorError
+from pilotlight_predictor.core.threads import in_thread, one_thread, with_deep_stack
+from pilotlight_predictor.frontends.http import startup_responses
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
+from pilotlight_predictor.frontends.http.server import HttpFront, bind
+from pilotlight_predictor.observability.logs import configure, log
+from pilotlight_predictor.server.lifecycle import Lifecycle, ServerState
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.bootstrap.application import Application
+    from pilotlight_predictor.frontends.grpc.server import GrpcServer
+    from pilotlight_predictor.workers.worker import WorkerProcess
+
+
+class Signals:
+    """The first SIGTERM or SIGINT starts the drain (`stop`), a second one aborts it (`abort`)."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.abort = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._received)
+
+    def _received(self) -> None:
+        (self.abort if self.stop.is_set() else self.stop).set()
+
+
+def main(argv: list[str], entered: float) -> int:
+    """Parse the command line and serve until a signal; return the exit code.
+
+    `entered` is the perf_counter() at which Python code began to run: what came before is the interpreter's start.
+    """
+    lifecycle = Lifecycle(perf_counter() - seconds_since_exec(), entered)
+    settings = command_line(argv, os.environ)
+    if settings.server.workers > 1:
+        gc.enable()
+        return run_workers(settings, lifecycle, argv)
+    return run(settings, lifecycle)
+
+
+def seconds_since_exec() -> float:
+    """Age of this process by the kernel's clock, which includes the interpreter's start; 0 if /proc is unreadable."""
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            start_ticks = int(stat.read().rpartition(b") ")[2].split()[19])
+        return max(0.0, clock_gettime(CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def run(settings: Settings, lifecycle: Lifecycle, worker: "WorkerProcess | None" = None) -> int:
+    """Serve until a signal; return the exit code. `worker`: this process is one of several workers."""
+    configure(settings.observability.log_level.upper(), settings.observability.log_format)  # type: ignore[arg-type]
+    if worker is not None:
+        worker.number_logs()
+        return _runner()(_serve(settings, lifecycle, worker.http[0], worker.metrics, worker))
+    for warning in settings.warnings:
+        log("setting", warning, level="WARNING")
+    server = settings.server
+    try:
+        listener = bind(server.host, server.http_port)
+        metrics = bind(server.metrics_host or server.host, server.metrics_port) if server.metrics_port >= 0 else None
+    except OSError as error:
+        log("failed", f"cannot listen on {error}", level="ERROR")
+        return 1
+    return _runner()(_serve(settings, lifecycle, listener, metrics))
+
+
+def _runner() -> Callable[[Coroutine[Any, Any, int]], int]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run
+    return uvloop.run
+
+
+async def _serve(
+    settings: Settings,
+    lifecycle: Lifecycle,
+    listener: socket.socket,
+    metrics: socket.socket | None,
+    worker: "WorkerProcess | None" = None,
+) -> int:
+    signals = Signals()
+    front = HttpFront(lambda request: boot_response(lifecycle, settings.server, request))
+    await (front.listen(listener) if worker is None else worker.join(front, signals))
+    lifecycle.finish_phase("listen", perf_counter())
+    metrics_port = metrics.getsockname()[1] if metrics else -1
+    log("listening", http_port=listener.getsockname()[1], metrics_port=metrics_port, host=settings.server.host)
+    beside_torch = early_start.start(settings.model)
+    try:
+        application = await _assemble(settings, lifecycle, signals.stop, worker, beside_torch)
+    except PredictorError as error:  # a setting that is checked only here, such as a missing token file
+        log("failed", str(error), level="ERROR")
+        return 1
+    work = None
+    if application is not None:
+        await application.open(front, metrics)
+        work = asyncio.get_running_loop().create_task(application.work(signals.stop))
+    await signals.stop.wait()
+    failed = lifecycle.state is ServerState.FAILED
+    rpc = application.rpc if application is not None else None
+    finished = await _drain(settings, lifecycle, (front,) if rpc is None else (front, rpc), signals.abort)
+    if work is not None:
+        work.cancel()
+    if application is not None and not signals.abort.is_set():
+        await application.close(free=finished)
+    log("stopped", finished=finished, level="INFO" if finished else "WARNING")
+    return 1 if failed or signals.abort.is_set() else 0
+
+
+async def _assemble(
+    settings: Settings, lifecycle: Lifecycle, stop: asyncio.Event, worker: "WorkerProcess | None", beside_torch: bool
+) -> "Application | None":
+    """Import and create the application. Return None if a signal came first.
+
+    The imports take 0.1 s, or more from a cold disk: in a thread, so that probes and signals are handled.
+    """
+
+    def heavy() -> type["Application"]:
+        if beside_torch:
+            early_start.load_libraries()
+        with nullcontext() if beside_torch else one_thread():
+            from pilotlight_predictor.bootstrap.application import Application
+
+        return Application
+
+    imported, stopped = in_thread(partial(with_deep_stack, heavy)), asyncio.ensure_future(stop.wait())
+    both: set[asyncio.Future[Any]] = {imported, stopped}
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not imported.done():
+        return None
+    application = imported.result()(settings, lifecycle, worker)
+    lifecycle.finish_phase("import", perf_counter())
+    return application
+
+
+async def _drain(
+    settings: Settings, lifecycle: Lifecycle, fronts: "Sequence[HttpFront | GrpcServer]", abort: asyncio.Event
+) -> bool:
+    """Become not ready, accept requests for the drain delay, then wait for those in flight, up to the exit timeout."""
+    lifecycle.move(ServerState.STOPPING, "the server is stopping")
+    log("stopping", in_flight=sum(front.in_flight() for front in fronts), drain_delay_s=settings.server.drain_delay_s)
+    server = settings.server
+    drains = (front.drain(server.drain_delay_s, server.exit_timeout_s, abort) for front in fronts)
+    return all(await asyncio.gather(*drains))
+
+
+def boot_response(lifecycle: Lifecycle, server: ServerSettings, request: HttpRequest) -> HttpResponse:
+    """Respond before the routes exist: alive, not ready, retry after a second."""
+    openai = startup_responses.boot_response(
+        lifecycle.state, lifecycle.reason, request.path, len(request.body), server.microservice
+    )
+    if openai is not None:
+        return openai
+    if request.path in {"/v2/health/live", "/api/health/live"}:
+        return HttpResponse(200, [b'{"live":true}'])
+    # Each protocol has its own key for the reason.
+    reasons = {"reason": lifecycle.reason, "error": "initializing", "detail": "Model not loaded"}
+    state = {"ready": False, "state": lifecycle.state.value, **reasons}
+    status = 200 if request.path == "/status" else server.not_ready_status if request.path.endswith("/ready") else 503
+    return HttpResponse(status, [json.dumps(state).encode()], headers={"Retry-After": "1"})
+
+
+def run_workers(settings: "Settings", lifecycle: "Lifecycle", argv: Sequence[str]) -> int:
+    """Run the supervisor, or a worker in a process that the supervisor started; return the exit code."""
+    from pilotlight_predictor.workers.worker import from_environment
+
+    seat = from_environment(os.environ)
+    if seat is None:
+        from pilotlight_predictor.workers.supervisor import run as supervise
+
+        return supervise(settings, argv)
+
+    return run(settings, lifecycle, seat)
+
+
+__all__ = ["run"]

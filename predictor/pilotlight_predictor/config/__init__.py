@@ -1,0 +1,26 @@
+"""Settings of the predictor: flags, `INFERENCE_*` variables and a file, parsed once into one frozen object."""
+
+from pilotlight_predictor.config.parse import SettingsError, command_line, parse
+from pilotlight_predictor.config.schema import (
+    ModelSettings,
+    ObservabilitySettings,
+    PerformanceSettings,
+    SafeguardSettings,
+    ServerSettings,
+    Settings,
+)
+from pilotlight_predictor.config.table import Limits, limits
+
+__all__ = [
+    "Limits",
+    "ModelSettings",
+    "ObservabilitySettings",
+    "PerformanceSettings",
+    "SafeguardSettings",
+    "ServerSettings",
+    "Settings",
+    "SettingsError",
+    "command_line",
+    "limits",
+    "parse",
+]

@@ -1,0 +1,149 @@
+"""Merges all sources into Settings: flag > environment > file > implied > default. Reports all problems at once."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pilotlight import contract
+from pilotlight_predictor.config.compat import implied_by, implied_by_dialect
+from pilotlight_predictor.config.schema import Settings
+from pilotlight_predictor.config.sources import INFO_FLAGS, read_document, read_environment, read_flags
+from pilotlight_predictor.config.table import CONFIG, ROWS, ParsedSource, build, limits
+from pilotlight_predictor.config.value_types import check_weights
+
+EXIT_USAGE = 2
+PROGRAM = "python -m pilotlight_predictor"
+
+
+class SettingsError(ValueError):
+    """Invalid settings; `problems` has one sentence each, with its origin."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    """Parse all sources; `argv` without the program's name. Raises SettingsError with all problems."""
+    flags, variables = read_flags(argv), read_environment(environ)
+    document = _document(flags, variables)
+    sources = (document, variables, flags)
+    merged = _merge(sources)
+    problems = [problem for source in reversed(sources) for problem in source.problems]
+    problems += _conflicts(merged)
+    if problems:
+        raise SettingsError(problems)
+    settings = build(merged.values, ())
+    return build(merged.values, (*merged.warnings, *_without_effect(merged), *_cautions(settings)))
+
+
+def command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    """Parse for a program: print --help and --version, exit with 2 after printing all problems."""
+    flag = next((word for word in argv if word in INFO_FLAGS), None)
+    if flag:
+        from pilotlight_predictor.config.help import info_text
+
+        sys.stdout.write(info_text(flag, environ.get(contract.ENV_PROGRAM, PROGRAM)))
+        raise SystemExit(0)
+    try:
+        return parse(argv, environ)
+    except SettingsError as error:
+        sys.stderr.writelines(f"error: {problem}\n" for problem in error.problems)
+        raise SystemExit(EXIT_USAGE) from None
+
+
+def _document(flags: ParsedSource, variables: ParsedSource) -> ParsedSource:
+    for source in (flags, variables):
+        if CONFIG.key in source.values:
+            return read_document(source.values[CONFIG.key], source.origins[CONFIG.key])
+    return ParsedSource()
+
+
+def _merge(sources: Sequence[ParsedSource]) -> ParsedSource:
+    """Merge sources, in order of rising precedence."""
+    merged = ParsedSource()
+    for source in sources:
+        merged.values |= source.values
+        merged.implied |= source.implied
+        merged.origins |= source.origins
+        merged.warnings += source.warnings
+        merged.incomplete |= source.incomplete
+    ports = implied_by(merged.values.get("server.compat", ""))
+    ports |= implied_by_dialect(merged.values.get("server.dialect", ""))
+    merged.implied = ports | merged.implied | _enabled(merged.values)
+    merged.values = merged.implied | merged.values
+    return merged
+
+
+def _enabled(values: Mapping[str, Any]) -> dict[str, bool]:
+    """A limit that is set is enabled, also without `enabled: true`."""
+    limits = {"rate_limit": "requests_per_minute", "input_validation": "max_sequence_length"}
+    return {
+        f"safeguards.{name}.enabled": True for name, limit in limits.items() if f"safeguards.{name}.{limit}" in values
+    }
+
+
+def _conflicts(merged: ParsedSource) -> list[str]:
+    """Return problems of values that are valid alone and not together."""
+    settings = build(merged.values, ())
+    missing = [] if merged.incomplete else _missing(settings)
+    together = (*_load_models(settings, merged.origins), *_weights(merged), *_parking(settings, merged.origins))
+    return [*missing, *together, *_ports(settings, merged.origins)]
+
+
+def _weights(merged: ParsedSource) -> Iterator[str]:
+    weights, labels = (merged.values.get(f"model.version_{name}", {}) for name in ("weights", "labels"))
+    for problem in check_weights(weights, labels):
+        yield f"{merged.origins['model.version_weights']}: {problem}"
+
+
+def _missing(settings: Settings) -> list[str]:
+    if settings.model.path or settings.model.repositories:
+        return []
+    return ["model.path and model.repositories are empty, one must be given: --model-path or --model-repository"]
+
+
+def _load_models(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    model = settings.model
+    if model.load_models and model.control_mode != "explicit":
+        yield (
+            f"{origins['model.load_models']}: model.load_models = {', '.join(model.load_models)}, must be empty while "
+            f"model.control_mode is {model.control_mode}; add --model-control-mode=explicit"
+        )
+
+
+def _parking(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    model = settings.model
+    if model.park_after_s and not model.parks:
+        yield (
+            f"{origins['model.park_after_s']}: model.park_after_s = {model.park_after_s:g}, must be 0 while "
+            f"model.park_memory is 0; add --park-memory=25%"
+        )
+
+
+def _ports(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    """Yield ports that are used twice. 0 (any) and -1 (off) may be repeated."""
+    taken: dict[int, str] = {}
+    for name in ("http_port", "grpc_port", "metrics_port"):
+        port = getattr(settings.server, name)
+        if port > 0 and port in taken:
+            origin = origins.get(f"server.{name}") or origins.get(f"server.{taken[port]}", "defaults")
+            yield f"{origin}: server.{name} = {port}, must be another port than server.{taken[port]}"
+        taken.setdefault(port, name)
+
+
+def _without_effect(merged: ParsedSource) -> Iterator[str]:
+    """Yield warnings about settings without effect, unless they disable something."""
+    for row in ROWS:
+        if row.no_effect and row.key in merged.origins and merged.values[row.key] != -1:
+            yield f"{merged.origins[row.key]}: {row.key} = {merged.values[row.key]} has no effect: {row.no_effect}"
+
+
+def _cautions(settings: Settings) -> Iterator[str]:
+    """Yield warnings about valid settings that may not do what is expected."""
+    server = settings.server
+    if limits(settings).requests_per_minute and server.behind_proxy and not server.trusted_proxies:
+        yield (
+            "safeguards.rate_limit binds nobody without a token: behind a proxy all clients have its address;"
+            " name its networks with --trusted-proxies"
+        )

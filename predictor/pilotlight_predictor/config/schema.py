@@ -1,0 +1,366 @@
+"""Every setting: default, kind, flag, variable, help.
+
+Base of a group of settings: a frozen dataclass without generated methods.
+
+Generating and compiling six methods for each of eight groups took 8 ms of every start; these serve all groups. Fields,
+`dataclasses.fields`, `replace` and type checking work as usual; fields are keyword-only.
+
+All settings of the predictor: name, type, default, flags, variables and help in one row each.
+
+The parser, `--help` and docs/settings.md are generated from these rows (`table.py`). The objects are frozen: parsed at
+start and passed down. Precedence: flag > environment > file > implied by `--compat` > default.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast, dataclass_transform
+
+from pilotlight import contract
+from pilotlight_predictor.config import value_types
+from pilotlight_predictor.config.value_types import (
+    BOOL,
+    BYTES,
+    MILLISECONDS,
+    PORT,
+    PORT_OR_OFF,
+    SECONDS,
+    TEXT,
+    TEXTS,
+    ValueKind,
+    choice,
+    count,
+)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class SettingsGroup:
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(init=False, repr=False, eq=False, match_args=False)(cls)
+
+    if not TYPE_CHECKING:  # type checkers derive it from the fields
+
+        def __init__(self, **values: Any) -> None:
+            for name, item in self.__dataclass_fields__.items():
+                self.__dict__[name] = values.pop(name) if name in values else _default(item)
+            if values:
+                raise TypeError(f"{type(self).__name__} has no field {', '.join(values)}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
+
+    def __eq__(self, other: object) -> bool:
+        return self.__dict__ == other.__dict__ if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.__dict__.values()))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise FrozenInstanceError(f"{name} cannot be changed: settings are read once")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise FrozenInstanceError(f"{name} cannot be removed: settings are read once")
+
+
+def _default(item: "Field[Any]") -> Any:
+    if item.default_factory is not MISSING:
+        return item.default_factory()
+    if item.default is MISSING:
+        raise TypeError(f"the field {item.name} must be given")
+    return item.default
+
+
+T = TypeVar("T")
+MIB = 1 << 20
+ANY = "0 lets the system choose."
+OFF = "0 lets the system choose, -1 or none is off."
+
+
+def setting(
+    default: T, kind: ValueKind, flags: str, text: str, *, env: str = "", yaml: str = "", no_effect: str = ""
+) -> T:
+    """Define a setting. The first of `flags` also names the variable INFERENCE_…; `env` and `yaml` add names.
+
+    `no_effect`: why the setting is accepted and has no effect.
+    """
+    row = {
+        "kind": kind, "flags": flags.split(), "help": text, "env": env.split(), "yaml": yaml.split(),
+        "no_effect": no_effect,
+    }  # fmt: skip
+    if isinstance(default, dict):
+        return cast(T, field(default_factory=dict, metadata=row))
+    return field(default=default, metadata=row)
+
+
+class ServerSettings(SettingsGroup):
+    """Where the server listens, whom it trusts, how it stops."""
+
+    host: str = setting("0.0.0.0", TEXT, "--host --http-address", "Address of the HTTP port.")  # noqa: S104 - a pod's own
+    http_port: int = setting(
+        contract.HTTP_PORT,
+        PORT,
+        "--http-port --port",
+        f"Port of every HTTP dialect; {ANY}",
+        env="INFERENCE_PORT",
+        yaml="port",
+    )
+    grpc_port: int = setting(contract.GRPC_PORT, PORT_OR_OFF, "--grpc-port", f"Port of gRPC; {OFF}")
+    grpc_host: str = setting("", TEXT, "--grpc-address", "Address of the gRPC port; empty: that of HTTP.")
+    metrics_port: int = setting(
+        contract.METRICS_PORT,
+        PORT_OR_OFF,
+        "--metrics-port",
+        f"Port of /metrics alone, which the HTTP port serves too; {OFF}",
+    )
+    metrics_host: str = setting("", TEXT, "--metrics-address", "Address of the metrics port; empty: that of HTTP.")
+    id: str = setting("pilotlight", TEXT, "--id", "What the server calls itself in metadata and status.")
+    workers: int = setting(
+        1, count(1, 1024), "--workers",
+        "Predictors that share the ports, each a process with its own copy of the models (docs/workers.md).",
+    )  # fmt: skip
+    compat: str = setting(
+        "", choice("", "triton", "trtis"), "--compat",
+        "Behave as Triton or TensorRT Inference Server do: ports 8000, 8001 and 8002, status 400 while not ready, "
+        "strict readiness, and an exit when a model required at start fails.",
+    )  # fmt: skip
+    dialect: str = setting(
+        "", choice("", "serving"), "--dialect",
+        f"serving: gRPC on {contract.SERVING_GRPC_PORT}, where clients of the serving capability look for it.",
+    )  # fmt: skip
+    microservice: bool = setting(
+        False, BOOL, "--microservice",
+        "Answer /v1/chat/completions as an inference microservice: 202 while it starts, 503 with the kind of failure.",
+    )  # fmt: skip
+    media_urls: bool = setting(
+        False, BOOL, "--media-urls",
+        "Pass http and https addresses of images and videos in a chat on to the model; else only data: is taken.",
+    )  # fmt: skip
+    strict_readiness: bool = setting(
+        False, BOOL, "--strict-readiness", "Ready only while every model is; else while those required at start are."
+    )
+    exit_on_error: bool = setting(
+        False, BOOL, "--exit-on-error", "Exit when a model required at start fails; else stay and report why."
+    )
+    drain_delay_s: float = setting(
+        0.0,
+        SECONDS,
+        "--drain-delay --drain-delay-s",
+        "After SIGTERM, how long requests are still taken, though not ready.",
+    )
+    exit_timeout_s: float = setting(
+        30.0, SECONDS, "--exit-timeout-secs --exit-timeout-s", "How long requests in flight may take to finish at exit."
+    )
+    http_max_input_size: int = setting(64 * MIB, BYTES, "--http-max-input-size", "Largest HTTP body, as it is decoded.")
+    max_bytes_in_flight: int = setting(
+        1024 * MIB, BYTES, "--max-bytes-in-flight", "Bodies held at one time over all dialects; beyond it: 503."
+    )
+    trusted_proxies: tuple[str, ...] = setting(
+        (), value_types.NETWORKS, "--trusted-proxies",
+        "Networks whose X-Forwarded-For is believed; behind a proxy, clients have a rate limit only when it is named.",
+    )  # fmt: skip
+    behind_proxy: bool = False  # from the environment: every request comes from a proxy's address
+    reached_port: int = 0  # from the environment: the only port that clients reach, as in a Knative pod; 0: any
+    allow_shared_memory: bool = setting(
+        False, BOOL, "--allow-shared-memory --allow-client-shm",
+        "Admins may register regions of shared memory that tensors are read from and written to.",
+    )  # fmt: skip
+    admin_token_file: str = setting(
+        "", TEXT, "--admin-token-file", "File with the token for repository, trace, logging and shared-memory calls.",
+        env=contract.ENV_ADMIN_TOKEN_FILE,
+    )  # fmt: skip
+    admin_loopback: bool = setting(
+        True, BOOL, "--admin-loopback",
+        f"A caller on loopback is an admin. Off by default behind a proxy (K_SERVICE or {contract.ENV_SERVICE} set).",
+    )  # fmt: skip
+    api_token_file: str = setting("", TEXT, "--api-token-file", "File with the bearer token that inference needs.")
+
+    @property
+    def not_ready_status(self) -> int:
+        """HTTP status of a server that is not ready: 400 for Triton and TRTIS, 503 for load balancers."""
+        return 400 if self.compat else 503
+
+
+class ModelSettings(SettingsGroup):
+    """What is served, from where, and on which device."""
+
+    path: str = setting("", TEXT, "--model-path --model-dir", "One model: a file, a directory or a URI.")
+    name: str = setting(
+        "", TEXT, "--model-name", "Name under which --model-path is served; empty: derived from the path."
+    )
+    version: str = setting("latest", TEXT, "--model-version", "Version that --model-path is served as, or its label.")
+    version_labels: Mapping[str, int] = setting(
+        {}, value_types.LABELS, "--version-label",
+        "Name of a version, such as v1.2.0=3, that /predict takes and gives; may be repeated.",
+    )  # fmt: skip
+    version_weights: Mapping[str, float] = setting(
+        {}, value_types.WEIGHTS, "--version-weight",
+        "Share of a version in what /predict is asked without model_version, together 100; may be repeated.",
+    )  # fmt: skip
+    repositories: tuple[str, ...] = setting(
+        (), TEXTS, "--model-repository", "Directory or URI of a model repository; may be repeated."
+    )
+    control_mode: str = setting(
+        "none", choice("none", "poll", "explicit", "versions"), "--model-control-mode",
+        "none: load all at start. poll: follow the repository. explicit: load what --load-model and the API name. "
+        "versions: the set of models stays, their versions are followed.",
+    )  # fmt: skip
+    load_models: tuple[str, ...] = setting(
+        (), TEXTS, "--load-model", "Model to load at start in explicit mode; may be repeated; * is all of them."
+    )
+    poll_secs: float = setting(
+        15.0, SECONDS, "--repository-poll-secs --file-system-poll-secs", "How often a followed repository is read."
+    )
+    device: str = setting("auto", value_types.DEVICE, "--device", "Device of models whose configuration names none.")
+    precision: str = setting(
+        "auto", choice("auto", "fp32", "fp16", "bf16"), "--precision", "Precision that weights are loaded in."
+    )
+    threads: int = setting(0, count(0, 4096), "--threads", "Threads within one execution; 0 lets the runtime choose.")
+    load_timeout_s: float = setting(
+        600.0, SECONDS, "--load-timeout-s --load-timeout", "A load that takes longer has failed; 0 waits for ever."
+    )
+    trusted_pickles: Mapping[str, str] = setting(
+        {}, value_types.PICKLES, "--trust-pickle", "Pickle that may be loaded, with its SHA-256; may be repeated."
+    )
+    trusted_compiled: tuple[str, ...] = setting(
+        (), TEXTS, "--trust-compiled",
+        "Folder below which, or SHA-256 of a library that, compiled models may run; may be repeated.",
+    )  # fmt: skip
+    cache_dir: str = setting(
+        "", TEXT, "--cache-dir", "Where fetched models are kept; empty: the user's cache.", env=contract.ENV_CACHE_DIR
+    )
+    allow_inline_files: bool = setting(
+        False, BOOL, "--allow-inline-files", "Take model files that come within a repository load call."
+    )
+    park_memory: str = setting(
+        "0", value_types.MEMORY, "--park-memory",
+        "Host memory for weights of parked models, in bytes or as a share of the machine's; 0: none is ever parked.",
+    )  # fmt: skip
+    park_after_s: float = setting(
+        0.0, SECONDS, "--park-after-s --park-after",
+        "A model that nobody asked for so long gives its GPU memory back until the next request; 0: only when told to.",
+    )  # fmt: skip
+    predictor_host: str = setting(
+        "", TEXT, "--predictor-host",
+        "Of a transformer: where its predictor answers, host:port. Python models find it in INFERENCE_PREDICTOR_HOST.",
+    )  # fmt: skip
+
+    @property
+    def parks(self) -> bool:
+        return self.park_memory not in {"0", "0%"}
+
+
+class PerformanceSettings(SettingsGroup):
+    """Batching, queues and time limits; a model's own configuration wins over these."""
+
+    max_batch_size: int = setting(
+        32,
+        count(0, 1 << 20),
+        "--max-batch-size",
+        "Largest batch of models that bring no configuration; 0 is no batching.",
+    )
+    batch_timeout_ms: float = setting(
+        0.0, MILLISECONDS, "--batch-timeout-ms", "How long such a model's first request waits for others to join it."
+    )
+    inference_timeout_s: float = setting(
+        0.0, SECONDS, "--inference-timeout-s --timeout-seconds",
+        "Longest time for one inference; 0 is none.", env="INFERENCE_TIMEOUT_SECONDS",
+    )  # fmt: skip
+    max_queue_size: int = setting(
+        1024, count(0), "--max-queue-size", "Requests that may wait per model; beyond it: 503."
+    )
+    stream_idle_timeout_s: float = setting(
+        60.0,
+        SECONDS,
+        "--stream-idle-timeout-s",
+        "How long a WebSocket of /predict/stream may be silent; 0 is for ever.",
+    )
+    response_cache_bytes: int = setting(
+        0, BYTES, "--response-cache-bytes --response-cache-byte-size", "Size of the response cache; 0 is off."
+    )
+    instance_count: int = setting(
+        1, count(1, 1024), "--instance-count", "Instances per device of models that bring no configuration."
+    )
+
+
+class RateLimitSettings(SettingsGroup):
+    """Off until it is set."""
+
+    enabled: bool | None = setting(None, BOOL, "--rate-limit-enabled", "Limit requests per client.")
+    requests_per_minute: int = setting(
+        1000, count(1), "--rate-limit-per-minute", "Requests that one client may send in a minute."
+    )
+    messages_per_second: int = setting(
+        100, count(1), "--rate-limit-messages-per-second", "Messages a second on one WebSocket of /predict/stream."
+    )
+
+
+class InputValidationSettings(SettingsGroup):
+    """Off until it is set."""
+
+    enabled: bool | None = setting(
+        None, BOOL, "--input-validation-enabled", "Refuse NaN, infinities and long sequences."
+    )
+    max_sequence_length: int = setting(512, count(1), "--max-sequence-length", "Longest sequence of numbers or tokens.")
+
+
+class SafeguardSettings(SettingsGroup):
+    """Limits per client and request, off until they are set; then they bind every dialect."""
+
+    max_request_size_mb: float | None = setting(
+        None,
+        value_types.MEGABYTES,
+        "--max-request-size-mb",
+        "Largest request; unset: --http-max-input-size.",
+    )
+    rate_limit: RateLimitSettings = RateLimitSettings()
+    input_validation: InputValidationSettings = InputValidationSettings()
+
+
+class ObservabilitySettings(SettingsGroup):
+    """Logs, metrics and traces."""
+
+    log_format: str = setting(
+        "auto",
+        choice("auto", "json", "text", also={"default": "text", "iso8601": "text"}),
+        "--log-format",
+        "How log lines look; auto: text on a terminal, JSON elsewhere.",
+    )
+    log_level: str = setting("info", choice("debug", "info", "warning", "error"), "--log-level", "Least level logged.")
+    access_log: bool = setting(False, BOOL, "--access-log", "Log a line per request.")
+    files_dir: str = setting(
+        "", TEXT, "--files-dir",
+        "Where trace and log files are written that an admin's call names (docs/tracing.md); empty: none may be named.",
+    )  # fmt: skip
+    otel_endpoint: str = setting(
+        "", TEXT, "--otel-endpoint", "OTLP collector for traces; empty: none.", env="OTEL_EXPORTER_OTLP_ENDPOINT"
+    )
+    gpu_metrics: bool = setting(True, BOOL, "--gpu-metrics --allow-gpu-metrics", "Export GPU memory, use and power.")
+    metrics_interval_ms: float = setting(
+        1000.0, MILLISECONDS, "--metrics-interval-ms", "How often GPU metrics are sampled."
+    )
+    service: str = setting(
+        "", TEXT, "--service-name", "InferenceService this is part of, a label of every metric.",
+        env=f"{contract.ENV_SERVICE} K_SERVICE",
+    )  # fmt: skip
+    namespace: str = setting(
+        "", TEXT, "--service-namespace", "Its namespace, a label of every metric.", env=contract.ENV_NAMESPACE
+    )
+    revision: str = setting(
+        "",
+        TEXT,
+        "--service-revision",
+        "Its revision, a label of every metric.",
+        env=f"{contract.ENV_REVISION} K_REVISION",
+    )
+
+
+class Settings(SettingsGroup):
+    """All of it. `warnings` are sentences for the log, about what was accepted but has no effect here."""
+
+    server: ServerSettings = ServerSettings()
+    model: ModelSettings = ModelSettings()
+    performance: PerformanceSettings = PerformanceSettings()
+    safeguards: SafeguardSettings = SafeguardSettings()
+    observability: ObservabilitySettings = ObservabilitySettings()
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,174 @@
+"""Kinds of values: sizes, durations, shares.
+
+Kinds of setting values, parsed in the same way from a flag, a variable or a file.
+
+`read` raises ValueError for invalid text; `reading.py`, which knows the origin, builds the message from `must`.
+
+Version labels (`v1.2.0=3`) and traffic weights (`v1.2.0=90`, `iris/v1.2.0=90`): value kinds and validation.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+TRUE = frozenset({"true", "1", "yes", "on"})
+FALSE = frozenset({"false", "0", "no", "off"})
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+
+class ValueKind(NamedTuple):
+    """`many`: how a repeatable setting collects its values."""
+
+    metavar: str
+    must: str
+    read: Callable[[str], Any]
+    many: Literal["", "list", "map"] = ""
+
+
+def boolean(text: str) -> bool:
+    word = text.lower()
+    if word not in TRUE and word not in FALSE:
+        raise ValueError
+    return word in TRUE
+
+
+def port(text: str) -> int:
+    if text.lower() in ("none", "off"):
+        return -1
+    return integer(text, -1, 65535)
+
+
+def integer(text: str, least: int, most: int) -> int:
+    number = int(text)
+    if not least <= number <= most:
+        raise ValueError
+    return number
+
+
+def amount(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise ValueError
+    return number
+
+
+def size(text: str) -> int:
+    match = re.fullmatch(r"(\d+) *([kmg]i?|)b?", text.strip().lower())
+    if not match:
+        raise ValueError
+    return int(match[1]) * UNITS[match[2]]
+
+
+def memory(text: str) -> str:
+    """Return bytes as digits, or a percentage, whose base is known where it is used."""
+    if not text.strip().endswith("%"):
+        return str(size(text))
+    share = float(text.strip().removesuffix("%"))
+    if not 0 <= share <= 100:
+        raise ValueError
+    return f"{share:g}%"
+
+
+def device(text: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
+        raise ValueError
+    return text
+
+
+def network(text: str) -> str:
+    import ipaddress
+
+    return str(ipaddress.ip_network(text.strip(), strict=False))
+
+
+def pickle(text: str) -> tuple[str, str]:
+    name, _, digest = text.rpartition("=")
+    if not name or not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
+        raise ValueError
+    return name, digest.lower()
+
+
+def text(value: str) -> str:
+    return value
+
+
+def choice(*words: str, also: dict[str, str] | None = None) -> ValueKind:
+    """Return the kind of one of `words`; `also` maps alternative spellings to them."""
+    allowed = {word: word for word in words} | (also or {})
+
+    def read(value: str) -> str:
+        if value.lower() not in allowed:
+            raise ValueError
+        return allowed[value.lower()]
+
+    named = [word for word in words if word]
+    return ValueKind("|".join(named), f"one of {', '.join(named)}", read)
+
+
+def count(least: int = 0, most: int = 2**31 - 1) -> ValueKind:
+    bound = f"from {least} to {most}" if most < 2**31 - 1 else f"{least} or greater"
+    return ValueKind("N", f"a whole number {bound}", lambda value: integer(value, least, most))
+
+
+BOOL = ValueKind("true|false", "true or false", boolean)
+BYTES = ValueKind("BYTES", "a number of bytes such as 67108864 or 64MiB", size)
+DEVICE = ValueKind("DEVICE", "auto, cpu, cuda or cuda:N", device)
+MEMORY = ValueKind("MEMORY", "a number of bytes such as 8GiB, or a share of the machine's such as 25%", memory)
+MILLISECONDS = ValueKind("MS", "a number of milliseconds, 0 or greater", amount)
+NETWORKS = ValueKind("CIDR", "a network such as 10.0.0.0/8", network, "list")
+PICKLES = ValueKind("FILE=SHA256", "a file name, = and the 64 hex digits of its SHA-256", pickle, "map")
+PORT = ValueKind("PORT", "a port from 0 to 65535", lambda value: integer(value, 0, 65535))
+PORT_OR_OFF = ValueKind("PORT", "a port from 0 to 65535, or -1 or none for off", port)
+SECONDS = ValueKind("SECONDS", "a number of seconds, 0 or greater", amount)
+MEGABYTES = ValueKind("MB", "a number of megabytes, 0 or greater", amount)
+TEXT = ValueKind("TEXT", "text", text)
+TEXTS = ValueKind("TEXT", "text", text, "list")
+
+
+TOTAL = 100.0
+# Not compiled at import: few servers have labels, and every start would pay for it.
+_LABEL = r"(?:[^/=]+/)?[^/=\s]*[^/=\s\d][^/=\s]*"
+_VERSION = r"(?:[^/=]+/)?[^/=\s]+"
+
+
+def weights_by_model(weights: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Group weights of "model/version" by model; those of every model are under the empty name."""
+    by_model: dict[str, dict[str, float]] = {}
+    for key, weight in weights.items():
+        model, _, version = key.rpartition("/")
+        by_model.setdefault(model, {})[version] = weight
+    return by_model
+
+
+def check_weights(weights: Mapping[str, float], labels: Mapping[str, int]) -> Iterator[str]:
+    """Yield problems: a model's weights must add up to 100, and their versions must be numbers or known labels."""
+    for model, versions in weights_by_model(weights).items():
+        total = sum(versions.values())
+        if abs(total - TOTAL) > 1e-6:
+            values = ", ".join(f"{version}={weight:g}" for version, weight in versions.items())
+            owner = f" of '{model}'" if model else ""
+            yield f"model.version_weights{owner} = {values}, must be 100 together, not {total:g}"
+        for version in versions:
+            if not version.isdigit() and version not in labels and f"{model}/{version}" not in labels:
+                yield f"model.version_weights = {version}, must be a number or a label given with --version-label"
+
+
+def _label(text: str) -> tuple[str, int]:
+    name, _, number = text.rpartition("=")
+    if not re.fullmatch(_LABEL, name) or not re.fullmatch(r"[0-9]{1,18}", number):
+        raise ValueError
+    return name, int(number)
+
+
+def _weight(text: str) -> tuple[str, float]:
+    name, _, number = text.rpartition("=")
+    weight = float(number)
+    if not re.fullmatch(_VERSION, name) or not 0 <= weight <= TOTAL:
+        raise ValueError
+    return name, weight
+
+
+LABELS = ValueKind("[MODEL/]LABEL=N", "a label that is no number, = and the number of a version", _label, "map")
+WEIGHTS = ValueKind(
+    "[MODEL/]VERSION=PERCENT", "a version's number or label, = and a percentage from 0 to 100", _weight, "map"
+)

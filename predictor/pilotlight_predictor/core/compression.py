@@ -1,0 +1,122 @@
+"""gzip and deflate of HTTP bodies, with a limit on the decompressed size."""
+
+import mmap
+import zlib
+from functools import lru_cache
+from typing import Final
+
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.errors import BadRequest, RequestTooLarge, Unsupported
+
+_WINDOW: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_OFFERED: Final = ("gzip", "deflate")
+_GROWTH: Final = 1040  # deflate's own bound is 1032-fold
+_SLICE: Final = 4096  # bytes of input per step, which expand to 4 MiB at most
+_SAMPLE: Final = 4096
+_WORTH_IT: Final = 256  # below this a gzip header costs more than it saves
+
+
+def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
+    """Return the plain body. Raise Unsupported, BadRequest, or RequestTooLarge beyond `limit` bytes."""
+    encoding = encoding.strip().lower()
+    if encoding in {"", "identity"}:
+        return body
+    if encoding not in _WINDOW:
+        raise Unsupported(f"Content-Encoding = {encoding[:50]!r}, must be gzip, deflate or identity")
+    output = _Output(limit, len(body) * _GROWTH)
+    rest = _decompress_stream(memoryview(body), encoding, output)
+    if rest and encoding == "deflate":
+        raise BadRequest(f"the {encoding} body has {len(rest)} bytes behind its end")
+    while rest:  # gzip allows several concatenated members
+        rest = _decompress_stream(rest, encoding, output)
+    return output.bytes()
+
+
+class _Output:
+    """Output buffer: the first piece as it is, then anonymous pages, which return to the system when freed.
+
+    malloc would keep them: every thread that once decompressed 64 MiB piecewise would hold 64 MiB for good.
+    """
+
+    __slots__ = ("_first", "_limit", "_max_size", "_pages", "_size")
+
+    def __init__(self, limit: int, max_size: int) -> None:
+        self._limit = limit
+        self._max_size = min(limit, max_size)
+        self._size = 0
+        self._first = b""
+        self._pages: mmap.mmap | None = None
+
+    def add(self, piece: bytes) -> None:
+        start, self._size = self._size, self._size + len(piece)
+        if self._size > self._limit:
+            raise RequestTooLarge(
+                f"the body unpacks to more than the limit of {self._limit} bytes (--http-max-input-size)"
+            )
+        if start == 0:
+            self._first = piece
+        elif piece:
+            pages = self._pages or self._allocate()
+            pages[start : self._size] = piece
+
+    def _allocate(self) -> mmap.mmap:
+        """Map the maximum size: pages that are not written cost nothing."""
+        self._pages = mmap.mmap(-1, self._max_size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._pages[: len(self._first)] = self._first
+        return self._pages
+
+    def bytes(self) -> Buffer:
+        return self._first if self._pages is None else memoryview(self._pages)[: self._size]
+
+
+def _decompress_stream(body: memoryview, encoding: str, output: _Output) -> memoryview:
+    """Decompress one stream; return the bytes behind it."""
+    stream = zlib.decompressobj(_WINDOW[encoding])
+    for start in range(0, len(body), _SLICE):
+        end = min(start + _SLICE, len(body))
+        try:
+            output.add(stream.decompress(body[start:end]))
+        except zlib.error as error:
+            raise BadRequest(f"the body is not valid {encoding}: {error}") from None
+        if stream.eof:
+            return body[end - len(stream.unused_data) :]
+    raise BadRequest(f"the {encoding} body is cut off")
+
+
+@lru_cache(128)
+def choose_encoding(accept: str) -> str | None:
+    """Return the preferred encoding of Accept-Encoding; ties go to gzip, then deflate, then none."""
+    weights: dict[str, float] = {}
+    for part in accept.lower().split(","):
+        name, _, quality = part.partition(";")
+        weights[name.strip()] = _quality(quality)
+    rest = weights.get("*", 0.0)
+    weight, name = max(((weights.get(name, rest), name) for name in _OFFERED), key=lambda pair: pair[0])
+    return name if weight > 0 and weight >= weights.get("identity", 0.0) else None
+
+
+def _quality(text: str) -> float:
+    """Return the q value: 1 if absent, 0 if malformed."""
+    key, _, value = text.strip().partition("=")
+    if not key:
+        return 1.0
+    try:
+        weight = float(value) if key.strip() == "q" else 0.0
+    except ValueError:
+        return 0.0
+    return weight if 0 < weight <= 1 else 0.0
+
+
+def compress(pieces: list[Buffer], encoding: str) -> list[Buffer] | None:
+    """Return the compressed body, or None if it is too small or a sample of it hardly shrinks.
+
+    Measured: 600 KB of FP32 image data would hold the event loop for 20 ms to save a tenth.
+    """
+    if sum(map(len, pieces)) < _WORTH_IT:
+        return None
+    sample = bytes(max(pieces, key=len)[:_SAMPLE])
+    if len(zlib.compress(sample, 1)) > 0.8 * len(sample):
+        return None
+    stream = zlib.compressobj(1, zlib.DEFLATED, _WINDOW[encoding])
+    compressed = b"".join([*(stream.compress(piece) for piece in pieces), stream.flush()])
+    return [compressed]

@@ -1,0 +1,237 @@
+"""Messages by descriptor.
+
+Descriptors of the published protos: messages by name for the codec, files for reflection.
+
+`descriptors.binpb` is protos/ as a FileDescriptorSet (`make protos`), read once. It is not in protobuf's global pool,
+so client libraries with messages of the same names can be imported into this process.
+
+Protobuf messages by name ↔ dictionaries, for all methods but inference, which has its own codecs. Pure.
+
+A field that is not on the wire is not in the dictionary. Enums are encoded by name or number and decoded as numbers.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.frontends.grpc import protobuf
+from pilotlight_predictor.frontends.grpc.protobuf import BYTES, FIXED32, FIXED64, VARINT, fields, malformed
+
+FILE: Final = Path(__file__).with_name("descriptors.binpb")
+REPEATED: Final = 3
+# FieldDescriptorProto.Type, those that the protos use.
+KINDS: Final = {
+    1: "double", 2: "float", 3: "int64", 4: "uint64", 5: "int32", 8: "bool", 9: "string", 11: "message", 12: "bytes",
+    13: "uint32", 14: "enum",
+}  # fmt: skip
+
+
+class FieldType(NamedTuple):
+    """`of` is the full name of the message or enum; `oneof` fields are encoded even if they hold the default."""
+
+    name: str
+    number: int
+    kind: str
+    repeated: bool
+    of: str
+    oneof: bool
+
+
+class MessageType(NamedTuple):
+    by_number: dict[int, FieldType]
+    by_name: dict[str, FieldType]
+    is_map: bool
+
+
+class ProtoFile(NamedTuple):
+    name: str
+    raw: bytes
+    needs: tuple[str, ...]
+    symbols: frozenset[str]
+    services: tuple[str, ...]
+
+
+class Descriptors(NamedTuple):
+    files: dict[str, ProtoFile]
+    messages: dict[str, MessageType]
+    enums: dict[str, dict[str, int]]
+
+
+@cache
+def descriptors() -> Descriptors:
+    pool = Descriptors({}, {}, {})
+    for _, _, raw in fields(memoryview(FILE.read_bytes())):
+        _read_file(pool, _view(raw))
+    return pool
+
+
+def _read_file(pool: Descriptors, view: memoryview) -> None:
+    parts = _Parts(view)
+    package = parts.text(2)
+    before = {*pool.messages, *pool.enums}
+    for message in parts.all(4):
+        _read_message(pool, package, message)
+    for enum in parts.all(5):
+        _read_enum(pool, package, enum)
+    services = tuple(_within(package, _Parts(service).text(1)) for service in parts.all(6))
+    methods = {
+        f"{name}.{_Parts(method).text(1)}"
+        for name, service in zip(services, parts.all(6), strict=True)
+        for method in _Parts(service).all(2)
+    }
+    symbols = frozenset(({*pool.messages, *pool.enums} - before) | set(services) | methods)
+    needs = tuple(str(name, "utf-8") for name in parts.all(3))
+    pool.files[parts.text(1)] = ProtoFile(parts.text(1), bytes(view), needs, symbols, services)
+
+
+def _read_message(pool: Descriptors, scope: str, view: memoryview) -> None:
+    parts = _Parts(view)
+    name = _within(scope, parts.text(1))
+    types = [_field_type(each) for each in parts.all(2)]
+    is_map = any(_Parts(options).number(7) for options in parts.all(7))
+    pool.messages[name] = MessageType({t.number: t for t in types}, {t.name: t for t in types}, is_map)
+    for nested in parts.all(3):
+        _read_message(pool, name, nested)
+    for enum in parts.all(4):
+        _read_enum(pool, name, enum)
+
+
+def _field_type(view: memoryview) -> FieldType:
+    parts = _Parts(view)
+    of, repeated = parts.text(6).removeprefix("."), parts.number(4) == REPEATED
+    return FieldType(parts.text(1), parts.number(3), KINDS[parts.number(5)], repeated, of, parts.has(9))
+
+
+def _read_enum(pool: Descriptors, scope: str, view: memoryview) -> None:
+    parts = _Parts(view)
+    values = [_Parts(value) for value in parts.all(2)]
+    pool.enums[_within(scope, parts.text(1))] = {value.text(1): value.number(2) for value in values}
+
+
+def _within(scope: str, name: str) -> str:
+    """Return the full name; the scope is empty in a file without a package."""
+    return f"{scope}.{name}" if scope else name
+
+
+def _view(value: int | memoryview) -> memoryview:
+    assert not isinstance(value, int)
+    return value
+
+
+class _Parts:
+    """The fields of one descriptor message, by number."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._values = [(number, value) for number, _, value in fields(view)]
+
+    def has(self, number: int) -> bool:
+        return any(each == number for each, _ in self._values)
+
+    def all(self, number: int) -> Iterator[memoryview]:
+        return (_view(value) for each, value in self._values if each == number)
+
+    def text(self, number: int) -> str:
+        return next((str(value, "utf-8") for value in self.all(number)), "")
+
+    def number(self, number: int) -> int:
+        return next((value for each, value in self._values if each == number and isinstance(value, int)), 0)
+
+
+MAX_DEPTH: Final = 32
+Message = dict[str, Any]
+_WIRE_TYPES: Final = {"double": FIXED64, "float": FIXED32, "string": BYTES, "bytes": BYTES, "message": BYTES}
+_FLOATS: Final = {"double": struct.Struct("<d"), "float": struct.Struct("<f")}
+
+
+def decode(name: str, body: Buffer, depth: int = 0) -> Message:
+    """Decode a message; unknown fields are skipped. Raise BadRequest if it is malformed."""
+    if depth > MAX_DEPTH:
+        raise malformed(f"it is nested more than {MAX_DEPTH} deep")
+    types, message = descriptors().messages[name].by_number, Message()
+    for number, wire_type, value in protobuf.fields(memoryview(body)):
+        kind = types.get(number)
+        if kind is not None:
+            _store(message, kind, wire_type, value, depth)
+    return message
+
+
+def _store(message: Message, kind: FieldType, wire_type: int, value: int | memoryview, depth: int) -> None:
+    expected = _WIRE_TYPES.get(kind.kind, VARINT)
+    if not kind.repeated:
+        if wire_type != expected:
+            raise malformed(f"field {kind.name} has wire type {wire_type}, must be {expected}")
+        message[kind.name] = _read(kind, value, depth)
+    elif kind.kind == "message" and descriptors().messages[kind.of].is_map:
+        entry = decode(kind.of, protobuf.payload(value, kind.name), depth + 1)
+        message.setdefault(kind.name, {})[entry.get("key", "")] = entry.get("value", {})
+    elif wire_type == BYTES and expected != BYTES:
+        message.setdefault(kind.name, []).extend(_unpack(kind, protobuf.payload(value, kind.name)))
+    else:
+        message.setdefault(kind.name, []).append(_read(kind, value, depth))
+
+
+def _read(kind: FieldType, value: int | memoryview, depth: int) -> Any:
+    if kind.kind == "message":
+        return decode(kind.of, protobuf.payload(value, kind.name), depth + 1)
+    if kind.kind == "string":
+        return protobuf.text(value, kind.name)
+    if kind.kind == "bytes":
+        return bytes(protobuf.payload(value, kind.name))
+    if kind.kind in _FLOATS:
+        return _FLOATS[kind.kind].unpack(protobuf.payload(value, kind.name))[0]
+    return _integer(kind, protobuf.number(value, kind.name))
+
+
+def _integer(kind: FieldType, value: int) -> int | bool:
+    if kind.kind == "bool":
+        return bool(value)
+    return protobuf.signed(value) if kind.kind in {"int32", "int64", "enum"} else value
+
+
+def _unpack(kind: FieldType, data: memoryview) -> list[Any]:
+    if kind.kind in _FLOATS:
+        form = _FLOATS[kind.kind]
+        if len(data) % form.size:
+            raise malformed(f"field {kind.name} ends within a number")
+        return [value for (value,) in form.iter_unpack(data)]
+    return [_integer(kind, value) for value in protobuf.unpack_varints(data, kind.name).tolist()]
+
+
+def encode(name: str, message: Mapping[str, Any]) -> bytes:
+    """Encode a message; keys that the message type does not have are left out, such as newer fields of a config."""
+    types = descriptors().messages[name].by_name
+    return b"".join(_field(types[key], value) for key, value in message.items() if key in types and value is not None)
+
+
+def _field(kind: FieldType, value: Any) -> bytes:
+    if isinstance(value, Mapping) and kind.repeated:
+        entries = ({"key": key, "value": each} for key, each in value.items())
+        return b"".join(protobuf.delimited(kind.number, encode(kind.of, entry)) for entry in entries)
+    write = _writer(kind)
+    if not kind.repeated:
+        return write(value) if value or kind.oneof or kind.kind == "message" else b""
+    if kind.kind in {"string", "bytes", "message"}:
+        return b"".join(map(write, value))
+    packed = b"".join(_scalar(kind, each) for each in value)
+    return protobuf.delimited(kind.number, packed) if packed else b""
+
+
+def _writer(kind: FieldType) -> Callable[[Any], bytes]:
+    if kind.kind == "message":
+        return lambda value: protobuf.delimited(kind.number, encode(kind.of, value))
+    if kind.kind in {"string", "bytes"}:
+        return lambda value: protobuf.delimited(kind.number, value.encode() if isinstance(value, str) else bytes(value))
+    start = protobuf.tag(kind.number, _WIRE_TYPES.get(kind.kind, VARINT))
+    return lambda value: start + _scalar(kind, value)
+
+
+def _scalar(kind: FieldType, value: Any) -> bytes:
+    """Encode a number; it may be a string, as JSON has 64-bit numbers and map keys."""
+    if kind.kind in _FLOATS:
+        return _FLOATS[kind.kind].pack(value)
+    if kind.kind == "enum" and isinstance(value, str):
+        return protobuf.varint(descriptors().enums[kind.of][value])
+    return protobuf.varint(int(value))

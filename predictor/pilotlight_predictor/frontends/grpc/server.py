@@ -1,0 +1,163 @@
+"""The gRPC port: listen, drain.
+
+Reservation of the gRPC port at start, before the gRPC server listens on it.
+
+A bound socket that does not listen reserves the port: a conflict is found at once, and the number of port 0 is known.
+Until the server listens, connections are refused and clients retry.
+
+The gRPC server: listens after or during the first load, so that a cold start does not wait for it, and drains.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pilotlight.contract import GRPC_PORT
+from pilotlight_predictor.config import Settings
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.core.threads import in_thread_under_load
+from pilotlight_predictor.frontends.http.admission import Admission
+from pilotlight_predictor.observability.logs import log
+from pilotlight_predictor.server.context import Server
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.config import ServerSettings
+
+
+class ReservedPort(NamedTuple):
+    host: str
+    port: int
+    bound_socket: socket.socket
+
+    def listening_socket(self) -> socket.socket:
+        """Return the socket, ready to listen."""
+        # Connections in TIME_WAIT must not block the next server. Not set earlier: two servers could then both bind.
+        self.bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted connections inherit keepalive, which finds peers that died silently.
+        self.bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return self.bound_socket
+
+
+def reserve_port(settings: "ServerSettings") -> ReservedPort | None:
+    """Bind the gRPC port; None if gRPC is off or the default port is taken. Raise LoadFailed if another one is."""
+    port, host = settings.grpc_port, settings.grpc_host or settings.host
+    if port < 0:
+        return None
+    if port == 0 and settings.workers > 1:
+        log("setting", "gRPC is not served: several workers need a --grpc-port with a number", level="WARNING")
+        return None
+    try:
+        bound_socket = _reserve(host, port, shared=settings.workers > 1)
+    except OSError as error:
+        message = f"{host}:{port}: {error.strerror}; choose another with --grpc-port, or -1 for none"
+        if port != GRPC_PORT:
+            raise LoadFailed(f"cannot listen on {message}") from None
+        log("setting", f"gRPC is not served: cannot listen on {message}", level="WARNING")
+        return None
+    return ReservedPort(host, bound_socket.getsockname()[1], bound_socket)
+
+
+def _reserve(host: str, port: int, *, shared: bool) -> socket.socket:
+    """Bind the port, `shared` between workers or not."""
+    if port and not shared:
+        _bind(host, port, socket.SO_REUSEADDR).close()  # fails if other processes share the port with SO_REUSEPORT
+    try:
+        return _bind(host, port, socket.SO_REUSEPORT)
+    except OSError:
+        # Connections in TIME_WAIT of a program without SO_REUSEPORT block that option only. Then two servers may
+        # reserve the port, and one of them fails to listen.
+        return _bind(host, port, socket.SO_REUSEADDR, *([socket.SO_REUSEPORT] if shared else []))
+
+
+def _bind(host: str, port: int, *options: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        for option in options:
+            bound.setsockopt(socket.SOL_SOCKET, option, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher, Service
+    from pilotlight_predictor.frontends.http.access_log import RequestObserver
+
+    Spread = Callable[[tuple[Service, ...]], tuple[Service, ...]]
+BACKLOG: Final = 4096
+POLL_S: Final = 0.01
+MAX_MESSAGE: Final = (1 << 31) - 1
+MIB: Final = 1 << 20
+
+
+class GrpcServer:
+    """Listener on the reserved gRPC port."""
+
+    def __init__(self, held: ReservedPort, settings: Settings) -> None:
+        self._port, self._settings = held, settings
+        self._listener: asyncio.Server | None = None
+        self._dispatcher: GrpcDispatcher | None = None
+
+    async def start(
+        self,
+        server: Server,
+        admission: Admission,
+        watch: "Callable[[], RequestObserver | None]",
+        spread: "Spread | None" = None,
+    ) -> None:
+        """Listen; `spread` replaces methods of the services where there are several workers."""
+        services = await in_thread_under_load(import_services)
+        from pilotlight_predictor.frontends.grpc.connection import GrpcConnection
+        from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher
+        from pilotlight_predictor.frontends.grpc.messages import descriptors
+
+        desk = self._dispatcher = GrpcDispatcher(server, admission, spread(services) if spread else services, watch)
+        most = _max_message(self._settings)
+        self._listener = await asyncio.get_running_loop().create_server(
+            lambda: GrpcConnection(desk, most), sock=self._port.listening_socket(), backlog=BACKLOG
+        )
+        log("grpc.listening", grpc_port=self._port.port, host=self._port.host)
+        await in_thread_under_load(descriptors)  # read ahead: needed by all methods but inference
+
+    def in_flight(self) -> int:
+        return 0 if self._dispatcher is None else self._dispatcher.in_flight
+
+    async def drain(self, delay_s: float, timeout_s: float, abort: asyncio.Event) -> bool:
+        """Accept calls for `delay_s`, then wait for those in flight; False if `timeout_s` or `abort` ended it."""
+        if self._dispatcher is None or self._listener is None:
+            return True
+        await _wait(abort, delay_s)
+        self._listener.close()
+        self._dispatcher.close()
+        end = monotonic() + timeout_s
+        while self._dispatcher.connections and monotonic() < end and not abort.is_set():
+            await _wait(abort, POLL_S)
+        finished = not self._dispatcher.busy
+        for connection in list(self._dispatcher.connections):
+            connection.close()
+        return finished
+
+
+def _max_message(settings: Settings) -> int:
+    """Return the size limit of a message: one beyond the budget of bytes in flight could never be served."""
+    megabytes = settings.safeguards.max_request_size_mb
+    largest = MAX_MESSAGE if megabytes is None else int(megabytes * MIB)
+    return min(largest, settings.server.max_bytes_in_flight, MAX_MESSAGE)
+
+
+def import_services() -> "tuple[Service, ...]":
+    """Import the services; takes 20 ms, so it runs in a thread."""
+    from pilotlight_predictor.frontends.grpc import connection as grpc_connection  # noqa: F401
+    from pilotlight_predictor.frontends.grpc import services
+
+    return services()
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)

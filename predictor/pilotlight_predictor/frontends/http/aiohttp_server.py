@@ -1,0 +1,211 @@
+"""HTTP server by aiohttp, for all requests that the fast protocol does not serve. Same dispatcher, same responses."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from time import monotonic, perf_counter
+from typing import Final, Protocol
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.errors import BadRequest, PredictorError
+from pilotlight_predictor.frontends.http.fast_protocol import JOIN_BELOW
+from pilotlight_predictor.frontends.http.messages import JSON, HttpRequest, HttpResponse, json_response, with_request_id
+from pilotlight_predictor.frontends.http.router import Dispatcher
+from pilotlight_predictor.frontends.http.timeouts import IDLE_S, LEAST_RATE, SLOW_S, abort_when_unread
+from pilotlight_predictor.frontends.http.websocket import WebSockets
+from pilotlight_predictor.observability.logs import log, new_request_id
+
+MAX_LINE: Final = 1 << 16  # TRTIS' oldest protocol puts the whole inference request into a header
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+SERVER: Final = "pilotlight"  # aiohttp would disclose its version and Python's
+
+
+class Closing(Protocol):
+    closing: bool
+
+
+class Handler(web.RequestHandler):
+    """aiohttp's connection handler, with errors as JSON that quote little of the client's bytes."""
+
+    last_data = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        self.last_data = monotonic()
+        super().data_received(data)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        headers = {"Content-Type": JSON, "Server": SERVER}
+        if status == 500:
+            headers[HEADER_REQUEST_ID] = request_id = request.headers.get(HEADER_REQUEST_ID) or new_request_id()
+            log(
+                "request.failed", "unexpected error", level="ERROR", error=exc, path=request.path, request_id=request_id
+            )
+            message = "internal error; the server's log has the reason"
+        reason = (message or "it cannot be read").splitlines()[0].rstrip(": ")
+        error = reason if status == 500 else f"the request is not valid HTTP: {reason[:200]}"
+        body = json_response({"error": error}).body
+        assert isinstance(body, list)
+        response = web.Response(status=status, body=bytes(body[0]), headers=headers)
+        response.force_close()
+        return response
+
+
+class AiohttpServer:
+    """Serves connections that the front switches to aiohttp."""
+
+    def __init__(self, dispatcher: Dispatcher, front: Closing) -> None:
+        self._dispatcher = dispatcher
+        self._front = front
+        self.in_flight = 0
+        self._websockets = WebSockets(dispatcher)
+        self._server = web.Server(self._handle, handler_cancellation=True)
+
+    def handler(self) -> asyncio.Protocol:
+        return Handler(
+            self._server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type] # as web.Server passes it for no access log
+            auto_decompress=False,
+            max_line_size=MAX_LINE,
+            max_field_size=MAX_LINE,
+            tcp_keepalive=True,
+        )
+
+    def close_overdue(self, now: float) -> None:
+        """Close connections without a request for too long."""
+        for handler in self._server.connections:
+            if isinstance(handler, Handler) and handler._current_request is None and now - handler.last_data > IDLE_S:
+                handler.force_close()
+
+    def close_websockets(self) -> None:
+        """End all WebSockets: their clients would keep them open during the drain."""
+        self._websockets.end()
+
+    async def close(self, timeout_s: float) -> None:
+        await self._server.shutdown(timeout_s)
+
+    async def _handle(self, aio_request: web.BaseRequest) -> web.StreamResponse:
+        self.in_flight += 1
+        body = bytearray()
+        request, response = self._create_request(aio_request, body)
+        try:
+            match = self._dispatcher.admit(request)
+            if match.route.socket is not None and request.header("upgrade").lower() == "websocket":
+                return await self._websockets.serve(aio_request, request, match)
+            await self._read(aio_request, body, match.protocol.name)
+            self._dispatcher.serve(request, match)
+            return await self._send(aio_request, request, await self._await_response(request, response))
+        except PredictorError as error:
+            rejection = self._dispatcher.reject(request, error, self._dispatcher.match_or_none(request))
+            return await self._send(aio_request, request, rejection)
+        finally:
+            self.in_flight -= 1
+            self._dispatcher.admission.release(len(body))
+            request.body = b""  # a streamed response may refer to its request: the cycle must not hold the body
+
+    async def _read(self, aio_request: web.BaseRequest, body: bytearray, protocol: str) -> None:
+        """Read the body within the limits; its bytes count as bytes in flight."""
+        admission = self._dispatcher.admission
+        admission.check_size(aio_request.content_length or 0, protocol)
+        if aio_request.headers.get("Expect", "").lower() == "100-continue" and aio_request.transport is not None:
+            aio_request.transport.write(CONTINUE)
+        started = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(SLOW_S) as limit:
+                async for chunk in aio_request.content.iter_any():
+                    admission.check_size(len(body) + len(chunk), protocol)
+                    admission.take(len(chunk))
+                    body += chunk
+                    limit.reschedule(started + SLOW_S + len(body) / LEAST_RATE)
+        except TimeoutError:
+            raise BadRequest(f"the body came too slowly: {len(body)} bytes are here") from None
+        except (HttpProcessingError, web.RequestPayloadError, ValueError) as error:
+            raise BadRequest(f"the body cannot be read: {str(error).splitlines()[0]}") from None
+
+    def _create_request(
+        self, aio_request: web.BaseRequest, body: Buffer
+    ) -> tuple[HttpRequest, asyncio.Future[HttpResponse]]:
+        future: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
+
+        def finish(response: HttpResponse) -> None:
+            if not future.done():
+                future.set_result(response)
+
+        path, query = _target(aio_request)
+        peer = aio_request.remote or ""
+        headers = _headers(aio_request)
+        request = HttpRequest(aio_request.method, path, query, headers, body, peer, finish, perf_counter())
+        return request, future
+
+    async def _await_response(self, request: HttpRequest, response: asyncio.Future[HttpResponse]) -> HttpResponse:
+        try:
+            return await response
+        except asyncio.CancelledError:  # the client disconnected
+            request.abandon()
+            raise
+
+    async def _send(
+        self, aio_request: web.BaseRequest, request: HttpRequest, response: HttpResponse
+    ) -> web.StreamResponse:
+        headers = with_request_id(request, response) or {}
+        headers |= {"Content-Type": response.content_type, "Server": SERVER}
+        if isinstance(response.body, list) and (length := sum(map(len, response.body))) <= JOIN_BELOW:
+            short = web.Response(status=response.status, body=b"".join(response.body), headers=headers)
+            if self._front.closing:
+                short.force_close()
+            return short
+        stream = web.StreamResponse(status=response.status, headers=headers)
+        if self._front.closing:
+            stream.force_close()
+        if isinstance(response.body, list):
+            stream.content_length = length
+            await stream.prepare(aio_request)
+            for buffer in response.body:
+                with abort_when_unread(aio_request.transport, len(buffer)):
+                    await stream.write(buffer)
+        else:
+            await self._write_parts(aio_request, stream, response.body)
+        with abort_when_unread(aio_request.transport):
+            await stream.write_eof()
+        return stream
+
+    async def _write_parts(
+        self, aio_request: web.BaseRequest, stream: web.StreamResponse, parts: AsyncIterator[bytes]
+    ) -> None:
+        """Write a streamed body; its generator is closed when the client disconnects."""
+        try:
+            await stream.prepare(aio_request)
+            async for piece in parts:
+                with abort_when_unread(aio_request.transport, len(piece)):
+                    await stream.write(piece)
+        finally:
+            close = getattr(parts, "aclose", None)
+            if close is not None:
+                await close()
+
+
+def _headers(aio_request: web.BaseRequest) -> dict[str, str]:
+    """Return headers as the fast protocol does: names in lower case, values latin-1, repeated ones joined by commas."""
+    headers: dict[str, str] = {}
+    for name, value in aio_request.headers.items():
+        key, value = name.lower(), value.encode("utf-8", "surrogateescape").decode("latin-1")
+        headers[key] = f"{headers[key]}, {value}" if key in headers else value
+    return headers
+
+
+def _target(aio_request: web.BaseRequest) -> tuple[str, str]:
+    """Return path and query; clients of a proxy send an absolute URL."""
+    raw = aio_request.raw_path
+    if not raw.startswith("/") and "://" in raw:
+        return aio_request.rel_url.raw_path, aio_request.rel_url.raw_query_string
+    path, _, query = raw.partition("?")
+    return path, query

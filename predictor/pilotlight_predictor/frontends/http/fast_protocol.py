@@ -1,0 +1,353 @@
+"""Asyncio protocol for plain HTTP/1.1 on hot routes.
+
+Parsed request heads of the fast HTTP protocol: a client repeats its head, so it is parsed and routed once.
+
+lane.py compares the bytes of the next head with the last one and parses only when they differ.
+
+Writes responses of the fast protocol: head and body buffers, joined only if that is cheaper.
+
+Fast HTTP/1.1 protocol for plain requests with Content-Length on hot routes.
+
+Every connection starts here. The first other request (chunked, an upgrade, another route, an unusual byte) switches
+the connection, with the bytes read so far, to aiohttp's handler, once no response is outstanding. The dispatcher is
+the same for both.
+"""
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic, perf_counter
+from typing import Any, Final, Protocol, cast
+
+from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
+from pilotlight.wire.http1 import END, MAX_HEAD, Buffer, PlainRequestHead, parse_head, render_head
+from pilotlight_predictor.frontends.http.body_reader import LARGE, BodyReader, create_body_reader
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, with_request_id
+from pilotlight_predictor.frontends.http.timeouts import timeout_s
+
+
+class FastRouter(Protocol):
+    """Routing and authorization of requests that the fast protocol may serve."""
+
+    def match(self, method: str, path: str) -> Any | None:
+        """Return the route if the fast protocol may serve it, else None."""
+
+    def admits(self, head: PlainRequestHead, peer: str, match: Any) -> bool:
+        """Return whether the client is authorized, before the body is read. aiohttp sends the refusal."""
+
+    def recheck(self, match: Any) -> bool:
+        """Return whether `admits` must be called for every request, not once per distinct head."""
+
+    @property
+    def serve(self) -> "Callable[[HttpRequest, Any], None]":
+        """Handler of a request with this match; it may respond later."""
+
+
+class KnownHead:
+    """A head with its route. `text` ends with the empty line; head and body together have `whole` bytes, and the body
+    begins at `start`."""
+
+    __slots__ = ("body_start", "echoes", "head", "length", "match", "recheck", "serve", "text")
+
+    def __init__(self, text: bytes, head: PlainRequestHead, match: Any, router: FastRouter, recheck: bool) -> None:
+        self.text = text
+        self.head = head
+        self.match = match
+        self.serve = router.serve  # read anew for each head: a booting server replaces it
+        self.recheck = recheck
+        self.echoes = HEADER_REQUEST_ID in head.headers or HEADER_TRACEPARENT in head.headers  # in replies
+        self.body_start = len(text)
+        self.length = self.body_start + head.length
+
+
+def read_head(router: FastRouter, peer: str, text: bytes) -> KnownHead | None:
+    """Parse and authorize a head; `text` ends before the empty line. None: aiohttp handles the request."""
+    head = parse_head(text)
+    match = router.match(head.method, head.path) if head is not None else None
+    if head is None or match is None or not router.admits(head, peer, match):
+        return None
+    return KnownHead(text + END, head, match, router, router.recheck(match))
+
+
+JOIN_BELOW: Final = 1 << 14  # smaller bodies are cheaper to copy after the head than to write separately
+
+
+def write_response(
+    transport: asyncio.Transport, response: HttpResponse, headers: dict[str, str] | None, close: bool
+) -> None:
+    body = response.body
+    assert isinstance(body, list)
+    length = len(body[0]) if len(body) == 1 else sum(map(len, body))
+    head = render_head(response.status, response.content_type, length, headers, close)
+    if length > JOIN_BELOW:
+        transport.writelines([head, *(piece for piece in body if len(piece))])
+    else:
+        transport.write(head + body[0] if len(body) == 1 else b"".join((head, *body)))
+
+
+READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests that are buffered while one is served
+SOLE_CLIENT_AFTER: Final = 16  # consecutive requests on one connection: there are no others to batch with
+
+
+class Front(FastRouter, Protocol):
+    """The HTTP front as its connections see it."""
+
+    connections: "set[FastHttpProtocol]"
+    last_active: "FastHttpProtocol | None"  # connection of the last request
+    closing: bool
+
+    @property
+    def reserve(self) -> Callable[[int], int | None]:
+        """Reserve memory for a body of this length and return the bytes reserved; None: refused, by aiohttp."""
+
+    @property
+    def release(self) -> Callable[[int], None]: ...
+    def switch_to_aiohttp(self, connection: "FastHttpProtocol") -> None: ...
+
+
+class FastHttpProtocol(asyncio.Protocol):
+    __slots__ = (
+        "_body",
+        "_buffer",
+        "_consecutive",
+        "_half",
+        "_known",
+        "_read_paused",
+        "_request",
+        "_reserved",
+        "_unsent",
+        "_write_paused",
+        "busy_since",
+        "front",
+        "peer",
+        "transport",
+    )  # fmt: skip
+
+    def __init__(self, front: Front) -> None:
+        self.front = front
+        self.transport: asyncio.Transport | None = None
+        self.peer = ""
+        self.busy_since = monotonic()  # when the request began, the response stalled, or the connection became idle
+        self._buffer: bytes = b""
+        self._known: KnownHead | None = None  # the last one
+        self._body: BodyReader | None = None
+        self._reserved = 0
+        self._request: HttpRequest | None = None
+        self._consecutive = 0  # requests since another connection had one
+        self._read_paused = False
+        self._half = False  # a part of the next head has arrived
+        self._write_paused = False  # the client does not read: serve no further request until it does
+        self._unsent = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        address = transport.get_extra_info("peername")
+        self.peer = address[0] if address else ""
+        self.front.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unregister()
+        self.transport = None
+        self._body = None
+        request, self._request = self._request, None
+        if request is not None:
+            request.abandon()
+        self._release()
+
+    def _unregister(self) -> None:
+        self.front.connections.discard(self)
+        if self.front.last_active is self:
+            self.front.last_active = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._body is not None:
+            self._fill(self._body, data)
+            return
+        self._buffer = self._buffer + data if self._buffer else data
+        if self._request is None:
+            self._next()
+        if (
+            len(self._buffer) > READ_AHEAD
+            and not self._read_paused
+            and (self._request is not None or self._write_paused)
+        ):
+            self._read_paused = True
+            self.pause()
+
+    def _next(self) -> None:
+        """Serve the request at the start of the buffer if its head is complete and plain."""
+        buffer = self._buffer
+        if not buffer or self._request is not None or self._write_paused or self.transport is None:
+            return
+        known = self._known
+        if known is None or not known.text or not buffer.startswith(known.text):
+            known = self._read_head(buffer)
+            if known is None:
+                return
+        elif known.recheck and not self.front.admits(known.head, self.peer, known.match):
+            self._switch()
+            return
+        self._half = False
+        if known.length == known.body_start:
+            self._buffer = buffer[known.body_start :]
+            self._serve(b"")
+        elif (held := self.front.reserve(known.length - known.body_start)) is None:
+            self._switch()
+        elif len(buffer) == known.length:
+            self._reserved, self._buffer = held, b""
+            self._serve(buffer[known.body_start :])
+        else:
+            self._reserved = held
+            self._take_body(buffer, known)
+
+    def _read_head(self, buffer: bytes) -> KnownHead | None:
+        """Parse a head that differs from the last one; None if it is incomplete, or aiohttp must handle it."""
+        end = buffer.find(END)
+        if end < 0:
+            self._wait_for_head(buffer)
+            return None
+        known = read_head(self.front, self.peer, buffer[:end]) if 0 < end <= MAX_HEAD else None
+        if known is None:
+            self._switch()
+        else:
+            self._known = known
+        return known
+
+    def _wait_for_head(self, buffer: bytes) -> None:
+        if len(buffer) > MAX_HEAD or not buffer[:1].isalpha():
+            self._switch()
+        elif not self._half:
+            self._half, self.busy_since = True, monotonic()
+
+    def _take_body(self, buffer: bytes, known: KnownHead) -> None:
+        if len(buffer) > known.length:
+            self._buffer = buffer[known.length :]
+            self._serve(buffer[known.body_start : known.length])
+            return
+        assert self.transport is not None
+        self.busy_since = monotonic()
+        start_of_body = memoryview(buffer)[known.body_start :]
+        self._body = body = create_body_reader(
+            known.head, start_of_body, self, self._whole, in_place=self._reserved > 0
+        )
+        self._buffer = b""
+        if body.missing >= LARGE:
+            body.read_from(self.transport)
+
+    def _fill(self, body: BodyReader, data: bytes) -> None:
+        used = body.feed(data)
+        if not body.missing:
+            self._buffer = data[used:]
+            body.end()
+
+    def _whole(self, body: Buffer) -> None:
+        self._body = None
+        self._serve(body)
+
+    def _serve(self, body: Buffer) -> None:
+        known, front = self._known, self.front
+        assert known is not None
+        method, path, query, headers, _, _ = known.head
+        self._request = request = HttpRequest(
+            method, path, query, headers, body, self.peer, self._finish, perf_counter()
+        )
+        if front.last_active is self:
+            self._consecutive += 1
+            request.sole_client = self._consecutive >= SOLE_CLIENT_AFTER
+        else:
+            front.last_active, self._consecutive = self, 0
+        known.serve(request, known.match)
+
+    def _finish(self, response: HttpResponse) -> None:
+        """Write the response, then continue with pipelined requests."""
+        request, self._request = self._request, None
+        if self._reserved:
+            self.front.release(self._reserved)
+            self._reserved = 0
+        known, transport = self._known, self.transport
+        if transport is None or request is None or known is None:
+            return
+        close = self.front.closing or not known.head.keep_alive
+        headers = with_request_id(request, response) if known.echoes or response.headers else None
+        write_response(transport, response, headers, close)
+        if close:
+            transport.close()
+            return
+        self.busy_since = monotonic()
+        if self._buffer or self._read_paused:
+            self._continue()
+
+    def _continue(self) -> None:
+        if self._write_paused or self.transport is None:
+            return
+        if self._read_paused:
+            self._read_paused = False
+            self.transport.resume_reading()
+        if self._buffer:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        if self._request is None:
+            self._continue()
+
+    def _release(self) -> None:
+        if self._reserved:
+            self.front.release(self._reserved)
+            self._reserved = 0
+
+    def _switch(self) -> None:
+        self.front.switch_to_aiohttp(self)
+
+    def take_over(self, handler: asyncio.Protocol) -> None:
+        """Pass the connection and the unparsed bytes to another protocol."""
+        transport, buffer = self.transport, self._buffer
+        if transport is None:
+            return
+        self._unregister()
+        self._buffer, self.transport = b"", None
+        transport.set_protocol(handler)
+        handler.connection_made(transport)
+        transport.resume_reading()
+        if buffer:
+            handler.data_received(buffer)
+
+    def pause(self) -> None:
+        """Stop reading until `take_over`."""
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def reset_route(self) -> None:
+        """Match the next request anew, after a change of the routes."""
+        if self._known is not None:
+            self._known.text = b""
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+    def close_if_overdue(self, now: float) -> None:
+        """Close a connection that is idle for too long, sends too slowly or does not read."""
+        if self.transport is None or self._request is not None:
+            return
+        unsent = self.transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self.busy_since = unsent, now
+        arrived = None if self.idle else self._body.filled if self._body is not None else 0
+        if now - self.busy_since > timeout_s(arrived, unsent):
+            # close() would wait for the client to read.
+            self.transport.abort() if unsent else self.transport.close()
+
+    @property
+    def idle(self) -> bool:
+        """No request is buffered or being served, and every response has been written."""
+        if self._request is not None or self._body is not None or self._buffer:
+            return False
+        return self.transport is None or self.transport.get_write_buffer_size() == 0
+
+    @property
+    def is_new(self) -> bool:
+        """Nothing has been received yet."""
+        return self._known is None and self.idle

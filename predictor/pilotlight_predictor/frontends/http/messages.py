@@ -1,0 +1,126 @@
+"""HttpRequest and HttpResponse: the interface between HTTP servers (fast protocol, aiohttp) and routes."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Protocol
+
+from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT, HEADER_TRACESTATE
+from pilotlight.wire.http1 import Buffer
+
+JSON = "application/json"
+_NO_PARAMS: Mapping[str, str] = {}
+
+
+class HttpResponse:
+    """Status, headers and body. `body`: buffers, written without being joined, or an async stream."""
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self,
+        status: int = 200,
+        body: list[Buffer] | AsyncIterator[bytes] | None = None,
+        content_type: str = JSON,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status = status
+        self.body = [] if body is None else body
+        self.content_type = content_type
+        self.headers = headers
+
+
+class WebSocketSession(Protocol):
+    """A WebSocket for its handler: each received message is answered by one sent message, in order.
+
+    `request` is the upgrade request. A message counts as bytes in flight until its answer is sent.
+    """
+
+    request: "HttpRequest"
+
+    async def receive(self, timeout_s: float) -> Buffer | None:
+        """Return the next message; None at the end of the session. Raises TimeoutError, and PredictorError for a
+        message beyond the limit of bytes in flight."""
+
+    async def send(self, text: Buffer) -> None: ...
+    async def close(self, code: int, reason: str) -> None: ...
+
+
+class HttpRequest:
+    """An HTTP request with its complete body.
+
+    `finish` sends the response; it is called exactly once, on the event loop. If the client disconnects first, the
+    server calls `abandon`, which calls the route's `on_abandon`.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "body",
+        "finish",
+        "headers",
+        "method",
+        "on_abandon",
+        "params",
+        "path",
+        "peer",
+        "query",
+        "sole_client",
+        "started",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: str,
+        headers: Mapping[str, str],
+        body: Buffer,
+        peer: str,
+        finish: Callable[[HttpResponse], None],
+        started: float,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers  # names in lower case
+        self.body = body
+        self.peer = peer
+        self.finish = finish
+        self.started = started
+        self.params = _NO_PARAMS
+        self.on_abandon: Callable[[], None] | None = None
+        self.abandoned = False
+        self.sole_client = False  # no other connection has sent requests for a while
+
+    def abandon(self) -> None:
+        self.abandoned = True
+        if self.on_abandon is not None:
+            self.on_abandon()
+
+    def header(self, name: str) -> str:
+        return self.headers.get(name, "")
+
+
+def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    """Encode as JSON. Content-Type is exactly application/json: KServe's client parses errors only then."""
+    import orjson
+
+    return HttpResponse(status, [orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)], JSON, headers)
+
+
+def with_request_id(request: HttpRequest, response: HttpResponse) -> dict[str, str] | None:
+    """Return the response's headers with the request's id and trace context, for correlation with the logs."""
+    headers = dict(response.headers) if response.headers else None
+    request_id = request.headers.get(HEADER_REQUEST_ID)
+    if request_id is not None and request_id.isascii():
+        headers = {**(headers or {}), HEADER_REQUEST_ID: request_id}
+    if HEADER_TRACEPARENT in request.headers:
+        headers = {**(headers or {}), **_trace(request)} or None
+    return headers
+
+
+def _trace(request: HttpRequest) -> dict[str, str]:
+    """Return the W3C trace context to propagate: empty if it is malformed."""
+    from pilotlight_predictor.observability.tracing import accept
+
+    parent, state = accept(request.headers[HEADER_TRACEPARENT], request.headers.get(HEADER_TRACESTATE, ""))
+    passed = {HEADER_TRACEPARENT: parent, HEADER_TRACESTATE: state}
+    return {name: value for name, value in passed.items() if value}

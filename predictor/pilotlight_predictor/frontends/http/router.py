@@ -1,0 +1,280 @@
+"""HTTP router: finds a request's route, admits it, runs its handler, and turns exceptions into responses.
+
+The only place where an exception becomes an HTTP status. Both HTTP servers (lane.py, http.py) call `Dispatcher.serve`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.compression import decompress
+from pilotlight_predictor.core.errors import BadRequest, Cancelled, MethodNotAllowed, NotFound, PredictorError
+from pilotlight_predictor.frontends.http.admission import Admission
+from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession
+from pilotlight_predictor.observability.logs import log, new_request_id
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.config import Limits, Settings
+    from pilotlight_predictor.frontends.http.access_log import RequestObserver
+    from pilotlight_predictor.server.context import Server
+
+# A handler returns a response, an awaitable of one, or None if it calls `request.finish` itself.
+Handler = Callable[["Server", HttpRequest], HttpResponse | Awaitable[HttpResponse] | None]
+ErrorBody = Callable[[PredictorError], HttpResponse]
+SocketHandler = Callable[["Server", WebSocketSession], Awaitable[None]]
+
+
+class Route(NamedTuple):
+    """A row of a protocol's route table. `pattern` has `{name}` segments, also with a suffix: `{name}:predict`. The
+    fast HTTP protocol serves only `hot` routes."""
+
+    method: str
+    pattern: str
+    handler: Handler
+    action: Action
+    hot: bool = False
+    socket: SocketHandler | None = None  # handler of WebSocket upgrades
+
+
+class ServingProtocol(NamedTuple):
+    name: str
+    routes: tuple[Route, ...]
+    error_body: ErrorBody
+    limits: "Callable[[Settings], Limits] | None" = None  # its own limits in place of the general ones
+
+
+class Match(NamedTuple):
+    route: Route
+    protocol: ServingProtocol
+    params: dict[str, str]
+
+
+class Dispatcher:
+    """`all_protocols` returns the complete table; `protocols` are those needed at start."""
+
+    def __init__(
+        self,
+        server: "Server",
+        protocols: tuple[ServingProtocol, ...],
+        admission: Admission,
+        all_protocols: Callable[[], tuple[ServingProtocol, ...]] | None = None,
+    ) -> None:
+        self._server = server
+        self._protocols = protocols
+        self._all_protocols = all_protocols
+        self.admission = admission
+        self._shapes = _by_length(protocols)
+        self._cache: dict[tuple[str, str], Match] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.observer: RequestObserver | None = None
+
+    def match(self, method: str, path: str) -> Match:
+        """Return the route of a path. Raises NotFound or MethodNotAllowed."""
+        match = self._cache.get((method, path))
+        if match is None:
+            match = self._search(method, path)
+            if len(path) <= 256:  # clients choose the paths: bound their length and number
+                if len(self._cache) > 1024:
+                    self._cache.clear()
+                self._cache[method, path] = match
+        return match
+
+    def load_all_protocols(self) -> None:
+        """Add the protocols that the start did not wait for: at the first request without a route, or when idle."""
+        if self._all_protocols is None:
+            return
+        try:
+            self._protocols, self._all_protocols = self._all_protocols(), None
+        except Exception as error:
+            log("dialects.failed", "a protocol could not be imported", level="ERROR", error=error)
+            raise PredictorError("internal error; the server's log has the reason") from error
+        self._shapes = _by_length(self._protocols)
+
+    def _search(self, method: str, path: str) -> Match:
+        if self._all_protocols is not None:
+            with suppress(NotFound, MethodNotAllowed):
+                return self._search_known(method, path)
+            self.load_all_protocols()
+        return self._search_known(method, path)
+
+    def _search_known(self, method: str, path: str) -> Match:
+        segments = [_decoded(segment) for segment in path.strip("/").split("/")]
+        allowed: set[str] = set()
+        for protocol, route, pattern in self._shapes.get(len(segments), ()):
+            params = _params(pattern, segments)
+            if params is not None:
+                if route.method == method:
+                    return Match(route, protocol, params)
+                if method == "HEAD" and route.method == "GET":  # as GET; the full server leaves the body out
+                    return Match(route._replace(hot=False), protocol, params)
+                allowed |= {"GET", "HEAD"} if route.method == "GET" else {route.method}
+        if allowed:
+            allow = ", ".join(sorted(allowed))
+            raise MethodNotAllowed(f"{method[:50]} is not allowed on {path[:200]}; use {allow}", allow)
+        raise NotFound(f"no route {method[:50]} {path[:200]}")
+
+    def reject(self, request: HttpRequest, error: Exception, match: Match | None) -> HttpResponse:
+        """Return the error response of a failed request. An inference is counted, even of an unknown model."""
+        protocol = match.protocol if match else self._protocol_for(request, error)
+        response = error_response(protocol.error_body, error, request)
+        if match is not None and match.route.action is Action.INFER:
+            self._server.observe_rejected(
+                match.protocol.name, match.params, response.status, perf_counter() - request.started
+            )
+        return response
+
+    def _protocol_for(self, request: HttpRequest, error: Exception) -> ServingProtocol:
+        """Return the protocol whose error format a request without a route gets: one with the path, else the first."""
+        if isinstance(error, MethodNotAllowed):
+            segments = [_decoded(segment) for segment in request.path.strip("/").split("/")]
+            for protocol, _, pattern in self._shapes.get(len(segments), ()):
+                if _params(pattern, segments) is not None:
+                    return protocol
+        return self._protocols[0]
+
+    def match_or_none(self, request: HttpRequest) -> Match | None:
+        try:
+            return self.match(request.method, request.path)
+        except PredictorError:
+            return None
+
+    def admit(self, request: HttpRequest) -> Match:
+        """Return the route of a request before its body is read. Raises PredictorError if it is not admitted."""
+        match = self.match(request.method, request.path)
+        self.admission.admit(request.headers, request.peer, match.route.action, match.protocol.name)
+        return match
+
+    def serve(self, request: HttpRequest, match: Match) -> None:
+        """Handle an admitted request; the response is sent by `request.finish`, perhaps later."""
+        request.params = match.params
+        if self.observer is not None:
+            self.observer.attach(request, match.route.pattern)
+        if "content-encoding" in request.headers:
+            self._spawn(self._unpack_and_handle(request, match))
+        else:
+            self._handle(request, match)
+
+    async def serve_websocket(self, session: WebSocketSession, match: Match) -> None:
+        """Run the route's WebSocket handler until either side ends the session."""
+        assert match.route.socket is not None
+        await match.route.socket(self._server, session)
+
+    def _handle(self, request: HttpRequest, match: Match) -> None:
+        try:
+            outcome = match.route.handler(self._server, request)
+        except Exception as error:
+            request.finish(self.reject(request, error, match))
+            return
+        if isinstance(outcome, HttpResponse):
+            request.finish(outcome)
+        elif outcome is not None:
+            self._spawn(self._finish_later(request, match, outcome))
+
+    async def _unpack_and_handle(self, request: HttpRequest, match: Match) -> None:
+        """Decompress in a thread: a small body may take 0.1 s, in which zlib releases the GIL."""
+        body, encoding = request.body, request.headers["content-encoding"]
+        limit = self.admission.max_bytes(match.protocol.name)
+        try:
+            plain = await self._server.codecs.run(lambda: decompress(body, encoding, limit))
+            if request.abandoned:
+                raise Cancelled("the client has gone")
+            self._replace_body(request, plain)
+        except Exception as error:
+            request.finish(self.reject(request, error, match))
+        else:
+            self._handle(request, match)
+
+    def _replace_body(self, request: HttpRequest, plain: Buffer) -> None:
+        """Count the decompressed body as bytes in flight too: small bodies could otherwise exhaust the memory."""
+        if plain is request.body:
+            return
+        length, finish = len(plain), request.finish
+        self.admission.take(length)
+
+        def finish_and_release(response: HttpResponse) -> None:
+            self.admission.release(length)
+            finish(response)
+
+        request.body, request.finish = plain, finish_and_release
+
+    async def _finish_later(self, request: HttpRequest, match: Match, outcome: Awaitable[HttpResponse]) -> None:
+        try:
+            response = await outcome
+        except Exception as error:
+            response = self.reject(request, error, match)
+        request.finish(response)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def error_response(error_body: ErrorBody, error: Exception, request: HttpRequest) -> HttpResponse:
+    """Return the client's response: a PredictorError with its message; others are logged, and opaque to the client."""
+    request_id = ""
+    if not isinstance(error, PredictorError):
+        request_id = _log_failure(request, "unexpected error", error)
+        error = PredictorError("internal error; the server's log has the reason")
+    elif error.status == 500:
+        request_id = _log_failure(request, str(error), None, error.request_id)
+    response = error_body(error)
+    headers = dict(response.headers or {})
+    if request_id and request_id.isascii() and request_id.isprintable():
+        headers[HEADER_REQUEST_ID] = request_id
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, MethodNotAllowed):
+        headers["Allow"] = error.allow
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.status == 501:
+        headers["Accept-Encoding"] = "gzip, deflate"
+    response.headers = headers or None
+    return response
+
+
+def _log_failure(request: HttpRequest, message: str, error: Exception | None, known_as: str = "") -> str:
+    """Log an internal error; return its request id, generated if the client sent none."""
+    request_id = request.header(HEADER_REQUEST_ID) or known_as or new_request_id()
+    ids = {"request_id": request_id, "traceparent": request.header(HEADER_TRACEPARENT)}
+    log("request.failed", message, level="ERROR", error=error, path=request.path, **ids)
+    return request_id
+
+
+def _by_length(protocols: tuple[ServingProtocol, ...]) -> dict[int, list[tuple[ServingProtocol, Route, list[str]]]]:
+    shapes: dict[int, list[tuple[ServingProtocol, Route, list[str]]]] = {}
+    for protocol in protocols:
+        for route in protocol.routes:
+            pattern = route.pattern.strip("/").split("/")
+            shapes.setdefault(len(pattern), []).append((protocol, route, pattern))
+    return shapes
+
+
+def _params(pattern: list[str], segments: list[str]) -> dict[str, str] | None:
+    params: dict[str, str] = {}
+    for want, got in zip(pattern, segments, strict=True):
+        if want.startswith("{"):
+            name, _, ending = want[1:].partition("}")
+            value = got.removesuffix(ending)
+            if not value or (ending and value == got):
+                return None
+            params[name] = value
+        elif want != got:
+            return None
+    return params
+
+
+def _decoded(segment: str) -> str:
+    if "%" not in segment:
+        return segment
+    try:
+        return unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        raise BadRequest("the path has a percent-encoding that is not UTF-8") from None

@@ -1,0 +1,274 @@
+"""Listening, hand-over to aiohttp, draining.
+
+Closing of a listening socket without resetting connections.
+
+Closing a listener resets connections that are established but not accepted yet, and under load there always are some.
+So a socket filter first drops new SYN packets; a client whose SYN is dropped retransmits it a second later and is then
+refused, which it can distinguish from a lost request.
+
+HTTP server: listens, starts connections in the fast protocol, switches them to aiohttp on demand, drains.
+"""
+
+import asyncio
+import socket
+import struct
+from array import array
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from pilotlight.wire.http1 import PlainRequestHead
+from pilotlight_predictor.core.errors import PredictorError
+from pilotlight_predictor.core.threads import in_thread_under_load
+from pilotlight_predictor.frontends.http.fast_protocol import FastHttpProtocol
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.frontends.http.aiohttp_server import AiohttpServer
+    from pilotlight_predictor.frontends.http.router import Dispatcher
+
+HANDSHAKE_S: Final = 0.005  # duration of a TCP handshake within a cluster
+
+_ATTACH_FILTER: Final = 26  # SO_ATTACH_FILTER of Linux, which Python's socket module lacks
+_FLAGS_BYTE: Final = 13  # offset in a TCP header
+_SYN: Final = 0x02
+# Classic BPF (code, jump if true, jump if false, operand): load the flags; with SYN accept 0 bytes, else all.
+_DROP_SYN: Final = (
+    (0x30, 0, 0, _FLAGS_BYTE),
+    (0x45, 0, 1, _SYN),
+    (0x06, 0, 0, 0),
+    (0x06, 0, 0, 0xFFFFFFFF),
+)
+
+
+def drop_new_connections(listener: socket.socket) -> None:
+    """Drop new connection attempts. Without effect on other systems than Linux: closing may reset connections."""
+    rules = array("B", b"".join(struct.pack("=HBBI", *rule) for rule in _DROP_SYN))
+    program = struct.pack("@HP", len(_DROP_SYN), rules.buffer_info()[0])
+    with suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
+
+
+def accept_all(listener: socket.socket) -> list[socket.socket]:
+    """Accept all connections in the backlog, then close the socket."""
+    accepted: list[socket.socket] = []
+    with suppress(OSError), listener:
+        listener.setblocking(False)
+        while True:
+            accepted.append(listener.accept()[0])
+    return accepted
+
+
+BACKLOG: Final = 4096
+NEW_CONNECTION_S: Final = 0.5  # from accept to the first request
+SETTLE_S: Final = 0.06  # for requests that were sent before clients could see that the server is not ready
+BOOT_BODY: Final = 1 << 20  # bytes of a body that a booting server reads to reject the request
+
+
+class HttpFront:
+    """Until `open` sets the dispatcher the server is booting: it responds that it is alive and not ready."""
+
+    def __init__(self, boot_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.connections: set[FastHttpProtocol] = set()
+        self.last_active: FastHttpProtocol | None = None
+        self.closing = False
+        self.reserve: Callable[[int], int | None] = _reserve_booting
+        self.release: Callable[[int], None] = _release_booting
+        self.serve: Callable[[HttpRequest, Any], None] = self._serve_boot
+        self._boot_response = boot_response
+        self._dispatcher: Dispatcher | None = None
+        self._aiohttp: AiohttpServer | None = None
+        self._aiohttp_task: asyncio.Task[None] | None = None
+        self._listeners: dict[socket.socket, asyncio.Server] = {}
+        self.others_accept = False  # whether other processes accept from the same sockets
+        self._sweeper: asyncio.Task[None] | None = None
+        self._opened = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop holds tasks only weakly
+
+    async def listen(self, listener: socket.socket) -> None:
+        if listener in self._listeners or self.closing:
+            return
+        loop = asyncio.get_running_loop()
+        # The server gets a duplicate: closing that leaves this one open to accept the rest of the backlog.
+        self._listeners[listener] = await loop.create_server(
+            lambda: FastHttpProtocol(self), sock=listener.dup(), backlog=BACKLOG
+        )
+        self._sweeper = self._sweeper or loop.create_task(self._sweep())
+
+    def stop_accepting(self, listener: socket.socket) -> None:
+        """Stop accepting from a socket; other processes accept its backlog."""
+        server = self._listeners.pop(listener, None)
+        if server is not None:
+            server.close()
+
+    def open(self, dispatcher: "Dispatcher") -> None:
+        self._dispatcher = dispatcher
+        self.reserve, self.release = dispatcher.admission.reserve, dispatcher.admission.release
+        self.serve = dispatcher.serve
+        self._opened.set()
+        for connection in self.connections:
+            connection.reset_route()
+
+    def match(self, method: str, path: str) -> Any | None:
+        if self._dispatcher is None:
+            return self  # any plain request is answered by the booting server
+        try:
+            match = self._dispatcher.match(method, path)
+        except PredictorError:
+            return None
+        return match if match.route.hot else None
+
+    def admits(self, head: PlainRequestHead, peer: str, match: Any) -> bool:
+        if match is self or self._dispatcher is None:
+            return True
+        try:
+            admission, protocol = self._dispatcher.admission, match.protocol.name
+            admission.check_size(head.length, protocol)
+            admission.admit(head.headers, peer, match.route.action, protocol)
+        except PredictorError:
+            return False
+        return True
+
+    def recheck(self, match: Any) -> bool:
+        if match is self or self._dispatcher is None:
+            return False
+        return self._dispatcher.admission.checks_every_request(match.route.action, match.protocol.name)
+
+    def _serve_boot(self, request: HttpRequest, match: Any) -> None:
+        request.finish(self._boot_response(request))
+
+    def switch_to_aiohttp(self, connection: FastHttpProtocol) -> None:
+        """Switch now, or once aiohttp is imported, which takes 0.3 s and is not part of the cold start."""
+        if self._aiohttp is not None:
+            connection.take_over(self._aiohttp.handler())
+            return
+        connection.pause()
+        task = asyncio.get_running_loop().create_task(self._switch_when_imported(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _switch_when_imported(self, connection: FastHttpProtocol) -> None:
+        try:
+            await self.import_aiohttp()
+            assert self._aiohttp is not None
+            connection.take_over(self._aiohttp.handler())
+        except BaseException:
+            connection.close()
+            raise
+
+    async def import_aiohttp(self) -> None:
+        """Import aiohttp in a thread and create its server, after `open`."""
+        await self._opened.wait()
+        if self._aiohttp_task is None:
+            self._aiohttp_task = asyncio.get_running_loop().create_task(self._start_aiohttp())
+        await self._aiohttp_task
+
+    async def _start_aiohttp(self) -> None:
+        module = await in_thread_under_load(_import_full)
+        self._aiohttp = module.AiohttpServer(self._dispatcher, self)
+
+    async def _sweep(self) -> None:
+        """Close idle and slow connections periodically."""
+        while True:
+            await asyncio.sleep(5)
+            now = monotonic()
+            for connection in list(self.connections):
+                connection.close_if_overdue(now)
+            if self._aiohttp is not None:
+                self._aiohttp.close_overdue(now)
+
+    def in_flight(self) -> int:
+        """Return the number of requests that the drain waits for. None while booting: those are answered immediately,
+        or wait for aiohttp in vain."""
+        if self._dispatcher is None:
+            return 0
+        waiting = sum(1 for connection in self.connections if not connection.idle)
+        return waiting + (self._aiohttp.in_flight if self._aiohttp else 0)
+
+    def _has_new_connections(self) -> bool:
+        """Whether an accepted connection has not had the time to send its request."""
+        now = monotonic()
+        return any(
+            connection.is_new and now - connection.busy_since < NEW_CONNECTION_S for connection in self.connections
+        )
+
+    async def drain(self, delay_s: float, timeout_s: float, abort: asyncio.Event | None = None) -> bool:
+        """Stop accepting after the delay and wait for requests in flight. Return False if the timeout ended the wait.
+
+        `abort` ends the wait immediately.
+        """
+        self.closing = True
+        abort = abort or asyncio.Event()
+        await _wait(abort, delay_s + SETTLE_S)
+        await self._stop_listening()
+        end = monotonic() + timeout_s
+        await _wait(abort, 0.01)  # connections accepted last are created in the next iterations of the loop
+        while (self.in_flight() or self._has_new_connections()) and monotonic() < end and not abort.is_set():
+            await _wait(abort, 0.01)
+        finished = not self.in_flight()
+        await self._close_all(0.0 if abort.is_set() else max(0.0, end - monotonic()))
+        return finished
+
+    async def _stop_listening(self) -> None:
+        """Accept all established connections, then close the listeners."""
+        if self._aiohttp is not None:
+            self._aiohttp.close_websockets()
+        if self.others_accept:
+            for listener in list(self._listeners):
+                self.stop_accepting(listener)
+            return
+        for listener in self._listeners:
+            drop_new_connections(listener)
+        await asyncio.sleep(HANDSHAKE_S)
+        for listener, server in self._listeners.items():
+            server.close()
+            for connection in accept_all(listener):
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: FastHttpProtocol(self), connection)
+
+    async def _close_all(self, timeout_s: float) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self.connections):
+            connection.close()
+        if self._aiohttp is not None:
+            await self._aiohttp.close(timeout_s)
+
+
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a listening socket: from here on connections wait in its backlog instead of being refused.
+
+    `shared` sets SO_REUSEPORT, with which the kernel spreads connections over several sockets of the port.
+    Raise OSError with the address and the options that change it.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        reason = f"{error.strerror}; choose another with --http-port, --metrics-port or --http-address"
+        raise OSError(f"{host}:{port}: {reason}") from None
+    return listener
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+
+
+def _reserve_booting(length: int) -> int | None:
+    return 0 if length <= BOOT_BODY else None
+
+
+def _release_booting(length: int) -> None:
+    """Do nothing: a booting server reserves nothing."""
+
+
+def _import_full() -> Any:
+    from pilotlight_predictor.frontends.http import aiohttp_server
+
+    return aiohttp_server

@@ -1,0 +1,170 @@
+"""Does a request fit the model; operator's limits.
+
+Validation of requests against the model's inputs and outputs: names, datatypes, shapes. Pure.
+
+Optional input limits of the operator: rejects NaN, infinities and long sequences. Pure.
+
+Enabled by `safeguards.input_validation`, for valid requests of clients; tensors passed between the steps of an
+ensemble are not checked.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.core.tensors import Shape, Tensor, bf16_to_float
+from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
+from pilotlight_predictor.scheduling.batching import signature_of
+
+
+class BatchInfo(NamedTuple):
+    """Batching data of a valid request: `rows` in the batch dimension; equal `signature`s may share a batch."""
+
+    rows: int
+    signature: Any
+
+
+class InputValidator:
+    """Declared inputs and outputs of a model, prepared for cheap checks."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._model = config.name
+        self._max_rows = config.max_batch_size
+        self._inputs = {tensor.name: tensor for tensor in config.inputs}
+        self._names = self._inputs.keys()
+        self._required = frozenset(tensor.name for tensor in config.inputs if not tensor.optional)
+        self._outputs = frozenset(tensor.name for tensor in config.outputs)
+        self.reshapes = any(tensor.reshape is not None for tensor in config.inputs)
+        # With every dimension fixed and no input optional, all valid requests have the same signature.
+        self._uniform = all(-1 not in t.dims and not t.optional for t in config.inputs)
+
+    def check(self, request: InferRequest) -> BatchInfo:
+        """Validate a request; reshape its inputs if configured. Raises BadRequest with the invalid field."""
+        if self._inputs and request.inputs.keys() != self._names:
+            self._check_names(request)
+        if request.batch_first and self._max_rows:
+            request.inputs = {n: Tensor(t.datatype, t.array[None]) for n, t in request.inputs.items()}
+        rows = self._check_tensors(request)
+        if request.outputs and self._outputs:
+            self._check_outputs(request)
+        if self.reshapes:
+            self._reshape(request, rows)
+        if self._uniform or not self._max_rows:
+            return BatchInfo(rows, None)
+        return BatchInfo(rows, signature_of({name: tensor.array.shape for name, tensor in request.inputs.items()}))
+
+    def _check_names(self, request: InferRequest) -> None:
+        inputs = request.inputs
+        for name in inputs:
+            if name not in self._inputs:
+                known = ", ".join(f"'{known}'" for known in self._inputs)
+                raise BadRequest(f"unexpected inference input '{name}' for model '{self._model}'; it takes {known}")
+        if not self._required <= inputs.keys():
+            missing = ", ".join(f"'{name}'" for name in self._inputs if name in self._required - inputs.keys())
+            expected = f"expected {len(self._required)} inputs but got {len(inputs)} inputs for model '{self._model}'"
+            raise BadRequest(f"{expected}: missing {missing}")
+
+    def _check_tensors(self, request: InferRequest) -> int:
+        rows = 0
+        for name, (datatype, array) in request.inputs.items():
+            declared = self._inputs.get(name)
+            shape = array.shape
+            if declared is not None:
+                if datatype != declared.datatype:
+                    raise self._wrong_type(declared, datatype)
+                self._check_shape(declared, shape)
+            if self._max_rows and not rows:
+                rows = self._rows(name, shape)
+            elif self._max_rows and (not shape or shape[0] != rows):
+                raise BadRequest(f"input '{name}' has shape {list(shape)}, but the request's batch size is {rows}")
+        return rows or 1
+
+    def _wrong_type(self, declared: TensorConfig, datatype: str) -> BadRequest:
+        return BadRequest(
+            f"inference input '{declared.name}' data-type is '{datatype}', but model '{self._model}' expects"
+            f" '{declared.datatype}'"
+        )
+
+    def _check_shape(self, declared: TensorConfig, shape: Shape) -> None:
+        dims = declared.dims
+        actual = shape[1:] if self._max_rows else shape
+        if actual == dims:
+            return
+        if len(actual) == len(dims) and (not self._max_rows or shape):
+            for want, got in zip(dims, actual, strict=True):
+                if want != got and want != -1:
+                    break
+            else:
+                return
+        expected = [-1, *dims] if self._max_rows else list(dims)
+        raise BadRequest(
+            f"unexpected shape for input '{declared.name}' for model '{self._model}':"
+            f" expected {expected}, got {list(shape)}"
+        )
+
+    def _rows(self, name: str, shape: Shape) -> int:
+        rows = shape[0] if shape else 0
+        if rows < 1:
+            raise BadRequest(f"input '{name}' has shape {list(shape)}: the batch dimension must be at least 1")
+        if rows > self._max_rows:
+            raise BadRequest(
+                f"inference request batch-size must be <= {self._max_rows} for '{self._model}',"
+                f" input '{name}' has {rows}"
+            )
+        return rows
+
+    def _check_outputs(self, request: InferRequest) -> None:
+        for output in request.outputs:
+            if output.name not in self._outputs:
+                known = ", ".join(f"'{name}'" for name in sorted(self._outputs))
+                raise BadRequest(
+                    f"unexpected inference output '{output.name}' for model '{self._model}'; it gives {known}"
+                )
+
+    def _reshape(self, request: InferRequest, rows: int) -> None:
+        for name, tensor in request.inputs.items():
+            target = self._inputs[name].reshape
+            if target is not None:
+                shape = (rows, *target) if self._max_rows else target
+                try:
+                    request.inputs[name] = Tensor(tensor.datatype, tensor.array.reshape(shape))
+                except ValueError:
+                    raise BadRequest(
+                        f"input '{name}' of shape {list(tensor.array.shape)} cannot take the model's {list(shape)}"
+                    ) from None
+
+
+def check_values(
+    request: InferRequest, max_sequence_length: int, batched: bool, fixed: frozenset[str] = frozenset()
+) -> None:
+    """Raise BadRequest with the rejected input. `batched`: the first dimension is the batch.
+
+    Inputs in `fixed` have the one length that the model accepts: their length is not checked.
+    """
+    for name, tensor in request.inputs.items():
+        if name not in fixed:
+            _check_length(name, sequence_length(tensor.array.shape, batched), max_sequence_length)
+        if not _finite(tensor):
+            raise BadRequest(
+                f"input '{name}' has NaN or an infinity, which this server refuses (safeguards.input_validation)"
+            )
+
+
+def sequence_length(shape: Shape, batched: bool) -> int:
+    """Return the sequence length: the last dimension of a vector or of rows of vectors. An image has none (0)."""
+    return shape[-1] if len(shape) == 2 or (len(shape) == 1 and not batched) else 0
+
+
+def _check_length(name: str, length: int, limit: int) -> None:
+    if length > limit:
+        raise BadRequest(
+            f"input '{name}' has a sequence of {length}, at most {limit} are taken"
+            " (safeguards.input_validation.max_sequence_length)"
+        )
+
+
+def _finite(tensor: Tensor) -> bool:
+    array = bf16_to_float(tensor.array) if tensor.datatype == "BF16" else tensor.array
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())

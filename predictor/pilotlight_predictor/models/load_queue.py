@@ -1,0 +1,112 @@
+"""Bounded loads with time-out; version → executor.
+
+Load queue: version loads off the event loop, a few at a time, each within the load timeout.
+
+Creates the ModelVersion and the executor of a loaded version, by its configuration.
+
+Synchronous, so that the registry never exposes an incomplete version.
+"""
+
+import asyncio
+from contextlib import nullcontext
+from functools import partial
+from time import perf_counter
+from typing import Final
+
+from pilotlight_predictor.config import Settings
+from pilotlight_predictor.core.errors import LoadFailed, PredictorError
+from pilotlight_predictor.core.threads import in_thread_under_load
+from pilotlight_predictor.metrics.stats import ModelStats
+from pilotlight_predictor.models.bls import WAITING, BlsClient, BlsContext, FindVersion
+from pilotlight_predictor.models.loader import LoadedVersion, discard, load_version
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.models.response_cache import ResponseCache
+from pilotlight_predictor.observability.logs import log
+from pilotlight_predictor.repository.autocomplete import metadata_specs
+from pilotlight_predictor.repository.layout import ModelSource
+from pilotlight_predictor.repository.model_config import ModelConfig
+from pilotlight_predictor.scheduling.batching import policy_of
+from pilotlight_predictor.scheduling.ensemble import Ensemble
+from pilotlight_predictor.scheduling.executor import Executor
+from pilotlight_predictor.scheduling.queue import RequestQueue
+from pilotlight_predictor.scheduling.scheduler import Scheduler
+from pilotlight_predictor.scheduling.sequence_scheduler import SequenceScheduler
+
+MAX_CONCURRENT: Final = 4
+
+
+class LoadQueue:
+    """Runs loads in threads; a failure is logged and becomes one sentence for operators."""
+
+    def __init__(self, settings: Settings, context: BlsContext) -> None:
+        self._settings, self._context = settings, context
+        self._bls: BlsClient | None = None
+        self._timeout_s = settings.model.load_timeout_s
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
+
+    async def run(self, source: ModelSource, version: int, config: ModelConfig | None) -> LoadedVersion:
+        """Load one version. Raises LoadFailed with the reason."""
+        self._bls = self._bls or BlsClient(self._context)
+        # A load requested by a model that is itself being loaded must not wait for a slot: its caller holds one.
+        async with nullcontext() if WAITING.get() else self._slots:
+            started = perf_counter()
+            try:
+                loaded = await self._load_within_timeout(source, version, config)
+            except Exception as error:
+                raise LoadFailed(self._report_failure(source.name, version, error)) from None
+            loaded.phases["total"] = perf_counter() - started
+            return loaded
+
+    async def _load_within_timeout(
+        self, source: ModelSource, version: int, config: ModelConfig | None
+    ) -> LoadedVersion:
+        work = partial(load_version, source, version, config, self._settings, self._bls)
+        loading = in_thread_under_load(work, lambda late: discard(late.instances))
+        return await asyncio.wait_for(loading, self._timeout_s or None)
+
+    def _report_failure(self, name: str, version: int, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            reason = f"loading took longer than {self._timeout_s:g} s (--load-timeout)"
+        else:
+            reason = reason_of(error)
+        unexpected = None if isinstance(error, PredictorError | TimeoutError) else error
+        message = f"failed to load '{name}' version {version}: {reason}"
+        log("model.failed", message, level="ERROR", error=unexpected, model=name, version=version)
+        return reason
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a model does not serve, for operators: the server's own errors are sentences already."""
+    return str(error) if isinstance(error, PredictorError) else f"{type(error).__name__}: {error}"
+
+
+def log_load_failure(name: str, error: Exception) -> None:
+    unexpected = None if isinstance(error, PredictorError) else error
+    log("model.failed", f"failed to load '{name}': {reason_of(error)}", level="ERROR", error=unexpected, model=name)
+
+
+def open_version(
+    loaded: LoadedVersion, stats: ModelStats, find: FindVersion, max_queue_size: int, cache: ResponseCache | None
+) -> ModelVersion:
+    """Create the version that accepts requests. `find`: lookup of an ensemble's steps."""
+    config = loaded.config
+    executor = _executor(loaded, stats, find, max_queue_size)
+    version = ModelVersion(config, loaded.version, executor, stats, metadata_specs(config), loaded.labels, cache)
+    for instance in loaded.instances[:1]:
+        version.v1_verbs = getattr(instance, "verbs", frozenset())
+    ordered = config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering
+    version.instances = min(len(loaded.instances), 1) if ordered else len(loaded.instances)
+    return version
+
+
+def _executor(loaded: LoadedVersion, stats: ModelStats, find: FindVersion, max_queue_size: int) -> Executor:
+    config = loaded.config
+    if config.ensemble:
+        return Ensemble(config, find, stats)
+    if config.sequence_batching is not None:
+        return SequenceScheduler(loaded.instances, config, stats, max_queue_size, loaded.trial_ns)
+    batching = config.dynamic_batching
+    return Scheduler(
+        loaded.instances, policy_of(config.max_batch_size, batching), RequestQueue(batching, max_queue_size), stats,
+        preserve_ordering=batching is not None and batching.preserve_ordering, trial_ns=loaded.trial_ns,
+    )  # fmt: skip

@@ -1,0 +1,167 @@
+"""All models of a server that can be parked, within one host memory budget.
+
+The registry adds and removes versions; operators park and wake by name (routes/v2_repository.py); `park_idle_models`
+parks idle ones. A request wakes its model through its ParkingSlot, not through the pool.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+from pilotlight_predictor.backends.base import AnyInstance, Parkable, parking_of
+from pilotlight_predictor.config import Settings
+from pilotlight_predictor.core.errors import BadRequest, PredictorError, Unavailable
+from pilotlight_predictor.metrics import Metrics
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.models.parking.policy import (
+    budget_bytes,
+    copies_to_drop,
+    is_idle,
+    limit_files,
+    machine_bytes,
+    poll_interval_s,
+)
+from pilotlight_predictor.models.parking.slot import ParkingSlot, ParkingState
+from pilotlight_predictor.observability.logs import log
+from pilotlight_predictor.scheduling.scheduler import Scheduler
+
+
+class ParkingPool:
+    """Slots of all parkable versions; parks one at a time."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings, self._metrics = settings.model, metrics
+        self._processes = settings.server.workers
+        self._slots: dict[ModelVersion, ParkingSlot] = {}
+        self._unparkable: dict[ModelVersion, str] = {}  # reason
+        self._lock = asyncio.Lock()
+        self._current: asyncio.Task[None] | None = None
+        metrics.parked = self._usage
+
+    def add(self, served: ModelVersion, instances: Sequence[AnyInstance]) -> None:
+        """Register a version that begins to serve; log the reason if it can never be parked."""
+        reason = _unparkable_reason(served, instances)
+        if reason:
+            self._unparkable[served] = reason
+            message = f"'{served.name}' is never parked: {reason}"
+            log("model.never_parked", message, model=served.name, version=served.version)
+            return
+        assert isinstance(served.executor, Scheduler)
+        self._slots[served] = ParkingSlot(served, served.executor, _parkables(instances), self._record_wake)
+
+    async def remove(self, served: ModelVersion) -> None:
+        """Unregister a closed version and free its GPU and host memory."""
+        slot = self._slots.pop(served, None)
+        self._unparkable.pop(served, None)
+        if slot is not None:
+            await slot.close()
+
+    async def park(self, versions: Sequence[ModelVersion]) -> None:
+        """Park on an operator's request. Raises the reason why one of them cannot be parked."""
+        for served in versions:
+            await self._park(self._slot(served), lambda: True)
+
+    async def wake(self, versions: Sequence[ModelVersion]) -> None:
+        for served in versions:
+            if served in self._slots:
+                await self._slots[served].wake()
+
+    async def park_idle_models(self) -> None:
+        """Park idle models until cancelled; return at once without --park-after."""
+        after_s = self._settings.park_after_s
+        while after_s:
+            await asyncio.sleep(poll_interval_s(after_s))
+            now = monotonic()
+            for slot in list(self._slots.values()):
+                if slot.state is ParkingState.AWAKE and is_idle(slot.observe(now), after_s, now):
+                    await self._park_idle(slot, after_s)
+
+    async def _park_idle(self, slot: ParkingSlot, after_s: float) -> None:
+        """Park an idle model; log a refusal once, since every poll would repeat it."""
+        try:
+            await self._park(slot, lambda: is_idle(slot.observe(monotonic()), after_s, monotonic()))
+        except Unavailable:
+            return  # a request has just arrived
+        except PredictorError as error:
+            if str(error) != slot.last_refusal:
+                message = f"'{slot.served.name}' is idle and stays on its GPU: {error}"
+                log("model.not_parked", message, level="WARNING", model=slot.served.name)
+            slot.last_refusal = str(error)
+
+    async def _park(self, slot: ParkingSlot, still_idle: Callable[[], bool]) -> None:
+        """Park one model at a time: two would count on the same host memory.
+
+        The lock is released by the parking task, also when the caller is cancelled.
+        """
+        await self._lock.acquire()
+        self._current = asyncio.get_running_loop().create_task(self._park_locked(slot, still_idle))
+        await asyncio.shield(self._current)
+
+    async def _park_locked(self, slot: ParkingSlot, still_idle: Callable[[], bool]) -> None:
+        try:
+            if slot.state is not ParkingState.PARKED:
+                slot.check_free()
+                await self._reserve_host_memory(slot)
+            await slot.prepare()
+            if still_idle():
+                await slot.park()
+                slot.last_refusal = ""
+        finally:
+            self._lock.release()
+
+    async def _reserve_host_memory(self, slot: ParkingSlot) -> None:
+        machine = machine_bytes(_read("/proc/meminfo"), map(_read, limit_files(_read("/proc/self/cgroup"))))
+        budget = budget_bytes(self._settings.park_memory, machine, self._processes)
+        others = [each for each in self._slots.values() if each is not slot]
+        dropped = copies_to_drop([each.host_copy for each in others], slot.size, budget)
+        if dropped is None:
+            left = max(budget - sum(each.host_copy.size for each in others if each.state is not ParkingState.AWAKE), 0)
+            raise BadRequest(
+                f"'{slot.served.name}' cannot be parked: that takes {slot.size} bytes of host memory, and "
+                f"--park-memory={self._settings.park_memory} leaves {left}; raise it"
+            )
+        for each in others:
+            if each.name in dropped:
+                await each.drop_host_copy()
+
+    def _slot(self, served: ModelVersion) -> ParkingSlot:
+        slot = self._slots.get(served)
+        if slot is not None:
+            return slot
+        raise BadRequest(f"'{served.name}' cannot be parked: {self._unparkable.get(served, 'it is being unloaded')}")
+
+    def _record_wake(self, served: ModelVersion, seconds: float) -> None:
+        self._metrics.wake(served.name, served.version).observe(seconds)
+
+    def _usage(self) -> tuple[int, int]:
+        """Number of parked models, and bytes of all host copies, also of awake models."""
+        places = [slot.state for slot in self._slots.values()]
+        return places.count(ParkingState.PARKED), sum(slot.host_copy.size for slot in self._slots.values())
+
+
+def _unparkable_reason(served: ModelVersion, instances: Sequence[AnyInstance]) -> str:
+    """Return why a version can never be parked; empty if it can."""
+    if not isinstance(served.executor, Scheduler):
+        return "an ensemble has no weights of its own" if served.config.ensemble else "its requests come in sequences"
+    if any(parking_of(instance) is None for instance in instances):
+        backend = served.config.backend or served.config.platform
+        return (
+            f"as the {backend} backend loaded it, it cannot; safetensors on a GPU can, run by torch or compiled, and "
+            f"classes of a model.py that define park and wake"
+        )
+    return ""
+
+
+def _parkables(instances: Sequence[AnyInstance]) -> list[Parkable]:
+    """Return each Parkable once: instances that share weights share it."""
+    parkables = [each for instance in instances if (each := parking_of(instance)) is not None]
+    return list({id(each): each for each in parkables}.values())
+
+
+def _read(file: str) -> str:
+    """Text of a file; empty if it does not exist."""
+    with suppress(OSError):
+        return Path(file).read_text()
+    return ""

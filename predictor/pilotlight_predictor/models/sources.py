@@ -1,0 +1,173 @@
+"""Configured paths and URIs → local model directories.
+
+Configured model paths and URIs → ModelSource by name. Blocking; runs in a thread.
+
+Fetching of remote models, and import of their runtime during the download.
+
+Blocking; ModelSources calls it in a thread. A local path costs no import and no copy.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from pilotlight_predictor.config import Settings
+from pilotlight_predictor.core import backend_table, threads
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.core.threads import with_deep_stack
+from pilotlight_predictor.observability.logs import log
+from pilotlight_predictor.repository.layout import ModelSource, is_repository, plain_source, scan
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.storage import Progress
+
+Fetch = Callable[[str], Path]
+
+
+class ModelSources:
+    """`fetch` downloads one remote model, `sync` a whole remote repository; both return the local directory."""
+
+    def __init__(self, settings: Settings, fetch: Fetch, sync: Fetch) -> None:
+        self._path = settings.model.path
+        self._name = settings.model.name
+        self._version = settings.model.version
+        self._labels = settings.model.version_labels
+        self._repositories = settings.model.repositories
+        self._fetch = fetch
+        self._sync = sync
+        self._warned: set[tuple[str, str]] = set()
+
+    def refresh(self) -> dict[str, ModelSource]:
+        """Return the models that exist now. If two repositories have a model of one name, the first wins."""
+        sources: dict[str, ModelSource] = {}
+        if self._path:
+            sources |= {source.name: source for source in self._from_path(self._fetch(self._path))}
+        for repository in self._repositories:
+            for source in scan(self._sync(repository)):
+                if source.name in sources:
+                    self._warn_shadowed(source.name, repository)
+                else:
+                    sources[source.name] = source
+        return sources
+
+    def _from_path(self, path: Path) -> list[ModelSource]:
+        """Return one model under the configured name, or all models of a repository (a service of Triton's format)."""
+        if is_repository(path):
+            return scan(path)
+        source = plain_source(path, self._name or None)
+        number = self._labels.get(f"{source.name}/{self._version}", self._labels.get(self._version))
+        return [_select_version(source, self._version if number is None else str(number))]
+
+    def _warn_shadowed(self, name: str, repository: str) -> None:
+        """Warn once: polling reads the repositories every few seconds."""
+        if (name, repository) not in self._warned:
+            self._warned.add((name, repository))
+            message = f"model '{name}' is in several repositories; that of {repository} is ignored"
+            log("model.shadowed", message, level="WARNING", model=name)
+
+
+def _select_version(source: ModelSource, version: str) -> ModelSource:
+    """Serve a file as the given version; of a directory with versions serve that one only.
+
+    A label without a number names a file's only version.
+    """
+    numbered = version.isascii() and version.isdigit() and len(version) <= 18
+    if version == "latest" or (source.plain and version and not version.isdigit()):
+        return source
+    if not numbered:
+        raise LoadFailed(
+            f"model.version = '{version}', must be latest or a number (--model-version), or a label (--version-label)"
+        )
+    number = int(version)
+    if source.plain:
+        return replace(source, versions={number: source.versions[1]})
+    if number not in source.versions:
+        known = ", ".join(map(str, sorted(source.versions)))
+        raise LoadFailed(f"model.version = {number} is not in {source.model_dir}, which has {known} (--model-version)")
+    return replace(source, versions={number: source.versions[number]})
+
+
+class ModelFetcher:
+    """`import_s`: duration of the imports during the first fetch; 0 if nothing was fetched."""
+
+    def __init__(self, cache_dir: str, on_progress: "Callable[[Progress], None]") -> None:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        self._cache = Path(cache_dir) if cache_dir else base / "pilotlight"
+        self._on_progress = on_progress
+        self._prepared: set[str] = set()
+        self.import_s = 0.0
+
+    def model(self, uri: str) -> Path:
+        """Return the local path of one model, a file or a directory."""
+        if "://" not in uri:
+            return Path(uri)
+        from pilotlight_predictor import storage
+
+        self._prepare_in_background(uri)
+        return storage.fetch(uri, self._cache, self._on_progress)
+
+    def repository(self, uri: str) -> Path:
+        """Return a local directory of a whole repository, synchronized by every call."""
+        if "://" not in uri:
+            return Path(uri)
+        from pilotlight_predictor import storage
+
+        if not storage.is_remote(uri):
+            return storage.fetch(uri, self._cache)
+        import hashlib
+
+        self._prepare_in_background(uri)
+        directory = self._cache / "repositories" / hashlib.sha256(uri.encode()).hexdigest()[:16]
+        storage.sync_repository(uri, directory, self._on_progress)
+        return directory
+
+    def _prepare_in_background(self, uri: str) -> None:
+        """Import runtimes in a thread, once per URI; a failure is reported by the load."""
+        from pilotlight_predictor.storage import is_remote
+
+        if is_remote(uri) and uri not in self._prepared:
+            self._prepared.add(uri)
+            Thread(
+                target=with_deep_stack, args=(partial(self._prepare, uri),), name="pilotlight-import", daemon=True
+            ).start()
+
+    def _prepare(self, uri: str) -> None:
+        try:
+            rows = backends_for(file_names(uri))
+            started = perf_counter()
+            for row in rows:
+                prepare(row)
+            self.import_s = max(self.import_s, perf_counter() - started)
+        except Exception as error:
+            log("runtime.not_ahead", f"no runtime was imported ahead of the model: {error}", level="DEBUG")
+
+
+def file_names(uri: str) -> list[str]:
+    """Return the file names at a URI: its own if that has a known ending or is an archive, else by a listing."""
+    from pilotlight_predictor.storage import listing
+    from pilotlight_predictor.storage.uri import is_archive, parse
+
+    name = parse(uri).filename
+    if backend_table.backend_for_file(name) is not None or is_archive(name):
+        return [name]
+    return [entry.path.rpartition("/")[2] for entry in listing(uri)]
+
+
+def backends_for(names: Iterable[str]) -> list[backend_table.BackendEntry]:
+    """Return the backends of these files, each once."""
+    return list(dict.fromkeys(row for name in names if (row := backend_table.backend_for_file(name)) is not None))
+
+
+def prepare(row: backend_table.BackendEntry) -> None:
+    """Import the backend's library, the slow part of many cold starts."""
+    module = backend_table.module(row)
+    if row.numpy:
+        threads.restore_once()
+    if hasattr(module, "prepare"):
+        module.prepare()

@@ -1,0 +1,275 @@
+"""JSON logs; log settings changed live.
+
+Structured logs in one schema: a JSON object per line on stderr, or text on a terminal.
+
+    {"ts": "2026-01-31T12:00:00.123Z", "level": "INFO", "event": "model.loaded", "message": "…", "logger": "pilotlight",
+     "request_id": "…", "traceparent": "…", …fields, "traceback": "…"}
+
+`request_id`, `traceparent`, fields and `traceback` are present only with a value. Libraries and models that use
+`logging` are logged in the same schema, with the event "log". Values that look like credentials are masked. Writing
+never raises: a full disk or a closed pipe loses lines, not requests.
+
+Triton's log settings, changed while the server runs.
+
+`log_info`, `log_warning` and `log_error` enable single levels, `log_verbose_level` above 0 enables debug lines;
+`log_file` is a file in --files-dir; `log_format`: ISO8601 for text lines, default for the format set at start.
+"""
+
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal, TextIO
+
+from pilotlight_predictor.core.errors import BadRequest, Forbidden
+
+Format = Literal["json", "text", "auto"]
+Level = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+LEVELS: Final[dict[Level, int]] = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
+LOGGER: Final = "pilotlight"
+ACCESS_LOGGER: Final = "pilotlight.access"
+MASK: Final = "[redacted]"
+
+# A count of tokens (max_tokens, prompt_tokens) is not a secret; a token is.
+_MASKED_NAMES: Final = (
+    r"authorization|cookie|passw|secret|credential|api[-_]?key|access[-_]?key|(^|[-_])token$|^sig(nature)?$"
+)
+_MASKED_TEXTS: Final = (
+    r"(?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=-]{6,}"
+    r"|(?P<userinfo>://)[^/\s@]+@"
+    r"|(?P<query>[?&](?:[\w-]*signature|[\w-]*credential|[\w-]*token|sig|key|api_key)=)[^&\s\"']+"
+)
+
+
+def configure(level: Level = "INFO", format: Format = "auto", stream: TextIO | None = None) -> None:  # noqa: A002
+    """Send all logs of this process to `stream` (stderr). `auto`: text on a terminal, JSON elsewhere."""
+    target = stream if stream is not None else sys.stderr
+    as_text = format == "text" or (format == "auto" and target.isatty())
+    handler = LineHandler(target, TextFormatter() if as_text else JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    logging.captureWarnings(True)
+
+
+def log(
+    event: str,
+    message: str = "",
+    *,
+    level: Level = "INFO",
+    request_id: str = "",
+    traceparent: str = "",
+    error: BaseException | None = None,
+    logger: str = LOGGER,
+    **fields: Any,
+) -> None:
+    """Log an event with its fields; `error` adds its traceback."""
+    target, number = logging.getLogger(logger), LEVELS[level]
+    if not target.isEnabledFor(number):
+        return
+    context = {"request_id": request_id, "traceparent": traceparent}
+    known = {name: value for name, value in context.items() if value}
+    extra = {"event": event, "fields": {**known, **fields}}
+    target.log(number, "%s", message or event, exc_info=error, extra=extra)
+
+
+def access(method: str, path: str, status: int, seconds: float, *, request_id: str, **fields: Any) -> None:
+    """Write a line of the access log, without the query of the path."""
+    path = path.partition("?")[0]
+    message = f"{method} {path} {status} {seconds * 1000:.1f}ms"
+    values: dict[str, Any] = {"method": method, "path": path, "status": status, "duration_ms": round(seconds * 1000, 3)}
+    log("request", message, logger=ACCESS_LOGGER, request_id=request_id, **values, **fields)
+
+
+def new_request_id() -> str:
+    """Return a request id for a failed request without one; the response carries it to the client."""
+    return os.urandom(8).hex()
+
+
+def redact(value: Any, name: str = "") -> Any:
+    """Return the value with credentials masked, also within mappings such as headers."""
+    if _is_secret(name):
+        return MASK
+    if isinstance(value, str):
+        # Every pattern needs one of these characters; most values, such as ids and paths, have none.
+        return _secret_text().sub(_masked, value) if " " in value or ":" in value or "=" in value else value
+    if isinstance(value, Mapping):
+        return {str(key): redact(item, str(key)) for key, item in value.items()}
+    return value
+
+
+@lru_cache(maxsize=512)
+def _is_secret(name: str) -> bool:
+    return re.search(_MASKED_NAMES, name, re.I) is not None
+
+
+@cache
+def _secret_text() -> re.Pattern[str]:
+    """Compile at the first line instead of at import, for the cold start."""
+    return re.compile(_MASKED_TEXTS, re.I)
+
+
+def _masked(match: re.Match[str]) -> str:
+    prefix = match.group(match.lastgroup or 0)
+    return prefix + MASK + ("@" if match.lastgroup == "userinfo" else "")
+
+
+def document(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the line as a dict, in the order of the schema."""
+    fields: Mapping[str, Any] = getattr(record, "fields", {})
+    line = {
+        "ts": timestamp(record.created),
+        "level": record.levelname,
+        "event": getattr(record, "event", "log"),
+        "message": redact(record.getMessage()),
+        "logger": record.name,
+    }
+    line |= {name: redact(value, name) for name, value in fields.items() if name not in line}
+    if record.exc_info and record.exc_info[1] is not None:
+        line["traceback"] = redact(_traceback(record.exc_info[1]))
+    return line
+
+
+def timestamp(seconds: float) -> str:
+    """Format as RFC 3339 in UTC with milliseconds."""
+    millis = int(seconds * 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(millis // 1000)) + f".{millis % 1000:03d}Z"
+
+
+def _traceback(error: BaseException) -> str:
+    import traceback
+
+    return "".join(traceback.format_exception(error))
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        import orjson
+
+        line = document(record)
+        try:
+            return orjson.dumps(line, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+        except TypeError:  # a number beyond 64 bits, a lone surrogate, a depth beyond its limit
+            return orjson.dumps({name: ascii(value)[:10_000] for name, value in line.items()}).decode()
+
+
+class TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = document(record)
+        head = f"{line.pop('ts')} {line.pop('level'):<8} {line.pop('event')}: {line.pop('message')}"
+        tail = line.pop("traceback", "")
+        line.pop("logger")
+        fields = "".join(f" {name}={value}" for name, value in line.items())
+        return f"{head}{fields}\n{tail.rstrip()}" if tail else head + fields
+
+
+class LineHandler(logging.Handler):
+    """Writes whole lines; those that cannot be written are dropped. `levels`: None for all."""
+
+    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self._first = self._stream = stream
+        self.first_formatter = formatter
+        self.levels: frozenset[int] | None = None
+        self.setFormatter(formatter)
+
+    def show(self, levels: frozenset[int]) -> None:
+        self.levels = levels
+        logging.getLogger().setLevel(min(levels, default=logging.CRITICAL + 1))
+
+    def redirect(self, path: "Path | None") -> None:
+        """Append to a file from now on; None: to the first stream again."""
+        stream = self._first if path is None else path.open("a", encoding="utf-8")
+        with self.lock or nullcontext():
+            old, self._stream = self._stream, stream
+        if old is not self._first:
+            old.close()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.levels is not None and record.levelno not in self.levels:
+            return
+        with suppress(Exception):
+            self._stream.write(self.format(record) + "\n")
+            self._stream.flush()
+
+
+def line_handler() -> LineHandler | None:
+    """Return the handler of `configure`; None if logging was set up otherwise, as in tests."""
+    return next((each for each in logging.getLogger().handlers if isinstance(each, LineHandler)), None)
+
+
+FORMATS: Final = ("default", "ISO8601")
+_SWITCHES: Final = {
+    "log_info": (logging.INFO,),
+    "log_warning": (logging.WARNING,),
+    "log_error": (logging.ERROR, logging.CRITICAL),
+}
+
+
+class LogSettings:
+    """`level`: minimum level at start; `folder`: --files-dir, empty for none."""
+
+    def __init__(self, level: str, folder: str) -> None:
+        least = LEVELS[level.upper()]  # type: ignore[index]
+        self._folder = Path(folder) if folder else None
+        self._values: dict[str, Any] = {
+            "log_file": "",
+            **{key: least <= numbers[0] for key, numbers in _SWITCHES.items()},
+            "log_verbose_level": 1 if least <= logging.DEBUG else 0,
+            "log_format": "default",
+        }
+
+    def values(self) -> dict[str, Any]:
+        return dict(self._values)
+
+    def change(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply changes, all or none, and return the settings. Raises BadRequest or Forbidden."""
+        updated = {**self._values, **{key: self._checked(key, value) for key, value in changes.items()}}
+        handler = line_handler()
+        if handler is not None:
+            self._apply(updated, handler)
+        self._values = updated
+        return self.values()
+
+    def _checked(self, key: str, value: Any) -> Any:
+        if key not in self._values:
+            raise BadRequest(f"{key[:100]} is no log setting; there are {', '.join(self._values)}")
+        if key in _SWITCHES and not isinstance(value, bool):
+            raise BadRequest(f"{key} = {value!r}, must be true or false")
+        if key == "log_verbose_level" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise BadRequest(f"{key} = {value!r}, must be an integer of 0 or more")
+        if key == "log_verbose_level" and value >= 1 << 32:
+            raise BadRequest(f"{key} = {value}, must be less than {1 << 32}")
+        if key == "log_format" and value not in FORMATS:
+            raise BadRequest(f"{key} = {value!r}, must be one of {', '.join(FORMATS)}")
+        if key == "log_file" and value != "":
+            self._check_file(value)
+        return value
+
+    def _check_file(self, value: Any) -> None:
+        if self._folder is None:
+            raise Forbidden("log_file: this server writes no files that a call names (--files-dir)")
+        if not isinstance(value, str) or "/" in value or "\0" in value or value in {".", ".."} or len(value) > 200:
+            raise BadRequest(
+                f"log_file = {str(value)[:200]!r}, must be the name of a file in --files-dir, without folders"
+            )
+
+    def _apply(self, updated: Mapping[str, Any], handler: LineHandler) -> None:
+        if updated["log_file"] != self._values["log_file"]:
+            self._redirect(updated["log_file"], handler)
+        on = {number for key, numbers in _SWITCHES.items() if updated[key] for number in numbers}
+        if updated["log_verbose_level"]:
+            on.add(logging.DEBUG)
+        handler.show(frozenset(on))
+        handler.setFormatter(TextFormatter() if updated["log_format"] == "ISO8601" else handler.first_formatter)
+
+    def _redirect(self, name: str, handler: LineHandler) -> None:
+        try:
+            handler.redirect(self._folder / name if name and self._folder is not None else None)
+        except OSError as error:
+            raise BadRequest(f"log_file = {name!r}, cannot be opened in --files-dir: {error.strerror}") from None

@@ -1,1 +1,0 @@
-"""Codecs: request and response bodies of each protocol ↔ InferRequest and InferResponse. Pure."""

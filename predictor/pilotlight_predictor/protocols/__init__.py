@@ -1,0 +1,38 @@
+"""Table of protocols.
+
+Table of the HTTP serving protocols: one module each with a `PROTOCOL` (docs/dialects.md).
+
+Codecs: request and response bodies of each protocol ↔ InferRequest and InferResponse. Pure.
+"""
+
+from importlib import import_module
+from typing import Final
+
+from pilotlight_predictor.core.plugins import plugins
+from pilotlight_predictor.frontends.http.router import ServingProtocol
+
+TABLE: Final = (
+    "pilotlight_predictor.protocols.v2.routes",
+    "pilotlight_predictor.protocols.generate",
+    "pilotlight_predictor.protocols.v1",
+    "pilotlight_predictor.protocols.openai.routes",
+    "pilotlight_predictor.protocols.trtis.routes",
+    "pilotlight_predictor.protocols.predict.routes",
+    "pilotlight_predictor.protocols.status",
+)
+# Needed by probes and most clients; the others would double the modules that a start imports.
+STARTUP: Final = ("pilotlight_predictor.protocols.v2.routes", "pilotlight_predictor.protocols.status")
+
+
+def serving_protocols() -> tuple[ServingProtocol, ...]:
+    """Return the built-in protocols, then those of installed packages (entry point group `pilotlight.dialects`)."""
+    builtin = [import_module(name) for name in TABLE]
+    installed = [point.load() for point in plugins("pilotlight.dialects")]
+    return tuple(module.PROTOCOL for module in (*builtin, *installed))
+
+
+def startup_protocols() -> tuple[ServingProtocol, ...]:
+    """Return those that a start waits for; all if packages add some, since a failing import must end the start."""
+    if plugins("pilotlight.dialects"):
+        return serving_protocols()
+    return tuple(import_module(name).PROTOCOL for name in STARTUP)

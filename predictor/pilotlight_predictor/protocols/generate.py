@@ -1,0 +1,229 @@
+"""Generate, generate_stream.
+
+Codec of the generate extension: JSON ↔ InferRequest, InferResponse. Pure.
+
+    {"text_input": "hi", "max_tokens": 5, "parameters": {"stream": true}}     keys that name inputs become tensors,
+    {"model_name": "m", "model_version": "1", "text_output": "hello"}         all others parameters of the request
+
+A scalar is a tensor of one element. For a batching model, a flat list is as many rows as its elements fill, and any
+other value a batch of one. An output of one element is a scalar, any other a flat list.
+
+Triton's generate extension: POST …/generate and …/generate_stream, JSON with the model's tensor names.
+
+`generate` returns a single response. `generate_stream` sends each response as a server-sent event; the first is awaited
+before the headers are sent, so that a rejected request gets its own status; later errors are events.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from time import perf_counter
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs, Parameters
+from pilotlight_predictor.core.tensors import Tensor, TensorSpec
+from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
+from pilotlight_predictor.frontends.http.router import Route, ServingProtocol, error_response
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.protocols.inference_call import run_inference
+from pilotlight_predictor.protocols.v1_codec import to_json, to_tensor
+from pilotlight_predictor.protocols.v2.infer import version_of
+from pilotlight_predictor.protocols.v2.infer_response import error_body
+from pilotlight_predictor.protocols.v2.request_codec import apply_parameters
+from pilotlight_predictor.scheduling.streaming import ResponseReader
+from pilotlight_predictor.server.context import Server
+
+ID: Final = "id"
+PARAMETERS: Final = "parameters"
+_generate_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def decode_generate(model: str, version: int, body: Buffer, specs: Sequence[TensorSpec], batched: bool) -> InferRequest:
+    """Decode a body; `specs` are the model's inputs, with the batch dimension first if it is `batched`."""
+    document = _document(body)
+    known = {spec.name: spec for spec in specs}
+    request = InferRequest(model, {}, version, _id(document.pop(ID, "")))
+    nested = document.get(PARAMETERS)
+    if isinstance(nested, dict):
+        del document[PARAMETERS]
+    parameters: Parameters = {}
+    _sort_fields(document, "", known, batched, request.inputs, parameters)
+    if isinstance(nested, dict):
+        _sort_fields(nested, f"{PARAMETERS}.", known, batched, request.inputs, parameters)
+    apply_parameters(request, parameters)
+    return request
+
+
+def _document(body: Buffer) -> dict[str, Any]:
+    try:
+        return _generate_decode(body)
+    except msgspec.ValidationError:
+        raise BadRequest("the body must be a JSON object with the model's inputs as its keys") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise BadRequest("the body is nested too deep") from None
+
+
+def _id(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise BadRequest("id must be a string or a number")
+    return str(value)
+
+
+def _sort_fields(
+    fields: Mapping[str, Any],
+    where: str,
+    known: Mapping[str, TensorSpec],
+    batched: bool,
+    inputs: Inputs,
+    parameters: Parameters,
+) -> None:
+    """Sort the fields into inputs and parameters."""
+    for key, value in fields.items():
+        if key in inputs or key in parameters:
+            raise BadRequest(f"{where}{key} is given twice, in the body and in its parameters")
+        if key in known:
+            inputs[key] = _tensor(f"{where}{key}", known[key], value, batched)
+        elif isinstance(value, str | int | float | bool):
+            parameters[key] = value
+        else:
+            kind = "null" if value is None else "a list" if isinstance(value, list) else "an object"
+            raise BadRequest(f"{where}{key} is {kind}, must be text, a number or true or false: it is no input")
+
+
+def _tensor(where: str, spec: TensorSpec, value: Any, batched: bool) -> Tensor:
+    tensor, rank = to_tensor(where, spec.datatype, value), len(spec.shape)
+    array, row = tensor.array, spec.shape[1:]
+    if array.ndim == 0:
+        array = array.reshape((1,) * rank)
+    elif batched and array.ndim == 1 and -1 not in row and array.size and array.size % prod(row) == 0:
+        array = array.reshape(-1, *row)  # a flat list of several rows
+    elif batched and array.ndim == rank - 1:
+        array = array[np.newaxis]
+    return Tensor(tensor.datatype, array)
+
+
+def encode_generate(response: InferResponse) -> bytes:
+    import orjson
+
+    document: dict[str, Any] = {ID: response.id} if response.id else {}
+    document |= {"model_name": response.model, "model_version": str(response.version), **response.parameters}
+    document |= {name: _value(tensor) for name, tensor in response.outputs.items()}
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _value(tensor: Tensor) -> Any:
+    shape = () if tensor.array.size == 1 else (-1,)
+    return to_json(Tensor(tensor.datatype, tensor.array.reshape(shape)))
+
+
+NAME: Final = "generate"
+EVENTS: Final = "text/event-stream; charset=utf-8"
+
+
+def generate(server: Server, request: HttpRequest) -> None:
+    served, infer_request = _decode(server, request)
+
+    def encode(response: InferResponse) -> HttpResponse:
+        return HttpResponse(200, [encode_generate(response)])
+
+    run_inference(server, request, served, infer_request, PROTOCOL, encode, as_text=True)
+
+
+async def generate_stream(server: Server, request: HttpRequest) -> HttpResponse:
+    served, infer_request = _decode(server, request)
+    infer_request.request_id = request.headers.get(HEADER_REQUEST_ID, "")
+    return await GenerateEvents(server, request, served, infer_request).respond()
+
+
+def _decode(server: Server, request: HttpRequest) -> tuple[ModelVersion, InferRequest]:
+    version = version_of(request)
+    served = server.find(request.params["model"], version)
+    batched = served.config.max_batch_size > 0
+    return served, decode_generate(served.name, version, request.body, served.inputs, batched)
+
+
+class GenerateEvents:
+    """Body of a stream of events; ends with the last response or when the client disconnects."""
+
+    def __init__(self, server: Server, request: HttpRequest, served: ModelVersion, infer_request: InferRequest) -> None:
+        self._server, self._request, self._served = server, request, served
+        self._responses = ResponseReader(
+            lambda each, deliver: served.stream(each, deliver, server.limits), infer_request
+        )
+        self._first = b""
+        self._counted = False
+
+    async def respond(self) -> HttpResponse:
+        self._server.metrics.in_flight += 1
+        self._request.on_abandon = self._responses.cancel
+        try:
+            result, final = await anext(self._responses)
+            if isinstance(result, Exception):
+                try:
+                    raise result
+                finally:
+                    del result  # the traceback refers to this frame
+            self._first = _event(result)
+        except BaseException:
+            self._responses.cancel()
+            self._request.on_abandon = None
+            self._server.metrics.in_flight -= 1  # the dispatcher counts rejected requests
+            raise
+        if final:
+            self._end(200)
+        return HttpResponse(200, self, EVENTS, {"Cache-Control": "no-cache"})
+
+    def __aiter__(self) -> "GenerateEvents":
+        return self
+
+    async def __anext__(self) -> bytes:
+        event, self._first = self._first, b""
+        while not event:
+            result, final = await anext(self._responses)
+            status = 200
+            if isinstance(result, Exception):
+                response = error_response(error_body, result, self._request)
+                status = response.status
+                assert isinstance(response.body, list)
+                event = b"data: %b\n\n" % b"".join(map(bytes, response.body))
+            else:
+                event = _event(result)
+            if final:
+                self._end(status)
+        return event
+
+    async def aclose(self) -> None:
+        self._responses.cancel()
+        self._end(499)
+
+    def _end(self, status: int) -> None:
+        """Count the request once."""
+        if not self._counted:
+            self._counted = True
+            self._request.on_abandon = None
+            self._server.observe(self._served, NAME, status, perf_counter() - self._request.started)
+
+
+def _event(response: InferResponse) -> bytes:
+    """Return the event; empty for a final response without outputs."""
+    return b"data: %b\n\n" % encode_generate(response) if response.outputs or response.parameters else b""
+
+
+PROTOCOL = ServingProtocol(
+    NAME,
+    (
+        Route("POST", "/v2/models/{model}/generate", generate, Action.INFER, hot=True),
+        Route("POST", "/v2/models/{model}/versions/{version}/generate", generate, Action.INFER, hot=True),
+        Route("POST", "/v2/models/{model}/generate_stream", generate_stream, Action.INFER),
+        Route("POST", "/v2/models/{model}/versions/{version}/generate_stream", generate_stream, Action.INFER),
+    ),
+    error_body,
+)

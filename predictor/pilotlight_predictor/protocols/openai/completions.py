@@ -1,0 +1,252 @@
+"""Chat and completions, streamed or whole.
+
+Responses of a model to the inferences of one OpenAI request, merged in order of arrival.
+
+A client that reads slower than the model generates pauses the model; one that disconnects cancels it.
+
+Chat and text completions of the OpenAI protocol, as one response or as a stream of events.
+
+The first part is awaited before a stream starts, so that a rejected request gets its own status; a later error is an
+event, which ends the stream.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from pilotlight_predictor.core.errors import Cancelled
+from pilotlight_predictor.core.requests import InferRequest, InferResponse
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
+from pilotlight_predictor.frontends.http.router import ErrorBody, error_response
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.protocols.openai.request import TextRequest
+from pilotlight_predictor.protocols.openai.response import (
+    DONE,
+    ChatBodies,
+    ChoiceDelta,
+    CompletionBodies,
+    Usage,
+    choice_deltas,
+    error_event,
+)
+from pilotlight_predictor.scheduling.executor import Ticket
+from pilotlight_predictor.scheduling.streaming import MAX_UNREAD, StartStream
+from pilotlight_predictor.server.context import Server
+
+
+class ResponsePart(NamedTuple):
+    """Response to the inference `number`; `final` if it is the last one."""
+
+    number: int
+    response: InferResponse
+    final: bool
+
+
+class ResponseMerger:
+    """Reader of several streams. The constructor raises if a request is rejected, `next` if a model fails."""
+
+    def __init__(self, stream: StartStream, requests: Sequence[InferRequest]) -> None:
+        self._received: deque[tuple[int, InferResponse | Exception, bool]] = deque()
+        self._available = asyncio.Event()
+        self._open = len(requests)
+        self._paused = False
+        self._tickets: list[Ticket] = []
+        try:
+            for number, infer_request in enumerate(requests):
+                self._tickets.append(stream(infer_request, partial(self._part, number)))
+        except Exception:
+            self.cancel()
+            raise
+
+    def _part(self, number: int, result: InferResponse | Exception, final: bool) -> None:
+        self._received.append((number, result, final))
+        self._available.set()
+        if len(self._received) >= MAX_UNREAD and not self._paused:
+            self._paused = True
+            for ticket in self._tickets:
+                ticket.pause()
+
+    async def next(self) -> ResponsePart | None:
+        """Return the next part; None after the last one."""
+        while not self._received:
+            if not self._open:
+                return None
+            self._available.clear()
+            await self._available.wait()
+        number, result, final = self._received.popleft()
+        if self._paused and len(self._received) <= MAX_UNREAD // 2:
+            self._paused = False
+            for ticket in self._tickets:
+                ticket.resume()
+        self._open -= final
+        if isinstance(result, Exception):
+            self.cancel()
+            try:
+                raise result
+            finally:
+                del result  # the traceback refers to this frame
+        if not self._open:
+            self._tickets.clear()  # break the reference cycle, which would hold the requests until garbage collection
+        return ResponsePart(number, result, final)
+
+    def cancel(self) -> None:
+        """Cancel the inferences that are not complete."""
+        tickets, self._tickets = self._tickets, []  # break the reference cycle: see `next`
+        for ticket in tickets:
+            ticket.cancel()
+
+
+@contextmanager
+def cancel_on_disconnect(request: HttpRequest) -> Iterator[None]:
+    """Raise Cancelled in the block when the client disconnects; the caller cancels what it started."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def cancel() -> None:
+        task.cancel()
+
+    request.on_abandon = cancel
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not request.abandoned:
+            raise
+        task.uncancel()
+        raise Cancelled("the client has gone") from None
+    finally:
+        if request.on_abandon is cancel:
+            request.on_abandon = None
+
+
+NAME = "openai"
+EVENTS = "text/event-stream; charset=utf-8"
+
+
+class TextGeneration:
+    """One chat or completion; `text` is the model's output with the generated text."""
+
+    def __init__(
+        self, server: Server, request: HttpRequest, served: ModelVersion, requests: Sequence[InferRequest],
+        text_request: TextRequest, bodies: ChatBodies | CompletionBodies, text: str, error_body: ErrorBody,
+    ) -> None:  # fmt: skip
+        self._server, self._request, self._served = server, request, served
+        self._requests, self._text_request, self._bodies, self._text = requests, text_request, bodies, text
+        self._error_body = error_body
+        self._usage = Usage()
+        self._merger: ResponseMerger | None = None
+        self._counted = False
+
+    async def respond(self) -> HttpResponse:
+        server, limits = self._server, self._server.limits
+        merger = ResponseMerger(
+            lambda infer_request, part: self._served.stream(infer_request, part, limits), self._requests
+        )
+        self._merger = merger
+        server.metrics.in_flight += 1
+        try:
+            with cancel_on_disconnect(self._request):
+                return await (self._start_stream(merger) if self._text_request.stream else self._whole(merger))
+        except BaseException:
+            merger.cancel()
+            server.metrics.in_flight -= 1  # the dispatcher counts rejected requests
+            raise
+
+    async def _whole(self, merger: ResponseMerger) -> HttpResponse:
+        choices_by_index: dict[int, ChoiceDelta] = {}
+        while (part := await merger.next()) is not None:
+            for delta in self._deltas(part):
+                whole = choices_by_index.setdefault(delta.index, ChoiceDelta(delta.index, ""))
+                whole.text += delta.text
+                whole.finish = delta.finish or whole.finish or ("stop" if part.final else "")
+                whole.logprobs = [*whole.logprobs, *delta.logprobs]
+        choices = [choices_by_index[index] for index in sorted(choices_by_index)]
+        response = HttpResponse(200, [self._bodies.whole(choices, self._usage.as_json())])
+        self.end(200)
+        return response
+
+    async def _start_stream(self, merger: ResponseMerger) -> HttpResponse:
+        first = await merger.next()
+        events = CompletionEvents(self, merger, first)
+        self._request.on_abandon = events.abandon
+        return HttpResponse(200, events, EVENTS, {"Cache-Control": "no-cache"})
+
+    def events(self, part: ResponsePart, opened: set[int]) -> bytes:
+        """Return the events of a part."""
+        events = []
+        for delta in self._deltas(part):
+            if delta.index not in opened:
+                opened.add(delta.index)
+                events.append(self._bodies.opening(delta.index))
+            if delta.text or delta.finish or delta.logprobs:
+                events.append(self._bodies.chunk(delta))
+        return b"".join(events)
+
+    def last_events(self) -> bytes:
+        return (self._bodies.last(self._usage.as_json()) if self._text_request.include_usage else b"") + DONE
+
+    def failed(self, error: Exception) -> bytes:
+        response = error_response(self._error_body, error, self._request)
+        assert isinstance(response.body, list)
+        return error_event(b"".join(map(bytes, response.body)))
+
+    def _deltas(self, part: ResponsePart) -> list[ChoiceDelta]:
+        deltas = choice_deltas(part.response.outputs, self._text, part.final)
+        self._usage.add(part.number, part.response.outputs, deltas)
+        for delta in deltas:
+            delta.index += part.number * self._text_request.n
+        return deltas
+
+    def end(self, status: int) -> None:
+        """Cancel the model and count the request, once."""
+        if self._counted:
+            return
+        self._counted = True
+        self._request.on_abandon = None
+        if self._merger is not None:
+            self._merger.cancel()
+        self._server.observe(self._served, NAME, status, perf_counter() - self._request.started)
+
+
+class CompletionEvents:
+    """Body of a stream of events; ends with the last response or when the client disconnects."""
+
+    def __init__(self, run: TextGeneration, merger: ResponseMerger, first: ResponsePart | None) -> None:
+        self._run, self._merger, self._first = run, merger, first
+        self._opened: set[int] = set()
+        self._done = False
+
+    def __aiter__(self) -> "CompletionEvents":
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._done:
+            events = await self._next()
+            if events:
+                return events
+        raise StopAsyncIteration
+
+    async def _next(self) -> bytes:
+        try:
+            part, self._first = self._first or await self._merger.next(), None
+        except Exception as error:
+            self._done = True
+            events = self._run.failed(error)
+            self._run.end(getattr(error, "status", 500))
+            return events
+        if part is not None:
+            return self._run.events(part, self._opened)
+        self._done = True
+        events = self._run.last_events()
+        self._run.end(200)
+        return events
+
+    def abandon(self) -> None:
+        self._done = True
+        self._run.end(499)
+
+    async def aclose(self) -> Any:
+        self.abandon()

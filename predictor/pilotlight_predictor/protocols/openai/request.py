@@ -1,0 +1,194 @@
+"""Request bodies of the OpenAI protocol: messages or prompts, and sampling parameters. Pure.
+
+A field that would change the response and is not supported is rejected by name; one without effect is ignored; an
+unknown one is an error, as it may be misspelt.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.core.generation_params import BadField, read_sampling
+
+SAMPLING: Final = (
+    "temperature", "top_p", "top_k", "n", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias",
+    "max_tokens", "ignore_eos",
+)  # fmt: skip
+# Without effect here: user, storage and billing.
+IGNORED: Final = frozenset(
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"}
+)
+# Not supported; the values that have no effect are accepted.
+UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},), "audio": (), "modalities": (["text"],), "prediction": (),
+    "web_search_options": (), "reasoning_effort": (), "verbosity": (),
+}  # fmt: skip
+UNSUPPORTED_PROMPTS: Final[Mapping[str, tuple[Any, ...]]] = {"echo": (False,), "best_of": (1,), "suffix": ("",)}
+MAX_PROMPTS: Final = 256
+
+Prompt = str | tuple[int, ...]
+
+
+class TextRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """Chat (`messages`) or completion (`prompts`); `sampling` is validated and passed on to the model."""
+
+    model: str
+    sampling: Mapping[str, Any]
+    messages: Sequence[dict[str, Any]] | None = None
+    prompts: tuple[Prompt, ...] = ()
+    stream: bool = False
+    include_usage: bool = False
+
+    @property
+    def n(self) -> int:
+        return self.sampling.get("n") or 1
+
+
+class EmbeddingRequest(msgspec.Struct, kw_only=True, frozen=True):
+    model: str
+    texts: tuple[str, ...]
+    base64: bool = False
+    dimensions: int = 0
+
+
+def read_object(body: Buffer) -> dict[str, Any]:
+    if not len(body):
+        raise BadRequest("the body is empty, must be a JSON object")
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body must be a JSON object: {str(error)[:200]}") from None
+
+
+def read_chat(document: dict[str, Any]) -> TextRequest:
+    fields = dict(document)
+    messages = _messages(fields.pop("messages", None))
+    _rename_max_tokens(fields)
+    requested, top = _boolean(fields, "logprobs"), fields.pop("top_logprobs", None)
+    if top and not requested:
+        raise BadField("top_logprobs", "top_logprobs is given, so logprobs must be true")
+    request = _text(fields, UNSUPPORTED, {"logprobs": (top or 0) if requested else None})
+    return msgspec.structs.replace(request, messages=messages)
+
+
+def read_completion(document: dict[str, Any]) -> TextRequest:
+    fields = dict(document)
+    prompts, logprobs = _prompts(fields.pop("prompt", None)), fields.pop("logprobs", None)
+    if fields.get("best_of") == fields.get("n"):
+        fields.pop("best_of", None)
+    request = _text(fields, {**UNSUPPORTED, **UNSUPPORTED_PROMPTS}, {"logprobs": logprobs})
+    return msgspec.structs.replace(request, prompts=prompts)
+
+
+def read_embedding(document: dict[str, Any]) -> EmbeddingRequest:
+    fields = dict(document)
+    texts, model = _texts(fields.pop("input", None)), _model(fields)
+    form = fields.pop("encoding_format", None)
+    if form not in (None, "float", "base64"):
+        raise BadField("encoding_format", f"encoding_format = {_quoted(form)}, must be float or base64")
+    dimensions = fields.pop("dimensions", None)
+    if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
+        raise BadField("dimensions", f"dimensions = {_quoted(dimensions)}, must be a whole number of 1 or greater")
+    _reject_unsupported(fields, {})
+    return EmbeddingRequest(model=model, texts=texts, base64=form == "base64", dimensions=dimensions or 0)
+
+
+def _text(fields: dict[str, Any], unsupported: Mapping[str, tuple[Any, ...]], more: Mapping[str, Any]) -> TextRequest:
+    model, stream = _model(fields), _boolean(fields, "stream")
+    options = fields.pop("stream_options", None)
+    if options is not None and (not isinstance(options, dict) or not stream):
+        raise BadField("stream_options", "stream_options must be an object, and stream must be true with it")
+    if unknown := (options or {}).keys() - {"include_usage", "include_obfuscation"}:
+        name = f"stream_options.{min(unknown)[:100]}"
+        raise BadField(name, f"{name} is not a field of this request")
+    usage = _boolean(dict(options or {}), "include_usage", "stream_options.")
+    sampling = {name: fields.pop(name) for name in SAMPLING if fields.get(name) is not None}
+    sampling |= {name: value for name, value in more.items() if value is not None}
+    _reject_unsupported(fields, unsupported)
+    read_sampling(sampling)
+    return TextRequest(model=model, sampling=sampling, stream=stream, include_usage=usage)
+
+
+def _reject_unsupported(fields: Mapping[str, Any], unsupported: Mapping[str, tuple[Any, ...]]) -> None:
+    for name, value in fields.items():
+        if value is None or name in IGNORED or name in SAMPLING:
+            continue
+        if name not in unsupported:
+            raise BadField(name, f"{name[:100]} is not a field of this request")
+        if value not in unsupported[name]:
+            only = " or ".join(_quoted(neutral) for neutral in unsupported[name])
+            raise BadField(name, f"{name} is not supported here, " + (f"must be {only}" if only else "leave it out"))
+
+
+def _rename_max_tokens(fields: dict[str, Any]) -> None:
+    newer = fields.pop("max_completion_tokens", None)
+    if newer is None:
+        return
+    if fields.get("max_tokens") not in (None, newer):
+        raise BadField("max_tokens", "max_tokens and max_completion_tokens differ: give one of them")
+    fields["max_tokens"] = newer
+
+
+def _model(fields: dict[str, Any]) -> str:
+    model = fields.pop("model", None)
+    if model is not None and not isinstance(model, str):
+        raise BadField("model", f"model = {_quoted(model)}, must be the name of a model")
+    return model or ""
+
+
+def _messages(messages: Any) -> list[dict[str, Any]]:
+    if not isinstance(messages, list) or not messages:
+        raise BadField("messages", "messages must be a list of at least one message")
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise BadField(f"messages[{index}]", f"messages[{index}] must be an object with role and content")
+        content = message.get("content")
+        if not isinstance(content, str | list | None) or (
+            isinstance(content, list) and not all(_is_part(part) for part in content)
+        ):
+            raise BadField(
+                f"messages[{index}].content", f"messages[{index}].content must be text or a list of parts with a type"
+            )
+    return messages
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("type"), str)
+
+
+def _prompts(value: Any) -> tuple[Prompt, ...]:
+    prompts = value if isinstance(value, list) and value and not _is_tokens(value) else [value]
+    if not all(isinstance(prompt, str) or _is_tokens(prompt) for prompt in prompts):
+        raise BadField("prompt", "prompt must be a string, a list of tokens, or a list of such prompts")
+    if len(prompts) > MAX_PROMPTS:
+        raise BadField("prompt", f"prompt has {len(prompts)} prompts, must have at most {MAX_PROMPTS}")
+    return tuple(prompt if isinstance(prompt, str) else tuple(prompt) for prompt in prompts)
+
+
+def _is_tokens(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise BadField("input", "input must be a string or a list of strings; tokens are not taken")
+    if len(texts) > 2048:
+        raise BadField("input", f"input has {len(texts)} strings, must have at most 2048")
+    return tuple(texts)
+
+
+def _boolean(fields: dict[str, Any], name: str, prefix: str = "") -> bool:
+    value = fields.pop(name, None)
+    if value is not None and not isinstance(value, bool):
+        raise BadField(prefix + name, f"{prefix}{name} = {_quoted(value)}, must be true or false")
+    return bool(value)
+
+
+def _quoted(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,159 @@
+"""Response bodies of the OpenAI protocol: completions, chunks of a stream, embeddings, errors. Pure."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import orjson
+
+from pilotlight_predictor.core.requests import Outputs
+from pilotlight_predictor.core.tensors import Array
+
+DONE: Final = b"data: [DONE]\n\n"
+
+
+class ChoiceDelta(msgspec.Struct):
+    """New text of one choice; `finish` is empty until its end."""
+
+    index: int
+    text: str
+    finish: str = ""
+    logprobs: list[dict[str, Any]] = []
+
+
+class Usage:
+    """Token counts, as far as the model reports them."""
+
+    def __init__(self) -> None:
+        self._prompts: dict[int, int] = {}
+        self._completions: dict[tuple[int, int], int] = {}
+
+    def add(self, prompt: int, outputs: Outputs, deltas: Sequence[ChoiceDelta]) -> None:
+        if "num_input_tokens" in outputs:
+            self._prompts[prompt] = int(outputs["num_input_tokens"].array.ravel()[0])
+        if "num_output_tokens" in outputs:
+            counts = outputs["num_output_tokens"].array.ravel().tolist()
+            self._completions |= {(prompt, delta.index): count for delta, count in zip(deltas, counts, strict=False)}
+
+    def as_json(self) -> dict[str, int] | None:
+        """Return the usage object; None if the model reports no counts."""
+        if not self._prompts and not self._completions:
+            return None
+        prompt, completion = sum(self._prompts.values()), sum(self._completions.values())
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def choice_deltas(outputs: Outputs, text: str, final: bool) -> list[ChoiceDelta]:
+    """Return one delta per choice of a response. Without `finish_reason`, a choice ends with the final response."""
+    texts = [_decoded(item) for item in outputs[text].array.ravel()] if text in outputs else []
+    finish = _texts(outputs, "finish_reason", len(texts), "stop" if final else "")
+    index = outputs["index"].array.ravel().tolist() if "index" in outputs else list(range(len(texts)))
+    logprobs = [msgspec.json.decode(row) if row else [] for row in _texts(outputs, "logprobs", len(texts), "")]
+    return [ChoiceDelta(*row) for row in zip(index, texts, finish, logprobs, strict=False)]
+
+
+def _texts(outputs: Outputs, name: str, count: int, default: str) -> list[str]:
+    return [_decoded(item) for item in outputs[name].array.ravel()] if name in outputs else [default] * count
+
+
+def _decoded(item: bytes) -> str:
+    return bytes(item).decode("utf-8", "replace")
+
+
+class ChatBodies:
+    """Bodies of one chat: `whole`, or `opening` and then a chunk per delta."""
+
+    def __init__(self, identity: str, created: int, model: str, include_usage: bool) -> None:
+        self._head = {"id": f"chatcmpl-{identity}", "created": created, "model": model}
+        self._extra: dict[str, Any] = {"usage": None} if include_usage else {}
+
+    def whole(self, choices: Sequence[ChoiceDelta], usage: dict[str, int] | None) -> bytes:
+        items = [self._choice(delta) for delta in choices]
+        return orjson.dumps({**self._head, "object": "chat.completion", "choices": items, "usage": usage})
+
+    def _choice(self, delta: ChoiceDelta) -> dict[str, Any]:
+        message = {"role": "assistant", "content": delta.text, "refusal": None}
+        return {"index": delta.index, "message": message, **_end(delta, self._logprobs(delta))}
+
+    def opening(self, index: int) -> bytes:
+        return self._chunk(index, {"role": "assistant", "content": ""}, ChoiceDelta(index, ""))
+
+    def chunk(self, delta: ChoiceDelta) -> bytes:
+        return self._chunk(delta.index, {"content": delta.text} if delta.text else {}, delta)
+
+    def last(self, usage: dict[str, int] | None) -> bytes:
+        return _event({**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage})
+
+    def _chunk(self, index: int, content: Mapping[str, str], delta: ChoiceDelta) -> bytes:
+        choice = {"index": index, "delta": content, **_end(delta, self._logprobs(delta))}
+        return _event({**self._head, "object": "chat.completion.chunk", "choices": [choice], **self._extra})
+
+    def _logprobs(self, delta: ChoiceDelta) -> dict[str, Any] | None:
+        return {"content": delta.logprobs, "refusal": None} if delta.logprobs else None
+
+
+class CompletionBodies:
+    """Bodies of one completion."""
+
+    def __init__(self, identity: str, created: int, model: str, include_usage: bool) -> None:
+        self._head = {"id": f"cmpl-{identity}", "object": "text_completion", "created": created, "model": model}
+        self._extra: dict[str, Any] = {"usage": None} if include_usage else {}
+        self._offsets: dict[int, int] = {}
+
+    def whole(self, choices: Sequence[ChoiceDelta], usage: dict[str, int] | None) -> bytes:
+        return orjson.dumps({**self._head, "choices": [self._choice(delta) for delta in choices], "usage": usage})
+
+    def opening(self, index: int) -> bytes:
+        return b""
+
+    def chunk(self, delta: ChoiceDelta) -> bytes:
+        return _event({**self._head, "choices": [self._choice(delta)], **self._extra})
+
+    def last(self, usage: dict[str, int] | None) -> bytes:
+        return _event({**self._head, "choices": [], "usage": usage})
+
+    def _choice(self, delta: ChoiceDelta) -> dict[str, Any]:
+        offset = self._offsets.get(delta.index, 0)
+        self._offsets[delta.index] = offset + sum(len(entry["token"]) for entry in delta.logprobs)
+        return {"index": delta.index, "text": delta.text, **_end(delta, _columns(delta.logprobs, offset))}
+
+
+def _end(delta: ChoiceDelta, logprobs: dict[str, Any] | None) -> dict[str, Any]:
+    return {"logprobs": logprobs, "finish_reason": delta.finish or None}
+
+
+def _columns(entries: Sequence[Mapping[str, Any]], offset: int) -> dict[str, Any] | None:
+    """Return logprobs in the format of completions: parallel lists."""
+    if not entries:
+        return None
+    offsets = []
+    for entry in entries:
+        offsets.append(offset)
+        offset += len(entry["token"])
+    return {
+        "tokens": [entry["token"] for entry in entries],
+        "token_logprobs": [entry["logprob"] for entry in entries],
+        "top_logprobs": [{top["token"]: top["logprob"] for top in entry["top_logprobs"]} for entry in entries],
+        "text_offset": offsets,
+    }
+
+
+def embeddings(vectors: Array, model: str, as_base64: bool, tokens: int) -> bytes:
+    rows = np.ascontiguousarray(vectors, dtype="<f4")
+    items = [
+        {"object": "embedding", "index": index, "embedding": base64.b64encode(row).decode() if as_base64 else row}
+        for index, row in enumerate(rows)
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    document = {"object": "list", "data": items, "model": model, "usage": usage}
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _event(document: Mapping[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(document) + b"\n\n"
+
+
+def error_event(document: bytes) -> bytes:
+    return b"data: " + document + b"\n\n"

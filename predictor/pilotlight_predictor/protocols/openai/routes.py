@@ -1,0 +1,190 @@
+"""Routes of the OpenAI protocol: models, chat and text completions, embeddings; under /v1 and /openai/v1.
+
+/v1/models is a route of KServe's V1 too: routes/v1.py serves both. User documentation: docs/openai.md.
+"""
+
+from collections.abc import Callable
+from time import time
+from typing import Any, TypeVar
+
+from pilotlight_predictor.core.errors import NotFound, NotReady, PredictorError, Unavailable
+from pilotlight_predictor.core.generation_params import BadField
+from pilotlight_predictor.core.requests import InferRequest, Inputs
+from pilotlight_predictor.frontends.http import startup_responses
+from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
+from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.observability.logs import new_request_id
+from pilotlight_predictor.protocols.json_values import LONG
+from pilotlight_predictor.protocols.openai.completions import NAME, TextGeneration
+from pilotlight_predictor.protocols.openai.embeddings import embed
+from pilotlight_predictor.protocols.openai.request import (
+    TextRequest,
+    read_chat,
+    read_completion,
+    read_embedding,
+    read_object,
+)
+from pilotlight_predictor.protocols.openai.response import ChatBodies, CompletionBodies
+from pilotlight_predictor.protocols.openai.tensors import (
+    TextCapabilities,
+    chat_inputs,
+    needed_outputs,
+    prompt_inputs,
+    text_capabilities,
+)
+from pilotlight_predictor.server.context import Server
+
+T = TypeVar("T")
+STARTED = int(time())
+
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+
+
+def error_body(error: PredictorError) -> HttpResponse:
+    """Return the error object; messages may quote invalid Unicode of the client."""
+    status = error.status
+    kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    code = "model_not_ready" if isinstance(error, Unavailable) else CODES.get(status)
+    field = getattr(error, "field", "model" if isinstance(error, NotFound) else None)
+    body = {"message": _clean(str(error)), "type": kind, "param": _clean(field) if field else None, "code": code}
+    return json_response({"error": body}, status)
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def models(server: Server, _: HttpRequest) -> HttpResponse:
+    return json_response(model_list(server))
+
+
+def model_list(server: Server) -> dict[str, Any]:
+    newest = (server.registry.newest(name) for name in server.registry.names())
+    data = [model_object(served) for served in newest if served is not None and _capabilities(served).any]
+    return {"object": "list", "data": data}
+
+
+def model(server: Server, request: HttpRequest) -> HttpResponse:
+    return json_response(model_object(server.find(request.params["model"])))
+
+
+def model_object(served: ModelVersion) -> dict[str, Any]:
+    return {"id": served.name, "object": "model", "created": STARTED, "owned_by": "pilotlight"}
+
+
+def supports_openai(served: ModelVersion) -> bool:
+    """Return whether the model has any OpenAI capability."""
+    return _capabilities(served).any
+
+
+async def chat(server: Server, request: HttpRequest) -> HttpResponse:
+    if server.settings.server.microservice:
+        condition = _not_ready_condition(server, request)
+        if condition is not None:
+            return startup_responses.error_response(condition)
+    chat_request = await _read(server, request, read_chat)
+    served, capabilities = _find(server, chat_request.model, lambda can: can.chats, "chats", "messages")
+    inputs = chat_inputs(chat_request, _names(served), server.settings.server.media_urls)
+    bodies = ChatBodies(new_request_id(), int(time()), served.name, chat_request.include_usage)
+    requests = [_request(served, capabilities, inputs, request)]
+    return await TextGeneration(
+        server, request, served, requests, chat_request, bodies, capabilities.text, error_body
+    ).respond()
+
+
+async def completions(server: Server, request: HttpRequest) -> HttpResponse:
+    text_request: TextRequest = await _read(server, request, read_completion)
+    served, capabilities = _find(
+        server, text_request.model, lambda can: can.completes, "completes text", "text_input"
+    )  # fmt: skip
+    names = _names(served)
+    requests = [
+        _request(served, capabilities, prompt_inputs(text_request, prompt, names), request)
+        for prompt in text_request.prompts
+    ]
+    bodies = CompletionBodies(new_request_id(), int(time()), served.name, text_request.include_usage)
+    return await TextGeneration(
+        server, request, served, requests, text_request, bodies, capabilities.text, error_body
+    ).respond()
+
+
+async def embeddings(server: Server, request: HttpRequest) -> HttpResponse:
+    embedding_request = await _read(server, request, read_embedding)
+    served, capabilities = _find(
+        server, embedding_request.model, lambda can: can.embeds is not None, "embeds text", "one text"
+    )
+    assert capabilities.embeds is not None
+    return await embed(server, request, served, capabilities.embeds, embedding_request)
+
+
+def _not_ready_condition(server: Server, request: HttpRequest) -> startup_responses.ChatError | None:
+    life = server.lifecycle
+    condition = startup_responses.chat_error(life.state, life.reason, server.registry.scanned, not len(request.body))
+    if condition is not None:
+        return condition
+    readiness = server.readiness()
+    return (
+        None
+        if readiness.ready
+        else startup_responses.ChatError(503, "model_not_ready", readiness.reason or readiness.state)
+    )
+
+
+async def _read(server: Server, request: HttpRequest, read: Callable[[dict[str, Any]], T]) -> T:
+    if len(request.body) > LONG:
+        return await server.codecs.run(lambda: read(read_object(request.body)))
+    return read(read_object(request.body))
+
+
+def _find(
+    server: Server, name: str, can: Callable[[TextCapabilities], bool], verb: str, needs: str
+) -> tuple[ModelVersion, TextCapabilities]:
+    """Return the named model, or the only one with the capability. Raise BadField or NotReady."""
+    if not name:
+        newest = (server.registry.newest(each) for each in server.registry.names())
+        candidates = [served for served in newest if served is not None and can(_capabilities(served))]
+        if not candidates and not (readiness := server.readiness()).ready:
+            raise NotReady(f"no model is ready: {readiness.reason or readiness.state}")
+        if len(candidates) != 1:
+            known = ", ".join(served.name for served in candidates[:10]) or "none here does"
+            raise BadField("model", f"model is missing, must be the name of a model that {verb}: {known}")
+        return candidates[0], _capabilities(candidates[0])
+    served = server.find(name)
+    capabilities = _capabilities(served)
+    if not can(capabilities):
+        raise BadField("model", f"model '{name}' is none that {verb}: it does not take '{needs}' (docs/openai.md)")
+    return served, capabilities
+
+
+def _capabilities(served: ModelVersion) -> TextCapabilities:
+    return text_capabilities(served.inputs, served.outputs)
+
+
+def _names(served: ModelVersion) -> frozenset[str]:
+    return frozenset(spec.name for spec in served.inputs)
+
+
+def _request(served: ModelVersion, can: TextCapabilities, inputs: Inputs, request: HttpRequest) -> InferRequest:
+    outputs = needed_outputs(served.outputs, can.text)
+    request_id = request.header("x-request-id")
+    return InferRequest(served.name, inputs, outputs=outputs, request_id=request_id, batch_first=True)
+
+
+def _both(method: str, path: str, handler: Handler, action: Action) -> tuple[Route, Route]:
+    return Route(method, f"/v1/{path}", handler, action), Route(method, f"/openai/v1/{path}", handler, action)
+
+
+PROTOCOL = ServingProtocol(
+    NAME,
+    (
+        Route("GET", "/openai/v1/models", models, Action.READ),
+        Route("GET", "/openai/v1/models/{model}", model, Action.READ),
+        *_both("POST", "chat/completions", chat, Action.INFER),
+        *_both("POST", "completions", completions, Action.INFER),
+        *_both("POST", "embeddings", embeddings, Action.INFER),
+    ),
+    error_body,
+)

@@ -1,0 +1,229 @@
+"""Its gRPC service and messages.
+
+TRTIS protocol over gRPC: decode its InferRequest, encode its responses. Pure.
+
+All generations have the same field numbers with different wire types: the version is text before 0.9 and a number
+since; field 2 of an input is a byte size before 0.11 and packed dims since.
+
+`nvidia.inferenceserver.GRPCService`, also as `GRPCServer`: the TRTIS protocol over gRPC.
+
+Admitted calls end with the gRPC status OK; `request_status` in the message reports success or failure.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.errors import BadRequest, PredictorError
+from pilotlight_predictor.core.requests import NEWEST
+from pilotlight_predictor.frontends.grpc import protobuf
+from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, Method, Responses, Service, UnaryCall
+from pilotlight_predictor.frontends.grpc.ordered_stream import unary_in_order
+from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.frontends.http.messages import HttpResponse
+from pilotlight_predictor.frontends.http.router import error_response
+from pilotlight_predictor.protocols.trtis.handlers import failure, find, is_ready, run_command, server_status, success
+from pilotlight_predictor.protocols.trtis.request import Header, decode_parts, make_header, signature
+from pilotlight_predictor.protocols.trtis.response import describe
+from pilotlight_predictor.protocols.trtis.text_protobuf import (
+    REQUEST_STATUS,
+    RESPONSE_HEADER,
+    RESPONSE_HEADER_1_0,
+    SERVER_STATUS,
+    Field,
+    Message,
+    Values,
+    write_binary,
+)
+from pilotlight_predictor.protocols.v2.grpc.infer import LONG, MAX_AHEAD, run
+from pilotlight_predictor.protocols.v2.grpc.infer_request import read_version
+from pilotlight_predictor.server.context import Server
+
+STATUS_RESPONSE = Message({"request_status": Field(1, REQUEST_STATUS), "server_status": Field(2, SERVER_STATUS)})
+HEALTH_RESPONSE = Message({"request_status": Field(1, REQUEST_STATUS), "health": Field(2, "bool")})
+ONLY_STATUS = Message({"request_status": Field(1, REQUEST_STATUS)})  # of profile responses and of errors
+
+
+class InferMessage(NamedTuple):
+    model: str
+    version: int
+    header: Header
+    parts: list[memoryview]
+
+
+def read_text(message: Buffer, name: str) -> str:
+    """Return field 1, the only one of requests other than inferences."""
+    text = ""
+    for number, _, value in protobuf.fields(memoryview(message)):
+        if number == 1:
+            text = protobuf.text(value, name)
+    return text
+
+
+def read_infer(message: Buffer) -> InferMessage:
+    model, version, header = "", NEWEST, memoryview(b"")
+    parts: list[memoryview] = []
+    for number, _, value in protobuf.fields(memoryview(message)):
+        if number == 1:
+            model = protobuf.text(value, "model_name")
+        elif number == 2:
+            version = _version(value)
+        elif number == 3:
+            header = protobuf.payload(value, "meta_data")
+        elif number == 4:
+            parts.append(protobuf.payload(value, "raw_input"))
+    return InferMessage(model, version, _header(header), parts)
+
+
+def _version(value: int | memoryview) -> int:
+    """Return the version; -1 is the newest in every generation."""
+    if isinstance(value, int):
+        version = protobuf.signed(value)
+        if version < NEWEST:
+            raise BadRequest(f"version = {version}, must be a number of 0 or more, or -1 for the newest")
+        return version
+    text = protobuf.text(value, "version")
+    return NEWEST if text == "-1" else read_version(text)
+
+
+def _header(view: memoryview) -> Header:
+    values: dict[str, Any] = {"input": [], "output": []}
+    names = {1: "batch_size", 4: "correlation_id", 5: "id", 6: "flags"}
+    for number, _, value in protobuf.fields(view):
+        if number == 2:
+            values["input"].append(_input(protobuf.payload(value, "input")))
+        elif number == 3:
+            values["output"].append(_output(protobuf.payload(value, "output")))
+        elif number in names:
+            values[names[number]] = protobuf.number(value, names[number])
+    return make_header(values)
+
+
+def _input(view: memoryview) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for number, _, value in protobuf.fields(view):
+        if number == 1:
+            values["name"] = protobuf.text(value, "input.name")
+        elif number == 2 and isinstance(value, int):
+            values["byte_size"] = value
+        elif number == 2:
+            dims = protobuf.unpack_varints(protobuf.payload(value, "input.dims"), "input.dims")
+            values["dims"] = [protobuf.signed(dim) for dim in dims.tolist()]
+        elif number == 3:
+            values["batch_byte_size"] = protobuf.number(value, "input.batch_byte_size")
+    return values
+
+
+def _output(view: memoryview) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for number, _, value in protobuf.fields(view):
+        if number == 1:
+            values["name"] = protobuf.text(value, "output.name")
+        elif number == 2:
+            values["byte_size"] = protobuf.number(value, "output.byte_size")
+        elif number == 3:
+            values["cls"] = _count(protobuf.payload(value, "output.cls"))
+    return values
+
+
+def _count(view: memoryview) -> dict[str, int]:
+    counts = [protobuf.number(value, "output.cls.count") for number, _, value in protobuf.fields(view) if number == 1]
+    return {"count": counts[-1]} if counts else {}
+
+
+def write_infer(header: Header, status: Values, values: Values, blobs: Sequence[Buffer]) -> bytes:
+    """Encode an InferResponse; `raw_output` has an entry for each output, empty for classifications."""
+    table = RESPONSE_HEADER if header.old else RESPONSE_HEADER_1_0
+    pieces: list[Buffer] = [
+        protobuf.delimited(1, write_binary(status, REQUEST_STATUS)),
+        protobuf.delimited(2, write_binary(values, table)),
+    ]
+    raw = iter(blobs)
+    for output in values["output"]:
+        blob = next(raw) if "raw" in output else b""
+        pieces += (protobuf.tag(3, protobuf.BYTES), protobuf.varint(len(blob)), blob)
+    return b"".join(pieces)
+
+
+PACKAGE: Final = "nvidia.inferenceserver"
+TrtisHandler = Callable[[Server, GrpcRequest], Awaitable[bytes]]
+
+
+async def status(server: Server, request: GrpcRequest) -> bytes:
+    model = read_text(request.body, "model_name") or None
+    response = {"server_status": server_status(server, model), "request_status": success(server)}
+    return write_binary(response, STATUS_RESPONSE)
+
+
+async def health(server: Server, request: GrpcRequest) -> bytes:
+    mode = read_text(request.body, "mode")
+    if mode not in {"live", "ready"}:
+        raise BadRequest(f"mode = '{mode[:50]}', must be live or ready")
+    response = {"request_status": success(server), "health": mode == "live" or is_ready(server)}
+    return write_binary(response, HEALTH_RESPONSE)
+
+
+async def profile(server: Server, request: GrpcRequest) -> bytes:
+    """Start or stop the profiler; the table of a stop is sent as the message of the request status."""
+    command = read_text(request.body, "cmd")
+    if command not in {"start", "stop"}:
+        raise BadRequest(f"cmd = '{command[:50]}', must be start or stop")
+    table = await server.codecs.run(lambda: run_command(command))
+    return write_binary({"request_status": {**success(server), "msg": table}}, ONLY_STATUS)
+
+
+async def infer(server: Server, request: GrpcRequest) -> bytes:
+    message = read_infer(request.body)
+    request.params = {"model": message.model}
+    served = request.served = find(server, message.model, message.version)
+    batched = served.config.max_batch_size > 0
+    known = signature(served.name, served.inputs, served.outputs, batched)
+    if len(request.body) < LONG:
+        infer_request = decode_parts(message.header, known, message.version, message.parts)
+    else:
+        infer_request = await server.codecs.run(
+            lambda: decode_parts(message.header, known, message.version, message.parts)
+        )
+    infer_request.request_id = request.headers.get(HEADER_REQUEST_ID, "")
+    response = await run(server, served, infer_request)
+    blobs, values = describe(message.header, response, served.labels, batched=batched)
+    return write_infer(message.header, success(server), values, blobs)
+
+
+def stream(_: Server, request: GrpcRequest, messages: Messages, call_unary: UnaryCall) -> Responses:
+    """StreamInfer of 1.0: responses in the order of the requests; an error is the response to its request."""
+    return unary_in_order(request, messages, call_unary, MAX_AHEAD)
+
+
+def _with_errors(handler: TrtisHandler) -> TrtisHandler:
+    """Return errors of the handler as messages, with their status for the metrics in the request."""
+
+    async def respond(server: Server, request: GrpcRequest) -> bytes:
+        try:
+            return await handler(server, request)
+        except Exception as error:
+            return _failed(request, error)
+
+    return respond
+
+
+def _failed(request: GrpcRequest, error: Exception) -> bytes:
+    reported: list[PredictorError] = []
+
+    def report(cause: PredictorError) -> HttpResponse:
+        reported.append(cause)
+        return HttpResponse(cause.status)
+
+    request.status = error_response(report, error, request).status
+    return write_binary({"request_status": failure(reported[0])}, ONLY_STATUS)
+
+
+_METHODS = (
+    Method("Status", Action.READ, _with_errors(status)),
+    Method("Profile", Action.ADMIN, _with_errors(profile)),
+    Method("Health", Action.HEALTH, _with_errors(health)),
+    Method("Infer", Action.INFER, _with_errors(infer)),
+    Method("StreamInfer", Action.INFER, _with_errors(infer), stream),
+)
+SERVICES = tuple(Service(f"{PACKAGE}.{name}", "grpc-trtis", _METHODS) for name in ("GRPCService", "GRPCServer"))

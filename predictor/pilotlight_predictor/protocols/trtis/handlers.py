@@ -1,0 +1,204 @@
+"""TRTIS handlers: inference, status, profile.
+
+Torch profiler of the TRTIS protocol: `/api/profile?cmd=start|stop`.
+
+One profiler per server, as in TRTIS, for all threads; only if torch is imported. Called in a thread, since summarizing
+a long profile takes time.
+
+Handlers of the TRTIS protocol; imported by trtis.py on the first request.
+"""
+
+import sys
+from itertools import count
+from threading import Lock
+from time import perf_counter
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from pilotlight_predictor.core.errors import BadRequest, NotFound, NotReady, PredictorError, Unsupported
+from pilotlight_predictor.core.requests import InferResponse
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
+from pilotlight_predictor.frontends.http.router import ServingProtocol
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.protocols.inference_call import run_inference
+from pilotlight_predictor.protocols.trtis.request import HEADER, decode_infer, read_header, signature
+from pilotlight_predictor.protocols.trtis.response import SERVER_STATES, encode_infer, error_status, model_status
+from pilotlight_predictor.protocols.trtis.text_protobuf import (
+    REQUEST_STATUS,
+    SERVER_STATUS,
+    Values,
+    write_binary,
+    write_text,
+)
+from pilotlight_predictor.protocols.v2.infer import version_of
+from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.lifecycle import ServerState
+
+ROWS: Final = 40
+_lock = Lock()
+_running: list[Any] = []  # the profiler between start and stop
+
+
+def run_command(command: str) -> str:
+    """Start or stop the profiler; return the table of times for stop, else an empty string."""
+    with _lock:
+        if command == "stop":
+            return _stop()
+        _start()
+        return ""
+
+
+def _stop() -> str:
+    if not _running:
+        raise BadRequest("no profile is running: ask with cmd=start first")
+    profiler = _running.pop()
+    profiler.__exit__(None, None, None)
+    return str(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=ROWS)) + "\n"
+
+
+def _start() -> None:
+    if _running:
+        raise BadRequest("a profile is running already: ask with cmd=stop first")
+    if "torch" not in sys.modules:
+        raise Unsupported("Profile API not enabled: it profiles models that torch runs, and none is loaded")
+    import torch
+    from torch._C._profiler import _ExperimentalConfig
+    from torch.autograd.profiler import profile  # torch.profiler imports torch.distributed: seconds
+
+    device = "cuda" if torch.cuda.is_available() else None
+    profiler = profile(use_device=device, experimental_config=_ExperimentalConfig(profile_all_threads=True))
+    profiler.__enter__()
+    _running.append(profiler)
+
+
+STATUS: Final = "NV-Status"
+RESPONSE: Final = "NV-InferResponse"
+BINARY: Final = "application/octet-stream"
+TEXT: Final = "text/plain"
+_REQUESTS = count(1)
+
+
+def error_body(error: PredictorError) -> HttpResponse:
+    return HttpResponse(error.status, [], TEXT, {STATUS: _status(failure(error))})
+
+
+def _status(values: Values) -> str:
+    return write_text(values, REQUEST_STATUS, one_line=True)
+
+
+def _success_headers(server: Server) -> dict[str, str]:
+    return {STATUS: _status(success(server))}
+
+
+def success(server: Server) -> Values:
+    """Return the values of a RequestStatus."""
+    return {"code": "SUCCESS", "server_id": server.settings.server.id, "request_id": next(_REQUESTS)}
+
+
+def failure(error: PredictorError) -> Values:
+    return {**error_status(error), "request_id": next(_REQUESTS)}
+
+
+def is_ready(server: Server) -> bool:
+    return server.readiness().ready or _lenient_ready(server)
+
+
+def live(server: Server, _: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, [], TEXT, _success_headers(server))
+
+
+def ready(server: Server, _: HttpRequest) -> HttpResponse:
+    if is_ready(server):
+        return HttpResponse(200, [], TEXT, _success_headers(server))
+    readiness = server.readiness()
+    response = error_body(NotReady(f"Server not ready: {readiness.state} {readiness.reason}".rstrip()))
+    response.status = server.not_ready_status
+    return response
+
+
+def _lenient_ready(server: Server) -> bool:
+    """Return readiness for `--compat trtis` without strict readiness: no model is required, as in TRTIS."""
+    settings = server.settings.server
+    lenient = settings.compat == "trtis" and not settings.strict_readiness
+    return lenient and server.lifecycle.state in {ServerState.READY, ServerState.FAILED}
+
+
+def status(server: Server, request: HttpRequest) -> HttpResponse:
+    binary = _is_binary(request)
+    values = server_status(server, request.params.get("model"))
+    body = write_binary(values, SERVER_STATUS) if binary else write_text(values, SERVER_STATUS).encode()
+    return HttpResponse(200, [body], BINARY if binary else TEXT, _success_headers(server))
+
+
+def server_status(server: Server, model: str | None) -> Values:
+    """Return the values of a ServerStatus, of one model or of all. Raise NotFound for an unknown one."""
+    names = server.registry.names()
+    if model is not None:
+        if model not in names:
+            raise unknown(model)
+        names = [model]
+    return {
+        "id": server.settings.server.id,
+        "version": server.version,
+        "uptime_ns": int(server.lifecycle.uptime(perf_counter()) * 1e9),
+        "model_status": {name: _model_status(server, name) for name in names},
+        "ready_state": SERVER_STATES[server.lifecycle.state],
+    }
+
+
+def _model_status(server: Server, name: str) -> Values:
+    newest = server.registry.newest(name)
+    serving = server.registry.served(name) if newest is not None else []
+    rows = [row for row in server.registry.index() if row["name"] == name]
+    stats = {served.version: served.stats for served in serving}
+    return model_status(name, newest.config if newest is not None else None, rows, stats)
+
+
+def unknown(model: str) -> NotFound:
+    return NotFound(f"no status available for unknown model '{model}'")
+
+
+def infer(server: Server, request: HttpRequest, protocol: ServingProtocol) -> None:
+    served = find(server, request.params["model"], version_of(request))
+    text = request.headers.get(HEADER.lower())
+    if text is None:
+        raise BadRequest(f'the header {HEADER} is missing: batch_size: 1 input {{ name: "x" }} output {{ name: "y" }}')
+    header, binary = read_header(served.name, text), _is_binary(request)
+    batched = served.config.max_batch_size > 0
+    known = signature(served.name, served.inputs, served.outputs, batched)
+    infer_request = decode_infer(header, known, version_of(request), request.body)
+
+    def encode(response: InferResponse) -> HttpResponse:
+        pieces, response_header = encode_infer(header, response, served.labels, batched=batched, binary=binary)
+        headers = _success_headers(server)
+        if response_header is not None:
+            headers[RESPONSE] = response_header
+        return HttpResponse(200, pieces, BINARY, headers)
+
+    run_inference(server, request, served, infer_request, protocol, encode)
+
+
+def find(server: Server, model: str, version: int) -> ModelVersion:
+    try:
+        return server.find(model, version)
+    except NotFound:
+        if model in server.registry.names():
+            raise
+        raise unknown(model) from None
+
+
+async def profile(server: Server, request: HttpRequest) -> HttpResponse:
+    command = _option(request, "cmd", ("start", "stop"))
+    table = await server.codecs.run(lambda: run_command(command))
+    return HttpResponse(200, [table.encode()], TEXT, _success_headers(server))
+
+
+def _is_binary(request: HttpRequest) -> bool:
+    return bool(request.query) and _option(request, "format", ("text", "binary"), "text") == "binary"
+
+
+def _option(request: HttpRequest, name: str, known: tuple[str, ...], default: str = "") -> str:
+    value = parse_qs(request.query, keep_blank_values=True).get(name, [default])[-1]
+    if value not in known:
+        raise BadRequest(f"{name} = '{value[:50]}', must be {' or '.join(known)}")
+    return value

@@ -1,0 +1,175 @@
+"""Its responses and server status.
+
+TRTIS response: InferResponse → raw outputs in the order of the request, then the InferResponseHeader. Pure.
+
+Values of the TRTIS protocol's ServerStatus and RequestStatus. Pure.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.errors import BadRequest, PredictorError
+from pilotlight_predictor.core.requests import InferResponse
+from pilotlight_predictor.core.tensors import Tensor, encode_raw
+from pilotlight_predictor.metrics.stats import ModelStats
+from pilotlight_predictor.models.model_version import ranked
+from pilotlight_predictor.protocols.trtis.request import Header
+from pilotlight_predictor.protocols.trtis.text_protobuf import (
+    CODES,
+    MODEL_STATES,
+    RESPONSE_HEADER,
+    RESPONSE_HEADER_1_0,
+    write_binary,
+    write_text,
+)
+from pilotlight_predictor.repository.model_config import ModelConfig
+from pilotlight_predictor.server.lifecycle import ServerState
+
+Labels = Mapping[str, Sequence[str]]
+
+
+class Encoded(NamedTuple):
+    """Body and, for 0.11 and later, the NV-InferResponse header, without the classes, which may be many."""
+
+    pieces: list[Buffer]
+    header: str | None
+
+
+def encode_infer(
+    header: Header, response: InferResponse, labels: Labels, *, batched: bool, binary: bool
+) -> Encoded:  # fmt: skip
+    blobs, values = describe(header, response, labels, batched=batched)
+    table = RESPONSE_HEADER if header.old else RESPONSE_HEADER_1_0
+    last = write_binary(values, table) if binary else write_text(values, table).encode()
+    if header.old:
+        return Encoded([*blobs, last], None)
+    outputs = [{"name": output["name"], "raw": output.get("raw")} for output in values["output"]]
+    return Encoded([*blobs, last], write_text({**values, "output": outputs}, table, one_line=True))
+
+
+def describe(
+    header: Header, response: InferResponse, labels: Labels, *, batched: bool
+) -> tuple[list[Buffer], dict[str, Any]]:
+    """Return the raw outputs, and the values of the InferResponseHeader."""
+    classes = {output.name: output.classes for output in header.outputs}
+    blobs: list[Buffer] = []
+    outputs: list[dict[str, Any]] = []
+    for name, tensor in response.outputs.items():
+        if count := classes.get(name, 0):
+            outputs.append(
+                {"name": name, "batch_classes": _classes(name, tensor, count, labels.get(name, ()), batched)}
+            )
+            continue
+        blob = encode_raw(tensor)
+        blobs.append(blob)
+        outputs.append({"name": name, "raw": _raw(header, name, tensor, len(blob), batched)})
+    values = {
+        "model_name": response.model,
+        "model_version": response.version,
+        "batch_size": max(header.batch_size, 1),
+        "output": outputs,
+        "id": header.id,
+    }
+    return blobs, values
+
+
+def _raw(header: Header, name: str, tensor: Tensor, size: int, batched: bool) -> dict[str, Any]:
+    """Return the size of one row for 0.7, the shape of one and the size of all rows for 0.11."""
+    if not header.old:
+        return {"dims": tensor.array.shape[1:] if batched else tensor.array.shape, "batch_byte_size": size}
+    if tensor.datatype == "BYTES":
+        raise BadRequest(f"output '{name}' is of strings, which have no byte_size: ask without byte_size, as 0.11 does")
+    return {"byte_size": size // (len(tensor.array) or 1) if batched else size}
+
+
+def _classes(
+    name: str, tensor: Tensor, count: int, labels: Sequence[str], batched: bool
+) -> list[dict[str, list[dict[str, Any]]]]:  # fmt: skip
+    rows, top = ranked(name, tensor, count, batched)
+    with np.errstate(over="ignore"):
+        rows = rows.astype(np.float32)  # the type of the message
+    return [
+        {"cls": [_class(row[index], int(index), labels) for index in best]}
+        for row, best in zip(rows, top, strict=True)
+    ]  # fmt: skip
+
+
+def _class(value: Any, index: int, labels: Sequence[str]) -> dict[str, Any]:
+    """Return one class; `value` is a numpy scalar, which prints no more digits than it has."""
+    return {"idx": index, "value": value, "label": labels[index] if index < len(labels) else ""}
+
+
+MAX_MESSAGE: Final = 1000  # characters: many clients reject headers of 8 KiB
+SERVER_STATES: Final = {
+    ServerState.INITIALIZING: "SERVER_INITIALIZING",
+    ServerState.LOADING: "SERVER_INITIALIZING",
+    ServerState.READY: "SERVER_READY",
+    ServerState.FAILED: "SERVER_FAILED_TO_INITIALIZE",
+    ServerState.STOPPING: "SERVER_EXITING",
+}
+_OTHER_CODES: Final = {"DEADLINE": "UNAVAILABLE", "CANCELLED": "UNAVAILABLE"}
+_OTHER_STATES: Final = {"PARKED": "MODEL_READY"}  # it accepts requests
+ALL_SIZES: Final = 0  # key of statistics that are not recorded by batch size
+
+
+def error_status(error: PredictorError) -> dict[str, Any]:
+    """Return the values of a RequestStatus; codes that TRTIS does not have are UNKNOWN."""
+    code = _OTHER_CODES.get(error.code, error.code)
+    return {"code": code if code in CODES.numbers else "UNKNOWN", "msg": str(error)[:MAX_MESSAGE]}
+
+
+def model_status(
+    name: str,
+    config: ModelConfig | None,
+    rows: Iterable[Mapping[str, str]],
+    stats: Mapping[int, ModelStats],
+) -> dict[str, Any]:
+    """Return the values of a ModelStatus from rows of the repository index and statistics by served version."""
+    versions = {int(row["version"]): row["state"] for row in rows if "version" in row}
+    return {
+        "config": {"name": name} if config is None else _config(config),
+        "version_status": {version: _version(state, stats.get(version)) for version, state in versions.items()},
+    }
+
+
+def _config(config: ModelConfig) -> dict[str, Any]:
+    raw = dict(config.raw)
+    return {
+        **raw,
+        "name": config.name,
+        "platform": config.platform or config.backend,
+        "tags": raw.get("metric_tags"),
+    }
+
+
+def _version(state: str, stats: ModelStats | None) -> dict[str, Any]:
+    name = _OTHER_STATES.get(state, f"MODEL_{state}")
+    values: dict[str, Any] = {"ready_state": name if name in MODEL_STATES.numbers else "MODEL_UNKNOWN"}
+    if stats is not None:
+        values["infer_stats"] = _infer_stats(stats)
+        values["model_execution_count"] = stats.execution_count
+        values["model_inference_count"] = stats.inference_count
+    return values
+
+
+def _infer_stats(stats: ModelStats) -> dict[int, dict[str, Any]]:
+    """Return compute times by batch size, and request times, which batches share, under ALL_SIZES.
+
+    A client that sums over the sizes thus gets each figure once.
+    """
+    if not stats.success_count and not stats.failure_count:
+        return {}
+    totals = {
+        "success": _duration(stats.success_count, stats.success_ns),
+        "failed": _duration(stats.failure_count, stats.failure_ns),
+        "queue": _duration(stats.success_count, stats.queue_ns),
+    }
+    sizes = {size: {"compute": _duration(batch[0], sum(batch[1:4]))} for size, batch in sorted(stats.batches.items())}
+    return {ALL_SIZES: totals, **sizes}
+
+
+def _duration(count: int, ns: int) -> dict[str, int]:
+    return {"count": count, "total_time_ns": ns}

@@ -1,0 +1,272 @@
+"""V1 JSON ↔ tensors.
+
+Values of V1: nested JSON without type or shape ↔ tensors.
+
+The shape is that of the nesting, the datatype the model's. Bytes that are not UTF-8 are sent as {"b64": "…"}.
+
+Codec of V1 :predict: {"instances": rows} or {"inputs": columns}, and {"predictions": …}. Pure.
+"""
+
+import struct
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from math import nan
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs
+from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec, bf16_to_float
+from pilotlight_predictor.protocols.json_values import dump_json, pack_values, quote_nonfinite
+
+MAX_DIMS: Final = 64  # numpy's own limit
+_FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
+_NAMED: Final = {"NaN": nan, "Infinity": float("inf"), "-Infinity": float("-inf")}
+_NAMES: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def is_b64(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"b64"}
+
+
+def to_tensor(where: str, datatype: str, values: Any) -> Tensor:
+    """Decode nested values; `where` names the field in errors, as in `instances`."""
+    shape, flat = _flattened(where, values)
+    elements = _elements(where, datatype, flat)
+    try:
+        return Tensor(datatype, pack_values(where, datatype, shape, elements))
+    except (OverflowError, struct.error):
+        raise BadRequest(f"{where} has a number that does not fit {datatype}") from None
+
+
+def _flattened(where: str, values: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the shape, from the nesting of the first elements, and all elements in a flat list."""
+    shape: list[int] = []
+    level = [values]
+    while level and isinstance(level[0], list):
+        if len(shape) == MAX_DIMS:
+            raise BadRequest(f"{where} is nested more than {MAX_DIMS} deep")
+        if not all(isinstance(item, list) for item in level):
+            raise BadRequest(f"{where} is not a regular array: values stand beside lists")
+        if len(set(map(len, level))) > 1:
+            raise BadRequest(f"{where} is not a regular array: its rows differ in length")
+        shape.append(len(level[0]))
+        level = list(chain.from_iterable(level))
+    return tuple(shape), level
+
+
+def _elements(where: str, datatype: str, flat: list[Any]) -> list[Any]:
+    element = _element_of(datatype)
+    try:
+        return list(map(element, flat))
+    except (KeyError, TypeError, UnicodeEncodeError):
+        wrong = next(value for value in flat if _fails(element, value))
+        raise BadRequest(f"{where} has {_quoted(wrong)}, must be {_expected(datatype)} for {datatype}") from None
+    except (NotBase64, ValueError):
+        raise BadRequest(f"{where} has a b64 that is not base64") from None
+
+
+def _element_of(datatype: str) -> Callable[[Any], Any]:
+    if datatype == "BYTES":
+        return _text
+    if datatype == "BOOL":
+        return _boolean
+    return _float if datatype in _FLOATS else _integer
+
+
+def _float(value: Any) -> float:
+    """Convert to float; KServe's client writes null for NaN."""
+    if type(value) is float or type(value) is int:
+        return value
+    if value is None:
+        return nan
+    if type(value) is str:
+        return _NAMED[value]
+    raise TypeError
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError
+    return value
+
+
+def _text(value: Any) -> "str | _Bytes":
+    if type(value) is str:
+        value.encode()
+        return value
+    if is_b64(value) and type(value["b64"]) is str:
+        return _Bytes(b64decode(value["b64"], validate=True))
+    raise TypeError
+
+
+class _Bytes(bytes):
+    """Decoded b64 with the interface of str: `pack_values` calls encode() on each item."""
+
+    def encode(self) -> bytes:
+        return bytes(self)
+
+
+def _fails(element: Callable[[Any], Any], value: Any) -> bool:
+    try:
+        element(value)
+    except (KeyError, TypeError, ValueError):
+        return True
+    return False
+
+
+def _quoted(value: Any) -> str:
+    return f"{value!r:.50}".encode("ascii", "backslashreplace").decode() if not isinstance(value, dict) else "an object"
+
+
+def _expected(datatype: str) -> str:
+    if datatype == "BYTES":
+        return 'text or {"b64": "…"}'
+    return {"BOOL": "true or false"}.get(datatype, "a number" if datatype in _FLOATS else "an integer")
+
+
+def to_json(tensor: Tensor) -> Any:
+    """Return the value for the JSON encoder: an array, or nested lists where NaN or infinities are written by name."""
+    datatype, array = tensor
+    if datatype == "BYTES":
+        return _nested(array, _text_or_b64)
+    if datatype == "BF16":
+        array = bf16_to_float(np.ascontiguousarray(array))
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return _nested(array.astype(object), lambda value: _NAMES.get(str(value), value))
+    return np.ascontiguousarray(array) if array.ndim else array.item()
+
+
+def _nested(array: Array, write: Callable[[Any], Any]) -> Any:
+    out = np.empty(array.size, dtype=object)
+    out[:] = [write(item) for item in array.ravel()]
+    return out.reshape(array.shape).tolist()
+
+
+def _text_or_b64(item: bytes) -> Any:
+    try:
+        return item.decode()
+    except UnicodeDecodeError:
+        return {"b64": b64encode(item).decode()}
+
+
+Document = Mapping[str, Any]
+ROWS: Final = "instances"
+COLUMNS: Final = "inputs"
+_decode = msgspec.json.Decoder().decode
+
+
+class DecodedPredict(NamedTuple):
+    """Request and the layout of its response; `single_instance`: one instance was sent to a model without batching."""
+
+    request: InferRequest
+    by_rows: bool
+    single_instance: bool
+
+
+def read_document(body: Buffer) -> Document:
+    """Return the JSON object of the body; NaN and infinities, which JSON lacks, as strings. Raise BadRequest."""
+    try:
+        document = _decode(body)
+    except RecursionError:
+        raise BadRequest("the request is nested too deep") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        quoted = quote_nonfinite(bytes(body))
+        if quoted is None:
+            raise BadRequest(f"the body is not valid JSON: {error}") from None
+        return read_document(quoted)
+    if not isinstance(document, dict):
+        raise BadRequest('the body must be a JSON object: {"instances": […]}')
+    return document
+
+
+def decode_predict(
+    model: str, version: int, document: Document, specs: Sequence[TensorSpec], *, batched: bool
+) -> DecodedPredict:
+    by_rows = ROWS in document
+    if by_rows == (COLUMNS in document):
+        raise BadRequest(f"the body has {'both' if by_rows else 'neither'} of instances and inputs, must have one")
+    if not specs:
+        raise BadRequest(f"model '{model}' declares no inputs, so V1 cannot tell their names and types; use V2")
+    columns = _columns(document[ROWS], specs) if by_rows else _named(document[COLUMNS], specs)
+    known = {spec.name: spec for spec in specs}
+    inputs: Inputs = {}
+    for name, values in columns.items():
+        if name not in known:
+            raise BadRequest(f"unexpected input '{name}' for model '{model}'; it takes {', '.join(known)}")
+        where = f"{ROWS if by_rows else COLUMNS}['{name}']" if len(specs) > 1 else ROWS if by_rows else COLUMNS
+        inputs[name] = to_tensor(where, known[name].datatype, values)
+    lone = by_rows and not batched and _remove_instance(model, inputs, known)
+    return DecodedPredict(InferRequest(model, inputs, version), by_rows, lone)
+
+
+def _columns(instances: Any, specs: Sequence[TensorSpec]) -> dict[str, Any]:
+    """Turn rows into columns: an instance is the value of the only input, or an object with all inputs."""
+    if not isinstance(instances, list) or not instances:
+        raise BadRequest("instances must be a list with at least one instance")
+    if not any(isinstance(instance, dict) for instance in instances) or _are_elements(instances, specs):
+        return {_only(specs).name: instances}
+    first = instances[0]
+    for index, instance in enumerate(instances):
+        if not isinstance(instance, dict) or not isinstance(first, dict) or instance.keys() != first.keys():
+            raise BadRequest(f"instances[{index}] must be an object with the same names as instances[0]")
+    return {name: [instance[name] for instance in instances] for name in first}
+
+
+def _are_elements(instances: list[Any], specs: Sequence[TensorSpec]) -> bool:
+    return len(specs) == 1 and specs[0].name != "b64" and all(is_b64(i) or isinstance(i, str) for i in instances)
+
+
+def _named(values: Any, specs: Sequence[TensorSpec]) -> dict[str, Any]:
+    if isinstance(values, dict) and not is_b64(values):
+        return values
+    return {_only(specs).name: values}
+
+
+def _only(specs: Sequence[TensorSpec]) -> TensorSpec:
+    required = [spec for spec in specs if not spec.optional] or list(specs)
+    if len(required) > 1:
+        names = ", ".join(spec.name for spec in required)
+        raise BadRequest(f"the model has the inputs {names}: each instance must be an object with their names")
+    return required[0]
+
+
+def _remove_instance(model: str, inputs: Inputs, known: Mapping[str, TensorSpec]) -> bool:
+    """Remove the instance dimension in place, for a model without batching; return whether there was one."""
+    if not all(tensor.array.ndim == len(known[name].shape) + 1 for name, tensor in inputs.items()):
+        return False
+    if any(len(tensor.array) != 1 for tensor in inputs.values()):
+        raise BadRequest(f"model '{model}' does not batch: send one instance in a request")
+    inputs |= {name: Tensor(tensor.datatype, tensor.array[0]) for name, tensor in inputs.items()}
+    return True
+
+
+def encode_predictions(decoded: DecodedPredict, response: InferResponse) -> bytes:
+    outputs = response.outputs
+    if decoded.single_instance:
+        outputs = {name: Tensor(datatype, array[None]) for name, (datatype, array) in outputs.items()}
+    values = {name: to_json(tensor) for name, tensor in outputs.items()}
+    if len(values) == 1:
+        return dump_json({"predictions": next(iter(values.values()))})
+    if decoded.by_rows and _have_equal_rows(values):
+        names = list(values)
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*values.values(), strict=True)]
+        return dump_json({"predictions": rows})
+    return dump_json({"predictions": values})
+
+
+def _have_equal_rows(values: Mapping[str, Any]) -> bool:
+    """Return whether all outputs have the same number of rows."""
+    lengths = {len(value) if isinstance(value, list | np.ndarray) else -1 for value in values.values()}
+    return len(lengths) == 1 and -1 not in lengths

@@ -1,0 +1,252 @@
+"""GRPCInferenceService but for inference.
+
+Model-repository extension of V2 over gRPC: index, load, unload, with the parameters of HTTP.
+
+Shared-memory extensions of V2 over gRPC.
+
+Logging extension of V2 over gRPC: one method that changes the given settings and returns all of them.
+
+Trace extension of V2 over gRPC: one method that changes the given settings and returns all of them.
+
+`inference.GRPCInferenceService`: the V2 protocol over gRPC with Triton's extensions.
+"""
+
+from typing import Any, Final
+
+from pilotlight_predictor.core.errors import BadRequest, LoadFailed, NotFound, PredictorError, Unsupported
+from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service
+from pilotlight_predictor.frontends.grpc.messages import Message, decode, encode
+from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.protocols.v2.admin import NO_CUDA, NO_SUCH_CUDA
+from pilotlight_predictor.protocols.v2.grpc import infer
+from pilotlight_predictor.protocols.v2.grpc.infer_request import read_version
+from pilotlight_predictor.protocols.v2.routes import EXTENSIONS
+from pilotlight_predictor.repository.config_reader import bytes_parameter, config_parameter, file_parameters
+from pilotlight_predictor.repository.model_config import valid_model_name
+from pilotlight_predictor.server.context import Server
+
+
+def index(server: Server, request: GrpcRequest) -> bytes:
+    ready = decode("inference.RepositoryIndexRequest", request.body).get("ready", False)
+    return encode("inference.RepositoryIndexResponse", {"models": server.registry.index(ready)})
+
+
+async def load(server: Server, request: GrpcRequest) -> bytes:
+    message = decode("inference.RepositoryModelLoadRequest", request.body)
+    name, parameters = _model(message), _parameters(message)
+    config, files = config_parameter(parameters), file_parameters(parameters, bytes_parameter)
+    try:
+        await server.control.load(name, config, files)
+    except LoadFailed as error:
+        raise LoadFailed(f"failed to load '{name}': {error}") from None
+    return encode("inference.RepositoryModelLoadResponse", {"model_name": name, "isLoaded": True})
+
+
+async def unload(server: Server, request: GrpcRequest) -> bytes:
+    message = decode("inference.RepositoryModelUnloadRequest", request.body)
+    name = _model(message)
+    dependents = _parameters(message).get("unload_dependents", False)
+    if not isinstance(dependents, bool):
+        raise BadRequest(f"parameters.unload_dependents = {dependents!r}, must be true or false")
+    await server.control.unload(name, dependents)
+    return encode("inference.RepositoryModelUnloadResponse", {"model_name": name, "isUnloaded": True})
+
+
+def _model(message: Message) -> str:
+    """Return the model name; KServe's message has it in the field that Triton uses for the repository."""
+    name: str = message.get("model_name") or message.get("repository_name", "")
+    if not valid_model_name(name):
+        raise BadRequest(
+            f"model_name = {name[:100]!r} is not valid: it must be one path segment without control characters"
+        )
+    return name
+
+
+def _parameters(message: Message) -> dict[str, Any]:
+    """Return the parameters as plain values; None for one without a value."""
+    return {key: next(iter(value.values()), None) for key, value in message.get("parameters", {}).items()}
+
+
+def status(server: Server, request: GrpcRequest) -> bytes:
+    name = decode("inference.SystemSharedMemoryStatusRequest", request.body).get("name", "")
+    regions = {region["name"]: region for region in server.shared_memory.status(name)}
+    return encode("inference.SystemSharedMemoryStatusResponse", {"regions": regions})
+
+
+def register(server: Server, request: GrpcRequest) -> bytes:
+    message = decode("inference.SystemSharedMemoryRegisterRequest", request.body)
+    offset, size = message.get("offset", 0), message.get("byte_size", 0)
+    server.shared_memory.register(message.get("name", ""), message.get("key", ""), offset, size)
+    return b""
+
+
+def unregister(server: Server, request: GrpcRequest) -> bytes:
+    name = decode("inference.SystemSharedMemoryUnregisterRequest", request.body).get("name", "")
+    server.shared_memory.unregister(name)
+    return b""
+
+
+def no_regions(_: Server, request: GrpcRequest) -> bytes:
+    if name := decode("inference.CudaSharedMemoryStatusRequest", request.body).get("name"):
+        raise NotFound(f"{NO_SUCH_CUDA}: '{name}'")
+    return b""
+
+
+def nothing(_: Server, __: GrpcRequest) -> bytes:
+    return b""
+
+
+def refuse_cuda(_: Server, __: GrpcRequest) -> bytes:
+    raise Unsupported(NO_CUDA)
+
+
+METHODS = (
+    Method("SystemSharedMemoryStatus", Action.ADMIN, status),
+    Method("SystemSharedMemoryRegister", Action.ADMIN, register),
+    Method("SystemSharedMemoryUnregister", Action.ADMIN, unregister),
+    Method("CudaSharedMemoryStatus", Action.ADMIN, no_regions),
+    Method("CudaSharedMemoryRegister", Action.ADMIN, refuse_cuda),
+    Method("CudaSharedMemoryUnregister", Action.ADMIN, nothing),
+)
+
+
+def log_settings(server: Server, request: GrpcRequest) -> bytes:
+    settings = read_settings(request)
+    return encode_settings(server.log_settings.change(settings) if settings else server.log_settings.values())
+
+
+def read_settings(request: GrpcRequest) -> dict[str, Any]:
+    entries = decode("inference.LogSettingsRequest", request.body).get("settings", {})
+    for key, value in entries.items():
+        if not value:
+            raise BadRequest(f"settings.{key[:100]} has no value: set one of bool, uint32 or string_param")
+    return {key: next(iter(value.values())) for key, value in entries.items()}
+
+
+def encode_settings(settings: dict[str, Any]) -> bytes:
+    return encode(
+        "inference.LogSettingsResponse", {"settings": {key: _value(value) for key, value in settings.items()}}
+    )
+
+
+def _value(value: Any) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"bool_param": value}
+    return {"uint32_param": value} if isinstance(value, int) else {"string_param": value}
+
+
+def trace_setting(server: Server, request: GrpcRequest) -> bytes:
+    settings, name = v2_trace_read_settings(request)
+    model = server.find(name).name if name else ""
+    return v2_trace_encode_settings(
+        server.traces.change(settings, model) if settings else server.traces.settings(model)
+    )
+
+
+def v2_trace_read_settings(request: GrpcRequest) -> tuple[dict[str, Any], str]:
+    """Return the settings, as over HTTP, and the model name; a setting without values is reset (None)."""
+    message: Message = decode("inference.TraceSettingRequest", request.body)
+    entries = {key: value.get("value", []) for key, value in message.get("settings", {}).items()}
+    return {key: values or None for key, values in entries.items()}, message.get("model_name", "")
+
+
+def v2_trace_encode_settings(settings: dict[str, Any]) -> bytes:
+    lists = {key: {"value": value if isinstance(value, list) else [value]} for key, value in settings.items()}
+    return encode("inference.TraceSettingResponse", {"settings": lists})
+
+
+PACKAGE: Final = "inference"
+
+
+def server_live(_: Server, __: GrpcRequest) -> bytes:
+    return encode("inference.ServerLiveResponse", {"live": True})
+
+
+def server_ready(server: Server, _: GrpcRequest) -> bytes:
+    return encode("inference.ServerReadyResponse", {"ready": server.readiness().ready})
+
+
+def model_ready(server: Server, request: GrpcRequest) -> bytes:
+    """Report a model that is unknown, loading or broken as not ready, not as an error."""
+    message = decode("inference.ModelReadyRequest", request.body)
+    try:
+        ready = _find(server, message).executor.alive
+    except BadRequest:
+        raise
+    except PredictorError:
+        ready = False
+    return encode("inference.ModelReadyResponse", {"ready": ready})
+
+
+def server_metadata(server: Server, _: GrpcRequest) -> bytes:
+    response = {"name": server.name, "version": server.version, "extensions": EXTENSIONS}
+    return encode("inference.ServerMetadataResponse", response)
+
+
+def model_metadata(server: Server, request: GrpcRequest) -> bytes:
+    message = decode("inference.ModelMetadataRequest", request.body)
+    served = _find(server, message)
+    versions = [served] if message.get("version") else server.registry.served(served.name)
+    response = {
+        "name": served.name,
+        "versions": [str(each.version) for each in versions],
+        "platform": served.config.platform or served.config.backend,
+        "inputs": [_tensor(spec) for spec in served.inputs],
+        "outputs": [_tensor(spec) for spec in served.outputs],
+    }
+    return encode("inference.ModelMetadataResponse", response)
+
+
+def model_config(server: Server, request: GrpcRequest) -> bytes:
+    served = _find(server, decode("inference.ModelConfigRequest", request.body))
+    return encode("inference.ModelConfigResponse", {"config": served.config.raw})
+
+
+def model_statistics(server: Server, request: GrpcRequest) -> bytes:
+    """Return statistics of one version, all versions of a model, or all models."""
+    message = decode("inference.ModelStatisticsRequest", request.body)
+    if message.get("name"):
+        served = _find(server, message)
+        versions = [served] if message.get("version") else server.registry.served(served.name)
+        response: dict[str, Any] = {"model_stats": [each.stats.as_v2() for each in versions]}
+    else:
+        response = server.metrics.statistics()
+    return encode("inference.ModelStatisticsResponse", response)
+
+
+def _find(server: Server, message: Message) -> ModelVersion:
+    name = message.get("name", "")
+    if not name:
+        raise NotFound("name is empty, must be that of a model")
+    return server.find(name, read_version(message.get("version", "")))
+
+
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": spec.shape}
+
+
+SERVICES = (
+    Service(
+        f"{PACKAGE}.GRPCInferenceService",
+        "grpc-v2",
+        (
+            Method("ServerLive", Action.HEALTH, server_live),
+            Method("ServerReady", Action.HEALTH, server_ready),
+            Method("ModelReady", Action.HEALTH, model_ready),
+            Method("ServerMetadata", Action.READ, server_metadata),
+            Method("ModelMetadata", Action.READ, model_metadata),
+            Method("ModelInfer", Action.INFER, infer.infer),
+            Method("ModelStreamInfer", Action.INFER, infer.infer_streamed, infer.stream),
+            Method("ModelConfig", Action.READ, model_config),
+            Method("ModelStatistics", Action.READ, model_statistics),
+            Method("RepositoryIndex", Action.ADMIN, index),
+            Method("RepositoryModelLoad", Action.ADMIN, load),
+            Method("RepositoryModelUnload", Action.ADMIN, unload),
+            *METHODS,
+            Method("TraceSetting", Action.ADMIN, trace_setting),
+            Method("LogSettings", Action.ADMIN, log_settings),
+        ),
+    ),
+)

@@ -1,0 +1,103 @@
+"""POST …/infer, the hot path: decode, submit, encode, without a coroutine.
+
+Requests of a known template are responded to together with their batch (v2_together.py), others one by one
+(v2_answer.py).
+"""
+
+from collections.abc import Awaitable
+from functools import partial
+
+from pilotlight.contract import HEADER_INFERENCE_LENGTH, HEADER_REQUEST_ID
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.errors import BadRequest, Unsupported
+from pilotlight_predictor.core.requests import NEWEST, InferRequest
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.protocols.inference_call import await_response
+from pilotlight_predictor.protocols.json_values import LONG
+from pilotlight_predictor.protocols.v2.infer_response import LENGTH, MAX_ID, Finish, batch_reply_for, respond
+from pilotlight_predictor.protocols.v2.request_codec import decode_raw_request, decode_request
+from pilotlight_predictor.protocols.v2.request_templates import TemplateCache
+from pilotlight_predictor.server.context import Server
+
+
+def version_of(request: HttpRequest) -> int:
+    text = request.params.get("version")
+    if text is None:
+        return NEWEST
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise BadRequest(f"version = '{text[:50]}', must be a number")
+    return int(text)
+
+
+def infer(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | None:
+    params = request.params
+    version = version_of(request) if "version" in params else NEWEST
+    served = server.find(params["model"], version)
+    if served.decoupled:
+        raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+    if len(request.body) > LONG and _json_length(request) > LONG:
+        return _infer_long(server, request, served, version)
+    infer_request = _decode(server, served, request, version)
+    batch_reply = None if request.sole_client else batch_reply_for(server, served, infer_request)
+    if batch_reply is not None:
+        batch_reply.submit(request, infer_request)
+    else:
+        _infer(server, request, served, infer_request, request.finish)
+    return None
+
+
+async def _infer_long(server: Server, request: HttpRequest, served: ModelVersion, version: int) -> HttpResponse:
+    """Decode a large body in a thread; in the meantime the client may disconnect and the model be replaced."""
+    infer_request = await server.codecs.run(lambda: _decode(server, served, request, version))
+    return await await_response(
+        request, lambda finish: _infer(server, request, server.find(served.name, version), infer_request, finish)
+    )
+
+
+def _infer(
+    server: Server, request: HttpRequest, served: ModelVersion, infer_request: InferRequest, finish: Finish
+) -> None:
+    infer_request.request_id = request.headers.get(HEADER_REQUEST_ID) or infer_request.id[:MAX_ID]
+    done = partial(respond, server, request, served, infer_request, finish)
+    server.metrics.in_flight += 1
+    try:
+        # The only request in flight gains nothing by a loop iteration in which others could join the batch.
+        result = served.infer_inline(infer_request, server.limits) if request.sole_client else None
+        if result is None:
+            request.on_abandon = served.infer(infer_request, done, server.limits).cancel
+    except Exception:
+        server.metrics.in_flight -= 1
+        raise
+    if result is not None:
+        done(result)
+
+
+def _json_length(request: HttpRequest) -> int:
+    text = request.headers.get(HEADER_INFERENCE_LENGTH, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else len(request.body)
+
+
+def _decode(server: Server, served: ModelVersion, request: HttpRequest, version: int) -> InferRequest:
+    body = request.body
+    length = request.headers.get(HEADER_INFERENCE_LENGTH)
+    if length is None:
+        templates = served.templates
+        if templates is None:
+            templates = served.templates = TemplateCache()
+        known: InferRequest | None = templates.read(served.name, version, body)
+        return known or decode_request(served.name, version, body, None, server.shared_memory.find, templates)
+    if not (length.isascii() and length.isdigit()) or len(length) > 18:
+        raise BadRequest(f"{LENGTH} = '{length[:50]}', must be the number of bytes of the JSON")
+    if int(length) == 0:
+        return _decode_raw(served, version, body)
+    return decode_request(served.name, version, body, int(length), server.shared_memory.find)
+
+
+def _decode_raw(served: ModelVersion, version: int, body: Buffer) -> InferRequest:
+    if len(served.inputs) != 1:
+        raise BadRequest(f"a raw request needs a model with one input; '{served.name}' has {len(served.inputs)}")
+    spec = served.inputs[0]
+    if served.config.max_batch_size:
+        spec = spec._replace(shape=spec.shape[1:])
+    return decode_raw_request(served.name, version, body, spec)

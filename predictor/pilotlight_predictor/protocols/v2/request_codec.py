@@ -1,0 +1,226 @@
+"""Decoder of V2 inference requests: JSON, JSON followed by binary tensors, or one raw tensor. Pure."""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core import request_parameters
+from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.core.request_parameters import REGION, FindRegion, no_shared_memory, read_region
+from pilotlight_predictor.core.requests import InferRequest, Inputs, Parameters, RequestedOutput
+from pilotlight_predictor.core.tensors import NUMPY_TYPES, Shape, Tensor, TensorSpec, decode_raw
+from pilotlight_predictor.protocols.json_values import decode_values, explain, quote_nonfinite
+from pilotlight_predictor.protocols.v2.request_templates import TemplateCache
+
+RESERVED_PREFIX: Final = "triton_"
+RESERVED: Final = frozenset({"headers"})
+ELSEWHERE: Final = frozenset({"binary_data_size", REGION})  # parameters of inputs without JSON data
+MAX_DIMS: Final = 64  # numpy's own limit
+MAX_DIM: Final = (1 << 31) - 1  # beyond any body
+_ABSENT: Final = msgspec.Raw()
+_NO_BLOBS: Final = memoryview(b"")
+
+
+class WireInput(msgspec.Struct):
+    name: str
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_DIM)], ...]
+    datatype: str
+    data: msgspec.Raw = _ABSENT
+    parameters: dict[str, Any] | None = None
+
+
+class WireOutput(msgspec.Struct):
+    name: str
+    parameters: dict[str, Any] | None = None
+
+
+class WireRequest(msgspec.Struct):
+    inputs: list[WireInput]
+    id: str = ""
+    parameters: dict[str, Any] | None = None
+    outputs: list[WireOutput] | None = None
+
+
+class V1Request(msgspec.Struct):
+    instances: msgspec.Raw
+
+
+_decode = msgspec.json.Decoder(WireRequest).decode
+
+
+def decode_request(
+    model: str,
+    version: int,
+    body: Buffer,
+    header_length: int | None,
+    find: FindRegion = no_shared_memory,
+    templates: TemplateCache | None = None,
+) -> InferRequest:
+    """Decode a body; `header_length` is Inference-Header-Content-Length, None if all of it is JSON.
+
+    `find` returns the bytes of shared memory. `templates` learn the request. Raise BadRequest.
+    """
+    header, blobs = (body, _NO_BLOBS) if header_length is None else _cut(body, header_length)
+    wire, as_written = _decode_header(header)
+    request = InferRequest(model, _inputs(model, wire.inputs, blobs, find), version, wire.id)
+    if wire.outputs:
+        request.outputs = _outputs(wire.outputs, find)
+    if wire.parameters:
+        apply_parameters(request, wire.parameters)
+    elif templates is not None and header_length is None and as_written and _is_plain(wire):
+        templates.learn(body, wire.inputs[0].data, request)
+    return request
+
+
+def _is_plain(wire: WireRequest) -> bool:
+    """Return whether later requests may differ only in the id and the numbers of one array."""
+    return len(wire.inputs) == 1 and not wire.inputs[0].parameters
+
+
+def _cut(body: Buffer, header_length: int) -> tuple[memoryview, memoryview]:
+    view = memoryview(body)
+    if header_length > len(view):
+        raise BadRequest(
+            f"Inference-Header-Content-Length = {header_length}, must be at most the body's {len(view)} bytes:"
+            " inference header size should be in range"
+        )
+    return view[:header_length], view[header_length:]
+
+
+def decode_raw_request(model: str, version: int, body: Buffer, spec: TensorSpec) -> InferRequest:
+    """Decode a body that is the raw bytes of the only input (header length 0); its size gives a variable dimension."""
+    from pilotlight_predictor.core.tensors import element_count
+
+    shape = spec.shape
+    if spec.datatype == "BYTES":
+        shape = tuple(1 if dim < 0 else dim for dim in shape)
+        body = len(body).to_bytes(4, "little") + bytes(body)
+    elif shape.count(-1) > 1:
+        raise BadRequest(f"a raw request needs at most one variable dimension; input '{spec.name}' is {list(shape)}")
+    elif -1 in shape:
+        row = element_count(dim for dim in shape if dim > 0) * NUMPY_TYPES[spec.datatype].itemsize
+        shape = tuple(len(body) // row if dim < 0 else dim for dim in shape)
+    tensor = decode_raw(f"input '{spec.name}'", spec.datatype, shape, body)
+    return InferRequest(model, {spec.name: tensor}, version, binary_output=True, batch_first=True)
+
+
+def _decode_header(text: Buffer) -> tuple[WireRequest, bool]:
+    """Decode the JSON; the flag is False if NaN or infinities, which JSON lacks, had to be quoted first."""
+    try:
+        return _decode(text), True
+    except msgspec.ValidationError as error:
+        hint = "; this is V1's body, V2 wants inputs: […]" if _is_v1(text) else ""
+        raise BadRequest(f"the request does not fit V2 inference: {explain(error)}{hint}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if not len(text):
+            raise BadRequest("the body is empty, must be a JSON object with inputs: […]") from None
+        quoted = quote_nonfinite(bytes(text))
+        if quoted is None:
+            raise BadRequest(f"the request is not valid JSON: {error}") from None
+        return _decode_header(memoryview(quoted))[0], False
+    except RecursionError:
+        raise BadRequest("the request is nested too deep") from None
+
+
+def _is_v1(text: Buffer) -> bool:
+    try:
+        msgspec.json.decode(text, type=V1Request)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _inputs(model: str, wires: list[WireInput], blobs: memoryview, find: FindRegion) -> Inputs:
+    inputs: Inputs = {}
+    position = 0
+    for wire in wires:
+        if wire.name in inputs or wire.datatype not in NUMPY_TYPES or len(wire.shape) > MAX_DIMS:
+            raise _input_error(wire, len(inputs), wire.name in inputs)
+        shape = wire.shape
+        if wire.data is not _ABSENT:
+            if wire.parameters and (conflict := wire.parameters.keys() & ELSEWHERE):
+                raise BadRequest(f"input '{wire.name}' has both data and the parameter {min(conflict)}; send one")
+            inputs[wire.name] = decode_values(len(inputs), wire.datatype, shape, wire.data)
+        elif wire.parameters and REGION in wire.parameters:
+            shared = read_region(f"inputs[{len(inputs)}]", wire.parameters)
+            inputs[wire.name] = _binary(wire, shape, find(shared).toreadonly())
+        else:
+            size = _binary_size(f"inputs[{len(inputs)}]", wire)
+            if position + size > len(blobs):
+                missing = position + size - len(blobs)
+                raise BadRequest(f"unexpected size for input '{wire.name}', expecting {missing} additional bytes")
+            inputs[wire.name] = _binary(wire, shape, blobs[position : position + size])
+            position += size
+    if position != len(blobs):
+        extra = len(blobs) - position
+        raise BadRequest(f"unexpected additional input data for model '{model}': {extra} bytes behind the last tensor")
+    return inputs
+
+
+def _input_error(wire: WireInput, index: int, twice: bool) -> BadRequest:
+    where = f"inputs[{index}]"
+    if twice:
+        return BadRequest(f"{where}.name = '{wire.name}' appears twice")
+    if wire.datatype not in NUMPY_TYPES:
+        return BadRequest(f"{where}.datatype = '{wire.datatype}', must be one of {', '.join(NUMPY_TYPES)}")
+    return BadRequest(f"{where}.shape has {len(wire.shape)} dimensions, at most {MAX_DIMS} are possible")
+
+
+def _binary_size(where: str, wire: WireInput) -> int:
+    size = (wire.parameters or {}).get("binary_data_size")
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise BadRequest(f"{where} ('{wire.name}') has neither data nor a binary_data_size of 0 or more")
+    return size
+
+
+def _binary(wire: WireInput, shape: Shape, blob: memoryview) -> Tensor:
+    return decode_raw(f"input '{wire.name}'", wire.datatype, shape, blob)
+
+
+def _outputs(wires: list[WireOutput], find: FindRegion) -> tuple[RequestedOutput, ...]:
+    outputs: dict[str, RequestedOutput] = {}
+    for index, wire in enumerate(wires):
+        if wire.name in outputs:
+            raise BadRequest(f"outputs[{index}].name = '{wire.name}' appears twice")
+        outputs[wire.name] = _output(f"outputs[{index}]", wire, find)
+    return tuple(outputs.values())
+
+
+def _output(where: str, wire: WireOutput, find: FindRegion) -> RequestedOutput:
+    parameters = wire.parameters or {}
+    binary = parameters.get("binary_data")
+    if binary is not None and not isinstance(binary, bool):
+        raise BadRequest(f"{where}.parameters.binary_data = {binary!r}, must be true or false")
+    count = parameters.get("classification", 0)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise BadRequest(f"{where}.parameters.classification = {count!r}, must be a number of classes, 0 or more")
+    if REGION not in parameters:
+        return RequestedOutput(wire.name, binary, count)
+    shared = read_region(where, parameters)
+    if count:
+        raise BadRequest(f"{where}: classification does not support shared memory output; ask for one of them")
+    return RequestedOutput(wire.name, binary, count, shared, find(shared))
+
+
+def apply_parameters(request: InferRequest, parameters: Parameters) -> None:
+    """Apply parameters that concern the server; all of them are passed on to the model. Raise BadRequest."""
+    for key in parameters:
+        if key in RESERVED or key.startswith(RESERVED_PREFIX):
+            raise BadRequest(f"parameters.{key} is reserved; choose another name")
+    request.parameters = parameters
+    binary = parameters.get("binary_data_output", False)
+    if not isinstance(binary, bool):
+        raise BadRequest(f"parameters.binary_data_output = {binary!r}, must be true or false")
+    request.binary_output = binary
+    request.priority = _unsigned(parameters, "priority")
+    request.timeout_us = _unsigned(parameters, "timeout")
+    if request_parameters.KEY in parameters:
+        request.sequence = request_parameters.sequence_point(parameters)
+
+
+def _unsigned(parameters: Parameters, key: str) -> int:
+    value = parameters.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise BadRequest(f"parameters.{key} = {value!r}, must be an integer of 0 or more")
+    return value

@@ -1,0 +1,144 @@
+"""Routes of the V2 (Open Inference) protocol: health, metadata, inference, configuration, statistics, repository."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pilotlight_predictor.core.errors import NotFound, PredictorError
+from pilotlight_predictor.core.requests import NEWEST
+from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
+from pilotlight_predictor.frontends.http.router import Route, ServingProtocol
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.protocols.v2 import admin, infer
+from pilotlight_predictor.protocols.v2.infer import version_of
+from pilotlight_predictor.protocols.v2.infer_response import error_body
+from pilotlight_predictor.server.context import Server
+
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+def server_metadata(server: Server, _: HttpRequest) -> HttpResponse:
+    return json_response({"name": server.name, "version": server.version, "extensions": EXTENSIONS})
+
+
+def live(_: Server, __: HttpRequest) -> HttpResponse:
+    return json_response({"live": True})
+
+
+def ready(server: Server, _: HttpRequest) -> HttpResponse:
+    readiness = server.readiness()
+    if readiness.ready:
+        return json_response({"ready": True})
+    return json_response(
+        {"ready": False, "state": readiness.state, "reason": readiness.reason},
+        server.not_ready_status,
+        {"Retry-After": "1"},
+    )
+
+
+def models(server: Server, _: HttpRequest) -> HttpResponse:
+    return json_response({"models": server.registry.names()})
+
+
+def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
+    name, version = request.params["model"], version_of(request)
+    try:
+        served = server.registry.find(name, version)
+    except NotFound:
+        if not server.starting and (version != NEWEST or name not in server.registry.names()):
+            raise
+        return json_response(
+            {"name": name, "ready": False, "reason": server.registry.reason(name)}, server.not_ready_status
+        )
+    except PredictorError as error:
+        return json_response({"name": name, "ready": False, "reason": str(error)}, server.not_ready_status)
+    if not served.executor.alive:
+        return json_response({"name": name, "ready": False, "reason": served.executor.problem}, server.not_ready_status)
+    return json_response({"name": name, "ready": True})
+
+
+def model_metadata(server: Server, request: HttpRequest) -> HttpResponse:
+    served = find(server, request)
+    versions = [served] if "version" in request.params else server.registry.served(served.name)
+    return json_response(
+        {
+            "name": served.name,
+            "versions": [str(each.version) for each in versions],
+            "platform": served.config.platform or served.config.backend,
+            "inputs": _tensors(served.inputs),
+            "outputs": _tensors(served.outputs),
+        }
+    )
+
+
+def model_config(server: Server, request: HttpRequest) -> HttpResponse:
+    return json_response(find(server, request).config.raw)
+
+
+def model_stats(server: Server, request: HttpRequest) -> HttpResponse:
+    served = find(server, request)
+    versions = [served] if "version" in request.params else server.registry.served(served.name)
+    return json_response({"model_stats": [each.stats.as_v2() for each in versions]})
+
+
+def all_stats(server: Server, _: HttpRequest) -> HttpResponse:
+    return json_response(server.metrics.statistics())
+
+
+def find(server: Server, request: HttpRequest) -> ModelVersion:
+    return server.registry.find(request.params["model"], version_of(request))
+
+
+def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+    return [{"name": spec.name, "datatype": spec.datatype, "shape": spec.shape} for spec in specs]
+
+
+def _of_model(suffix: str, method: str, handler: Any, action: Action, hot: bool = False) -> tuple[Route, Route]:
+    """Return the routes with and without a version."""
+    return (
+        Route(method, "/v2/models/{model}" + suffix, handler, action, hot),
+        Route(method, "/v2/models/{model}/versions/{version}" + suffix, handler, action, hot),
+    )
+
+
+PROTOCOL = ServingProtocol(
+    "v2",
+    (
+        Route("GET", "/v2", server_metadata, Action.READ),
+        Route("GET", "/v2/health/live", live, Action.HEALTH, hot=True),
+        Route("GET", "/v2/health/ready", ready, Action.HEALTH, hot=True),
+        Route("GET", "/v2/models", models, Action.READ),
+        Route("GET", "/v2/models/stats", all_stats, Action.READ),
+        *_of_model("/infer", "POST", infer.infer, Action.INFER, hot=True),
+        *_of_model("/ready", "GET", model_ready, Action.HEALTH, hot=True),
+        *_of_model("/config", "GET", model_config, Action.READ),
+        *_of_model("/stats", "GET", model_stats, Action.READ),
+        *_of_model("", "GET", model_metadata, Action.READ),
+        *admin.ROUTES,
+        *admin.V2_TRACE_ROUTES,
+        *admin.V2_LOGGING_ROUTES,
+        Route("POST", "/v2/repository/index", admin.index, Action.ADMIN),
+        Route("POST", "/v2/repository/{repository}/index", admin.index, Action.ADMIN),
+        Route("POST", "/v2/repository/models/{model}/load", admin.load, Action.ADMIN),
+        Route("POST", "/v2/repository/models/{model}/unload", admin.unload, Action.ADMIN),
+        Route("POST", "/v2/repository/models/{model}/park", admin.park, Action.ADMIN),
+        Route("POST", "/v2/repository/models/{model}/wake", admin.wake, Action.ADMIN),
+        Route("POST", "/v2/repository/{repository}/models/{model}/load", admin.load, Action.ADMIN),
+        Route("POST", "/v2/repository/{repository}/models/{model}/unload", admin.unload, Action.ADMIN),
+    ),
+    error_body,
+)

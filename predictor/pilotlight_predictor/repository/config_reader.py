@@ -1,0 +1,208 @@
+"""Document → ModelConfig.
+
+Conversion of a configuration text to a `ModelConfig`: parse, check by the schema, validate, convert.
+
+Imported only for models with a configuration, so that others do not pay for the readers.
+
+Parameters of a load request: an overriding configuration and the model's files, for HTTP and gRPC.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import orjson
+
+from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.core.requests import NEWEST
+from pilotlight_predictor.repository.json_config import ConfigDocument, Values, document_from_json, raw_config
+from pilotlight_predictor.repository.model_config import (
+    DynamicBatching,
+    EnsembleStep,
+    GraphSpec,
+    InstanceGroup,
+    ModelConfig,
+    QueuePolicy,
+    TensorConfig,
+    VersionPolicy,
+    Warmup,
+    WarmupInput,
+    stays_inside,
+)
+from pilotlight_predictor.repository.pbtxt import document_from_message, parse_pbtxt
+from pilotlight_predictor.repository.schema import MODEL_CONFIG, datatype_of
+from pilotlight_predictor.repository.validation import validate
+
+
+def config_from_pbtxt(text: str, filename: str) -> ModelConfig:
+    """Return the configuration of a text. Raise LoadFailed with `filename:line:column` in front."""
+    return _config(document_from_message(parse_pbtxt(text, filename), MODEL_CONFIG))
+
+
+def config_from_json(document: Mapping[str, Any], where: str) -> ModelConfig:
+    """Return the configuration of proto3 JSON; `where` prefixes each error."""
+    return _config(document_from_json(document, where, MODEL_CONFIG))
+
+
+def _config(document: ConfigDocument) -> ModelConfig:
+    validate(document)
+    values = document.values
+    raw = raw_config(values)
+    return ModelConfig(
+        name=values.get("name", ""),
+        backend=values.get("backend", ""),
+        platform=values.get("platform", ""),
+        max_batch_size=values.get("max_batch_size", 0),
+        inputs=tuple(map(_tensor, values.get("input", []))),
+        outputs=tuple(map(_tensor, values.get("output", []))),
+        instance_groups=tuple(map(_instance_group, values.get("instance_group", []))),
+        dynamic_batching=_dynamic_batching(values.get("dynamic_batching")),
+        version_policy=_version_policy(values.get("version_policy", {})),
+        default_model_filename=values.get("default_model_filename", ""),
+        cc_model_filenames=values.get("cc_model_filenames", {}),
+        warmups=tuple(map(_warmup, values.get("model_warmup", []))),
+        response_cache=values.get("response_cache", {}).get("enable", False),
+        cuda_graphs=_cuda_graphs(values.get("optimization", {}).get("cuda", {})),
+        ensemble=tuple(map(_step, values.get("ensemble_scheduling", {}).get("step", []))),
+        parameters={key: item.get("string_value", "") for key, item in values.get("parameters", {}).items()},
+        metric_tags=values.get("metric_tags", {}),
+        decoupled=values.get("model_transaction_policy", {}).get("decoupled", False),
+        sequence_batching=raw.get("sequence_batching"),
+        explicit_fields=frozenset(values),
+        raw=raw,
+    )
+
+
+def _tensor(values: Values) -> TensorConfig:
+    return TensorConfig(
+        name=values["name"],
+        datatype=datatype_of(values.get("data_type", "")),
+        dims=tuple(values.get("dims", ())),
+        reshape=tuple(values["reshape"].get("shape", ())) if "reshape" in values else None,
+        optional=values.get("optional", False),
+        allow_ragged=values.get("allow_ragged_batch", False),
+        label_filename=values.get("label_filename", ""),
+    )
+
+
+def _instance_group(values: Values) -> InstanceGroup:
+    return InstanceGroup(
+        count=values.get("count", 1),
+        kind=values.get("kind", "KIND_AUTO").removeprefix("KIND_"),
+        gpus=tuple(values.get("gpus", ())),
+        name=values.get("name", ""),
+    )
+
+
+def _dynamic_batching(values: Values | None) -> DynamicBatching | None:
+    if values is None:
+        return None
+    return DynamicBatching(
+        preferred_batch_size=tuple(sorted(set(values.get("preferred_batch_size", ())))),
+        max_queue_delay_us=values.get("max_queue_delay_microseconds", 0),
+        preserve_ordering=values.get("preserve_ordering", False),
+        priority_levels=values.get("priority_levels", 0),
+        default_priority_level=values.get("default_priority_level", 0),
+        default_queue_policy=_queue_policy(values.get("default_queue_policy", {})),
+        priority_queue_policy={
+            priority: _queue_policy(policy) for priority, policy in values.get("priority_queue_policy", {}).items()
+        },
+    )
+
+
+def _queue_policy(values: Values) -> QueuePolicy:
+    return QueuePolicy(
+        timeout_action=values.get("timeout_action", "REJECT"),
+        default_timeout_us=values.get("default_timeout_microseconds", 0),
+        allow_timeout_override=values.get("allow_timeout_override", False),
+        max_queue_size=values.get("max_queue_size", 0),
+    )
+
+
+def _version_policy(values: Values) -> VersionPolicy:
+    if "all" in values:
+        return VersionPolicy("all")
+    if "specific" in values:
+        return VersionPolicy("specific", versions=tuple(values["specific"]["versions"]))
+    return VersionPolicy("latest", num_versions=values.get("latest", {}).get("num_versions", 1))
+
+
+def _warmup(values: Values) -> Warmup:
+    return Warmup(
+        name=values.get("name", ""),
+        inputs={name: _warmup_input(tensor) for name, tensor in values.get("inputs", {}).items()},
+        batch_size=values.get("batch_size", 1),
+        count=values.get("count", 1) or 1,
+    )
+
+
+def _warmup_input(values: Values) -> WarmupInput:
+    source: Literal["zero", "random", "file"] = "zero"
+    if "input_data_file" in values:
+        source = "file"
+    elif "random_data" in values:
+        source = "random"
+    return WarmupInput(
+        datatype=datatype_of(values["data_type"]),
+        dims=tuple(values.get("dims", ())),
+        source=source,
+        filename=values.get("input_data_file", ""),
+    )
+
+
+def _cuda_graphs(values: Values) -> tuple[GraphSpec, ...] | None:
+    if not values.get("graphs"):
+        return None
+    return tuple(
+        GraphSpec(
+            rows=spec.get("batch_size", 0),
+            min_rows=spec.get("graph_lower_bound", {}).get("batch_size", 0),
+            dims={name: tuple(shape.get("dim", ())) for name, shape in spec.get("input", {}).items()},
+        )
+        for spec in values.get("graph_spec", [])
+    )
+
+
+def _step(values: Values) -> EnsembleStep:
+    return EnsembleStep(
+        model=values["model_name"],
+        version=values.get("model_version", NEWEST),
+        input_map=values["input_map"],
+        output_map=values["output_map"],
+    )
+
+
+PREFIX: Final = "file:"
+Read = Callable[[str, Any], bytes]
+
+
+def config_parameter(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the `config` parameter, which is a JSON string (as in Triton) or an object."""
+    config = parameters.get("config")
+    if config is None or isinstance(config, dict):
+        return config
+    try:
+        document = orjson.loads(config)
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise BadRequest(f"parameters.config is not a JSON model configuration: {error}") from None
+    if not isinstance(document, dict):
+        raise BadRequest("parameters.config must be a JSON object")
+    return document
+
+
+def file_parameters(parameters: Mapping[str, Any], read: Read) -> dict[str, bytes]:
+    """Return contents by path of the `file:<version>/<name>` parameters; `read` decodes a value."""
+    files: dict[str, bytes] = {}
+    for key, value in parameters.items():
+        if not key.startswith(PREFIX):
+            continue
+        path = key.removeprefix(PREFIX)
+        if not stays_inside(path):
+            raise BadRequest(f"parameters['{key[:100]}'] must be a path of the form <version>/<file> inside the model")
+        files[path] = read(key, value)
+    return files
+
+
+def bytes_parameter(key: str, value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise BadRequest(f"parameters['{key[:100]}'] must be bytes, not {type(value).__name__}")
+    return value

@@ -1,0 +1,329 @@
+"""Scheduler of one model version: a request queue, the batcher's decisions, and instances that execute batches.
+
+Everything runs on the event loop except `Instance.execute`, which runs in the instance's own thread, or on the loop
+while the model is fast enough for that (pace.py).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns, thread_time_ns, time_ns
+
+from msgspec.structs import replace
+
+from pilotlight_predictor.backends.base import Answer, AnyInstance, is_decoupled
+from pilotlight_predictor.core.batch import SplitOutputs
+from pilotlight_predictor.core.errors import Cancelled, NotReady, PredictorError, QueueTimeout
+from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.metrics.stats import FailureReason, ModelStats
+from pilotlight_predictor.observability.logs import log
+from pilotlight_predictor.scheduling.batching import BatchPolicy, next_batch
+from pilotlight_predictor.scheduling.executor import InlineCall
+from pilotlight_predictor.scheduling.instance_worker import InlineExecutionPolicy, Worker
+from pilotlight_predictor.scheduling.queue import QueuedRequest, RequestQueue
+from pilotlight_predictor.scheduling.response_delivery import Delivery
+from pilotlight_predictor.scheduling.streaming import OpenRequests
+
+
+class Scheduler:
+    """Owns its instances from construction to `close`."""
+
+    def __init__(
+        self,
+        instances: Sequence[AnyInstance],
+        policy: BatchPolicy,
+        queue: RequestQueue,
+        stats: ModelStats,
+        *,
+        preserve_ordering: bool = False,
+        trial_ns: int = 0,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._policy = policy
+        self.queue = queue
+        self.stats = stats
+        self._workers = [Worker(instance, self._loop, self._finished) for instance in instances]
+        self._idle = deque(self._workers)
+        self._inline_policy = InlineExecutionPolicy(all(instance.quick for instance in instances), trial_ns)
+        self._decoupled = any(map(is_decoupled, instances))
+        self._ordered = preserve_ordering and not self._decoupled
+        self._delivery = Delivery(self._ordered)
+        self._answer = self._delivery.answer if self._ordered else self._delivery.deliver
+        self._inline_allowed = not (self._ordered or self._decoupled or policy.delay_ns or queue.priorities)
+        self._open = OpenRequests(self._delivery, stats, self._finish_close)
+        self._ticking = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self.executing = 0
+        self._reject_reason = ""  # why new requests are rejected; empty: they are accepted
+        self._suspended = False
+        self.on_request: Callable[[], None] = ignore  # called for each request that arrives while suspended
+        self._holders = 0
+        self._closed: asyncio.Future[None] | None = None
+        self._stopping = 0
+
+    def submit(self, item: QueuedRequest) -> None:
+        """Queue a request. Raises NotReady, QueueFull or BadRequest."""
+        if self._reject_reason:
+            raise NotReady(f"'{item.request.model}' {self._reject_reason}")
+        self.queue.push(item, perf_counter_ns())
+        if self._ordered:
+            self._delivery.expect(item)
+        if self._idle:
+            self._tick_soon()
+            return
+        if item.expires_ns:
+            self._wake_at(item.expires_ns, item.enqueued_ns)
+        if self._suspended:
+            self.on_request()
+
+    def inline_call(self) -> InlineCall | None:
+        free = (
+            self._inline_allowed
+            and self._inline_policy.inline
+            and self._idle
+            and not self.queue.size
+            and not self._reject_reason
+        )
+        return self._run_inline if free else None
+
+    def _run_inline(self, request: InferRequest, rows: int) -> Answer:
+        doubt = self._inline_policy.on_probation
+        started, before = perf_counter_ns(), thread_time_ns() if doubt else 0
+        answer = self._idle[0].answers([request])[0]
+        ended = perf_counter_ns()
+        used = thread_time_ns() - before if doubt else ended - started
+        if isinstance(answer, Exception):
+            return self._fail_inline(request, rows, answer, (started, ended, used))
+        self._inline_policy.observe(used)
+        self.stats.record_execution(1, rows, 0, 0, ended - started, 0, time_ns() // 1_000_000)
+        return answer
+
+    def _fail_inline(self, request: InferRequest, rows: int, error: Exception, times: tuple[int, int, int]) -> Answer:
+        """Handle the failure as that of any batch: it is logged, and may remove the instance."""
+        answers: list[Answer] = []
+        item = QueuedRequest(request, answers.append, rows, enqueued_ns=times[0], gone=True)
+        self.executing += 1
+        self._finished(self._idle.popleft(), [item], [error], *times)
+        return answers[0]
+
+    def cancel(self, item: QueuedRequest) -> None:
+        """Cancel for a client that disconnected: dequeue the request, or flag it so that the model may stop early."""
+        if not item.gone:
+            self.queue.discard(item)
+            self._drop(item, perf_counter_ns(), "CANCELED", Cancelled("the client left before the answer"))
+            self._finish_close()
+        elif self._decoupled:
+            self._open.cancel(item)
+        else:
+            item.request.cancelled = True
+
+    def pause(self, item: QueuedRequest, paused: bool) -> None:
+        self._open.pause(item, paused)
+
+    def _tick_soon(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = False
+        now = perf_counter_ns()
+        self._reject_expired(now)
+        wake_ns = self.queue.next_expiry() or 0
+        while self._idle and self.queue.size:
+            take, wait_ns = next_batch(self.queue, self._policy, now)
+            if not take:
+                wake_ns = min(now + (wait_ns or 0), wake_ns or now + (wait_ns or 0))
+                break
+            inline = self._start(self.queue.take(take))
+            if inline and self.queue.size:
+                # Yield to other models and connections between two batches.
+                self._tick_soon()
+                return
+        if self.queue.size and wake_ns:
+            self._timer_ns = 0
+            self._wake_at(wake_ns, now)
+
+    def _reject_expired(self, now: int) -> None:
+        expired = self.queue.expire(now)
+        for item in expired:
+            self._drop(item, now, "REJECTED", QueueTimeout("Request timeout expired while it waited in the queue"))
+        if expired:
+            self._finish_close()
+
+    def _drop(self, item: QueuedRequest, now: int, reason: FailureReason, error: PredictorError) -> None:
+        """Fail a request that never reached an instance."""
+        self.stats.record_failure(now - item.enqueued_ns, reason)
+        self._answer(item, error)
+
+    def _wake_at(self, due_ns: int, now: int) -> None:
+        """Set the timer of the next tick, unless an earlier one is set."""
+        if self._timer is not None:
+            if 0 < self._timer_ns <= due_ns:
+                return
+            self._timer.cancel()
+        self._timer_ns = due_ns
+        self._timer = self._loop.call_later(max(0, due_ns - now) / 1e9, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_ns = None, 0
+        self._tick()
+
+    def _start(self, batch: list[QueuedRequest]) -> bool:
+        """Run the batch: on the loop if the model is fast enough (returns True), else in an idle worker's thread."""
+        for item in batch:
+            item.gone = True
+        self.executing += len(batch)
+        worker = self._idle.popleft()
+        if self._decoupled:
+            worker.start(batch, self._open.open(batch))
+            return False
+        if self._inline_policy.inline:
+            doubt = self._inline_policy.on_probation
+            started, before = perf_counter_ns(), thread_time_ns() if doubt else 0
+            answers = worker.execute(batch)
+            ended = perf_counter_ns()
+            self._finished(
+                worker, batch, answers, started, ended, thread_time_ns() - before if doubt else ended - started
+            )
+            return True
+        worker.start(batch)
+        return False
+
+    def _finished(
+        self,
+        worker: Worker,
+        batch: list[QueuedRequest],
+        answers: Sequence[Answer],
+        started_ns: int,
+        ended_ns: int,
+        used_ns: int,
+    ) -> None:
+        self.executing -= len(batch)
+        if worker.failure:
+            self._remove_failed(worker)
+        else:
+            self._idle.append(worker)
+        if self.queue.size and not self._inline_policy.inline:
+            self._tick()  # start the next batch first: the instance computes while these answers are encoded
+        if self._decoupled:
+            rows = sum(item.rows for item in batch)
+            self.stats.record_batch(rows, 0, ended_ns - started_ns, 0, time_ns() // 1_000_000)
+        else:
+            self._inline_policy.observe(used_ns)
+            self._record(batch, answers, started_ns, ended_ns)
+            self._delivery.answer_batch(batch, answers)
+        if self.queue.size and self._idle:
+            self._tick_soon()
+        elif self._closed is not None:
+            self._finish_close()
+
+    def _remove_failed(self, worker: Worker) -> None:
+        """Log a failed instance, which gets no more work; reject all requests when none is left."""
+        log("backend.died", f"an instance died: {worker.failure}", level="ERROR", model=self.stats.name)
+        if self._live_workers:
+            return
+        self._reject_reason = f"is not ready: {worker.failure}; load it again or restart the server"
+        self.reject_all(NotReady(f"'{self.stats.name}' {self._reject_reason}"))
+
+    def _record(self, batch: list[QueuedRequest], answers: Sequence[Answer], started_ns: int, ended_ns: int) -> None:
+        took, now_ms = ended_ns - started_ns, time_ns() // 1_000_000
+        rows, queued = 0, started_ns * len(batch)
+        for item in batch:
+            rows += item.rows
+            queued -= item.enqueued_ns
+            if item.request.trace is not None:
+                item.request.trace.record_execution(item.enqueued_ns, started_ns, ended_ns)
+        failed = 0 if isinstance(answers, SplitOutputs) else sum(isinstance(answer, Exception) for answer in answers)
+        if not failed:
+            self.stats.record_execution(len(batch), rows, queued, 0, took, 0, now_ms)
+            return
+        for item, answer in zip(batch, answers, strict=True):
+            total = ended_ns - item.enqueued_ns
+            if isinstance(answer, Exception):
+                self.stats.record_failure(total, "BACKEND")
+            else:
+                self.stats.record_success(started_ns - item.enqueued_ns, 0, took, 0, total, item.rows)
+        if failed < len(batch):
+            self.stats.record_batch(rows, 0, took, 0, now_ms)
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests are queued or running, or an ensemble's request will follow (hold)."""
+        return bool(self.queue.size or self.executing or self._holders or self._open)
+
+    def suspend(self) -> bool:
+        """Take all instances out of service if all are idle. New requests queue up until `resume`."""
+        if self.busy or self._reject_reason or self._closed is not None or len(self._idle) < len(self._live_workers):
+            return False
+        self._idle.clear()
+        self._suspended = True
+        return True
+
+    def resume(self) -> None:
+        self._suspended = False
+        self._idle.extend(self._live_workers)
+        self._tick_soon()
+
+    def reject_all(self, error: PredictorError) -> None:
+        """Fail all queued requests."""
+        now = perf_counter_ns()
+        for item in self.queue.clear():
+            item.gone = True
+            self._drop(item, now, "REJECTED", error)
+        self._finish_close()
+
+    def hold(self) -> "Scheduler":
+        """Prevent closing until `release`: for an ensemble's request that reaches this model at a later step."""
+        self._holders += 1
+        return self
+
+    def release(self) -> None:
+        self._holders -= 1
+        self._finish_close()
+
+    async def close(self) -> None:
+        """Finish queued, running and held requests without batching delay, then close the instances."""
+        if self._closed is None:
+            self._closed = self._loop.create_future()
+            self._policy = replace(self._policy, delay_ns=0)
+            self._tick_soon()
+            self._finish_close()
+        await asyncio.shield(self._closed)
+
+    def _finish_close(self) -> None:
+        if self._closed is None or self._stopping or self.queue.size or self.executing or self._holders or self._open:
+            return
+        self._reject_reason = "is unloaded"
+        self._stopping = len(self._workers)
+        for worker in self._workers:
+            worker.stop(self._worker_stopped)
+
+    def _worker_stopped(self) -> None:
+        self._stopping -= 1
+        if self._stopping == 0 and self._closed is not None and not self._closed.done():
+            self._stopping = -1
+            self._closed.set_result(None)
+
+    @property
+    def _live_workers(self) -> list[Worker]:
+        return [worker for worker in self._workers if not worker.failure]
+
+    @property
+    def pending(self) -> int:
+        """Number of queued requests."""
+        return self.queue.size
+
+    @property
+    def problem(self) -> str:
+        """Why an instance failed; empty while all are healthy."""
+        return next((worker.failure for worker in self._workers if worker.failure), "")
+
+    @property
+    def alive(self) -> bool:
+        return not self.problem
+
+
+def ignore() -> None:
+    """Default `on_request`."""

@@ -1,0 +1,255 @@
+"""URI → cached path, or a given folder.
+
+`fetch`: from a URI to a complete path in the shared cache, in steps shared with `fetch_into` and `sync_repository`.
+
+locate (URI + options) ─> open_and_list (store, contents) ─> assemble (download, unpack) ─> cache | into | sync
+
+`fetch_into`: download into a plain directory, for containers that mount it without a cache.
+
+`.pilotlight-partial/` exists during a download; `.pilotlight-source.json` records the content, so that a restarted
+container downloads nothing and a changed model leaves no stale file behind.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, time_ns
+from typing import Any, NamedTuple, TypeVar
+
+from pilotlight.contract import ENV_CACHE_DIR
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.storage.archives import check_file, check_size, total_size
+from pilotlight_predictor.storage.cache import cache_key, cached, file_lock, get_or_build, pinned_revision, revision_of
+from pilotlight_predictor.storage.interface import (
+    ContentChanged,
+    Contents,
+    Entry,
+    FetchOptions,
+    Progress,
+    ProgressCallback,
+    Store,
+)
+from pilotlight_predictor.storage.stores import open_store
+from pilotlight_predictor.storage.stores.local import existing_path
+from pilotlight_predictor.storage.transfer import download, with_retries
+from pilotlight_predictor.storage.uri import (
+    Location,
+    is_archive,
+    parse,
+    safe_relative,
+    validate_sha256,
+    without_archive_ending,
+)
+
+T = TypeVar("T")
+DEFAULTS = FetchOptions()
+ATTEMPTS_WHILE_CHANGING = 3
+
+
+def fetch(uri: str, cache: Path, progress: ProgressCallback | None = None, *, options: FetchOptions = DEFAULTS) -> Path:
+    """Return a complete copy in the cache; a local path is returned as it is. Blocks: call it in a thread."""
+    location = locate(uri, options)
+    if location.scheme == "file":
+        path = existing_path(location)
+        check_file(path, location.sha256, options.size, location.redacted)
+        return path
+    pin = pinned_revision(location)
+    if pin and (content := cached(cache, cache_key(location, pin))):
+        return content
+    try:
+        return retry_while_changing(lambda: _fetch_into_cache(location, pin, cache, progress, options), location)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        advice = f"set {ENV_CACHE_DIR} to a directory that can be written"
+        raise LoadFailed(f"{location.redacted}: cannot be kept in {cache} ({reason}); {advice}") from error
+
+
+def _fetch_into_cache(
+    location: Location, pin: str, cache: Path, progress: ProgressCallback | None, options: FetchOptions
+) -> Path:
+    store, contents = open_and_list(location, options)
+    revision = pin or revision_of(contents, time_ns())
+    key = cache_key(location, revision)
+
+    def build(partial: Path) -> str:
+        return assemble(store, contents, location, partial, options, progress)
+
+    source = {"uri": location.redacted, "revision": revision}
+    return cached(cache, key) or get_or_build(cache, key, source, build, _while_waiting(contents, progress))
+
+
+def listing(uri: str, *, options: FetchOptions = DEFAULTS) -> list[Entry]:
+    """Return every file of the URI, with one or a few requests."""
+    _, contents = open_and_list(locate(uri, options), options)
+    return list(contents.entries)
+
+
+def locate(uri: str, options: FetchOptions) -> Location:
+    """Parse the URI, with the pinned hash of the options. Raise LoadFailed if two hashes differ."""
+    location = parse(uri)
+    if not options.sha256:
+        return location
+    sha256 = validate_sha256(options.sha256, location.redacted)
+    if location.sha256 and location.sha256 != sha256:
+        raise LoadFailed(f"{location.redacted}: sha256 is given twice and differs; leave one of them out")
+    return location._replace(sha256=sha256)
+
+
+def open_and_list(location: Location, options: FetchOptions) -> tuple[Store, Contents]:
+    """Open the store and list the URI; a pinned hash becomes the digest of the entry."""
+    store = open_store(location, options)
+    contents = with_retries(store.contents, location.redacted, options)
+    check_size(contents, options.size, location.redacted)
+    if not location.sha256:
+        return store, contents
+    if not contents.single:
+        raise LoadFailed(
+            f"{location.redacted}: sha256 is for one file and this is a directory; pin a file or an archive"
+        )
+    return store, Contents((replace(contents.entries[0], digest=f"sha256:{location.sha256}"),), single=True)
+
+
+def assemble(
+    store: Store,
+    contents: Contents,
+    location: Location,
+    partial: Path,
+    options: FetchOptions,
+    progress: ProgressCallback | None,
+) -> str:
+    """Download (and unpack) into `partial` and return the name of the content; an interrupted run is resumed."""
+    files, parts = partial / ".files", partial / ".parts"
+    download(store, contents.entries, files, parts, location.redacted, options, progress)
+    shutil.rmtree(parts)
+    first = contents.entries[0].path
+    if contents.entries[0].size < 0:
+        check_file(files / first, "", options.size, location.redacted)
+    if not contents.single:
+        return _moved(files, partial / _directory_name(location.filename)).name
+    if not (options.unpack and is_archive(first)):
+        name = _moved(files / first, partial / first).name
+        files.rmdir()
+        return name
+    from pilotlight_predictor.storage.archives import unpack
+
+    target = partial / _directory_name(without_archive_ending(first))
+    shutil.rmtree(target, ignore_errors=True)
+    unpack(files / first, target, location.redacted, options)
+    shutil.rmtree(files)
+    return target.name
+
+
+def _moved(source: Path, target: Path) -> Path:
+    if target.is_dir():
+        shutil.rmtree(target)
+    os.replace(source, target)
+    return target
+
+
+def _directory_name(name: str) -> str:
+    return name if safe_relative(name) and not name.startswith(".") else "model"
+
+
+def retry_while_changing(call: Callable[[], T], location: Location) -> T:
+    """Call again if an object was replaced during the download, so that parts of two versions never mix."""
+    for _ in range(ATTEMPTS_WHILE_CHANGING):
+        try:
+            return call()
+        except ContentChanged:
+            continue
+    raise LoadFailed(
+        f"{location.redacted}: keeps changing while it is downloaded; write it once, under a name of its own"
+    )
+
+
+def _while_waiting(contents: Contents, progress: ProgressCallback | None) -> Callable[[], None]:
+    """Return a callback that reports progress once a second while another process downloads, so that the caller can
+    cancel."""
+    reported_at = 0.0
+    state = Progress(0, total_size(contents.entries), 0, len(contents.entries))
+
+    def waiting() -> None:
+        nonlocal reported_at
+        if progress is not None and monotonic() - reported_at >= 1:
+            reported_at = monotonic()
+            progress(state)
+
+    return waiting
+
+
+PARTIAL, SOURCE = ".pilotlight-partial", ".pilotlight-source.json"
+
+
+class FetchedFiles(NamedTuple):
+    """Number and size of fetched files in a directory, from any run."""
+
+    files: int
+    bytes: int
+
+
+def fetched_files(directory: Path) -> FetchedFiles:
+    """Count the files of `fetch_into` that still exist; other files are ignored."""
+    files = [directory / file for file in _source(directory).get("files", [])]
+    sizes = [file.stat().st_size for file in files if file.is_file()]
+    return FetchedFiles(len(sizes), sum(sizes))
+
+
+def fetch_into(
+    uri: str, directory: Path, progress: ProgressCallback | None = None, *, options: FetchOptions = DEFAULTS
+) -> Path:
+    """Fill the directory from a prefix or an archive and return it; for a single file return its path."""
+    location = locate(uri, options)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with file_lock(directory):
+            return retry_while_changing(lambda: _fetch_into(location, directory, progress, options), location)
+    except OSError as error:
+        raise LoadFailed(f"{location.redacted}: cannot be put into {directory} ({error})") from error
+
+
+def _fetch_into(location: Location, directory: Path, progress: ProgressCallback | None, options: FetchOptions) -> Path:
+    pin = pinned_revision(location)
+    before = _source(directory)
+    if pin and _is_current(directory, before, cache_key(location, pin)):
+        return directory / str(before["content"])
+    store, contents = open_and_list(location, options)
+    revision = cache_key(location, pin or revision_of(contents, time_ns()))
+    if _is_current(directory, before, revision):
+        return directory / str(before["content"])
+    partial = directory / PARTIAL / revision
+    partial.mkdir(parents=True, exist_ok=True)
+    name = assemble(store, contents, location, partial, options, progress)
+    content = name if (partial / name).is_file() else "."
+    _install(partial, name, directory, before.get("files", []), {"revision": revision, "content": content})
+    shutil.rmtree(directory / PARTIAL)
+    return directory / content
+
+
+def _install(partial: Path, name: str, directory: Path, stale: list[str], source: dict[str, Any]) -> None:
+    """Move files in and remove stale ones. The source file is written last: without it the directory counts as
+    unfilled."""
+    (directory / SOURCE).unlink(missing_ok=True)
+    root = partial / name
+    paths = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
+    files = [path.relative_to(partial if root.is_file() else root).as_posix() for path in paths]
+    for gone in set(stale) - set(files):
+        (directory / gone).unlink(missing_ok=True)
+    for path, file in zip(paths, files, strict=True):
+        (directory / file).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(path, directory / file)
+    (directory / SOURCE).write_text(json.dumps({**source, "files": files}))
+
+
+def _source(directory: Path) -> dict[str, Any]:
+    try:
+        source: dict[str, Any] = json.loads((directory / SOURCE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return source
+
+
+def _is_current(directory: Path, source: dict[str, Any], revision: str) -> bool:
+    return source.get("revision") == revision and all((directory / file).is_file() for file in source["files"])

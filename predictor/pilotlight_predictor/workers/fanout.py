@@ -1,0 +1,187 @@
+"""Calls that concern all workers.
+
+Fan-out of HTTP routes that concern all workers: their handlers are replaced by ones that forward to all workers.
+
+Requests that come from the supervisor are served by the unchanged routes.
+
+Fan-out of gRPC methods that concern all workers, as the equivalent HTTP requests.
+
+The supervisor handles one form of each request, and errors get the code of their HTTP status.
+"""
+
+import base64
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import quote
+
+from pilotlight_predictor.core.errors import BadRequest, Forbidden, NotFound, PredictorError, Unavailable, Unsupported
+from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service
+from pilotlight_predictor.frontends.grpc.messages import Message, decode, encode
+from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
+from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
+from pilotlight_predictor.protocols.v2.grpc import service as grpc_service
+from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.workers.channel import ParentChannel
+
+MERGED: Final = {
+    "/metrics": "metrics",
+    "/status": "status",
+    "/v2/models/stats": "statistics",
+    "/v2/models/{model}/stats": "statistics",
+    "/v2/models/{model}/versions/{version}/stats": "statistics",
+    "/v2/repository/index": "index",
+    "/v2/repository/{repository}/index": "index",
+}
+CONTROL: Final = ("load", "unload", "park", "wake")  # without a timeout
+
+
+def fan_out(protocols: tuple[ServingProtocol, ...], channel: ParentChannel) -> tuple[ServingProtocol, ...]:
+    return tuple(
+        protocol._replace(routes=tuple(_fan_out_route(route, channel) for route in protocol.routes))
+        for protocol in protocols
+    )
+
+
+def merge_mode(route: Route) -> str:
+    """Return how the responses are merged; empty if any single worker can respond."""
+    if "sharedmemory" in route.pattern:
+        return "refused"
+    if route.pattern in MERGED:
+        return MERGED[route.pattern]
+    if route.action is not Action.ADMIN:
+        return ""
+    last = route.pattern.rsplit("/", 1)[-1]
+    return last if last in CONTROL else "all"
+
+
+def _fan_out_route(route: Route, channel: ParentChannel) -> Route:
+    mode = merge_mode(route)
+    if not mode:
+        return route
+    return route._replace(handler=_spread_refuse if mode == "refused" else _spread_forward(mode, channel))
+
+
+def _spread_forward(mode: str, channel: ParentChannel) -> Handler:
+    def forward(_: Server, request: HttpRequest) -> Awaitable[HttpResponse]:
+        return channel.request(mode, request)
+
+    return forward
+
+
+def _spread_refuse(_: Server, __: HttpRequest) -> HttpResponse:
+    raise Unsupported("shared memory is of one process and this server has several; start it with --workers 1")
+
+
+ERRORS: Final = {error.status: error for error in (BadRequest, Forbidden, NotFound, Unavailable, Unsupported)}
+FanOutMethod = Callable[[ParentChannel, GrpcRequest], Awaitable[bytes]]
+
+
+def fan_out_services(services: tuple[Service, ...], channel: ParentChannel) -> tuple[Service, ...]:
+    return tuple(
+        service._replace(methods=tuple(_fan_out_method(method, channel) for method in service.methods))
+        for service in services
+    )
+
+
+def _fan_out_method(method: Method, channel: ParentChannel) -> Method:
+    if "SharedMemory" in method.name:
+        return method._replace(unary=_refuse)
+    fan_out = FAN_OUT_METHODS.get(method.name)
+    return method if fan_out is None else method._replace(unary=lambda _, request: fan_out(channel, request))
+
+
+def _refuse(_: Server, __: GrpcRequest) -> bytes:
+    raise Unsupported("shared memory is of one process and this server has several; start it with --workers 1")
+
+
+async def _statistics(channel: ParentChannel, request: GrpcRequest) -> bytes:
+    message = decode("inference.ModelStatisticsRequest", request.body)
+    name, version = message.get("name", ""), message.get("version", "")
+    of_version = f"/versions/{quote(version, safe='')}" if version else ""
+    path = f"/v2/models/{quote(name, safe='')}{of_version}/stats" if name else "/v2/models/stats"
+    return encode("inference.ModelStatisticsResponse", await _forward(channel, "statistics", request, "GET", path))
+
+
+async def _index(channel: ParentChannel, request: GrpcRequest) -> bytes:
+    ready = decode("inference.RepositoryIndexRequest", request.body).get("ready", False)
+    rows = await _forward(channel, "index", request, "POST", "/v2/repository/index", {"ready": ready})
+    return encode("inference.RepositoryIndexResponse", {"models": rows})
+
+
+async def _load(channel: ParentChannel, request: GrpcRequest) -> bytes:
+    name = await _control(channel, request, "load", decode("inference.RepositoryModelLoadRequest", request.body))
+    return encode("inference.RepositoryModelLoadResponse", {"model_name": name, "isLoaded": True})
+
+
+async def _unload(channel: ParentChannel, request: GrpcRequest) -> bytes:
+    name = await _control(channel, request, "unload", decode("inference.RepositoryModelUnloadRequest", request.body))
+    return encode("inference.RepositoryModelUnloadResponse", {"model_name": name, "isUnloaded": True})
+
+
+async def _trace(channel: ParentChannel, request: GrpcRequest) -> bytes:
+    settings, name = grpc_service.v2_trace_read_settings(request)
+    path = f"/v2/models/{quote(name, safe='')}/trace/setting" if name else "/v2/trace/setting"
+    method = "POST" if settings else "GET"
+    return grpc_service.v2_trace_encode_settings(
+        await _forward(channel, "all", request, method, path, settings or None, name)
+    )
+
+
+async def _logging(channel: ParentChannel, request: GrpcRequest) -> bytes:
+    settings = grpc_service.read_settings(request)
+    method = "POST" if settings else "GET"
+    return grpc_service.encode_settings(
+        await _forward(channel, "all", request, method, "/v2/logging", settings or None)
+    )
+
+
+async def _control(channel: ParentChannel, request: GrpcRequest, verb: str, message: Message) -> str:
+    """Load or unload a model; KServe's message has its name in the field that Triton uses for the repository."""
+    name: str = message.get("model_name") or message.get("repository_name", "")
+    if not name:
+        raise BadRequest("model_name is empty, must be that of a model")
+    values = {key: next(iter(value.values()), None) for key, value in message.get("parameters", {}).items()}
+    parameters = {
+        key: base64.b64encode(value).decode() if isinstance(value, bytes) else value for key, value in values.items()
+    }
+    path = f"/v2/repository/models/{quote(name, safe='')}/{verb}"
+    await _forward(channel, verb, request, "POST", path, {"parameters": parameters}, name)
+    return name
+
+
+async def _forward(
+    channel: ParentChannel,
+    how: str,
+    request: GrpcRequest,
+    method: str,
+    path: str,
+    document: Any = None,
+    model: str = "",
+) -> Any:
+    """Return the merged response; raise its error."""
+    body = b"" if document is None else json.dumps(document).encode()
+    forwarded = HttpRequest(method, path, "", {}, body, request.peer, _ignore, request.started)
+    forwarded.params = {"model": model}
+    response = await channel.request(how, forwarded)
+    assert isinstance(response.body, list)
+    text = b"".join(response.body)
+    result: Any = json.loads(text) if text else None
+    if response.status != 200:
+        raise ERRORS.get(response.status, PredictorError)(result["error"])
+    return result
+
+
+def _ignore(_: HttpResponse) -> None:
+    """Ignore the response: it is sent by the gRPC handler."""
+
+
+FAN_OUT_METHODS: Final[dict[str, FanOutMethod]] = {
+    "ModelStatistics": _statistics,
+    "RepositoryIndex": _index,
+    "RepositoryModelLoad": _load,
+    "RepositoryModelUnload": _unload,
+    "TraceSetting": _trace,
+    "LogSettings": _logging,
+}

@@ -1,0 +1,211 @@
+"""Worker side of `--workers`: the worker's number, inherited sockets, and the channel to the supervisor.
+
+The worker accepts only from the sockets that the supervisor assigns, and reports when it becomes ready, unready, or
+stops, so that its sockets are assigned to others.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Coroutine, MutableMapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pilotlight_predictor.observability.logs import log
+from pilotlight_predictor.workers.channel import Frame
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.frontends.grpc.dispatcher import Service
+    from pilotlight_predictor.frontends.http.router import Dispatcher, ServingProtocol
+    from pilotlight_predictor.frontends.http.server import HttpFront
+    from pilotlight_predictor.repository.model_config import ModelConfig
+    from pilotlight_predictor.server.context import Server
+    from pilotlight_predictor.workers.channel import ParentChannel
+
+VARIABLE: Final = "PILOTLIGHT_WORKER"  # number,link,metrics,http,http…: descriptors, -1 for none
+SOON_S: Final = 0.02  # readiness poll interval while not ready
+LATER_S: Final = 0.25  # and while ready
+RETRY_S: Final = 1.0  # before another attempt to listen
+
+
+class StopSignals(Protocol):
+    stop: asyncio.Event
+    abort: asyncio.Event
+
+
+class WorkerProcess:
+    """This process as one of several workers."""
+
+    def __init__(
+        self, number: int, channel_socket: socket.socket, metrics: socket.socket | None, http: list[socket.socket]
+    ):
+        self.number = number
+        self.metrics = metrics
+        self.http = http
+        self._socket = channel_socket
+        self._channel: ParentChannel | None = None
+        self._fronts: list[HttpFront] = []
+        self._signals: StopSignals | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.sockets_assigned = asyncio.Event()  # it is ready, or no worker is
+        self._orders: asyncio.Queue[Frame] = asyncio.Queue()
+        self._newest: Frame | None = None
+
+    def number_logs(self) -> None:
+        """Add the worker's number to every log record of this process."""
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(self._add_number)
+
+    def _add_number(self, record: logging.LogRecord) -> bool:
+        record.fields = {**getattr(record, "fields", {}), "worker": self.number}
+        return True
+
+    async def join(self, front: "HttpFront", signals: StopSignals) -> None:
+        """Connect to the supervisor, before anything heavy is imported: the first worker responds "initializing"."""
+        from pilotlight_predictor.workers.channel import ParentChannel
+
+        self._signals = signals
+        self._add(front)
+        orders = {"listen": self._listen, "stop": self._stop, "hurry": self._hurry}
+        self._channel = ParentChannel(orders, lost=self._supervisor_lost)
+        await self._channel.connect(self._socket)
+        self._spawn(self._apply_orders(front))
+        self._spawn(self._report_stop(signals))
+
+    def _add(self, front: "HttpFront") -> None:
+        front.others_accept = True
+        self._fronts.append(front)
+
+    def fan_out(self, protocols: "tuple[ServingProtocol, ...]") -> "tuple[ServingProtocol, ...]":
+        from pilotlight_predictor.workers.fanout import fan_out
+
+        assert self._channel is not None
+        return fan_out(protocols, self._channel)
+
+    def fan_out_services(self, services: "tuple[Service, ...]") -> "tuple[Service, ...]":
+        from pilotlight_predictor.workers.fanout import fan_out_services
+
+        assert self._channel is not None
+        return fan_out_services(services, self._channel)
+
+    def open(self, server: "Server", dispatcher: "Dispatcher", fronts: "Sequence[HttpFront]") -> None:
+        """Serve the supervisor's requests; `fronts` has the metrics front, whose socket all workers share."""
+        assert self._channel is not None
+        for front in fronts:
+            self._add(front)
+        self._channel.serve(dispatcher)
+        self._spawn(self._report_readiness(server))
+
+    async def _report_readiness(self, server: "Server") -> None:
+        """Report each change of readiness to the supervisor."""
+        ready = False
+        while True:
+            if server.readiness().ready != ready:
+                ready = not ready
+                self._send("ready", ready=ready)
+                if ready and self.number == 0:
+                    warn_about_gpu_copies(server)
+            await asyncio.sleep(LATER_S if ready else SOON_S)
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        assert self._channel is not None
+        self._channel.send_message(kind, **fields)
+
+    def _listen(self, frame: Frame) -> None:
+        self._orders.put_nowait(frame)
+        self._newest = frame
+        if frame.head["sockets"]:
+            self.sockets_assigned.set()
+
+    async def _apply_orders(self, front: "HttpFront") -> None:
+        """Apply listen orders one at a time, since listening is asynchronous; of queued orders, only the newest."""
+        while True:
+            orders = [await self._orders.get()]
+            while not self._orders.empty():
+                orders.append(self._orders.get_nowait())
+            try:
+                await self._apply(front, orders[-1])
+            except OSError as error:  # such as EMFILE
+                log("worker.listen", f"cannot listen: {error.strerror}", level="ERROR")
+                self._spawn(self._retry(orders[-1]))
+            for _ in orders:
+                self._orders.task_done()
+
+    async def _apply(self, front: "HttpFront", order: Frame) -> None:
+        for number, listener in enumerate(self.http):
+            if number in order.head["sockets"]:
+                await front.listen(listener)
+            else:
+                front.stop_accepting(listener)
+        self._send("listens", order=order.head["order"])
+
+    async def _retry(self, order: Frame) -> None:
+        await asyncio.sleep(RETRY_S)
+        if self._newest is order:
+            self._orders.put_nowait(order)
+
+    async def _report_stop(self, signals: StopSignals) -> None:
+        """Report that this worker alone was stopped by a signal: its sockets are assigned to others."""
+        await signals.stop.wait()
+        self._send("leaving")
+
+    def _stop(self, _: Frame) -> None:
+        """Stop together with all workers: each must accept the connections in the backlog of its sockets."""
+        for front in self._fronts:
+            front.others_accept = False
+        self._spawn(self._stop_listening())
+
+    async def _stop_listening(self) -> None:
+        """Start draining after the listen orders that came before."""
+        assert self._signals is not None
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._orders.join(), RETRY_S)
+        self._signals.stop.set()
+
+    def _hurry(self, _: Frame) -> None:
+        assert self._signals is not None
+        self._signals.abort.set()
+
+    def _supervisor_lost(self) -> None:
+        assert self._signals is not None
+        if not self._signals.stop.is_set():
+            log("orphaned", "the parent of the workers has gone: this one finishes and ends", level="ERROR")
+            self._stop(Frame({"kind": "stop"}))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def from_environment(environ: MutableMapping[str, str]) -> WorkerProcess | None:
+    """Return the worker described by the environment, if any; the variable is removed, for child processes."""
+    value = environ.pop(VARIABLE, "")
+    if not value:
+        return None
+    number, channel_socket, metrics, *http = map(int, value.split(","))
+    for descriptor in (channel_socket, metrics, *http):
+        if descriptor >= 0:
+            os.set_inheritable(descriptor, False)
+    sockets = [socket.socket(fileno=descriptor) for descriptor in http]
+    return WorkerProcess(
+        number, socket.socket(fileno=channel_socket), socket.socket(fileno=metrics) if metrics >= 0 else None, sockets
+    )
+
+
+def warn_about_gpu_copies(server: "Server") -> None:
+    on_gpu = sorted({served.name for served in server.registry.serving() if _on_gpu(server, served.config)})
+    if on_gpu:
+        message = "every worker holds its own copy of these models on the GPU; --workers 1 holds one"
+        log("workers.gpu", message, level="WARNING", models=on_gpu[:20], workers=server.settings.server.workers)
+
+
+def _on_gpu(server: "Server", config: "ModelConfig") -> bool:
+    from pilotlight_predictor.backends.placement import gpu_count, instance_devices
+
+    if config.ensemble or not (gpus := gpu_count()):
+        return False
+    return any(
+        device.kind == "cuda" for device in instance_devices(config.instance_groups, server.settings.model.device, gpus)
+    )

@@ -1,0 +1,159 @@
+"""What a person types becomes the V2 request that the model takes."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pilotlight.contract import HEADER_INFERENCE_LENGTH
+from pilotlight.errors import UsageError
+from platformctl.services import infer_request
+from platformctl.services.infer_request import InferRequest, InputSpec
+
+X = InputSpec("x", "FP32", (-1, 4))
+WORDS = InputSpec("words", "BYTES", (-1, 1))
+
+
+def document(request: InferRequest) -> Any:
+    length = int(request.headers.get(HEADER_INFERENCE_LENGTH, len(request.body)))
+    return json.loads(request.body[:length])
+
+
+@pytest.mark.parametrize(
+    ("shape", "given", "count", "sent"),
+    [
+        ((-1, 4), (4,), 4, (1, 4)),
+        ((-1, 4), (8,), 8, (2, 4)),
+        ((-1, 4), (2, 4), 8, (2, 4)),
+        ((4,), (4,), 4, (4,)),
+        ((3, 2), (6,), 6, (3, 2)),
+        ((-1, 1), (), 1, (1, 1)),
+        ((-1, -1), (5,), 5, (1, 5)),
+        ((-1, -1, 3), (2, 5, 3), 30, (2, 5, 3)),
+        ((1, 3, 224, 224), (3, 224, 224), 150528, (1, 3, 224, 224)),
+        ((), (), 1, ()),
+    ],
+)  # fmt: skip
+def test_the_shape_follows_from_what_is_given(
+    shape: tuple[int, ...], given: tuple[int, ...], count: int, sent: tuple[int, ...]
+) -> None:
+    assert infer_request.fit_shape(InputSpec("x", "FP32", shape), given, count) == sent
+
+
+@pytest.mark.parametrize(("shape", "count"), [((-1, 4), 3), ((4,), 5), ((2, 2), 8)])
+def test_values_that_cannot_fit_are_refused_with_the_shape(shape: tuple[int, ...], count: int) -> None:
+    with pytest.raises(UsageError, match="input x has the shape"):
+        infer_request.fit_shape(InputSpec("x", "FP32", shape), (count,), count)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ([[1, 2], [3, 4]], r"input x has the shape \[-1, 4\], values of \[2, 2\] do not fit it"),
+        ([[1, 2, 3, 4, 5, 6, 7, 8]], r"values of \[1, 8\] do not fit"),
+        ([[1, 2, 3], [4]], r"nested unevenly; input x has the shape \[-1, 4\]"),
+        ([1, 2, 3, [4]], "nested unevenly"),
+    ],
+)
+def test_nested_values_keep_their_shape_or_are_refused(value: Any, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        infer_request.from_json(value, [X], "")
+
+
+def test_plain_values_go_to_the_only_input() -> None:
+    sent = document(infer_request.from_json([[1, 2, 3, 4], [5, 6, 7, 8]], [X], ""))
+    assert sent == {"inputs": [{"name": "x", "shape": [2, 4], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6, 7, 8]}]}
+
+
+def test_values_go_to_inputs_by_name() -> None:
+    sent = document(infer_request.from_json({"x": [1, 2, 3, 4], "words": "a"}, [X, WORDS], ""))
+    assert [(each["name"], each["shape"]) for each in sent["inputs"]] == [("x", [1, 4]), ("words", [1, 1])]
+
+
+def test_a_whole_request_goes_as_it_is() -> None:
+    whole = {"inputs": [{"name": "anything"}], "parameters": {"a": 1}}
+    assert document(infer_request.from_json(whole, [X], "")) == whole
+
+
+def test_several_inputs_need_a_name() -> None:
+    with pytest.raises(UsageError, match="several inputs: x, words"):
+        infer_request.from_json([1], [X, WORDS], "")
+    assert document(infer_request.from_json(["a"], [X, WORDS], "words"))["inputs"][0]["name"] == "words"
+    with pytest.raises(UsageError, match="no input y; it has x, words"):
+        infer_request.select_input([X, WORDS], "y")
+
+
+def test_text_is_for_inputs_of_text() -> None:
+    assert document(infer_request.encode([infer_request.text_tensor(WORDS, "grüß")]))["inputs"][0]["data"] == ["grüß"]
+    with pytest.raises(UsageError, match="takes FP32, not text"):
+        infer_request.text_tensor(X, "a")
+
+
+def test_bytes_travel_raw_behind_the_header() -> None:
+    request = infer_request.encode([infer_request.raw_tensor(WORDS, b"\xff\x00")])
+    length = int(request.headers[HEADER_INFERENCE_LENGTH])
+    assert request.body[length:] == struct.pack("<I", 2) + b"\xff\x00"
+    assert document(request)["inputs"][0]["parameters"] == {"binary_data_size": 6}
+    assert document(infer_request.encode([infer_request.raw_tensor(X, bytes(32))]))["inputs"][0]["shape"] == [2, 4]
+    with pytest.raises(UsageError, match="31 bytes are no whole number of FP32"):
+        infer_request.raw_tensor(X, bytes(31))
+
+
+def test_a_saved_array_is_sent_in_the_type_of_the_input(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(8, dtype=np.int64).reshape(2, 4))
+    tensor = infer_request.npy_tensor(X, tmp_path / "a.npy")
+    assert tensor.shape == (2, 4)
+    assert tensor.raw == np.arange(8, dtype=np.float32).tobytes()
+    np.save(tmp_path / "square.npy", np.ones((2, 2)))
+    with pytest.raises(UsageError, match=r"values of \[2, 2\] do not fit it"):
+        infer_request.npy_tensor(X, tmp_path / "square.npy")
+    (tmp_path / "b.npy").write_bytes(b"nothing")
+    with pytest.raises(UsageError, match=r"b\.npy is no array"):
+        infer_request.npy_tensor(X, tmp_path / "b.npy")
+
+
+@pytest.mark.parametrize(
+    ("array", "what"), [(["a", "b"], "text"), ([b"a"], "bytes"), ([1j], "complex numbers")], ids=lambda x: str(x)
+)
+def test_an_array_of_something_else_than_numbers_is_refused(array: Any, what: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "s.npy", np.array(array))
+    with pytest.raises(UsageError, match=rf"s\.npy holds {what}, input x takes FP32"):
+        infer_request.npy_tensor(X, tmp_path / "s.npy")
+
+
+def test_an_array_of_text_goes_to_an_input_of_text(tmp_path: Path) -> None:
+    np.save(tmp_path / "s.npy", np.array([["grüß"], ["dich"]]))
+    sent = document(infer_request.encode([infer_request.npy_tensor(WORDS, tmp_path / "s.npy")]))
+    assert (sent["inputs"][0]["shape"], sent["inputs"][0]["data"]) == ([2, 1], ["grüß", "dich"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "datatype", "sent"),
+    [
+        ((-1, 3, 4, 6), "FP32", (1, 3, 4, 6)),
+        ((1, 4, 6, 3), "UINT8", (1, 4, 6, 3)),
+        ((-1, 3, -1, -1), "FP32", (1, 3, 8, 8)),
+        ((4, 6, 1), "UINT8", (4, 6, 1)),
+    ],
+)
+def test_a_picture_gets_the_size_order_and_type_of_the_input(
+    shape: tuple[int, ...], datatype: str, sent: tuple[int, ...], tmp_path: Path
+) -> None:
+    Image.new("RGB", (8, 8), (255, 0, 0)).save(tmp_path / "red.png")
+    tensor = infer_request.image_tensor(InputSpec("image", datatype, shape), tmp_path / "red.png")
+    assert tensor.shape == sent
+    assert tensor.raw is not None
+    if datatype == "FP32":
+        planes = np.frombuffer(tensor.raw, "<f4").reshape(sent)[0]
+        assert planes[0].min() == 1.0
+        assert planes[1:].max() == 0.0
+
+
+def test_a_picture_for_an_input_of_bytes_is_the_file_itself(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    content = (tmp_path / "a.png").read_bytes()
+    assert infer_request.image_tensor(WORDS, tmp_path / "a.png").raw == struct.pack("<I", len(content)) + content

@@ -1,0 +1,221 @@
+"""From applied to ready: what is said on the way, and how it ends when it does not end well."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from tests.cli.test_release import KEY, Shelf
+
+from pilotlight.errors import NotFound, PlatformError, TimedOut
+from pilotlight.targets.target import Event, Key, RevisionStatus, ServiceStatus
+from platformctl import output
+from platformctl.services import wait_ready
+from platformctl.services.wait_ready import Expected, progress
+
+NEW, OLD = "iris-predictor-new", "iris-predictor-old"
+EXPECTED = Expected(KEY, 2, (NEW,))
+
+
+def revision(name: str = NEW, state: Any = "Loaded", percent: int = 100, **other: Any) -> RevisionStatus:
+    return RevisionStatus(name, "iris-predictor", "predictor", percent, model_state=state, **other)
+
+
+def status(phase: Any, *revisions: RevisionStatus, generation: int = 2, message: str = "") -> ServiceStatus:
+    return ServiceStatus(*KEY, generation, phase, "http://x/iris", revisions=revisions, message=message)
+
+
+@pytest.mark.parametrize(
+    ("seen", "phase", "message"),
+    [
+        (status("Ready", revision(OLD), generation=1), "Applied", "generation 2"),
+        (status("Ready", revision(OLD)), "Applied", "generation 2"),
+        (status("Ready", revision(OLD), generation=3), "Superseded", "generation 3 of another deploy took its place"),
+        (status("Progressing", revision(state="Pending", percent=0)), "Revision", NEW),
+        (status("Progressing", revision(state="Pending", starting=1)), "Starting", NEW),
+        (status("Progressing", revision(state="Pending", reason="no GPU")), "Revision", f"{NEW}: no GPU"),
+        (status("Progressing", revision(state="Loading", starting=1)), "Loading", NEW),
+        (status("Progressing", revision(percent=0), revision(OLD)), "Probed", NEW),
+        (status("Ready", revision(percent=20), revision(OLD, percent=80)), "Ready", f"20 % to {NEW}, 80 % to {OLD}"),
+        (status("Standby", revision(state="Standby")), "Standby", f"100 % to {NEW}"),
+        (status("Failed", revision(state="FailedToLoad", reason="no such file")), "Failed", f"{NEW}: no such file"),
+    ],
+)  # fmt: skip
+def test_where_a_deploy_stands_follows_from_its_status(seen: ServiceStatus, phase: str, message: str) -> None:
+    found = progress(seen, EXPECTED)
+    assert (found.phase, found.message) == (phase, message)
+    assert found.done == (phase in ("Ready", "Standby", "Superseded"))
+    assert (found.failed is not None) == (phase == "Failed")
+
+
+def test_a_download_has_its_amount_as_a_bar() -> None:
+    loading = revision(state="Loading", progress={"done_bytes": 50 << 20, "total_bytes": 200 << 20})
+    found = progress(status("Progressing", loading), EXPECTED)
+    assert (found.phase, found.message) == ("Fetching", f"{NEW}: 200 MiB to fetch")
+    assert found.amount == "[######------------------] 50.0 MiB of 200 MiB"
+
+
+@pytest.mark.parametrize("progress", [{"done_bytes": 5, "total_bytes": 5}, {"done_bytes": 5, "total_bytes": -1}, {}])
+def test_what_is_fetched_or_has_no_end_has_no_bar(progress: dict[str, int]) -> None:
+    loading = revision(state="Loading", progress=progress)
+    assert wait_ready.progress(status("Progressing", loading), EXPECTED) == wait_ready.Progress("Loading", NEW)
+
+
+def test_on_a_terminal_the_amount_is_drawn_in_place(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    ticker = output.ProgressLog(lambda: 0.0, 0.0)
+    for done in (1, 2):
+        ticker.log("Fetching", NEW, output.bar(done, 4))
+    ticker.log("Ready", "it is")
+    ticker.close()
+    drawn, last, _ = capsys.readouterr().err.split("\n")
+    assert drawn.startswith(f"   0.0s  Fetching    {NEW}\r")
+    assert drawn.endswith("2 B of 4 B")
+    assert last == "   0.0s  Ready       it is"
+
+
+class Scripted(Shelf):
+    """Each look at the status shows the next one; the last stays."""
+
+    def __init__(self, statuses: Sequence[ServiceStatus]) -> None:
+        super().__init__()
+        self.statuses = list(statuses)
+
+    def status(self, key: Key) -> ServiceStatus:
+        return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+
+    def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:
+        return iter([Event("", *KEY, "Replica/x", "Warning", "Failed", "exit code 3", 1)])
+
+    def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
+        lines = ['{"ts": "2026-01-01T10:00:00.5Z", "level": "ERROR", "event": "failed", "message": "boom"}', "plain"]
+        return iter(lines if previous and replica == NEW else [])
+
+
+class Time:
+    """Passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def wait(statuses: Sequence[ServiceStatus], timeout: float = 10.0) -> list[ServiceStatus]:
+    time = Time()
+    ticker = output.ProgressLog(time.clock, 0.0)
+    return wait_ready.wait(Scripted(statuses), [EXPECTED], timeout, ticker, time.clock, time.sleep)
+
+
+def test_every_change_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    starting, ready = status("Progressing", revision(state="Loading", starting=1)), status("Ready", revision())
+    assert wait([starting, starting, starting, ready]) == [ready]
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [f"   0.0s  Loading     {NEW}", f"   0.2s  Ready       100 % to {NEW}"]
+
+
+def test_a_start_that_fails_once_and_then_works_is_no_failure() -> None:
+    failed = status("Progressing", revision(state="FailedToLoad", reason="port taken"))
+    ready = status("Ready", revision())
+    assert wait([failed, failed, ready]) == [ready]
+
+
+def test_several_services_are_told_of_by_their_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    class Both(Shelf):
+        looks = 0
+
+        def status(self, key: Key) -> ServiceStatus:
+            self.looks += 1
+            seen = revision(state="Loading", starting=1) if self.looks < 8 else revision()
+            return ServiceStatus(*key, 2, "Ready", "", revisions=(seen,))
+
+    time = Time()
+    both = [Expected(("default", name), 2, (NEW,)) for name in ("a", "b")]
+    wait_ready.wait(Both(), both, 10, output.ProgressLog(time.clock, 0.0), time.clock, time.sleep)
+    said = [line.split()[1:3] for line in capsys.readouterr().err.splitlines()]
+    assert sorted(said) == [["Loading", "a"], ["Loading", "b"], ["Ready", "a"], ["Ready", "b"]]
+
+
+def test_a_failure_tells_its_reason_once_with_log_who_serves_and_what_to_type() -> None:
+    failed = status("Degraded", revision(state="FailedToLoad", percent=0, reason="exit code 3"), revision(OLD))
+    with pytest.raises(PlatformError) as raised:
+        wait([failed])
+    assert str(raised.value).splitlines() == [
+        f"{NEW} does not start: exit code 3",
+        "  | 10:00:00.5 ERROR failed boom",
+        "  | plain",
+        f"  {OLD} still serves",
+    ]
+    assert raised.value.hint == f"platformctl logs iris --previous --replica {NEW}"
+    assert raised.value.exit_code == 1
+
+
+def test_time_that_is_up_has_a_code_of_its_own_and_says_where_it_stands() -> None:
+    with pytest.raises(TimedOut, match=f"default/iris is not ready after 3 s: Loading, {NEW}") as raised:
+        wait([status("Progressing", revision(state="Loading"))], timeout=3)
+    assert raised.value.exit_code == 4
+    assert "platformctl status iris -w" in raised.value.hint
+
+
+def test_waiting_for_the_end_ends_when_the_service_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    class Ending(Scripted):
+        def status(self, key: Key) -> ServiceStatus:
+            if not self.statuses:
+                raise NotFound("gone")
+            return self.statuses.pop(0)
+
+    time = Time()
+    stopping = status("Stopping", message="its replicas finish what they have")
+    ticker = output.ProgressLog(time.clock, 0.0)
+    wait_ready.wait_deleted(Ending([stopping, stopping]), KEY, 10, ticker, time.clock, time.sleep)
+    assert capsys.readouterr().err.count("Stopping") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("plain text", "plain text"),
+        ("{not json", "{not json"),
+        ('{"a": 1}', '{"a": 1}'),
+        (
+            '{"ts": "2026-01-31T12:00:00.123Z", "level": "INFO", "event": "ready", "message": "m", "n": 1, "s": "t"}',
+            "12:00:00.123 INFO ready m (n=1, s=t)",
+        ),
+        (
+            '{"ts": "2026-01-31T12:00:00Z", "level": "ERROR", "event": "failed", "traceback": "Traceback:\\n  x\\n"}',
+            "12:00:00 ERROR failed\nTraceback:\n  x",
+        ),
+    ],
+)
+def test_a_line_of_a_log_reads_as_a_sentence(line: str, shown: str) -> None:
+    assert output.readable(line) == shown
+
+
+def test_a_service_that_does_not_answer_a_real_request_is_not_ready() -> None:
+    class Behind(Shelf):
+        def __init__(self) -> None:
+            super().__init__()
+            self.refusals = ["answered 404: no route", "answered 503: starting"]
+
+        def status(self, key: Key) -> ServiceStatus:
+            return status("Ready", revision())
+
+        def probe(self, status: ServiceStatus) -> str:
+            return self.refusals.pop(0) if self.refusals else ""
+
+    said: list[str] = []
+    ticker = output.ProgressLog()
+    ticker.log = lambda phase, message, amount="", of=None: said.append(f"{phase} {message}")  # type: ignore[method-assign]
+    target = Behind()
+    wait_ready.wait(target, [EXPECTED], 10, ticker, sleep=lambda _: None)
+    assert not target.refusals
+    assert "Probed answered 404: no route" in said
+
+
+def test_a_revision_made_from_the_planned_one_is_the_one_that_is_waited_for() -> None:
+    found = progress(status("Ready", revision(f"{NEW}-9d48")), EXPECTED)
+    assert found.done

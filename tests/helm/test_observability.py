@@ -1,0 +1,85 @@
+"""The platform chart ships dashboards for Grafana's sidecar and rules for the Prometheus Operator."""
+
+import json
+
+import pytest
+import yaml
+from tests.helm.conftest import CHARTS, Release
+from tests.judges.helm import HelmFailed
+from tests.judges.verdict import assert_valid
+
+from pilotlight.observability.dashboards import DASHBOARDS, render_dashboard
+from pilotlight.observability.rules import BUDGET, SLOW_START, rules
+
+OPERATOR = ("--api-versions", "monitoring.coreos.com/v1")
+
+
+def test_each_dashboard_is_a_config_map_that_the_sidecar_finds(release: Release) -> None:
+    found = [each for each in release("inference-platform", called="platform") if each["kind"] == "ConfigMap"]
+    assert_valid(found)
+    assert len(found) == len(DASHBOARDS)
+    shipped = {name: json.loads(text) for each in found for name, text in each["data"].items()}
+    assert shipped == {f"pilotlight-{name}.json": render_dashboard(each) for name, each in DASHBOARDS.items()}
+    assert all(each["metadata"]["labels"]["grafana_dashboard"] == "1" for each in found)
+    assert all(each["metadata"]["annotations"] == {"grafana_folder": "Pilotlight"} for each in found)
+
+
+def test_another_label_and_no_folder_for_another_sidecar(release: Release) -> None:
+    objects = release("inference-platform", dashboards={"label": "dash", "labelValue": "yes", "folder": ""})
+    found = [each["metadata"] for each in objects if each["kind"] == "ConfigMap"]
+    assert all(each["labels"]["dash"] == "yes" and "annotations" not in each for each in found)
+
+
+def test_rules_and_the_gateways_monitor_are_there_where_the_operator_is(release: Release) -> None:
+    wanted = {"labels": {"release": "stack"}}
+    objects = release("inference-platform", *OPERATOR, rules=wanted, monitors=wanted)
+    (rule,) = [each for each in objects if each["kind"] == "PrometheusRule"]
+    (monitor,) = [each for each in objects if each["kind"] == "PodMonitor"]
+    assert_valid([rule, monitor])
+    assert rule["spec"] == rules()
+    assert rule["metadata"]["labels"]["release"] == monitor["metadata"]["labels"]["release"] == "stack"
+    (deployment,) = [each for each in objects if each["kind"] == "Deployment"]
+    pods = deployment["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pods.items()
+
+
+def test_the_api_is_scraped_where_there_is_one(release: Release) -> None:
+    for secret, scheme in (("", None), ("cert", "https")):
+        objects = release("inference-platform", *OPERATOR, api={"enabled": True, "tlsSecret": secret})
+        (monitor,) = [
+            each for each in objects if each["metadata"]["name"] == "pilotlight-api" and "Pod" in each["kind"]
+        ]
+        assert_valid([monitor])
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert (endpoint["port"], endpoint["path"], endpoint.get("scheme")) == ("api", "/metrics", scheme)
+        (pods,) = [
+            each["spec"]["template"]["metadata"]["labels"]
+            for each in objects
+            if each["kind"] == "Deployment" and each["metadata"]["name"] == "pilotlight-api"
+        ]
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= pods.items()
+
+
+def test_nothing_of_the_operator_is_asked_of_a_cluster_without_it(release: Release) -> None:
+    kinds = {each["kind"] for each in release("inference-platform")}
+    assert not kinds & {"PrometheusRule", "PodMonitor"}
+
+
+def test_an_objective_of_ones_own_reaches_the_alerts(release: Release) -> None:
+    objects = release("inference-platform", *OPERATOR, rules={"errorBudget": 0.005, "coldStartSeconds": 240})
+    (rule,) = [each for each in objects if each["kind"] == "PrometheusRule"]
+    recorded = {each.get("record"): each["expr"] for group in rule["spec"]["groups"] for each in group["rules"]}
+    assert (recorded[BUDGET], recorded[SLOW_START]) == ("vector(0.005)", "vector(240)")
+    assert rule["spec"]["groups"][1] == rules()["groups"][1]
+
+
+def test_a_budget_of_everything_is_refused(release: Release) -> None:
+    with pytest.raises(HelmFailed, match="errorBudget"):
+        release("inference-platform", rules={"errorBudget": 1})
+
+
+def test_what_is_committed_is_what_the_code_makes() -> None:
+    files = CHARTS / "inference-platform/files"
+    assert yaml.safe_load((files / "rules.yaml").read_text()) == rules()
+    for name, dashboard in DASHBOARDS.items():
+        assert json.loads((files / f"dashboards/pilotlight-{name}.json").read_text()) == render_dashboard(dashboard)

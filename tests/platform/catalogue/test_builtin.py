@@ -1,0 +1,134 @@
+"""The built-in catalogue: correct by the same rules as users' documents, and enough for what people write."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.platform.catalogue.catalogue_cases import kserve, ome
+
+from pilotlight.catalogue.catalogue import builtin, catalogue_from, data_files
+from pilotlight.catalogue.merge import merge_component
+from pilotlight.catalogue.runtimes import expand
+from pilotlight.catalogue.selection import Selection, select_runtime
+from pilotlight.spec.problems import Problems
+from pilotlight.spec.service import Component, ModelSpec, NodeGroup, Role, Service
+from pilotlight.spec.yaml_nodes import parse
+
+IMAGES = [
+    c["image"] for r in builtin().runtimes for c in [*r.pod.get("containers", []), *r.workers.get("containers", [])]
+]
+IMAGES += [
+    part["runner"]["image"] for r in builtin().runtimes for part in (r.engine, r.decoder, r.router) if "runner" in part
+]
+
+
+def test_its_data_passes_the_checks_that_are_made_of_users_documents() -> None:
+    problems = Problems()
+    nodes = [node for file in data_files() for node in parse(file.read_text(), file.name, problems)]
+    checked = catalogue_from(nodes, problems)
+    assert problems.items == []
+    assert checked.shadowed == ()
+    assert {runtime.name: runtime.pod for runtime in checked.runtimes} == {r.name: r.pod for r in builtin().runtimes}
+    assert {model.name: model.size_bytes for model in checked.models} == {
+        m.name: m.size_bytes for m in builtin().models
+    }
+
+
+def test_every_image_is_pinned() -> None:
+    tags = [image.rpartition(":")[2] for image in IMAGES]
+    assert all(any(letter.isdigit() for letter in tag) for tag in tags), IMAGES
+
+
+def test_it_is_read_once_and_only_when_asked_for() -> None:
+    script = (
+        "from pathlib import Path; opened = []; real = Path.read_text\n"
+        "Path.read_text = lambda self, *a: (opened.append(self.name), real(self, *a))[1]\n"
+        "from pilotlight.catalogue import catalogue, select\n"
+        "assert 'kserve.yaml' not in opened, opened\n"
+        "catalogue.builtin(); catalogue.builtin()\n"
+        "assert opened.count('kserve.yaml') == 1, opened\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (ModelSpec("sklearn"), "kserve-sklearnserver"),
+        (ModelSpec("sklearn", protocol="v2"), "kserve-mlserver"),
+        (ModelSpec("xgboost"), "kserve-xgbserver"),
+        (ModelSpec("lightgbm"), "kserve-lgbserver"),
+        (ModelSpec("tensorflow"), "kserve-tensorflow-serving"),
+        (ModelSpec("openvino"), "kserve-openvino"),
+        (ModelSpec("pytorch"), "kserve-torchserve"),
+        (ModelSpec("pmml"), "kserve-pmmlserver"),
+        (ModelSpec("paddle"), "kserve-paddleserver"),
+        (ModelSpec("mlflow", protocol="v2"), "kserve-mlserver"),
+        (ModelSpec("huggingface"), "kserve-huggingfaceserver"),
+        (ModelSpec("vLLM"), "kserve-vllmserver"),
+        (ModelSpec("tensorrt", protocol="v2"), "kserve-tritonserver"),
+        (ModelSpec("onnx"), "pilotlight"),
+        (ModelSpec("onnx", "1", protocol="grpc-v2"), "pilotlight"),
+        (ModelSpec("triton", protocol="v2"), "pilotlight"),
+        (ModelSpec("triton", protocol="v2", runtime="kserve-tritonserver"), "kserve-tritonserver"),
+        (ModelSpec("", storage_uri="s3://b/net.pt2"), "pilotlight"),
+        (ModelSpec("", storage_uri="gs://b/model.joblib"), "kserve-sklearnserver"),
+    ],
+)
+def test_what_kserves_users_write_finds_its_runtime(spec: ModelSpec, expected: str) -> None:
+    selection = _selected(kserve(spec), "predictor")
+    assert (selection.runtime.name if selection.runtime else selection.problems) == expected
+
+
+ENGINE: dict[Role, Component] = {"engine": Component("engine")}
+
+
+@pytest.mark.parametrize(
+    ("service", "expected"),
+    [
+        (ome("llama-3-70b-instruct", "vllm-text-generation"), "vllm-text-generation"),
+        (ome("llama-3-70b-instruct"), "vllm-text-generation"),
+        (
+            ome("deepseek-r1", components={"engine": Component("engine", worker=NodeGroup(size=1))}),
+            "sglang-text-generation-multi-node",
+        ),
+        (
+            ome("deepseek-r1", components=ENGINE | {"decoder": Component("decoder")}),
+            "sglang-text-generation-disaggregated",
+        ),
+        (ome("bge-m3"), "vllm-text-embedding"),
+        (ome("llama-3-70b-instruct", accelerator={"acceleratorClass": "nvidia-h100-80gb"}), "vllm-text-generation"),
+    ],
+)
+def test_what_omes_users_write_finds_its_runtime(service: Service, expected: str) -> None:
+    selection = _selected(service, "engine")
+    assert selection.problems == ()
+    assert selection.runtime is not None
+    assert selection.runtime.name == expected
+
+
+def test_every_model_of_it_finds_a_runtime() -> None:
+    for model in builtin().models:
+        assert _selected(ome(model.name), "engine").runtime is not None, model.name
+        assert model.size_bytes > 10**8, model.name
+
+
+def test_every_runtime_of_it_merges_and_expands() -> None:
+    for runtime in builtin().runtimes:
+        service = ome() if runtime.group == "ome" else kserve()
+        component = next(iter(service.components.values()))
+        problems = Problems()
+        container = expand(merge_component(runtime, component).container, service, runtime, problems)
+        assert "{{" not in str(container), runtime.name
+        assert container or runtime.engine.get("leader"), runtime.name
+        assert problems.items == [], runtime.name
+
+
+def _selected(service: Service, role: Role) -> Selection:
+    return select_runtime(service, service.components[role], builtin())
+
+
+def test_the_page_names_every_runtime_of_it() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "catalogue.md").read_text()
+    assert [runtime.name for runtime in builtin().runtimes if f"`{runtime.name}`" not in page] == []

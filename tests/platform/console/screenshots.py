@@ -1,0 +1,145 @@
+"""Screenshots of every page of the console, from a real platform that serves real models: `make screenshots`.
+
+A bad canary of the iris example is rolled back, a good one is at work while most of them are taken and promoted in the
+end, and a client asks all the time.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
+from tests.embedded import FLOWER, ROOT, Platform, serverless
+from tests.platform.canary.runs.conftest import better, iris, ledger, worse
+from tests.platform.console.chromium import FLAGS, chromium
+
+FOLDER: Final = ROOT / "docs" / "console"
+LARGEST: Final = 300_000
+WIDE: Final = ViewportSize(width=1280, height=800)
+NARROW: Final = ViewportSize(width=390, height=844)
+TABS: Final = ("overview", "canary", "try", "logs", "events", "releases", "manifests")
+CHECKS: Final = ("--check", "p99_ms<1000", "--check", "error_rate<1%")
+PACE: Final = ("--interval", "2s", "--min-requests", "5", *CHECKS, "--no-wait")
+BAD: Final = ("--steps", "10,50,100", "--bake", "20s", *PACE)
+GOOD: Final = ("--steps", "5,25,50,100", "--bake", "30s", "--compare", "baseline", "--ratio", "3", *PACE)
+LONGEST_S: Final = 300.0
+
+
+@contextmanager
+def asking(platform: Platform) -> Iterator[None]:
+    """A client that asks some twenty times a second, now more and now less, as people do."""
+    ending = threading.Event()
+
+    def ask() -> None:
+        count = 0
+        while not ending.wait(0.03 + 0.05 * (count // 150 % 2)):
+            platform.ask(body=FLOWER)
+            count += 1
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+def started(platform: Platform) -> None:
+    """A service at work, one at zero, and one that cannot start."""
+    platform.deploy(iris())
+    platform.deploy(serverless("flowers"))
+    platform.deploy(serverless("broken", uri="file:///nowhere/model.onnx"))
+    platform.wait_phase("Ready")
+
+
+def canary(platform: Platform, document: Path, *how: str) -> None:
+    command = [sys.executable, "-m", "platformctl.main", "canary", "start", "-f", str(document), *how]
+    subprocess.run(command, env=platform.env, check=True)
+
+
+def ended(platform: Platform, phase: str) -> None:
+    platform.wait(lambda: ledger(platform).current.phase == phase, f"the canary to be {phase}", LONGEST_S)
+
+
+def shoot(page: Page, name: str) -> None:
+    path = FOLDER / f"{name}.png"
+    page.screenshot(path=path, animations="disabled")
+    assert path.stat().st_size < LARGEST, f"{path} has {path.stat().st_size} bytes"
+
+
+def service(page: Page, url: str, tab: str) -> None:
+    page.goto(f"{url}#/services/default/iris/{tab}")
+    page.locator(f"#tab-{tab}[aria-selected=true]").wait_for()
+    if tab == "try":
+        page.get_by_label("x FP32 [-1, 4]").fill("[5.1, 3.5, 1.4, 0.2]")
+        page.keyboard.press("Control+Enter")
+        page.get_by_text("Answered 200").wait_for()
+    page.wait_for_timeout(1500)  # lines and tables are there then
+
+
+def opened(browser: Browser, platform: Platform, size: ViewportSize, scheme: Literal["light", "dark"]) -> Page:
+    page = browser.new_context(viewport=size, color_scheme=scheme, timezone_id="UTC").new_page()
+    page.goto(f"{address(platform)}#token={platform.target.console().ticket}")
+    page.locator("a.name").first.wait_for()
+    page.wait_for_timeout(1500)
+    return page
+
+
+def address(platform: Platform) -> str:
+    return f"http://127.0.0.1:{platform.address.port}/console"
+
+
+def views(browser: Browser, platform: Platform) -> None:
+    """Every page in light, the most important ones in dark and on a telephone."""
+    for suffix, size, scheme in (("", WIDE, "light"), ("-dark", WIDE, "dark"), ("-narrow", NARROW, "light")):
+        page = opened(browser, platform, size, "dark" if scheme == "dark" else "light")
+        shoot(page, f"services{suffix}")
+        for tab in TABS if not suffix else ("overview", "canary"):
+            service(page, address(platform), tab)
+            shoot(page, f"{tab}{suffix}")
+        page.context.close()
+
+
+def story(browser: Browser, platform: Platform, folder: Path) -> None:
+    started(platform)
+    page = opened(browser, platform, WIDE, "light")  # the past that lines show is kept while somebody looks
+    canary(platform, worse(folder, "time.sleep(1.5)"), *BAD)
+    ended(platform, "RolledBack")
+    service(page, address(platform), "canary")
+    shoot(page, "canary-rolled-back")
+    canary(platform, better(folder), *GOOD)
+    page.get_by_text("50 % now").wait_for(timeout=1000 * LONGEST_S)
+    views(browser, platform)
+    ended(platform, "Promoted")
+    service(page, address(platform), "canary")
+    shoot(page, "canary-promoted")
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_label("API token").wait_for()
+    shoot(page, "login")
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    found = chromium()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Platform(Path(folder) / "home") as platform,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(
+            executable_path=found.path, args=list(FLAGS), env={**os.environ, **found.env}
+        )
+        with asking(platform):
+            story(browser, platform, Path(folder))
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

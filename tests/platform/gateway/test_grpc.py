@@ -1,0 +1,351 @@
+"""gRPC through a real gateway: calls of every kind, to real grpc.aio servers, one choice for each call."""
+
+import asyncio
+import hashlib
+import os
+import signal
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from tests.platform.gateway.linked import Linked, in_loop, linked, new_link, until
+from tests.platform.gateway.test_link import free_port
+
+from pilotlight.gateway.control_link import Unreachable, Wake
+from pilotlight.gateway.grpc_proxy import forwarded_metadata, peer_address, to_headers
+from pilotlight.gateway.routing_table import Access, Backend, Rate, Replica, Route
+
+ANY_SIZE = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+LOCAL = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1), *ANY_SIZE)
+Code = grpc.StatusCode
+
+
+@dataclass
+class GrpcReplica:
+    """Knows one service of four kinds of methods; messages are bytes."""
+
+    name: str
+    port: int = 0
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    kill: Callable[[], Awaitable[None]] = field(init=False)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def config(self) -> Replica:
+        return Replica(self.name, 1, grpc_port=self.port)
+
+    def note(self, context: Any) -> None:
+        told: list[tuple[str, Any]] = list(context.invocation_metadata())
+        self.calls.append({"metadata": dict(told), "left": context.time_remaining()})
+
+    async def unary(self, request: bytes, context: Any) -> bytes:
+        self.note(context)
+        await context.send_initial_metadata((("x-first", "a"), ("x-bin", b"\x00\xff")))
+        context.set_trailing_metadata((("x-last", "b"), ("x-last-bin", b"\xff\x00")))
+        return self.name.encode() + b":" + request
+
+    async def slow(self, request: bytes, context: Any) -> bytes:
+        self.note(context)
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return request
+
+    async def failing(self, request: bytes, context: Any) -> bytes:
+        await context.abort(Code.FAILED_PRECONDITION, "not füll", (("x-why", "because"),))
+        raise AssertionError
+
+    async def numbers(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        for number in range(int(request)):
+            yield str(number).encode()
+        if request == b"3":
+            await context.abort(Code.DATA_LOSS, "after three")
+
+    async def total(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
+        return str(sum([int(each) async for each in requests])).encode()
+
+    async def chat(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async for each in requests:
+            yield each.upper()
+
+    def handlers(self) -> Any:
+        return grpc.method_handlers_generic_handler(
+            "test.Service",
+            {
+                "Unary": grpc.unary_unary_rpc_method_handler(self.unary),
+                "Slow": grpc.unary_unary_rpc_method_handler(self.slow),
+                "Failing": grpc.unary_unary_rpc_method_handler(self.failing),
+                "Numbers": grpc.unary_stream_rpc_method_handler(self.numbers),
+                "Total": grpc.stream_unary_rpc_method_handler(self.total),
+                "Chat": grpc.stream_stream_rpc_method_handler(self.chat),
+            },
+        )
+
+
+@asynccontextmanager
+async def grpc_replica(name: str = "r1") -> AsyncIterator[GrpcReplica]:
+    made = GrpcReplica(name)
+    server = grpc.aio.server(handlers=(made.handlers(),), options=(("grpc.so_reuseport", 0), *ANY_SIZE))
+    made.port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    made.kill = lambda: server.stop(None)
+    try:
+        yield made
+    finally:
+        made.open.set()
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def channel(port: int, host: str = "127.0.0.1") -> AsyncIterator[Any]:
+    async with grpc.aio.insecure_channel(f"{host}:{port}", options=LOCAL) as opened:
+        yield opened
+
+
+def unary(opened: Any, method: str = "Unary") -> Any:
+    return opened.unary_unary(f"/test.Service/{method}")
+
+
+def route(port: int, *replicas: Replica, backends: tuple[Backend, ...] = (), **more: Any) -> Route:
+    one = Backend("iris-1", "iris-predictor", 100, replicas, concurrency=more.pop("concurrency", 0))
+    return Route("default", "iris", backends or (one,), grpc_port=port, **more)
+
+
+@asynccontextmanager
+async def serving(folder: Path, *replicas: GrpcReplica, **more: Any) -> AsyncIterator[tuple[Linked, int]]:
+    port = free_port()
+    async with linked(folder) as made:
+        applied = await made.publish(route(port, *(each.config for each in replicas), **more))
+        assert applied.failed == ()
+        yield made, port
+
+
+async def status(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details()
+
+
+@in_loop
+async def test_calls_of_all_four_kinds_pass(tmp_path: Path) -> None:
+    async with grpc_replica() as one, serving(tmp_path, one) as (_, port), channel(port) as opened:
+        assert await unary(opened)(b"x" * 5_000_000) == b"r1:" + b"x" * 5_000_000
+        numbers = opened.unary_stream("/test.Service/Numbers")(b"5")
+        assert [each async for each in numbers] == [b"0", b"1", b"2", b"3", b"4"]
+        assert await opened.stream_unary("/test.Service/Total")(iter([b"1", b"2", b"39"])) == b"42"
+        chat = opened.stream_stream("/test.Service/Chat")()
+        for word in (b"a", b"b"):
+            await chat.write(word)
+            assert await chat.read() == word.upper()  # each answer before the next word
+        await chat.done_writing()
+        assert await chat.read() is grpc.aio.EOF
+
+
+@in_loop
+async def test_both_loopback_addresses_are_served(tmp_path: Path) -> None:
+    async with grpc_replica() as one, serving(tmp_path, one) as (made, port):
+        for host in ["127.0.0.1", *(["[::1]"] if len(made.link.addresses) > 2 else [])]:
+            async with channel(port, host) as opened:
+                assert await unary(opened)(b"x") == b"r1:x"
+
+
+@in_loop
+async def test_metadata_status_and_trailers_pass_both_ways(tmp_path: Path) -> None:
+    async with grpc_replica() as one, serving(tmp_path, one) as (_, port), channel(port) as opened:
+        sent = (("x-mine", "1"), ("x-mine-bin", b"\x01\xfe"), ("x-request-id", "abc"), ("traceparent", "00-1-2-01"))
+        call = unary(opened)(b"", metadata=sent)
+        first, last = dict(await call.initial_metadata()), dict(await call.trailing_metadata())
+        assert first == {"x-first": "a", "x-bin": b"\x00\xff", "x-request-id": "abc"}
+        assert last == {"x-last": "b", "x-last-bin": b"\xff\x00"}
+        arrived = one.calls[0]["metadata"]
+        assert {name: arrived[name] for name, _ in sent} == dict(sent)
+        assert arrived["x-forwarded-for"] == "127.0.0.1"
+        assert await status(unary(opened, "Failing")(b"")) == (Code.FAILED_PRECONDITION, "not füll")
+        failing = unary(opened, "Failing")(b"")
+        assert dict(await failing.trailing_metadata()) == {"x-why": "because"}
+        ends = {(await status(unary(opened, "Nothing")(b"")))[0] for _ in range(50)}  # before all is said, often
+        assert ends == {Code.UNIMPLEMENTED}
+        numbers = opened.unary_stream("/test.Service/Numbers")(b"3")
+        assert [await numbers.read() for _ in range(3)] == [b"0", b"1", b"2"]
+        assert (await numbers.code(), await numbers.details()) == (Code.DATA_LOSS, "after three")
+
+
+@in_loop
+async def test_a_deadline_reaches_the_replica_and_a_client_that_leaves_ends_the_call_there(tmp_path: Path) -> None:
+    async with grpc_replica() as one, serving(tmp_path, one, timeout_s=600.0) as (_, port), channel(port) as opened:
+        await unary(opened)(b"")  # all connections are made by then
+        assert (await status(unary(opened, "Slow")(b"", timeout=6.0)))[0] is Code.DEADLINE_EXCEEDED
+        assert one.calls[1]["left"] < 10
+        await until(one.cancelled.is_set, "ended there")
+        one.cancelled.clear()
+        call = unary(opened, "Slow")(b"")
+        await until(lambda: len(one.calls) == 3, "arrived")
+        assert 10 < one.calls[2]["left"] < 610  # the route's own limit where the client has none
+        call.cancel()
+        await until(one.cancelled.is_set, "ended there too")
+
+
+@in_loop
+async def test_each_call_is_chosen_for_by_weight_tag_and_load(tmp_path: Path) -> None:
+    async with grpc_replica("old") as old, grpc_replica("new") as new, linked(tmp_path) as made:
+        port = free_port()
+        backends = (
+            Backend("iris-1", "iris", 80, (old.config,)),
+            Backend("iris-2", "iris", 20, (new.config,), tags=("canary",)),
+        )
+        await made.publish(route(port, backends=backends))
+        async with channel(port) as opened:
+            answers = Counter([(await unary(opened)(b"")).decode() for _ in range(100)])
+            assert 10 <= answers["new:"] <= 30
+            for tag in ("canary", "iris-2"):
+                assert await unary(opened)(b"", metadata=(("x-pilotlight-tag", tag),)) == b"new:"
+            assert (await status(unary(opened)(b"", metadata=(("x-pilotlight-tag", "no"),))))[0] is Code.NOT_FOUND
+
+
+@in_loop
+async def test_a_call_is_held_until_a_replica_comes_and_says_so(tmp_path: Path) -> None:
+    async with grpc_replica() as one, serving(tmp_path) as (made, port), channel(port) as opened:
+        call = unary(opened)(b"x")
+        assert (await made.hears(Wake)).revision == "iris-1"
+        await made.publish(route(port, one.config))
+        assert await call == b"r1:x"
+        assert int(dict(await call.initial_metadata())["x-pilotlight-cold-start"]) >= 0
+        await made.counted(1)
+
+
+@in_loop
+async def test_a_held_call_ends_with_its_deadline_or_the_reason_why_none_comes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (made, port), channel(port) as opened:
+        assert (await status(unary(opened)(b"", timeout=0.1)))[0] is Code.DEADLINE_EXCEEDED
+        broken = Backend("iris-1", "iris", 100, unavailable="the model cannot be loaded")
+        await made.publish(route(port, backends=(broken,)))
+        assert await status(unary(opened)(b"")) == (Code.UNAVAILABLE, "the model cannot be loaded")
+
+
+@in_loop
+async def test_concurrency_is_a_limit_of_calls(tmp_path: Path) -> None:
+    async with grpc_replica() as one, serving(tmp_path, one, concurrency=1) as (_, port), channel(port) as opened:
+        calls = [unary(opened, "Slow")(b"%d" % number) for number in range(3)]
+        await until(lambda: one.calls, "the first")
+        assert len(one.calls) == 1
+        one.open.set()
+        assert [await call for call in calls] == [b"0", b"1", b"2"]
+
+
+@in_loop
+async def test_a_replica_that_cannot_be_reached_is_told_and_another_one_answers(tmp_path: Path) -> None:
+    gone = Replica("gone", 1, grpc_port=free_port())
+    async with grpc_replica() as one, linked(tmp_path) as made:
+        port = free_port()
+        await made.publish(route(port, gone, one.config))
+        async with channel(port) as opened:
+            assert {await unary(opened)(b"%d" % number) for number in range(6)} == {b"r1:%d" % n for n in range(6)}
+        assert (await made.hears(Unreachable)).replica == "gone"
+
+
+@in_loop
+async def test_a_replica_that_dies_during_a_call_gets_it_no_second_time(tmp_path: Path) -> None:
+    async with grpc_replica("dying") as dying, grpc_replica("other") as other, linked(tmp_path) as made:
+        port = free_port()
+        await made.publish(route(port, dying.config))
+        async with channel(port) as opened:
+            call = unary(opened, "Slow")(b"")
+            await until(lambda: dying.calls, "arrived")
+            await made.publish(route(port, other.config))
+            await dying.kill()
+            assert await call.code() is not Code.OK
+            assert not other.calls
+            assert await unary(opened)(b"") == b"other:"
+
+
+@in_loop
+async def test_access_and_rate_limits_hold_for_calls(tmp_path: Path) -> None:
+    access = Access((hashlib.sha256(b"ada").hexdigest(),))
+    async with grpc_replica() as one, linked(tmp_path) as made:
+        port = free_port()
+        await made.publish(route(port, one.config, access=access, rate=Rate(2, 3600.0)))
+        async with channel(port) as opened:
+            code, details = await status(unary(opened)(b""))
+            assert (code, "needs a token" in details) == (Code.UNAUTHENTICATED, True)
+            mine = (("authorization", "Bearer ada"),)
+            assert (await status(unary(opened)(b"", metadata=(("authorization", "Bearer eve"),))))[
+                0
+            ] is Code.UNAUTHENTICATED
+            assert [await unary(opened)(b"", metadata=mine) for _ in range(2)] == [b"r1:"] * 2
+            limited = unary(opened)(b"", metadata=mine)
+            assert await limited.code() is Code.RESOURCE_EXHAUSTED
+            assert int(dict(await limited.trailing_metadata())["retry-after"]) > 0
+        assert len(one.calls) == 2
+
+
+@in_loop
+async def test_a_port_comes_back_after_a_kill_and_goes_with_its_service(tmp_path: Path) -> None:
+    async with grpc_replica() as one, serving(tmp_path, one) as (made, port):
+        async with channel(port) as opened:
+            assert await unary(opened)(b"1") == b"r1:1"
+        os.kill(made.link.pid, signal.SIGKILL)
+        async with channel(port) as opened:
+            assert await unary(opened)(b"2", wait_for_ready=True, timeout=60) == b"r1:2"
+        await made.publish()
+        await until(lambda: not listens(port), "let go")
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@in_loop
+async def test_a_taken_port_is_told(tmp_path: Path) -> None:
+    server = grpc.aio.server()  # shares its port with whoever of this user does the same
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with linked(tmp_path) as made:
+        failed = (await made.publish(route(port))).failed
+        assert any(f"port {port} on 127.0.0.1 is taken" in line for line in failed)
+    await server.stop(None)
+
+
+@in_loop
+async def test_calls_in_flight_are_finished_when_the_gateway_stops(tmp_path: Path) -> None:
+    async with grpc_replica() as one:
+        port, made = free_port(), new_link(tmp_path)
+        await made.link.start(["127.0.0.1:0/http"])
+        await made.publish(route(port, one.config))
+        async with channel(port) as opened:
+            call = unary(opened, "Slow")(b"x")
+            await until(lambda: one.calls, "arrived")
+            closing = asyncio.create_task(made.link.close(stop_gateway=True, drain_s=20.0))
+            await until(lambda: not made.home.gateway_socket.exists(), "stopping")
+            one.open.set()
+            assert await call == b"x"
+        await closing
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [("ipv4:127.0.0.1:5000", "127.0.0.1"), ("ipv6:%5B::1%5D:5000", "::1"), ("ipv6:[2001:db8::1]:5", "2001:db8::1"),
+     ("unix:/tmp/x", "unix:/tmp/x")],
+)  # fmt: skip
+def test_a_peer_is_known_by_its_address(peer: str, address: str) -> None:
+    assert peer_address(peer) == address
+
+
+def test_what_belongs_to_one_hop_is_not_passed_on() -> None:
+    said = (("user-agent", "x"), ("grpc-timeout", "1S"), ("te", "trailers"), ("a", "1"), ("a", "2"), ("b-bin", b"\0"))
+    told = forwarded_metadata((*said, ("x-forwarded-for", "192.0.2.1"), ("x-request-id", "7")), "127.0.0.1")
+    assert told == (
+        ("a", "1"), ("a", "2"), ("b-bin", b"\0"), ("x-request-id", "7"), ("x-forwarded-for", "192.0.2.1, 127.0.0.1"),
+    )  # fmt: skip
+    assert dict(forwarded_metadata((), "127.0.0.1"))["x-request-id"]
+    assert to_headers(said)["a"] == "1, 2"

@@ -1,0 +1,349 @@
+"""The router component: strategies as pure choices, settings, and a real router process before small engines."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.http_reply import Reply
+from tests.platform.gateway.linked import DEADLINE_S, SmallReplica, ask, in_loop, read_reply, replica, until
+
+from pilotlight.errors import UsageError
+from pilotlight.gateway.router import strategy as router_strategy
+from pilotlight.gateway.router.data_plane import DnsEndpoints, EndpointFile, is_healthy
+from pilotlight.gateway.router.router import EndpointPool, Router
+from pilotlight.gateway.router.strategy import EndpointPicker, overloaded, preferred, prompt_prefix
+from pilotlight.gateway.routing_table import Replica
+
+IDLE = {"a": 0, "b": 0, "c": 0}
+
+
+def test_turns_are_taken_by_everybody_whatever_they_carry() -> None:
+    choice = EndpointPicker("round_robin")
+    assert sorted(choice.pick({"a": 9, "b": 0, "c": 5}) for _ in range(3)) == ["a", "b", "c"]
+
+
+def test_the_least_loaded_is_chosen_and_equals_take_turns() -> None:
+    choice = EndpointPicker("least_loaded")
+    assert choice.pick({"a": 2, "b": 1, "c": 2}) == "b"
+    assert sorted(choice.pick({"a": 1, "b": 0, "c": 0}) for _ in range(4)) == ["b", "b", "c", "c"]
+
+
+def chat(system: str, question: str) -> bytes:
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+    return json.dumps({"model": "llama", "messages": messages}).encode()
+
+
+def test_requests_with_the_same_prompt_meet_at_one_endpoint() -> None:
+    choice = EndpointPicker("cache_aware")
+    system = "You know everything about lighthouses. " * 20
+    assert len({choice.pick(IDLE, chat(system, str(number))) for number in range(30)}) == 1
+    assert len({choice.pick(IDLE, chat(f"{number} {system}", "why?")) for number in range(60)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "prefix"),
+    [(b'{"prompt": "abc"}', b'"abc"}'), (b'{"max_tokens":1,"prompt":"abc"}', b'"abc"}'), (b"raw bytes", b"raw bytes"),
+     (b'{"messages":[{"role":"user","content":"hi"}]}', b'"hi"}]}'), (b"x" * 1000, b"x" * 256), (b"", b"")],
+)  # fmt: skip
+def test_a_prompt_is_found_wherever_the_dialect_has_it(body: bytes, prefix: bytes) -> None:
+    assert prompt_prefix(body) == prefix
+
+
+def test_only_the_share_of_an_endpoint_that_goes_is_moved() -> None:
+    prompts = [f"prompt {number}".encode() for number in range(300)]
+    before = {prompt: preferred(prompt, IDLE) for prompt in prompts}
+    after = {prompt: preferred(prompt, {"a": 0, "b": 0}) for prompt in prompts}
+    assert all(after[prompt] == name for prompt, name in before.items() if name != "c")
+    assert min(Counter(before.values()).values()) > 60
+
+
+def test_an_overloaded_favourite_is_spared() -> None:
+    choice, prompt = EndpointPicker("cache_aware"), b'{"prompt": "abc"}'
+    favourite = choice.pick(IDLE, prompt)
+    assert choice.pick({**IDLE, favourite: 1}, prompt) == favourite
+    assert choice.pick({**IDLE, favourite: 9}, prompt) != favourite
+    assert overloaded(9, {**IDLE, favourite: 9})
+    assert not overloaded(9, {"a": 9, "b": 9, "c": 8})
+
+
+def test_without_a_body_the_least_loaded_is_chosen() -> None:
+    assert EndpointPicker("cache_aware").pick({"a": 3, "b": 0}) == "b"
+
+
+ENGINE = {"PILOTLIGHT_ROUTER_ENGINE": "llama-engine"}
+# `python -m pilotlight.gateway route`, which waits for a body as long as a busy machine may take to send it.
+PATIENT = """
+from pilotlight.gateway import __main__, router_plane
+
+router_plane.BODY_WAIT_S = 60.0
+raise SystemExit(__main__.main(["route"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [({}, "PILOTLIGHT_ROUTER_ENGINE is not set, must name"),
+     (ENGINE | {"PILOTLIGHT_ROUTER_STRATEGY": "guess"}, "STRATEGY = guess, must be one of round_robin"),
+     (ENGINE | {"PILOTLIGHT_ROUTER_STRATEGY": "prefill_decode"}, "PILOTLIGHT_ROUTER_DECODER is not set"),
+     (ENGINE | {"INFERENCE_HTTP_PORT": "http"}, "INFERENCE_HTTP_PORT = http, must be a number from 0 to 65535"),
+     (ENGINE | {"PILOTLIGHT_ROUTER_HEALTH_CHECK_INTERVAL_S": "0"}, "must be a number from 0.1 to 3600")],
+)  # fmt: skip
+def test_a_setting_that_makes_no_sense_is_named(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        router_strategy.read(environ)
+
+
+def test_settings_have_the_plans_defaults() -> None:
+    read = router_strategy.read(ENGINE)
+    assert (read.strategy, read.health_check_s, read.port, read.namespace) == ("least_loaded", 10.0, 8080, "default")
+
+
+@in_loop
+async def test_a_file_of_endpoints_is_read_again_when_it_was_replaced(tmp_path: Path) -> None:
+    file = EndpointFile(tmp_path, "default", "llama-engine")
+    assert await file.discover() == ()
+    announce(tmp_path, "llama-engine", [Replica("one", 1)])
+    assert await file.discover() == (Replica("one", 1),)
+    announce(tmp_path, "llama-engine", [Replica("two", 2, "192.0.2.1")])
+    assert await file.discover() == (Replica("two", 2, "192.0.2.1"),)
+    (tmp_path / "default" / "llama-engine.json").write_text("[{")
+    assert await file.discover() == (Replica("two", 2, "192.0.2.1"),)
+    (tmp_path / "default" / "llama-engine.json").unlink()
+    assert await file.discover() == ()
+
+
+@in_loop
+async def test_names_are_looked_up_where_no_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    resolve = loop.getaddrinfo
+
+    async def look(name: str, port: int, **how: Any) -> Any:
+        if name.endswith(".invalid"):  # which no resolver of the machine is asked for: it may be out of reach
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        return await resolve(name, port, **how)
+
+    monkeypatch.setattr(loop, "getaddrinfo", look)
+    names = DnsEndpoints("invalid", "nobody")
+    assert await names.discover() == ()
+    names._names = (("no-such-name.invalid", 8080), ("localhost", 80))
+    assert Replica("127.0.0.1:80", 80, "127.0.0.1") in await names.discover()
+
+
+@in_loop
+async def test_an_engine_is_well_by_its_own_word_or_by_answering_at_all() -> None:
+    async def answering(words: dict[str, str]) -> bool:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+                writer.write(f"HTTP/1.1 {words.get(path, '404 Not Found')}\r\nContent-Length: 0\r\n\r\n".encode())
+            finally:
+                writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            return await is_healthy(Replica("x", server.sockets[0].getsockname()[1]))
+
+    assert await answering({"/v2/health/ready": "200 OK"})
+    assert not await answering({"/v2/health/ready": "503 Loading", "/health": "200 OK"})
+    assert await answering({"/health": "200 OK"})
+    assert await answering({})
+    assert not await is_healthy(Replica("x", 1))
+
+
+def announce(folder: Path, workload: str, replicas: Sequence[Replica]) -> None:
+    """As the platform does it: replaced whole."""
+    file = folder / "default" / f"{workload}.json"
+    file.parent.mkdir(exist_ok=True)
+    fresh = file.with_suffix(".new")
+    listed = [{"id": each.id, "port": each.port, "host": each.host} for each in replicas]
+    fresh.write_text(json.dumps(listed))
+    fresh.replace(file)
+
+
+@asynccontextmanager
+async def router(folder: Path, strategy: str, decoder: str = "", health_s: str = "0.1") -> AsyncIterator[int]:
+    """Its port."""
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("PILOTLIGHT_", "INFERENCE_"))},
+        **ENGINE, "PILOTLIGHT_ROUTER_STRATEGY": strategy, "PILOTLIGHT_ROUTER_DECODER": decoder,
+        "PILOTLIGHT_ROUTER_HEALTH_CHECK_INTERVAL_S": health_s, "PILOTLIGHT_ENDPOINTS_DIR": str(folder),
+        "INFERENCE_HTTP_PORT": "0", "INFERENCE_HOST": "127.0.0.1",
+    }  # fmt: skip
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PATIENT, env=environ, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            said = {"event": ""}
+            while said["event"] != "router.listening":
+                said = json.loads(await process.stderr.readline())
+        yield int(said["http_port"])
+    finally:
+        process.terminate()
+        await asyncio.wait_for(process.communicate(), DEADLINE_S)
+
+
+async def ready(port: int) -> bool:
+    return (await ask(port, "/ready")).status == 200
+
+
+async def until_ready(port: int) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not await ready(port):
+            await asyncio.sleep(0.02)
+
+
+async def post(port: int, body: bytes, head: str = "", apart: bool = False) -> Reply:
+    """`apart`: the body leaves after the head, as many clients send it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode())
+    if apart:
+        await writer.drain()
+        await asyncio.sleep(0.01)
+    writer.write(body)
+    try:
+        return await read_reply(reader)
+    finally:
+        writer.close()
+
+
+def prompted(engine: SmallReplica) -> int:
+    return sum(asked["line"].startswith("POST") for asked in engine.asked)
+
+
+@in_loop
+async def test_a_router_is_ready_with_its_first_healthy_engine_and_not_without(tmp_path: Path) -> None:
+    async with replica("one") as one, router(tmp_path, "round_robin") as port:
+        assert (await ask(port, "/healthz")).status == 200
+        assert not await ready(port)
+        refused = await ask(port, "/v1/models")
+        assert (refused.status, "retry-after" in refused.headers) == (503, True)
+        assert refused.json()["error"] == "no endpoint of llama-engine is ready"
+        announce(tmp_path, "llama-engine", [one.config, Replica("dead", 1)])
+        await until_ready(port)
+        for path in ("/v1/models?x=1", "/v2/models", "/api/tags", "/llama/x"):
+            assert (await ask(port, path)).json()["line"] == f"GET {path} HTTP/1.1"
+        announce(tmp_path, "llama-engine", [])
+        await _until_not(port)
+
+
+async def _until_not(port: int) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while await ready(port):
+            await asyncio.sleep(0.02)
+
+
+@in_loop
+async def test_turns_spread_requests_evenly(tmp_path: Path) -> None:
+    async with replica("one") as one, replica("two") as two, router(tmp_path, "round_robin") as port:
+        announce(tmp_path, "llama-engine", [one.config, two.config])
+        await until_ready(port)
+        served = Counter([(await post(port, b"{}")).json()["replica"] for _ in range(10)])
+        assert served == {"one": 5, "two": 5}
+
+
+@in_loop
+async def test_a_busy_engine_is_passed_over(tmp_path: Path) -> None:
+    async with replica("one", ready=False) as one, replica("two") as two, router(tmp_path, "least_loaded") as port:
+        one.open.set()
+        announce(tmp_path, "llama-engine", [one.config, two.config])
+        await until_ready(port)
+        await until(lambda: one.asked and two.asked, "both checked")
+        one.open.clear()
+        slow = [asyncio.create_task(post(port, b"{}")) for _ in range(2)]
+        await until(lambda: prompted(one) == 1 and prompted(two) == 1, "one each")
+        assert [(await post(port, b"{}")).json()["replica"] for _ in range(3)] == ["two"] * 3
+        one.open.set()
+        await asyncio.gather(*slow)
+
+
+@in_loop
+async def test_a_request_whose_engine_has_died_goes_to_another_one(tmp_path: Path) -> None:
+    async with replica("one") as one, router(tmp_path, "round_robin", health_s="3600") as port:
+        async with replica("two") as two:
+            announce(tmp_path, "llama-engine", [one.config, two.config])
+            await until_ready(port)
+            assert {(await post(port, b"{}")).json()["replica"] for _ in range(2)} == {"one", "two"}
+        assert [(await post(port, b"{}")).json()["replica"] for _ in range(6)] == ["one"] * 6
+
+
+@in_loop
+async def test_the_same_prompt_goes_to_the_same_engine_even_when_it_comes_after_its_head(tmp_path: Path) -> None:
+    async with replica("one") as one, replica("two") as two, router(tmp_path, "cache_aware") as port:
+        announce(tmp_path, "llama-engine", [one.config, two.config])
+        await until_ready(port)
+        for prompt in ("lighthouse", "harbour", "foghorn"):
+            body = json.dumps({"prompt": prompt * 50}).encode()
+            served = {(await post(port, body, apart=apart)).json()["replica"] for apart in (True, False) * 3}
+            assert len(served) == 1
+
+
+@in_loop
+async def test_a_client_that_leaves_before_its_prompt_came_costs_nothing(tmp_path: Path) -> None:
+    async with replica("one") as one, router(tmp_path, "cache_aware") as port:
+        announce(tmp_path, "llama-engine", [one.config])
+        await until_ready(port)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+        await writer.drain()
+        writer.close()
+        assert (await post(port, b"{}")).status == 200
+        assert (await ask(port, "/metrics")).status == 200
+
+
+@asynccontextmanager
+async def disaggregated(folder: Path) -> AsyncIterator[tuple[int, SmallReplica, Sequence[SmallReplica]]]:
+    """The router's port, a prefill engine and two decoders; only the decoders are announced."""
+    async with replica("prefill") as prefill, replica("decode-1") as first, replica("decode-2") as second:
+        announce(folder, "llama-decoder", [first.config, second.config])
+        async with router(folder, "prefill_decode", "llama-decoder") as port:
+            yield port, prefill, (first, second)
+
+
+@in_loop
+async def test_a_decoder_is_told_which_prefill_engine_was_chosen(tmp_path: Path) -> None:
+    async with disaggregated(tmp_path) as (port, prefill, decoders):
+        await until(lambda: all(each.asked for each in decoders), "checked")
+        assert not await ready(port)  # no prefill engine yet
+        announce(tmp_path, "llama-engine", [prefill.config])
+        await until_ready(port)
+        forged = "X-Prefill-Host: 192.0.2.66\r\nx-prefill-port: 1\r\n"
+        replies = [(await post(port, b"{}", forged)).json() for _ in range(4)]
+        assert Counter(reply["replica"] for reply in replies) == {"decode-1": 2, "decode-2": 2}
+        place = f"127.0.0.1:{prefill.port}"
+        wanted = {"x-prefill-host": "127.0.0.1", "x-prefill-port": str(prefill.port), "x-prefiller-host-port": place}
+        for reply in replies:
+            assert {name: said for name, said in reply["headers"].items() if name.startswith("x-prefill")} == wanted
+        assert not prompted(prefill)
+
+
+@in_loop
+async def test_a_router_that_cannot_look_for_its_engines_ends_with_an_error_that_is_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Router(
+        router_strategy.read(ENGINE | {"INFERENCE_HTTP_PORT": "0", "PILOTLIGHT_ENDPOINTS_DIR": str(tmp_path)})
+    )
+
+    class Broken:
+        looks = 0
+
+        async def discover(self) -> tuple[Replica, ...]:
+            self.looks += 1
+            if self.looks > 1:
+                raise RuntimeError("no such source")
+            return ()
+
+    made._engines = EndpointPool(Broken(), 1.0)
+    with pytest.raises(RuntimeError, match="no such source"):
+        await asyncio.wait_for(made.run(), DEADLINE_S)
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    (failed,) = [line for line in said if line["event"] == "router.failed"]
+    assert (failed["level"], failed["message"]) == ("ERROR", "RuntimeError: no such source")

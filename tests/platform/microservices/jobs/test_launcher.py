@@ -1,0 +1,174 @@
+"""From a wish to a job and to a running microservice: what is refused before anything happens, and what is undone."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices.jobs import launcher
+from pilotlight.microservices.platforms import Option
+from pilotlight.microservices.registry.registry_file import Registry
+from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus
+
+BACKENDS = {
+    "local-docker": "local-docker", "docker": "local-docker", "brev": "local-docker", "local": "local-docker",
+    "lepton": "lepton", "slurm": "slurm", "kubernetes": "local-k8s",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("platform", "backend"), BACKENDS.items())
+def test_the_environment_names_the_backend_and_calls_nobody_back(platform: str, backend: str) -> None:
+    never = {"TAO_ADMIN_KEY": "x", "TAO_LOGGING_SERVER_URL": "y"}
+    job = launcher.build_job(launcher.StartRequest("cosmos-rl", "/m", platform), never)
+    assert job.env == {"TAO_EXECUTION_BACKEND": backend, "TAO_API_JOB_ID": job.id, "CLOUD_BASED": "False"}
+    assert not never.keys() & set(job.secrets)
+
+
+def test_each_job_has_a_fresh_uuid4() -> None:
+    one, two = (launcher.build_job(launcher.StartRequest("cosmos-rl", "/m", "docker"), {}) for _ in range(2))
+    assert one.id != two.id
+    assert UUID(one.id).version == 4
+
+
+@pytest.mark.parametrize(
+    ("wish", "named"),
+    [
+        (launcher.StartRequest("cosmos-rl", "/m", "docker", num_gpus=0), "num_gpus = 0, must be at least 1"),
+        (launcher.StartRequest("cosmos-rl", "", "docker"), "model_path is missing"),
+        (launcher.StartRequest("cosmos-rl", "s3://b/m", "docker"), "cloud storage"),
+        (launcher.StartRequest("cosmos-rl", "/m", "moon"), "no platform is called moon"),
+        (launcher.StartRequest("nobody", "/m", "docker"), "nobody has no container command"),
+    ],
+)
+def test_what_is_wrong_is_named(wish: launcher.StartRequest, named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        launcher.build_job(wish, {})
+
+
+def test_a_container_of_others_is_refused_cloud_storage_even_where_ours_is_not() -> None:
+    assert (
+        launcher.build_job(launcher.StartRequest("pilotlight", "s3://b/m", "docker", remote=True), {}).model_path
+        == "s3://b/m"
+    )
+    with pytest.raises(UsageError, match="cosmos-rl container reads no cloud storage"):
+        launcher.build_job(launcher.StartRequest("cosmos-rl", "s3://b/m", "docker", remote=True), {})
+
+
+def test_a_path_of_this_machine_may_be_relative_where_processes_see_it(tmp_path: Path) -> None:
+    job = launcher.build_job(launcher.StartRequest("pilotlight", "models/x", "local"), {})
+    assert job.model_path == str(Path.cwd() / "models/x")
+
+
+PARTITION = Option("partition", "where it runs", required=True, variables=("SLURM_PARTITION",))
+OPTIONS = (PARTITION, Option("namespace", "", default="default"))
+
+
+def test_options_come_from_flags_then_variables_then_defaults() -> None:
+    given, environ = {"partition": "gpu"}, {"SLURM_PARTITION": "cpu"}
+    assert launcher.resolve_options(OPTIONS, given, environ) == ({"partition": "gpu", "namespace": "default"}, [])
+    assert launcher.resolve_options(OPTIONS, {}, environ)[0]["partition"] == "cpu"
+
+
+def test_a_missing_option_is_refused_by_name_with_flag_and_variable() -> None:
+    missing = launcher.resolve_options(OPTIONS, {}, {})[1]
+    assert missing == [PARTITION]
+    with pytest.raises(UsageError, match="slurm needs partition") as refused:
+        launcher.check_missing(missing, "slurm")
+    assert "--partition" in refused.value.hint
+    assert "SLURM_PARTITION" in refused.value.hint
+
+
+def test_an_option_that_only_some_images_need_is_missing_for_those() -> None:
+    pull = Option("image_pull_secret", "", needed_for="nvcr.io/")
+    assert launcher.resolve_options((pull,), {}, {}, "pilotlight/predictor:1")[1] == []
+    assert launcher.resolve_options((pull,), {}, {}, "nvcr.io/x:1")[1] == [pull]
+
+
+def test_an_option_of_another_platform_is_refused() -> None:
+    with pytest.raises(UsageError, match="--resource-shape is no option of this platform"):
+        launcher.resolve_options(OPTIONS, {"resource_shape": "x"}, {})
+
+
+class Paper:
+    """A platform that only takes notes."""
+
+    name = "paper"
+    options: tuple[Option, ...] = ()
+    own_ports = True
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing, self.notes = failing, list[str]()
+
+    def _note(self, what: str) -> None:
+        self.notes.append(what)
+        if what == self.failing:
+            raise PlatformError(f"{what} failed")
+
+    def preflight(self, job: Job) -> None:
+        self._note("preflight")
+
+    def start(self, job: Job) -> Entry:
+        self._note("start")
+        return Entry("paper", job.network_arch, f"http://localhost:{job.host_port}", "2026", job.host_port)
+
+    def status(self, job_id: str, entry: Entry) -> PlatformStatus:
+        return PlatformStatus("running")
+
+    def stop(self, job_id: str, entry: Entry) -> None:
+        self._note("stop")
+
+    @contextmanager
+    def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
+        yield entry.host_url
+
+
+class Full(Registry):
+    def add(self, job_id: str, entry: Entry) -> None:
+        raise PlatformError("the disk is full")
+
+
+def wanted() -> Job:
+    return launcher.build_job(launcher.StartRequest("pilotlight", "/m", "docker"), {})
+
+
+def test_preflight_comes_first_and_the_entry_last(tmp_path: Path) -> None:
+    place, held, job = Paper(), Registry(tmp_path / "state.json"), wanted()
+    entry = launcher.start(job, place, held)
+    assert place.notes == ["preflight", "start"]
+    assert held.read().entries == {job.id: entry}
+    assert held.read().latest == job.id
+    assert entry.host_port in range(8080, 8200)
+
+
+STEPS = {"preflight": ["preflight"], "start": ["preflight", "start", "stop"]}
+
+
+@pytest.mark.parametrize(("step", "taken"), STEPS.items())
+def test_a_step_that_fails_leaves_nothing_and_no_entry(step: str, taken: list[str], tmp_path: Path) -> None:
+    place, held = Paper(step), Registry(tmp_path / "state.json")
+    with pytest.raises(PlatformError, match=f"^{step} failed$"):
+        launcher.start(wanted(), place, held)
+    assert place.notes == taken
+    assert held.read().entries == {}
+
+
+def test_a_start_that_is_interrupted_is_taken_back(tmp_path: Path) -> None:
+    class Interrupting(Paper):
+        def start(self, job: Job) -> Entry:
+            super().start(job)
+            raise KeyboardInterrupt
+
+    place = Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        launcher.start(wanted(), place, Registry(tmp_path / "state.json"))
+    assert place.notes == ["preflight", "start", "stop"]
+
+
+def test_what_the_registry_cannot_take_is_stopped_again(tmp_path: Path) -> None:
+    place = Paper()
+    with pytest.raises(PlatformError, match="disk is full"):
+        launcher.start(wanted(), place, Full(tmp_path / "state.json"))
+    assert place.notes == ["preflight", "start", "stop"]

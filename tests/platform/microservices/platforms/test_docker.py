@@ -1,0 +1,81 @@
+"""Docker for real: Debian's engine, started here, runs the predictor's image."""
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.platform.microservices.platforms.contract import Ground, PlatformContract, free_ports
+from tests.platform.microservices.platforms.docker_daemon import IMAGE, IRIS, options
+
+from pilotlight.errors import PlatformError
+from pilotlight.microservices.platforms import platform
+from pilotlight.microservices.registry.registry_file import registry
+
+pytestmark = pytest.mark.platform
+OPTIONS = options()
+
+
+@pytest.fixture
+def ground(engine: dict[str, str], tmp_path: Path) -> Ground:
+    environ = {**engine, "PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry.json")}
+    place = platform("local-docker", environ)
+    return Ground(place, environ, registry(environ), OPTIONS, IRIS, IMAGE, free_ports(), lambda: containers(environ))
+
+
+def containers(environ: dict[str, str]) -> str:
+    """What anybody sees who may ask the daemon for a list."""
+    words = ["docker", "ps", "--all", "--no-trunc", "--format={{json .}}"]
+    return subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout
+
+
+class TestDocker(PlatformContract):
+    pass
+
+
+def test_the_container_has_the_jobs_name_and_goes_with_the_stop(ground: Ground) -> None:
+    job = ground.job()
+    with ground.started(job) as entry:
+        assert f'"Names":"{job.id}"' in containers(dict(ground.environ))
+        assert (entry.platform, entry.host_url) == ("docker", f"http://localhost:{entry.host_port}")
+    assert containers(dict(ground.environ)) == ""
+
+
+def test_a_container_that_cannot_be_started_says_why_and_is_not_left_behind(ground: Ground) -> None:
+    job = replace(ground.job(), options={**OPTIONS, "mounts": "/models:/models:nonsense"})
+    with pytest.raises(PlatformError, match="docker run failed"):
+        ground.platform.start(job)
+    assert containers(dict(ground.environ)) == ""
+
+
+def test_a_folder_of_the_machine_is_seen_in_the_container(ground: Ground, tmp_path: Path) -> None:
+    (tmp_path / "note").write_text("from outside")
+    job = replace(ground.job(), options={**OPTIONS, "mounts": f"{tmp_path}:/given:ro"})
+    words = "umask 0 && while read line; do echo $line; done < /given/note; exit 4 # pilotlight_predictor"
+    tmp_path.chmod(0o755)
+    for parent in list(tmp_path.parents)[:2]:
+        parent.chmod(0o755)
+    with ground.started(replace(job, command=words)) as entry:
+        ground.until(job, entry, "failed", "stopped")
+        seen = ground.platform.status(job.id, entry)
+    assert seen.reason == "the container ended with exit code 4"
+
+
+def test_an_image_that_cannot_be_had_is_named_before_anything_starts(ground: Ground) -> None:
+    with pytest.raises(PlatformError, match=r"image = dev\.local/nobody:1 is not on this machine and cannot be pulled"):
+        ground.platform.preflight(replace(ground.job(), image="dev.local/nobody:1"))
+
+
+def test_a_port_that_is_taken_is_named_before_anything_starts(ground: Ground) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = int(taken.getsockname()[1])
+        with pytest.raises(PlatformError, match=f"host_port = {port} is taken"):
+            ground.platform.preflight(replace(ground.job(), host_port=port))
+
+
+def test_a_daemon_that_does_not_answer_is_told_apart_from_everything_else(ground: Ground) -> None:
+    silent = platform("docker", {**ground.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"})
+    with pytest.raises(PlatformError, match="the Docker daemon does not answer") as refused:
+        silent.preflight(ground.job())
+    assert "DOCKER_HOST" in refused.value.hint

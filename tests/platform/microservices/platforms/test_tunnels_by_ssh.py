@@ -1,0 +1,45 @@
+"""A tunnel by the real ssh, through a real sshd that the test starts for itself."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.platform.microservices.platforms.contract import free_ports, get
+from tests.platform.microservices.platforms.debian import Unavailable
+from tests.platform.microservices.platforms.ssh_server import ssh_server
+from tests.platform.microservices.platforms.test_tunnels import answering
+
+from pilotlight.errors import PlatformError
+from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels
+
+pytestmark = pytest.mark.platform
+
+
+@pytest.fixture(scope="module")
+def environ() -> Iterator[dict[str, str]]:
+    running = ssh_server(os.environ, "node1", {})
+    try:
+        made = running.__enter__()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    try:
+        yield made
+    finally:
+        running.__exit__(None, None, None)
+
+
+def test_a_tunnel_by_ssh_leads_there_until_it_is_closed(environ: dict[str, str], tmp_path: Path) -> None:
+    tunnels, near = Tunnels(tmp_path / "tunnels", environ), next(free_ports())
+    with answering() as far:
+        tunnels.open("job", Tunnel(near, "node1", far))
+        assert get(f"http://127.0.0.1:{near}/") == 200
+        tunnels.close("job")
+        assert get(f"http://127.0.0.1:{near}/") == 0
+
+
+def test_ssh_gives_up_where_it_would_have_to_ask(environ: dict[str, str], tmp_path: Path) -> None:
+    """BatchMode: no password, no question; the host is unknown to the configuration and takes no key."""
+    stranger = {**environ, "HOME": str(tmp_path)}
+    with pytest.raises(PlatformError, match=r"no tunnel to 127\.0\.0\.1: .*(denied|refused|failed)"):
+        Tunnels(tmp_path / "tunnels", stranger).open("job", Tunnel(next(free_ports()), "127.0.0.1", 1))

@@ -1,0 +1,34 @@
+"""docs/observability.md names every dashboard, alert and metric as the code has them."""
+
+import re
+from pathlib import Path
+
+from pilotlight.observability import rules
+from pilotlight.observability.control_metrics import TABLE
+from pilotlight.observability.dashboards import DASHBOARDS
+
+PAGE = (Path(__file__).parents[3] / "docs/observability.md").read_text()
+
+
+def first_cells(heading: str) -> list[str]:
+    """Names in the first column of the first table below a heading."""
+    return re.findall(r"^\| `(\w+)` \|", PAGE.partition(heading)[2].partition("\n\n")[0], re.MULTILINE)
+
+
+def test_every_dashboard_is_on_the_page() -> None:
+    assert first_cells("## Dashboards\n\n") == list(DASHBOARDS)
+
+
+def test_every_alert_is_on_the_page_with_its_severity() -> None:
+    told = re.findall(r"^\| `(\w+)` \| (critical|warning) \|", PAGE, re.MULTILINE)
+    assert told == [(rule["alert"], rule["labels"]["severity"]) for rule in rules.alerts()]
+
+
+def test_every_metric_of_the_control_process_is_on_the_page() -> None:
+    for name, (labels, kind, text) in TABLE.items():
+        assert f"| `{name}` | {kind} | {labels} | {text} |" in PAGE
+
+
+def test_recorded_names_on_the_page_are_recorded() -> None:
+    recorded = {rule["record"] for group in rules.rules()["groups"] for rule in group["rules"] if "record" in rule}
+    assert set(re.findall(r"`(pilotlight:[\w:]+)`", PAGE)) <= recorded

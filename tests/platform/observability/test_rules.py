@@ -1,0 +1,82 @@
+"""Every alert fires when it should and holds its peace when it should: played by promtool, on our own rules file."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.platform.observability.alert_cases import CASES, Case
+from tests.platform.render.render_plans import PLANS
+
+from pilotlight.contract import LATENCY_BUCKETS
+from pilotlight.observability import rules
+from pilotlight.observability.files import rules_text
+from pilotlight.render import values as render_values
+
+PLAN = PLANS["raw-latency"]()
+ALERTS = {rule["alert"]: rule for rule in (*rules.alerts(), *render_values.rules_of(PLAN))}
+
+
+def played(case: Case) -> dict[str, Any]:
+    """One test of promtool's: which alerts of that name stand at that minute."""
+    rule = ALERTS[case.alert]
+    expected = [{"exp_labels": {**rule["labels"], **case.labels}}] if case.fires else []
+    return {
+        "name": f"{case.alert}: {case.title}",
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
+        "alert_rule_test": [{"eval_time": f"{case.minutes}m", "alertname": case.alert, "exp_alerts": expected}],
+    }
+
+
+def promtool_says(promtool: str, *argv: str) -> str:
+    done = subprocess.run([promtool, *argv], capture_output=True, text=True, timeout=300)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_the_rules_file_is_one_that_prometheus_takes(promtool: str, tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(rules_text())
+    assert not promtool_says(promtool, "check", "rules", str(tmp_path / "rules.yaml"))
+
+
+def test_every_alert_fires_when_it_should_and_only_then(promtool: str, tmp_path: Path) -> None:
+    """What an alert says is checked elsewhere: here its annotations would have to be written twice."""
+    own = {"name": "of one service", "rules": render_values.rules_of(PLAN)}
+    made = {"groups": [*rules.rules()["groups"], own]}
+    for group in made["groups"]:
+        for rule in group["rules"]:
+            rule.pop("annotations", None)
+    (tmp_path / "rules.yaml").write_text(json.dumps(made))
+    tests = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [played(case) for case in CASES]}
+    (tmp_path / "tests.yaml").write_text(json.dumps(tests))
+    said = promtool_says(promtool, "test", "rules", str(tmp_path / "tests.yaml"))
+    assert not said, said
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_is_played_both_ways(alert: str) -> None:
+    assert {case.fires for case in CASES if case.alert == alert} == {True, False}
+
+
+@pytest.mark.parametrize("alert", [rule["alert"] for rule in rules.alerts()])
+def test_every_alert_says_what_happened_and_what_to_do(alert: str) -> None:
+    rule = ALERTS[alert]
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert rule["annotations"]["summary"]
+    assert rule["annotations"]["description"].endswith(".") or rule["annotations"]["description"].endswith("?")
+
+
+def test_bounds_of_times_are_edges_of_the_histogram() -> None:
+    assert {rules.QUICK_S, rules.QUEUE_S} <= set(LATENCY_BUCKETS)
+
+
+def test_the_error_budget_is_in_one_place() -> None:
+    (budget,) = [
+        rule["expr"]
+        for group in yaml.safe_load(rules_text(0.005))["groups"]
+        for rule in group["rules"]
+        if rule.get("record") == rules.BUDGET
+    ]
+    assert budget == "vector(0.005)"

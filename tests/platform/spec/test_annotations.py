@@ -1,0 +1,111 @@
+"""Annotations under our own domain: a slip in one that closes a door must not leave it open."""
+
+import io
+
+import pytest
+
+from pilotlight.k8s.names import (
+    ANNOTATION_CANARY,
+    ANNOTATION_PARK,
+    CATALOGUE_ANNOTATIONS,
+    COMPONENT_ANNOTATIONS,
+    SERVICE_ANNOTATIONS,
+)
+from pilotlight.spec.load import load
+
+SERVICE = """\
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: iris
+  annotations: {{{on_service}}}
+spec:
+  predictor:
+    annotations: {{{on_component}}}
+    model:
+      modelFormat: {{name: sklearn}}
+      storageUri: s3://bucket/iris
+"""
+RUNTIME = """\
+apiVersion: serving.kserve.io/v1alpha1
+kind: ClusterServingRuntime
+metadata:
+  name: mine
+  annotations: {{{annotation}}}
+spec:
+  containers: [{{name: main, image: a}}]
+"""
+
+
+def problems_of(text: str) -> list[str]:
+    return [str(found).removeprefix("<stdin>:") for found in load(["-"], stdin=io.StringIO(text)).problems.items]
+
+
+def written(*names: str) -> str:
+    return ", ".join(f'{name}: "1"' for name in names)
+
+
+@pytest.mark.parametrize(
+    ("slip", "told"),
+    [
+        ("auth-tokens", "is no annotation of ours; did you mean pilotlight.dev/auth-tokens-sha256?"),
+        ("auth-jwt-isuer", "is no annotation of ours; did you mean pilotlight.dev/auth-jwt-issuer?"),
+        ("Rate-Limit", "is no annotation of ours; did you mean pilotlight.dev/rate-limit?"),
+        ("predictor", "is no annotation of ours; known here are pilotlight.dev/auth-tokens-sha256, "),
+    ],
+)
+def test_a_misspelt_annotation_of_ours_is_an_error_at_its_place(slip: str, told: str) -> None:
+    name = f"pilotlight.dev/{slip}"
+    found = problems_of(SERVICE.format(on_service=written(name), on_component=""))
+    assert len(found) == 1
+    assert found[0].startswith(f'5:17: error PL115: metadata.annotations["{name}"]: {told}')
+
+
+def test_an_annotation_about_access_does_nothing_on_a_component_and_is_refused_there() -> None:
+    name = "pilotlight.dev/auth-tokens-sha256"
+    (found,) = problems_of(SERVICE.format(on_service="", on_component=written(name)))
+    assert found.startswith(
+        f'8:19: error PL115: spec.predictor.annotations["{name}"]: has no effect here; put it under '
+    )
+
+
+def test_all_that_mean_something_pass_and_so_do_those_of_others() -> None:
+    texts = [name for name in SERVICE_ANNOTATIONS if name not in (ANNOTATION_CANARY, ANNOTATION_PARK)]
+    service = written(*texts, "example.com/auth-tokens")
+    assert not problems_of(SERVICE.format(on_service=service, on_component=written(*COMPONENT_ANNOTATIONS, "team")))
+    assert not problems_of(RUNTIME.format(annotation=written(*CATALOGUE_ANNOTATIONS)))
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ("steps: 5,25", 'steps is "5,25", must be rising percentages that end in 100, at most 8, such as 5,25,50,100'),
+        ("minRequests: 5", "minRequests is no setting of a canary; did you mean min-requests?"),
+        ("check: p98_ms<3", 'the check "p98_ms<3" is about p98_ms, which is not measured; did you mean p99_ms?'),
+        ("check: [", "line 2 of it: not valid YAML"),
+    ],
+)
+def test_a_canary_that_cannot_be_read_is_an_error_at_its_place(block: str, told: str) -> None:
+    name = "pilotlight.dev/canary"
+    (found,) = problems_of(SERVICE.format(on_service=f'{name}: "{block}"', on_component=""))
+    assert found.startswith(f'5:40: error PL116: metadata.annotations["{name}"]: {told}')
+
+
+def test_a_canary_that_can_be_read_passes() -> None:
+    block = "pilotlight.dev/canary: \"{steps: '10,100', check: [p99_ms<300, error_rate<1%], compare: baseline}\""
+    assert not problems_of(SERVICE.format(on_service=block, on_component=""))
+
+
+@pytest.mark.parametrize(("value", "wrong"), [('"true"', False), ('"false"', False), ("yes please", True)])
+def test_parking_is_true_or_false(value: str, wrong: bool) -> None:
+    found = problems_of(SERVICE.format(on_service=f"{ANNOTATION_PARK}: {value}", on_component=""))
+    assert [each.partition(": ")[2] for each in found] == (
+        ['error PL117: metadata.annotations["pilotlight.dev/park"]: = yes please, must be "true" or "false"']
+        if wrong
+        else []
+    )
+
+
+def test_a_slip_in_a_runtime_is_told_too() -> None:
+    found = problems_of(RUNTIME.format(annotation=written("pilotlight.dev/predicter")))
+    assert ["did you mean pilotlight.dev/predictor?" in each for each in found] == [True]

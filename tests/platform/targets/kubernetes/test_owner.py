@@ -1,0 +1,49 @@
+"""An object has one owner: what Helm has installed, only Helm changes."""
+
+import pytest
+
+from pilotlight.errors import UsageError
+from pilotlight.k8s.manifests import Manifest
+from pilotlight.targets.kubernetes.apply import check_history_not_helm, check_not_helm, helm_release
+
+
+def installed(by: str, release: str = "") -> Manifest:
+    annotations = {"meta.helm.sh/release-name": release} if release else {}
+    metadata = {"name": "iris", "labels": {"app.kubernetes.io/managed-by": by}, "annotations": annotations}
+    return Manifest({"apiVersion": "v1", "kind": "Service", "metadata": metadata})
+
+
+def test_objects_of_a_release_belong_to_it() -> None:
+    assert helm_release([installed("pilotlight"), installed("Helm", "flowers")]) == "flowers"
+
+
+def test_objects_that_nobody_marked_belong_to_no_release() -> None:
+    bare = Manifest({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "iris"}})
+    assert helm_release([bare, installed("pilotlight"), installed("pilotlight", "left-over")]) == ""
+
+
+@pytest.mark.parametrize(
+    ("verb", "line"),
+    [
+        ("deploy", "helm upgrade flowers -n lab"),
+        ("scale", "helm upgrade flowers -n lab"),
+        ("rollback", "helm rollback flowers -n lab"),
+        ("delete", "helm uninstall flowers -n lab"),
+    ],
+)
+def test_a_verb_that_changes_them_is_refused_with_the_line_of_helm(verb: str, line: str) -> None:
+    with pytest.raises(UsageError, match="Helm release flowers owns") as refused:
+        check_not_helm([installed("Helm", "flowers")], "lab", "iris", verb)
+    assert line in refused.value.hint
+
+
+def test_who_asks_for_releases_that_helm_keeps_is_sent_there() -> None:
+    with pytest.raises(UsageError, match="is Helm's, as flowers") as told:
+        check_history_not_helm([installed("Helm", "flowers")], "lab", "iris")
+    assert "helm rollback flowers -n lab" in told.value.hint
+    assert "helm upgrade flowers -n lab" in told.value.hint
+    check_history_not_helm([installed("pilotlight")], "lab", "iris")
+
+
+def test_a_verb_may_change_what_is_ours() -> None:
+    check_not_helm([installed("pilotlight")], "lab", "iris", "delete")

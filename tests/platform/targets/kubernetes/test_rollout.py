@@ -1,0 +1,57 @@
+"""The order in which a release takes hold, decided on paper."""
+
+from typing import Any
+
+from tests.platform.targets.kubernetes.objects import deployment, route
+
+from pilotlight.targets.kubernetes.kinds import is_endpoint_ready
+from pilotlight.targets.kubernetes.rollout import backends, deadline_s, is_observed, routes_with_new_backends
+
+OLD = route("iris", ("iris-predictor", 100))
+SPLIT = route("iris", ("iris-predictor", 80), ("iris-canary-predictor", 20))
+
+
+def test_a_route_that_leads_somewhere_new_waits_for_it() -> None:
+    assert routes_with_new_backends([SPLIT], [OLD]) == [SPLIT]
+
+
+def test_a_first_route_and_one_that_only_shifts_or_drops_sides_wait_for_nobody() -> None:
+    shifted = route("iris", ("iris-predictor", 50), ("iris-canary-predictor", 50))
+    assert routes_with_new_backends([SPLIT], []) == []
+    assert routes_with_new_backends([shifted], [SPLIT]) == []
+    assert routes_with_new_backends([OLD], [SPLIT]) == []
+
+
+def test_a_side_without_a_share_and_one_of_another_namespace_are_not_waited_for() -> None:
+    idle = route("iris", ("iris-predictor", 100), ("iris-canary-predictor", 0))
+    idle["spec"]["rules"][0]["backendRefs"].append({"name": "gateway", "namespace": "system", "weight": 100})
+    assert backends(idle) == ["iris-predictor"]
+
+
+def judged(generation: int, *seen: int) -> dict[str, Any]:
+    conditions = [{"type": "Accepted", "observedGeneration": each} for each in seen]
+    made = route("iris", ("iris-predictor", 100))
+    return {
+        **made,
+        "metadata": {**made["metadata"], "generation": generation},
+        "status": {"parents": [{"conditions": conditions}]},
+    }
+
+
+def test_a_route_is_taken_up_when_every_judgement_is_of_its_present_form() -> None:
+    assert is_observed(judged(2, 2, 2))
+    assert not is_observed(judged(2, 2, 1))
+    assert not is_observed(judged(2))
+
+
+def test_an_endpoint_is_ready_unless_it_says_otherwise() -> None:
+    assert is_endpoint_ready({"conditions": {"ready": True}})
+    assert not is_endpoint_ready({"conditions": {"ready": False, "serving": True}})
+    assert is_endpoint_ready({}), "the API has an unknown state read as ready"
+
+
+def test_it_is_waited_as_long_as_the_slowest_side_may_take() -> None:
+    slow = deployment("iris-predictor", "iris-predictor-1")
+    slow["spec"]["progressDeadlineSeconds"] = 3600
+    assert deadline_s([slow, deployment("other", "other-1")]) == 3600
+    assert deadline_s([]) == 600

@@ -1,0 +1,150 @@
+"""What a person is told about a service on a cluster."""
+
+from typing import Any
+
+from tests.platform.targets.kubernetes.objects import deployment, knative, knative_revision, pod, route, scaled_object
+
+from pilotlight.targets.kubernetes.observe.diagnosis import Evidence
+from pilotlight.targets.kubernetes.observe.snapshot import Snapshot
+from pilotlight.targets.kubernetes.observe.status import status_of
+from pilotlight.targets.target import ServiceStatus
+
+OLD, NEW = "iris-predictor-old", "iris-predictor-new"
+READY = [{"type": "Ready", "status": "True"}]
+URL = "http://iris-predictor.default.example.com"
+PULL = {"state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}
+
+
+def told(*objects: dict[str, Any], evidence: dict[str, Evidence] | None = None) -> ServiceStatus:
+    return status_of(Snapshot(("default", "iris"), objects, evidence=evidence or {}))
+
+
+def routed(revision: str, *shares: tuple[str, int], ready: bool = True) -> dict[str, Any]:
+    traffic = [{"revisionName": name, "percent": percent} for name, percent in shares]
+    status = {"url": URL, "traffic": traffic, "conditions": READY if ready else [{"type": "Ready", "status": "False"}]}
+    return knative("iris-predictor", revision, traffic, status)
+
+
+def test_a_service_that_answers_is_ready_with_its_address() -> None:
+    status = told(
+        routed(NEW, (NEW, 100)),
+        knative_revision("iris-predictor", NEW, "True"),
+        pod("iris-predictor", NEW, ready=True, serverless=True),
+    )
+    assert (status.phase, status.url, status.mode) == ("Ready", URL, "serverless")
+    (row,) = status.revisions
+    assert (row.name, row.percent, row.ready, row.model_state) == (NEW, 100, 1, "Loaded")
+
+
+def test_at_zero_it_stands_by() -> None:
+    status = told(routed(NEW, (NEW, 100)), knative_revision("iris-predictor", NEW, "True", "False"))
+    assert status.phase == "Standby"
+    assert status.revisions[0].model_state == "Standby"
+    ready = next(each for each in status.conditions if each.type == "Ready")
+    assert ready.status == "True"
+
+
+def test_a_revision_that_cannot_start_is_told_while_the_one_before_it_serves() -> None:
+    status = told(
+        routed(NEW, (OLD, 100), ready=False),
+        knative_revision("iris-predictor", OLD, "True"),
+        knative_revision("iris-predictor", NEW, "Unknown"),
+        pod("iris-predictor", OLD, ready=True, serverless=True),
+        pod("iris-predictor", NEW, serverless=True, container=PULL),
+    )
+    assert status.phase == "Degraded"
+    assert f"{NEW}: image pilotlight/predictor:0.1.0 cannot be had: not found; {OLD} keeps serving" == status.message
+    assert [row.name for row in status.revisions] == [NEW, OLD]
+
+
+def test_one_that_never_served_has_failed() -> None:
+    status = told(
+        routed(NEW, ready=False),
+        knative_revision("iris-predictor", NEW, "Unknown"),
+        pod("iris-predictor", NEW, serverless=True, container=PULL),
+    )
+    assert status.phase == "Failed"
+
+
+def test_it_is_not_ready_before_knative_says_that_requests_reach_it() -> None:
+    status = told(
+        routed(NEW, (NEW, 100), ready=False),
+        knative_revision("iris-predictor", NEW, "True"),
+        pod("iris-predictor", NEW, ready=True, serverless=True),
+    )
+    assert status.phase == "Progressing"
+
+
+def test_a_rolling_update_shows_both_revisions_and_is_under_way_until_the_old_one_has_gone() -> None:
+    work = deployment("iris-predictor", NEW, 2, updatedReplicas=1)
+    pods = [pod("iris-predictor", NEW, ready=True), pod("iris-predictor", OLD, ready=True)]
+    status = told(work, *pods)
+    assert status.phase == "Progressing"
+    assert {row.name: row.percent for row in status.revisions} == {NEW: 50, OLD: 50}
+    assert told(deployment("iris-predictor", NEW, 1), pods[0]).phase == "Ready"
+
+
+def test_a_deployment_at_zero_stands_by() -> None:
+    assert told(deployment("iris-predictor", NEW, 0), scaled_object("iris-predictor", least=0)).phase == "Standby"
+
+
+def test_both_sides_of_a_raw_canary_have_the_weights_of_the_route() -> None:
+    status = told(
+        deployment("iris-predictor", OLD),
+        deployment("iris-canary-predictor", NEW),
+        route("iris", ("iris-predictor", 80), ("iris-canary-predictor", 20)),
+        pod("iris-predictor", OLD, ready=True),
+        pod("iris-canary-predictor", NEW, ready=True),
+    )
+    assert {row.name: row.percent for row in status.revisions} == {OLD: 80, NEW: 20}
+    assert status.url == "http://iris-default.example.com"
+
+
+def test_pods_that_the_cluster_refuses_are_the_cause() -> None:
+    message = 'pods "iris-predictor-7f" is forbidden: exceeded quota: small'
+    conditions = [{"type": "ReplicaFailure", "status": "True", "message": message}]
+    status = told(deployment("iris-predictor", NEW, 1, conditions=conditions))
+    assert (status.phase, status.message) == (
+        "Failed",
+        f"{NEW}: the cluster makes no pod of it: exceeded quota: small",
+    )
+
+
+def test_a_route_that_is_not_taken_keeps_it_from_being_ready() -> None:
+    lost = route("iris", ("iris-predictor", 100))
+    refused = [{"type": "Accepted", "status": "False", "message": "no listener for the host"}]
+    lost["status"] = {"parents": [{"conditions": refused}]}
+    status = told(deployment("iris-predictor", NEW), lost, pod("iris-predictor", NEW, ready=True))
+    assert (status.phase, status.message) == ("Progressing", "its route is not taken: no listener for the host")
+
+
+def test_keda_that_holds_the_replicas_is_said() -> None:
+    held = scaled_object("iris-predictor")
+    held["status"] = {"conditions": [{"type": "Fallback", "status": "True"}]}
+    status = told(deployment("iris-predictor", NEW), held, pod("iris-predictor", NEW, ready=True))
+    assert any("holds the replicas" in sentence for sentence in status.warnings)
+
+
+def test_what_is_being_deleted_says_how_many_pods_are_left() -> None:
+    ending = pod("iris-predictor", NEW, ready=True)
+    ending["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
+    status = told(ending)
+    assert (status.phase, status.message) == ("Stopping", "1 pods finish what they have")
+
+
+def test_both_sides_of_a_canary_are_one_component() -> None:
+    status = told(
+        deployment("iris-predictor", OLD),
+        deployment("iris-canary-predictor", NEW),
+        pod("iris-predictor", OLD, ready=True),
+    )
+    assert [each.type for each in status.conditions].count("PredictorReady") == 1
+
+
+def test_an_annotation_that_somebody_has_spoilt_spoils_no_status() -> None:
+    spoilt = deployment("iris-predictor", NEW)
+    spoilt["metadata"]["annotations"] = {"pilotlight.dev/overrides": "{"}
+    address = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "iris", "namespace": "default"}, "spec": {}}
+    address["metadata"]["annotations"] = {"pilotlight.dev/shares": "iris-predictor=many=10,x"}  # type: ignore[index]
+    status = told(spoilt, address, pod("iris-predictor", NEW, ready=True))
+    assert (status.phase, status.overrides) == ("Ready", {})

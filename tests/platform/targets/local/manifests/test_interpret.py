@@ -1,0 +1,447 @@
+"""Rendered manifests as services of one machine: what each field becomes."""
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.platform.targets.local.rendering import document, rendered, revision
+
+from pilotlight.errors import PlatformError
+from pilotlight.gateway.access_rules import check as check_access
+from pilotlight.plan.types import Current, Traffic
+from pilotlight.targets.local.manifests.interpret import check_queries, interpret, revisions_of
+from pilotlight.targets.local.manifests.service_spec import Probe, TrafficShare
+from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa
+
+Json = Any
+
+
+def knative(template: Json = None, **spec: Json) -> dict[str, Json]:
+    """A Knative Service as short as one can be."""
+    pod = {"containers": [{"image": "pilotlight/predictor:0.1.0"}]}
+    labels = {"pilotlight.dev/service": "iris"}
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": "iris-predictor", "namespace": "lab", "labels": labels},
+        "spec": {"template": {"spec": pod, **(template or {})}, **spec},
+    }
+
+
+def deployment(container: Json = None, pod: Json = None, **spec: Json) -> dict[str, Json]:
+    main = {"name": "main", "image": "pilotlight/predictor:0.1.0", **(container or {})}
+    labels = {"pilotlight.dev/service": "iris"}
+    template = {"metadata": {"labels": {"a/b": "c"}}, "spec": {"containers": [main], **(pod or {})}}
+    metadata = {"name": "iris-engine", "namespace": "lab", "labels": labels}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"template": template, **spec}}
+
+
+def container(*companions: dict[str, Json], pod: Json = None, **fields: Json) -> Any:
+    return interpret([deployment(fields, pod), *companions]).workloads[0].revision.container
+
+
+def refusals(*manifests: dict[str, Json]) -> list[str]:
+    with pytest.raises(PlatformError) as raised:
+        interpret(manifests)
+    return str(raised.value).splitlines()
+
+
+def test_a_knative_service_becomes_a_serverless_workload(tmp_path: Path) -> None:
+    resources = {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "2Gi", "cpu": "2"}}
+    made = document({"resources": resources}, minReplicas=0, maxReplicas=3, containerConcurrency=8, timeout=60)
+    spec = interpret(rendered(tmp_path, made))
+    assert (spec.namespace, spec.name, spec.entry) == ("default", "iris", (("iris-predictor", 100),))
+    (workload,) = spec.workloads
+    assert (workload.name, workload.role, workload.mode) == ("iris-predictor", "predictor", "serverless")
+    found = workload.revision
+    assert found.name.startswith("iris-predictor-")
+    assert workload.traffic == (TrafficShare(found.name, 100),)
+    assert isinstance(found.scaling, Kpa)
+    assert (found.scaling.min_scale, found.scaling.max_scale) == (0, 3)
+    assert (found.concurrency, found.timeout_s, found.grace_s, found.progress_deadline_s) == (8, 60.0, 60.0, 900.0)
+    main = found.container
+    assert main.env["INFERENCE_MODEL_PATH"] == "/models/iris.onnx"
+    assert main.env["PILOTLIGHT_REVISION"] == found.name
+    assert (main.port, main.command, main.startup) == (8080, (), None)
+    assert main.readiness == Probe("/v2/health/ready", 8080)
+    assert (main.cpu_request, main.cpu_limit, main.memory_limit) == (0.25, 2.0, 2**31)
+
+
+def test_a_deployment_becomes_a_raw_workload_with_its_autoscaler(tmp_path: Path) -> None:
+    spec = interpret(rendered(tmp_path, document(raw=True, minReplicas=2, maxReplicas=5, timeout=100)))
+    (workload,) = spec.workloads
+    assert (workload.mode, workload.surge, workload.unavailable) == ("raw", 1, 0)
+    found = workload.revision
+    assert workload.traffic == (TrafficShare(found.name, 100),)
+    assert isinstance(found.scaling, Hpa)
+    assert (found.scaling.min_replicas, found.scaling.max_replicas) == (2, 5)
+    assert (found.timeout_s, found.grace_s, found.progress_deadline_s) == (100.0, 115.0, 900.0)
+    assert found.container.startup == Probe("/v2/health/ready", 8080, period_s=1.0, failure_threshold=600)
+    assert found.container.liveness == Probe("/v2/health/live", 8080, timeout_s=5.0, failure_threshold=6)
+    assert "iris-default.example.com" in spec.hosts
+
+
+def test_a_revision_can_be_told_again_from_what_the_store_keeps_of_it(tmp_path: Path) -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "token"}, "stringData": {"key": "s3cret"}}
+    env = [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "token", "key": "key"}}}]
+    manifests = rendered(tmp_path, document({"env": env}, raw=True, minReplicas=2), secret)
+    ((workload, name, objects),) = revisions_of(manifests)
+    again = interpret(objects).workloads[0]
+    assert (again.name, again.revision.name) == (workload, name)
+    assert again.revision == interpret(manifests).workloads[0].revision
+    assert again.revision.container.env["TOKEN"] == "s3cret"
+    assert len(objects) < len(manifests)
+
+
+def test_a_stateful_service_has_a_fixed_number_of_replicas_one_replaced_after_the_other(tmp_path: Path) -> None:
+    made = document(annotations={"serving.kserve.io/deploymentMode": "Stateful"}, minReplicas=2, maxReplicas=2)
+    (workload,) = interpret(rendered(tmp_path, made)).workloads
+    assert (workload.mode, workload.revision.scaling, workload.surge, workload.unavailable) == (
+        "stateful", Fixed(2), 0, 1,
+    )  # fmt: skip
+
+
+def test_a_start_may_take_as_long_as_its_probe_lets_it() -> None:
+    slow = {"httpGet": {"path": "/ready", "port": 8080}, "initialDelaySeconds": 5, "failureThreshold": 200}
+    assert interpret([deployment({"startupProbe": slow})]).workloads[0].revision.progress_deadline_s == 2005.0
+    written = deployment({"startupProbe": slow}, progressDeadlineSeconds=60)
+    assert interpret([written]).workloads[0].revision.progress_deadline_s == 60.0
+
+
+def test_grpc_is_served_on_its_own_port_and_probed_over_http(tmp_path: Path) -> None:
+    found = revision(tmp_path, document({"protocolVersion": "grpc-v2"})).container
+    assert (found.port, found.readiness) == (8081, Probe("/v2/health/ready", 8080))
+
+
+# Traffic.
+
+
+def test_a_canary_splits_by_revision_with_tags(tmp_path: Path) -> None:
+    current = Current(
+        {"iris-predictor": ("iris-predictor-old",)}, {"iris-predictor": (Traffic("iris-predictor-old", 100),)}
+    )
+    made = document(canaryTrafficPercent=20)
+    (workload,) = interpret(rendered(tmp_path, made, current={("default", "iris"): current})).workloads
+    new = workload.revision.name
+    assert workload.traffic == (TrafficShare(new, 20), TrafficShare("iris-predictor-old", 80, "prev"))
+
+
+def test_the_latest_revision_is_the_one_that_the_manifest_describes() -> None:
+    traffic = [{"latestRevision": True, "percent": 100}, {"revisionName": "iris-predictor-old", "tag": "old"}]
+    (workload,) = interpret([knative({"metadata": {"name": "iris-predictor-new"}}, traffic=traffic)]).workloads
+    assert workload.traffic == (TrafficShare("iris-predictor-new", 100), TrafficShare("iris-predictor-old", 0, "old"))
+
+
+def test_a_template_without_a_name_gets_one_by_its_content() -> None:
+    first, same, other = (
+        interpret([knative({"metadata": {"annotations": {"note": note}}})]).workloads[0].revision.name
+        for note in ("a", "a", "b")
+    )
+    assert first == same != other
+    assert first.startswith("iris-predictor-")
+
+
+def test_two_deployments_share_by_the_weights_of_their_route(tmp_path: Path) -> None:
+    made = document(raw=True)
+    other = {"modelFormat": {"name": "onnx"}, "storageUri": "/models/next.onnx"}
+    made["spec"]["canary"] = [{"trafficPercent": 10, "predictor": {"name": "next", "model": other}}]
+    manifests = rendered(tmp_path, made)
+    spec = interpret(manifests)
+    assert spec.entry == (("iris-predictor", 90), ("iris-next-predictor", 10))
+    stable = spec.workload("iris-predictor").revision.name
+    by_hand = {"traffic": [{"revision": stable, "percent": 30}, {"revision": "latest", "percent": 70}]}
+    assert interpret(manifests, {"iris-predictor": by_hand}).entry == (
+        ("iris-predictor", 30), ("iris-next-predictor", 70),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("roles", "entry"), [(["engine", "router"], "router"), (["predictor", "transformer"], "transformer")]
+)
+def test_without_a_route_the_foremost_component_is_asked(roles: list[str], entry: str) -> None:
+    manifests = []
+    for role in roles:
+        made = knative({"metadata": {"labels": {"component": role}}})
+        made["metadata"]["name"] = f"iris-{role}"
+        manifests.append(made)
+    assert interpret(manifests).entry == ((f"iris-{entry}", 100),)
+
+
+def test_a_service_that_a_gateway_of_the_cluster_would_hold_is_entered_at_its_own_workload(tmp_path: Path) -> None:
+    annotations = {"serving.kserve.io/autoscalerClass": "keda", "pilotlight.dev/triggers": "latency=0.2"}
+    manifests = rendered(tmp_path, document(annotations=annotations, raw=True, minReplicas=0))
+    assert interpret(manifests).entry == (("iris-predictor", 100),)
+
+
+# What was set by hand.
+
+
+def test_bounds_and_shares_set_by_hand_win(tmp_path: Path) -> None:
+    manifests = rendered(tmp_path, document(minReplicas=0, maxReplicas=3))
+    shares = [{"revision": "latest", "percent": 5, "tag": "new"}, {"revision": "iris-predictor-old", "percent": 95}]
+    by_hand = {"minReplicas": 2, "maxReplicas": 4, "traffic": shares}
+    (workload,) = interpret(manifests, {"iris-predictor": by_hand}).workloads
+    assert isinstance(workload.revision.scaling, Kpa)
+    assert (workload.revision.scaling.min_scale, workload.revision.scaling.max_scale) == (2, 4)
+    assert workload.traffic == (
+        TrafficShare(workload.revision.name, 5, "new"), TrafficShare("iris-predictor-old", 95),
+    )  # fmt: skip
+    assert replace(workload.revision, scaling=Fixed(1)) == replace(
+        interpret(manifests).workloads[0].revision, scaling=Fixed(1)
+    )
+
+
+# Rolling updates.
+
+
+@pytest.mark.parametrize(
+    ("strategy", "room"),
+    [
+        ({"type": "Recreate"}, (0, 0)),
+        ({"rollingUpdate": {"maxSurge": 2, "maxUnavailable": 1}}, (2, 1)),
+        ({"rollingUpdate": {"maxSurge": "50%", "maxUnavailable": "50%"}}, (3, 2)),  # of 5: up, and down
+        ({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"}}, (0, 1)),  # Kubernetes never stands still
+        ({}, (2, 1)),  # 25 % each
+    ],
+)
+def test_the_room_of_a_rolling_update_is_counted_as_kubernetes_does(strategy: Json, room: tuple[int, int]) -> None:
+    (workload,) = interpret([deployment(strategy=strategy, replicas=5)]).workloads
+    assert (workload.surge, workload.unavailable) == room
+
+
+# Variables.
+
+
+def test_variables_come_from_everywhere_that_a_pod_could_get_them_from() -> None:
+    companions = (
+        {"kind": "Secret", "metadata": {"name": "s"}, "data": {"token": "aGVsbG8="}, "stringData": {"plain": "x"}},
+        {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"level": "3"}},
+    )
+    env = [
+        {"name": "PLAIN", "value": "1"},
+        {"name": "JOINED", "value": "$(PLAIN)-$(SET_level)-$(UNKNOWN)-$$(PLAIN)"},
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "token"}}},
+        {"name": "LEVEL", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "level"}}},
+        {"name": "MAYBE", "valueFrom": {"secretKeyRef": {"name": "none", "key": "x", "optional": True}}},
+        {"name": "WHERE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+        {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "LABEL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a/b']"}}},
+        {"name": "ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    ]
+    found = container(
+        *companions, env=env, envFrom=[{"configMapRef": {"name": "c"}, "prefix": "SET_"}], args=["$(PLAIN)"]
+    )
+    assert {key: value for key, value in found.env.items() if key != "PILOTLIGHT_REVISION"} == {
+        "SET_level": "3", "PLAIN": "1", "JOINED": "1-3-$(UNKNOWN)-$(PLAIN)", "TOKEN": "hello", "LEVEL": "3",
+        "WHERE": "lab", "LABEL": "c", "ADDRESS": "127.0.0.1",
+    }  # fmt: skip
+    assert (found.replica_env, found.args) == (("WHO",), ("1",))
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ({"secretKeyRef": {"name": "s", "key": "x"}}, "Secret s is not among the documents; add it to them, or write"),
+        ({"configMapKeyRef": {"name": "c", "key": "x"}}, "key x of ConfigMap c is not among the documents"),
+        ({"fieldRef": {"fieldPath": "spec.nodeX"}}, "spec.nodeX has no meaning without a pod; write a value"),
+        ({"resourceFieldRef": {"resource": "limits.cpu"}}, "resourceFieldRef has no meaning here; write a value"),
+    ],
+)
+def test_a_variable_without_a_value_is_named(source: Json, sentence: str) -> None:
+    companion = {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {}}
+    (line,) = refusals(deployment({"env": [{"name": "X", "valueFrom": source}]}), companion)
+    assert line.startswith(f"Deployment iris-engine: env X: {sentence}")
+
+
+# Folders.
+
+
+def test_a_folder_of_the_node_is_the_folder_of_this_machine() -> None:
+    pod = {"volumes": [{"name": "m", "hostPath": {"path": "/data/models/"}}, {"name": "e", "emptyDir": {}}]}
+    mounts = [{"name": "m", "mountPath": "/mnt/models", "subPath": "iris"}, {"name": "e", "mountPath": "/tmp"}]
+    env = [{"name": "INFERENCE_MODEL_PATH", "value": "/mnt/models/1"}, {"name": "OTHER", "value": "/mnt/models2"}]
+    found = container(pod=pod, volumeMounts=mounts, env=env, args=["--model_dir=/mnt/models", "/mnt"])
+    assert found.env["INFERENCE_MODEL_PATH"] == "/data/models/iris/1"
+    assert found.env["OTHER"] == "/mnt/models2"
+    assert found.args == ("--model_dir=/data/models/iris", "/mnt")
+
+
+def test_what_an_init_container_would_fetch_is_fetched_by_the_predictor(tmp_path: Path) -> None:
+    made = document(raw=True, storageUris=[{"uri": "s3://models/iris"}])
+    del made["spec"]["predictor"]["model"]["storageUri"]
+    assert revision(tmp_path, made).container.env["INFERENCE_MODEL_PATH"] == "s3://models/iris"
+
+
+def test_a_second_source_that_nothing_names_is_refused(tmp_path: Path) -> None:
+    made = document(
+        raw=True, storageUris=[{"uri": "s3://a/b", "mountPath": "/mnt/a"}, {"uri": "s3://c", "mountPath": "/mnt/c"}]
+    )
+    del made["spec"]["predictor"]["model"]["storageUri"]
+    (line,) = refusals(*rendered(tmp_path, made))
+    assert "s3://c is fetched into /mnt/c, which no variable names" in line
+
+
+@pytest.mark.parametrize(
+    ("volume", "sentence"),
+    [
+        (
+            {"persistentVolumeClaim": {"claimName": "x"}},
+            "is a volume claim, which this machine does not have; use a local",
+        ),
+        ({"csi": {"driver": "x"}}, "is a CSI volume, which this machine does not have"),
+        ({"secret": {"secretName": "x"}}, "files of a secret are not written to /mnt/x here; give the values as env"),
+    ],
+)
+def test_a_volume_that_cannot_be_here_is_refused(volume: Json, sentence: str) -> None:
+    made = deployment({"volumeMounts": [{"name": "v", "mountPath": "/mnt/x"}]}, {"volumes": [{"name": "v", **volume}]})
+    (line,) = refusals(made)
+    assert line.startswith("Deployment iris-engine: volume v")
+    assert sentence in line
+
+
+# What one machine cannot do.
+
+
+def test_everything_that_cannot_be_done_is_said_at_once() -> None:
+    sidecar, first = {"name": "proxy", "image": "envoy:1"}, {"name": "prepare", "image": "busybox"}
+    made = deployment(
+        {
+            "resources": {"limits": {"amd.com/gpu": 1}},
+            "readinessProbe": {"exec": {"command": ["true"]}},
+            "command": ["sh"],
+        }
+    )
+    pod = made["spec"]["template"]["spec"]
+    pod |= {"containers": [*pod["containers"], sidecar], "initContainers": [first]}
+    lines = refusals(made, {"kind": "LeaderWorkerSet", "metadata": {"name": "big"}})
+    assert lines[0] == "LeaderWorkerSet big: needs several nodes; use --target kubernetes"
+    assert [line.removeprefix("Deployment iris-engine: ").partition(":")[0] for line in lines[1:]] == [
+        "container proxy (envoy", "init container prepare (busybox)", "resource amd.com/gpu", "readinessProbe",
+        "command sh",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("image", "runs"),
+    [
+        ("pilotlight/predictor:0.1.0", True),
+        ("registry.local:5000/pilotlight/predictor@sha256:00", True),
+        ("pilotlight/predictor-of-mine", False),
+        ("mypilotlight/predictor", False),
+        ("vllm/vllm-openai:v1", False),
+    ],
+)
+def test_only_our_own_image_runs(image: str, runs: bool) -> None:
+    made = deployment({"image": image, "readinessProbe": {"exec": {}}} if not runs else {"image": image})
+    if runs:
+        assert interpret([made]).workloads[0].revision.container.image == image
+        return
+    (line,) = refusals(made)
+    assert line.startswith(
+        f"Deployment iris-engine: image {image}: only our own predictor runs without containers; platformctl render"
+    )
+
+
+def test_a_rule_of_scaling_that_makes_no_sense_is_refused_with_its_object() -> None:
+    made = knative({"metadata": {"annotations": {"autoscaling.knative.dev/min-scale": "many"}}})
+    (line,) = refusals(made)
+    assert line.startswith("Knative Service iris-predictor: ")
+    assert "min-scale" in line
+
+
+def test_a_query_of_ones_own_beyond_what_our_metrics_answer_needs_a_prometheus(tmp_path: Path) -> None:
+    """OME's customPromQuery, in a document of its own kind."""
+    made = {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": "iris"},
+        "spec": {
+            "model": {"name": "iris"},
+            "engine": {"minReplicas": 1, "maxReplicas": 3},
+            "kedaConfig": {
+                "enableKeda": True,
+                "customPromQuery": "topk(3, my_metric) offset 5m",
+                "scalingThreshold": "5",
+            },
+        },
+    }
+    model = {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "BaseModel",
+        "metadata": {"name": "iris", "namespace": "default"},
+        "spec": {"modelFormat": {"name": "onnx"}, "storage": {"storageUri": "s3://models/iris.onnx"}},
+    }
+    with pytest.raises(PlatformError, match=r"iris-engine: the query .*topk.* needs --prometheus ADDRESS"):
+        check_queries(interpret(rendered(tmp_path, made, model)))
+
+
+def test_the_queries_that_we_write_ourselves_are_answered_here(tmp_path: Path) -> None:
+    annotations = {"serving.kserve.io/autoscalerClass": "keda", "pilotlight.dev/triggers": "latency=0.2, queue-depth=4"}
+    spec = interpret(rendered(tmp_path, document(annotations=annotations, raw=True, minReplicas=1, maxReplicas=3)))
+    assert isinstance(spec.workloads[0].revision.scaling, Hpa)
+    check_queries(spec)
+
+
+def test_names_that_are_paths_of_the_gateway_are_refused() -> None:
+    made = knative()
+    made["metadata"] |= {"namespace": "api", "labels": {"pilotlight.dev/service": "v2"}}
+    assert refusals(made) == [
+        "namespace = api, which is a path of the gateway itself; choose another",
+        "name = v2, which is a path of the gateway itself; choose another",
+    ]
+
+
+def test_manifests_of_two_services_are_refused() -> None:
+    other = knative()
+    other["metadata"] = {**other["metadata"], "labels": {"pilotlight.dev/service": "other"}}
+    assert refusals(knative(), other)[0].endswith("found lab/iris and lab/other")
+
+
+PLACES = [("containers", 0, "env", 0), ("containers", 0, "volumeMounts"), ("containers", 0, "ports", 0), ("volumes", 0),
+          ("containers", 0, "readinessProbe"), ("terminationGracePeriodSeconds",), ("containers",)]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: str(place[-2:]))
+@pytest.mark.parametrize("value", ["x", -1, ["a"], {"a": ["b"]}], ids=str)
+def test_manifests_that_nobody_checked_do_no_harm(tmp_path: Path, place: tuple[Any, ...], value: Json) -> None:
+    manifests = rendered(tmp_path, document({"storageUri": "s3://models/iris"}, raw=True))
+    (workload,) = (found for found in manifests if found["kind"] == "Deployment")
+    part = workload["spec"]["template"]["spec"]
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    with suppress(PlatformError):
+        interpret(manifests)
+
+
+def test_a_document_that_stops_its_service_is_no_deploy(tmp_path: Path) -> None:
+    manifests = rendered(tmp_path, document(annotations={"serving.kserve.io/stop": "true"}))
+    assert "annotation stop = true" in refusals(*manifests)[0]
+
+
+# Who may ask.
+
+
+@pytest.mark.parametrize("raw", [False, True], ids=["serverless", "raw"])
+def test_annotations_about_access_reach_the_service(tmp_path: Path, raw: bool) -> None:
+    annotations = {
+        "pilotlight.dev/auth-tokens-sha256": "aa,bb",
+        "pilotlight.dev/auth-jwt-issuer": "https://issuer",
+        "pilotlight.dev/rate-limit": "100/1m",
+    }
+    manifests = rendered(tmp_path, document(annotations={**annotations, "pilotlight.dev/planned-with": "x"}, raw=raw))
+    assert interpret(manifests).access == annotations
+    plain = revision(tmp_path, document(raw=raw)).name
+    assert interpret(manifests).workloads[0].revision.name == plain, "access is no part of a revision"
+
+
+@pytest.mark.parametrize("place", ["object", "template"])
+def test_a_misspelt_annotation_about_access_is_refused_on_manifests_too(tmp_path: Path, place: str) -> None:
+    manifests = [dict(found) for found in rendered(tmp_path, document())]
+    workload = next(found for found in manifests if found["kind"] == "Service")
+    metadata = workload["metadata"] if place == "object" else workload["spec"]["template"]["metadata"]
+    metadata.setdefault("annotations", {})["pilotlight.dev/auth-token"] = "aa"
+    with pytest.raises(PlatformError, match=r"annotation pilotlight\.dev/auth-token is none of those"):
+        check_access(interpret(manifests).access)

@@ -1,0 +1,147 @@
+"""What is decided without touching anything: back-off, thresholds, GPUs, reasons, ports."""
+
+from pathlib import Path
+
+import pytest
+from tests.platform.targets.local.supervisor.supervisor_harness import launch
+
+from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.manifests.service_spec import Probe
+from pilotlight.targets.local.supervisor.container_command import Command, Ports, checks, command, variables
+from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, Holder, allocate
+from pilotlight.targets.local.supervisor.logs import last_error, over_limit, port_in_use
+from pilotlight.targets.local.supervisor.probes import ProbeCounter, start_budget, start_interval
+from pilotlight.targets.local.supervisor.replica import crashes_after, delay
+from pilotlight.targets.local.supervisor.shim import Exit, from_shell
+from pilotlight.wire.http_client import LoopbackResponse
+
+PORTS = Ports(40001, 40002, 40003)
+
+
+def test_a_crash_is_waited_for_twice_as_long_each_time_up_to_five_minutes() -> None:
+    assert [delay(count, 5.0, 0.0) for count in range(12)] == [0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
+    assert delay(10_000, 5.0, 0.0) == 300
+
+
+def test_ten_minutes_of_life_forget_all_crashes() -> None:
+    assert delay(9, 600.0, 0.0) == 0
+    assert crashes_after(9, 600.0, 0.0) == 1
+    assert crashes_after(9, 599.0, 0.0) == 10
+
+
+def test_a_start_is_asked_after_often_at_first_and_never_rarely() -> None:
+    assert [start_interval(elapsed) for elapsed in (0.0, 0.1, 1.0, 100.0)] == [0.01, 0.01, 0.05, 0.1]
+
+
+def test_the_startup_probe_is_a_budget() -> None:
+    probe = Probe("/", 1, period_s=2.0, failure_threshold=30, initial_delay_s=5.0)
+    assert start_budget(probe, 600.0) == 65.0
+    assert start_budget(None, 600.0) == 600.0
+
+
+def test_only_a_threshold_of_answers_in_a_row_changes_a_verdict() -> None:
+    count = ProbeCounter(Probe("/", 1, period_s=5.0, failure_threshold=3, success_threshold=2), due=0.0)
+    answers = [False, False, True, False, False, False, True, False, True, True]
+    assert [count.record(ok, 10.0) for ok in answers] == [False] * 5 + [True] + [False] * 3 + [True]
+    assert count.due == 15.0
+
+
+@pytest.mark.parametrize(
+    ("status", "ok"), [(200, True), (204, True), (302, True), (400, False), (503, False), (0, False)]
+)
+def test_an_answer_is_judged_as_kubernetes_does(status: int, ok: bool) -> None:
+    assert LoopbackResponse(status).ok is ok
+
+
+def test_free_gpus_go_out_the_least_used_first() -> None:
+    devices = [Device(0, 900), Device(1, 0), Device(2, 300)]
+    assert allocate(devices, {}, 2) == ((1, 2), "")
+    assert allocate(devices, {"a": Holder("default/llama", (1,))}, 1) == ((2,), "")
+
+
+def test_who_holds_the_gpus_is_told_to_those_who_wait() -> None:
+    held = {"a": Holder("default/llama", (0, 1))}
+    assert allocate([Device(0), Device(1)], held, 1) == (
+        (),
+        "waiting for a GPU held by default/llama (2 of 2 in use)",
+    )
+    assert allocate([Device(0), Device(1)], held, 2)[1] == "waiting for 2 GPUs held by default/llama (2 of 2 in use)"
+
+
+def test_more_gpus_than_the_machine_has_are_never_waited_for_in_silence() -> None:
+    assert allocate([Device(0)], {}, 2) == ((), "needs 2 GPUs, and this machine has 1")
+    assert allocate([], {}, 1) == ((), "needs 1 GPU, and this machine shows none")
+
+
+def test_a_gpu_is_free_again_when_its_holder_ends() -> None:
+    gpus = GpuAllocator(lambda: [Device("GPU-1")])
+    assert gpus.allocate("a", "default/llama", 1) == (("GPU-1",), "")
+    assert gpus.allocate("b", "default/iris", 1)[0] == ()
+    assert gpus.release("a")
+    assert gpus.allocate("b", "default/iris", 1) == (("GPU-1",), "")
+    assert not gpus.release("nobody")
+
+
+def test_a_shell_tells_signals_and_codes() -> None:
+    assert from_shell(3) == Exit(3, None)
+    assert from_shell(139) == Exit(139, 11)
+    assert from_shell(255) == Exit(255, None)
+
+
+def test_the_last_error_of_a_log_is_found() -> None:
+    error = '{"level":"ERROR","message":"model \'x\': no such file"}'
+    assert last_error(["{}", error, '{"level":"INFO","message":"stopped"}', "plain"]) == "model 'x': no such file"
+    assert last_error(["Traceback (most recent call last):", "ValueError: y", ""]) == "ValueError: y"
+    assert last_error([]) == ""
+
+
+def test_memory_is_told_in_units_that_people_use() -> None:
+    assert over_limit(612 << 20, 512 << 20) == "used 612 MiB, limit 512 MiB"
+
+
+def test_only_an_exit_with_the_message_is_a_port_that_was_taken() -> None:
+    message = ["cannot listen on 127.0.0.1:40001: Address already in use"]
+    assert port_in_use(Exit(1), message)
+    assert not port_in_use(Exit(0), message)
+    assert not port_in_use(Exit(1), ["something else"])
+
+
+def test_probes_go_to_the_ports_that_the_process_listens_on() -> None:
+    made = checks(
+        launch(
+            readiness=Probe("/r", 8080), liveness=Probe("/m", 8082), startup=Probe("", 8081), env={}, memory_limit=7
+        ),
+        PORTS,
+    )
+    assert (made.readiness.path, made.readiness.port) == ("/r", 40001)
+    assert made.liveness is not None
+    assert (made.liveness.path, made.liveness.port) == ("/m", 40003)
+    assert made.startup is not None
+    assert (made.startup.path, made.startup.port) == ("/v2/health/ready", 40001)
+    assert made.memory_limit == 7
+
+
+def test_a_port_that_the_manifest_renames_is_still_the_same_one() -> None:
+    made = checks(launch(env={"INFERENCE_METRICS_PORT": "9000"}, liveness=Probe("/m", 9000)), PORTS)
+    assert made.liveness is not None
+    assert made.liveness.port == 40003
+
+
+def test_the_router_is_one_of_our_programs() -> None:
+    order = launch(command=("python", "-m", "pilotlight.gateway", "route"), env={}, readiness=Probe("/ready", 8080))
+    argv = ("/usr/bin/python3", "-P", "-m", "pilotlight.gateway", "route")
+    assert command(order.revision.container, "/usr/bin/python3") == Command(argv, None)
+    assert not checks(order, PORTS).predictor
+
+
+def test_flags_of_a_pod_do_not_win_over_the_ports_of_the_process() -> None:
+    args = ("--http_port=8080", "--threads", "2", "--metrics-port", "8082", "--host", "0.0.0.0", "--port")
+    made = command(launch(args=args).revision.container, "python3")
+    assert made == Command(("python3", "-P", "-m", "pilotlight_predictor", "--threads", "2"), ("--threads", "2"))
+
+
+def test_gpus_are_named_in_the_order_of_the_bus(tmp_path: Path) -> None:
+    env = variables(launch(gpus=2), PORTS, (1, 3), Home(tmp_path), "http://127.0.0.1:8090", {"PATH": "/bin", "X": "y"})
+    assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("1,3", "PCI_BUS_ID")
+    assert env["PATH"] == "/bin"
+    assert "X" not in env

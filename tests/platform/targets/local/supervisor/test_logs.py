@@ -1,0 +1,163 @@
+"""Log files: written by the replicas themselves, cut at their front, never in the way."""
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.platform.targets.local.supervisor.supervisor_harness import Stage, eventually, launch, lines, program
+
+from pilotlight.targets.local.supervisor import logs as supervisor_logs
+from pilotlight.targets.local.supervisor import supervisor
+from pilotlight.targets.local.supervisor.logs import open_log, prune, rotate
+
+LIMIT = 64 << 10
+
+
+def all_lines(log: Path) -> list[str]:
+    """Oldest first, without the blank that stands for what was cut."""
+    files = [log.with_name(log.name + suffix) for suffix in (".2", ".1", "")]
+    return [line for path in files if path.exists() for line in path.read_text().splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("length", [7, 100, 5000])
+def test_lines_written_while_the_log_is_cut_are_neither_lost_nor_torn(tmp_path: Path, length: int) -> None:
+    log = tmp_path / "a.log"
+    descriptor, _ = open_log(str(log))
+    if not supervisor_logs._fallocate():
+        pytest.skip("the front of a file can be taken out on Linux only")
+    # Two files hold all of it, so that nothing is thrown away for its age.
+    count = 2 * LIMIT // (length + 7)
+    script = (
+        f'pad=$(printf "%{length}s" | tr " " x); i=0; while [ $i -lt {count} ]; do echo "$i $pad"; i=$((i+1)); done'
+    )
+    try:
+        cuts = 0
+        with subprocess.Popen(["/bin/sh", "-c", script], stdout=descriptor) as writer:
+            while writer.poll() is None:
+                cuts += cuts < 2 and rotate(log, LIMIT)
+    finally:
+        os.close(descriptor)
+    cuts += cuts == 0 and rotate(log, LIMIT)
+    assert cuts
+    if not log.read_text().strip().startswith("0 "):
+        found = all_lines(log)
+        assert found == [f"{number} {'x' * length}" for number in range(count)]
+
+
+def test_a_file_system_that_cannot_cut_gets_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_logs, "_fallocate", lambda: None)
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"line {number}\n" for number in range(10_000)) + "half a li")
+    assert rotate(log, LIMIT)
+    assert log.read_text() == ""
+    assert log.with_name("a.log.1").read_text().endswith("line 9999\nhalf a li")
+
+
+def test_three_files_are_kept(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    for turn in range(5):
+        with log.open("a") as file:
+            file.write(f"turn {turn}\n" * 10_000)
+        assert rotate(log, LIMIT)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.log", "a.log.1", "a.log.2"]
+    assert "turn 4" in log.with_name("a.log.1").read_text()
+    assert "turn 3" in log.with_name("a.log.2").read_text()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 3 * 100_000
+
+
+def test_a_short_log_and_one_that_is_gone_are_left_alone(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    assert not rotate(log)
+    log.write_text("x\n")
+    assert not rotate(log)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.log"]
+
+
+def test_logs_of_replicas_that_ended_long_ago_are_removed(tmp_path: Path) -> None:
+    for number in range(6):
+        for name in (f"r{number}.log", f"r{number}.log.1"):
+            (tmp_path / name).write_text("x")
+            os.utime(tmp_path / name, (number, number))
+    prune(tmp_path, {"r0"}, keep=2)
+    assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"r0", "r4", "r5"}
+
+
+def test_the_log_of_a_living_replica_is_cut_while_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "INTERVAL_S", 0.02)
+    enough = supervisor_logs.LIMIT * 3 // 2000
+    script = f"i=0; while [ $i -lt {enough} ]; do i=$((i+1)); printf '%1000s' $i; echo; done; exec sleep 600"
+
+    async def play() -> None:
+        async with Stage(tmp_path, python=program(tmp_path, script)) as stage:
+            log = Path(stage.supervisor.launch(launch()).log)
+            await eventually(log.with_name(f"{log.name}.1").exists)
+            await eventually(lambda: log.stat().st_size < supervisor_logs.LIMIT)
+
+    asyncio.run(play())
+
+
+def test_logs_of_the_control_process_and_the_gateway_are_cut_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "INTERVAL_S", 0.02)
+
+    async def play() -> None:
+        async with Stage(tmp_path, python=program(tmp_path, "exec sleep 60")) as stage:
+            logs = [stage.home.logs / name for name in ("daemon.log", "gateway.log")]
+            for log in logs:
+                log.write_bytes((b"x" * 99 + b"\n") * (supervisor_logs.LIMIT // 100 + 1))
+            stage.supervisor.launch(launch())
+            await eventually(lambda: all(log.with_name(f"{log.name}.1").exists() for log in logs))
+            await eventually(lambda: all(log.stat().st_size < supervisor_logs.LIMIT for log in logs))
+
+    asyncio.run(play())
+
+
+def test_a_log_that_cannot_be_opened_keeps_no_replica_from_starting(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with Stage(tmp_path, python=program(tmp_path, "echo lost; exit 5")) as stage:
+            (stage.home.logs / "default").write_text("a file where the folder should be")
+            stage.supervisor.launch(launch())
+            assert (await stage.until("exited")).reason == "exit code 5"
+
+    asyncio.run(play())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_for_logs_costs_lines_and_nothing_else(tmp_path: Path) -> None:
+    """Every write to the log fails as on a full disk; the real predictor becomes ready, answers and drains."""
+
+    async def play() -> None:
+        async with Stage(tmp_path) as stage:
+            order = launch()
+            log = stage.home.logs / "default/iris" / f"{order.replica}.log"
+            log.parent.mkdir(parents=True)
+            log.symlink_to("/dev/full")
+            ready = await stage.start(order)
+            stage.supervisor.drain(ready.id, 30)
+            assert (await stage.until("exited")).exit_code == 0
+
+    asyncio.run(play())
+
+
+def test_an_exit_status_is_known_though_it_could_not_be_noted(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with Stage(tmp_path, python=program(tmp_path, f"rm -r {tmp_path}/home/run; exit 6")) as stage:
+            stage.supervisor.launch(launch())
+            assert (await stage.until("exited")).exit_code == 6
+
+    asyncio.run(play())
+
+
+def test_a_log_belongs_to_its_replica(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with Stage(tmp_path, python=program(tmp_path, "echo out; echo err >&2; exit 3")) as stage:
+            replica = stage.supervisor.launch(launch("iris-1"))
+            await stage.until("exited")
+            assert Path(replica.log) == stage.home.logs / "default/iris/iris-1.log"
+            assert lines(replica.log) == ["out", "err"]
+            assert Path(replica.log).stat().st_mode & 0o077 == 0
+
+    asyncio.run(play())

@@ -1,0 +1,63 @@
+"""What a replica tells of its start is asked for again where nobody answered in time, and no more once it is known."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from typing import Any
+
+from tests.platform.targets.local.supervisor.supervisor_harness import eventually
+
+from pilotlight.targets.local.manifests.service_spec import Probe
+from pilotlight.targets.local.supervisor.probes import run_probes
+from pilotlight.targets.local.supervisor.replica import Checks, Replica
+
+PHASES = {"state": "ready", "phases": {"boot": 0.1, "total": 0.4}}
+
+
+class Told:
+    """A replica that is ready, whose first answers about its start are `statuses`; and who is told of it."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = list(statuses)
+        self.looks = self.probes = 0
+        self.learned_of: list[Mapping[str, Any]] = []
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(asyncio.IncompleteReadError):  # a question may be broken off at the end
+            await self._answer(reader, writer)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+        if path == b"/status":
+            self.looks += 1
+            status, body = (self.statuses.pop(0), b"") if self.statuses else (200, json.dumps(PHASES).encode())
+        else:
+            self.probes += 1
+            status, body = 200, b"{}"
+        writer.write(b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(body), body))
+
+    def on_status(self, status: Mapping[str, Any]) -> None:
+        self.learned_of.append(status)
+
+    def on_ready(self) -> None: ...
+    def on_unready(self, reason: str) -> None: ...
+    def on_start_failed(self, reason: str) -> None: ...
+    def on_liveness_failed(self, reason: str) -> None: ...
+
+
+def test_a_start_that_could_not_be_told_at_once_is_asked_for_again_and_then_no_more() -> None:
+    async def play() -> None:
+        told = Told(503, 503)
+        async with await asyncio.start_server(told.answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            checks = Checks(Probe("/v2/health/ready", port, period_s=0.02))
+            replica = Replica("iris-1", "default", "iris", "iris-predictor", "iris-predictor-1", checks)
+            task = asyncio.create_task(run_probes(replica, told))
+            await eventually(lambda: told.learned_of == [PHASES])
+            probes = told.probes
+            await eventually(lambda: told.probes > probes + 5)
+            task.cancel()
+        assert told.looks == 3
+
+    asyncio.run(play())

@@ -1,0 +1,100 @@
+"""Who a process is and what it uses, as the kernel tells it and as `ps` does where there is no /proc."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch, program
+
+from pilotlight.targets.local.supervisor import processes
+from pilotlight.targets.local.supervisor.processes import ExitWatch, Identity, age_s, identify, usage
+from pilotlight.targets.local.supervisor.shim import closing_inheritable
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["sleep", "600"]) as running:
+        yield running
+        running.kill()
+
+
+@pytest.fixture(params=["/proc", "ps"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "ps":
+        if not shutil.which("ps"):
+            pytest.skip("needs ps")
+        monkeypatch.setattr(processes, "_PROC", Path("/nowhere"))
+
+
+@pytest.mark.usefixtures("either")
+def test_a_process_is_itself_until_it_has_ended(sleeper: "subprocess.Popen[bytes]") -> None:
+    identity = identify(sleeper.pid)
+    assert identity is not None
+    assert identity.alive
+    assert not Identity(identity.pid, identity.boot_id, identity.start_ticks - 1).alive
+    assert age_s(identity) < 60
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert not identity.alive, "it waits to be reaped"
+    sleeper.wait()
+    assert not identity.alive
+
+
+@pytest.mark.usefixtures("either")
+def test_what_this_process_uses_is_plausible() -> None:
+    seen = usage(os.getpid())
+    assert 10 << 20 < seen.resident_bytes < 10 << 30
+    assert seen.cpu_seconds >= 0
+
+
+def test_children_count_to_their_parent(tmp_path: Path) -> None:
+    held = "import signal; held = bytearray(100 << 20); print(len(held), flush=True); signal.pause()"
+    script = f"{sys.executable} -c '{held}' & wait"
+    with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        try:
+            assert parent.stdout.readline() == b"104857600\n"
+            assert usage(parent.pid).resident_bytes > 100 << 20
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("pidfd", [True, False])
+def test_the_end_of_a_process_is_noticed(
+    sleeper: "subprocess.Popen[bytes]", pidfd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not pidfd:
+        monkeypatch.delattr(os, "pidfd_open")
+
+    async def play() -> None:
+        ended = asyncio.Event()
+        watch = ExitWatch(sleeper.pid, ended.set)
+        watch.send(signal.SIGTERM)
+        await asyncio.to_thread(sleeper.wait)
+        await asyncio.wait_for(ended.wait(), 10)
+        watch.send(signal.SIGTERM)
+
+    asyncio.run(play())
+
+
+def test_a_listener_that_came_over_a_socket_is_not_inherited_by_a_replica(tmp_path: Path) -> None:
+    leak = os.open(tmp_path, os.O_RDONLY)
+    os.set_inheritable(leak, True)
+
+    async def play() -> None:
+        async with Stage(tmp_path, python=program(tmp_path, "ls -l /proc/$$/fd; exit 3")) as stage:
+            replica = stage.supervisor.launch(launch())
+            await stage.until("exited")
+            assert f"-> {tmp_path}\n" not in Path(replica.log).read_text()
+
+    try:
+        assert leak in {descriptor for _, descriptor in closing_inheritable()}
+        asyncio.run(play())
+    finally:
+        os.close(leak)

@@ -1,0 +1,103 @@
+"""A Prometheus beside the platform that ends by itself comes again, also after its program was away for a while."""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from pilotlight.targets.local import prometheus
+from pilotlight.targets.local.home import Home
+
+PATIENCE_S = 60.0
+# Answers every question on the address that it is told, as one that is ready does.
+PROGRAM = f"""#!{sys.executable}
+import http.server, sys
+
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+told = dict(word.split("=", 1) for word in sys.argv[1:])
+host, _, port = told["--web.listen-address"].rpartition(":")
+http.server.ThreadingHTTPServer((host, int(port)), Ready).serve_forever()
+"""
+
+
+async def until(holds: Callable[[], bool], what: str) -> None:
+    end = asyncio.get_running_loop().time() + PATIENCE_S
+    while not holds():
+        assert asyncio.get_running_loop().time() < end, what
+        await asyncio.sleep(0.02)
+
+
+def test_one_whose_program_was_away_is_started_once_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(prometheus, "PAUSE_S", 0.05)
+    monkeypatch.setattr(prometheus, "LONGEST_PAUSE_S", 0.2)
+    home, program = Home(tmp_path / "home"), tmp_path / "prometheus"
+    home.create()
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+
+    async def lived() -> None:
+        await prometheus.PrometheusServer(home, program, 1).start()
+        first = prometheus.running(home)
+        assert first is not None
+        program.rename(tmp_path / "elsewhere")
+        os.kill(first.pid, signal.SIGKILL)
+        await until(lambda: caplog.text.count("cannot be started") >= 2, "two attempts that failed")
+        (tmp_path / "elsewhere").rename(program)
+        await until(lambda: prometheus.running(home) is not None, "it to run again")
+
+    async def played() -> None:
+        try:
+            await lived()
+        finally:
+            await prometheus.stop(home)
+
+    asyncio.run(played())
+
+
+class Another(BaseHTTPRequestHandler):
+    """A Prometheus of somebody else, which is ready."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+
+def test_a_port_that_another_takes_meanwhile_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, program, free = Home(tmp_path / "home"), tmp_path / "prometheus", prometheus.free_port
+    home.create()
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+
+    async def played(taken: int) -> str:
+        monkeypatch.setattr(prometheus, "free_port", lambda wanted: free(0) if wanted == 0 else taken)
+        try:
+            return await prometheus.PrometheusServer(home, program, 1).start()
+        finally:
+            await prometheus.stop(home)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Another) as other:
+        threading.Thread(target=other.serve_forever).start()
+        try:
+            assert asyncio.run(played(other.server_port)) not in ("", f"http://127.0.0.1:{other.server_port}")
+        finally:
+            other.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("last_s", "lived_s", "pause_s"), [(2.0, 0.1, 4.0), (4.0, 59.0, 8.0), (256.0, 1.0, 300.0), (300.0, 61.0, 2.0)]
+)
+def test_one_that_ends_at_once_is_started_ever_less_often(last_s: float, lived_s: float, pause_s: float) -> None:
+    assert prometheus.next_pause(last_s, lived_s) == pause_s

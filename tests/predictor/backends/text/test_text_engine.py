@@ -1,0 +1,113 @@
+"""Many requests at once must each get what they would have got alone, and leave no trace when they go."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.predictor.backends.text.conftest import Heard, text_instance
+from tests.predictor.backends.text.tiny import greedy_text, text_model
+
+from pilotlight_predictor.backends.text.backend import TextInstance
+
+WORDS = ("The quick", "A pilot light", "The server sleeps when", "One two", "Grüße", "forest", "and", "three four five")
+
+
+def prompts(count: int) -> list[str]:
+    pick = random.Random(3)
+    return [" ".join(pick.choices(WORDS, k=pick.randint(1, 6))) for _ in range(count)]
+
+
+def all_heard(instance: TextInstance, asked: list[Heard]) -> list[Heard]:
+    for heard in asked:
+        instance.begin([heard])
+    return [heard.wait() for heard in asked]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3", "mistral"])
+def test_requests_that_run_together_get_what_each_gets_alone(family: str, text_models: Path) -> None:
+    folder = text_model(text_models, family, steps=40)
+    instance = text_instance(folder, MAX_SEQUENCES="7")
+    asked = [Heard(text, temperature=0, max_tokens=5 + 3 * (n % 9)) for n, text in enumerate(prompts(24))]
+    try:
+        all_heard(instance, asked)
+        assert instance.engine.idle(10)
+    finally:
+        instance.close()
+    for heard in asked:
+        text = heard.request.inputs["text_input"].array[0].decode()
+        assert heard.text() == greedy_text(folder, text, heard.request.parameters["max_tokens"]), text
+
+
+def test_models_with_a_sliding_window_step_their_rows_one_by_one(text_models: Path) -> None:
+    folder = text_model(text_models, "mistral", steps=40)
+    instance = text_instance(folder)
+    assert not instance._model.batchable
+    instance.close()
+
+
+def test_a_prompt_longer_than_one_piece_of_prefill_is_read_to_its_end(
+    instance: TextInstance, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilotlight_predictor.backends.text.engine.PREFILL_TOKENS", 3)
+    asked = [Heard(text, temperature=0, max_tokens=12) for text in prompts(6)]
+    for heard, text in zip(all_heard(instance, asked), prompts(6), strict=True):
+        assert heard.text() == greedy_text(tiny, text, 12)
+
+
+def test_a_stream_tells_the_same_text_in_parts(ask: Callable[..., Heard]) -> None:
+    whole = ask("Grüße aus", temperature=0, max_tokens=40)
+    parts = ask("Grüße aus", temperature=0, max_tokens=40, stream=True)
+    assert parts.text() == whole.text()
+    assert "東京 🙂" in parts.text()
+    assert len(parts.answers) > 10
+    assert parts.value("finish_reason") == b"stop"
+    assert parts.value("num_output_tokens") == whole.value("num_output_tokens")
+
+
+def test_who_leaves_frees_the_slot_within_a_step(instance: TextInstance) -> None:
+    gone = Heard("One two", temperature=0, max_tokens=100, ignore_eos=True, stream=True)
+    gone.on_send = lambda heard: setattr(heard, "cancelled", True)
+    instance.begin([gone])
+    gone.wait()
+    assert len(gone.answers) <= 2  # the prompt's own token, and the one of the step that was under way
+    assert instance.engine.idle(10)
+
+
+def test_a_client_that_reads_slowly_holds_nobody_up_and_loses_nothing(
+    instance: TextInstance, ask: Callable[..., Heard]
+) -> None:
+    slow = Heard("The quick", temperature=0, max_tokens=30, stream=True)
+    slow.full = True
+    instance.begin([slow])
+    quick = ask("The quick", temperature=0, max_tokens=30)
+    assert not slow.answers
+    slow.full = False
+    assert slow.wait().text() == quick.text()
+
+
+def test_more_requests_than_slots_wait_outside(tiny: Path) -> None:
+    instance = text_instance(tiny, MAX_SEQUENCES="2")
+    most = 0
+
+    def count(_: Heard) -> None:
+        nonlocal most
+        most = max(most, len(instance.engine._rows))
+
+    asked = [Heard(text, temperature=0, max_tokens=9, stream=True) for text in prompts(8)]
+    for heard in asked:
+        heard.on_send = count
+    all_heard(instance, asked)
+    instance.close()
+    assert most <= 2
+
+
+def test_a_model_that_fails_ends_those_it_worked_on_and_serves_the_next(
+    instance: TextInstance, ask: Callable[..., Heard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(instance._model, "forward", lambda *_: 1 / 0)
+        failed = ask("The quick", temperature=0)
+    assert "see the server's log" in str(failed.error)
+    assert instance.engine.idle(10)
+    assert ask("The quick", temperature=0).text()

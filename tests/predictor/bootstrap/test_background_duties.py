@@ -1,0 +1,32 @@
+"""What a server does beside its requests ends with it, at whatever moment that is."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pilotlight_predictor.bootstrap.application import Application
+from pilotlight_predictor.config import parse
+from pilotlight_predictor.frontends.http.messages import HttpResponse
+from pilotlight_predictor.frontends.http.server import HttpFront
+from pilotlight_predictor.server.lifecycle import Lifecycle
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_server_that_ends_as_it_becomes_ready_leaves_no_duty_that_nobody_awaits(tmp_path: Path, turns: int) -> None:
+    async def scene() -> None:
+        flags = [f"--model-repository={tmp_path}", "--model-control-mode=explicit", "--grpc-port=-1"]
+        assembly = Application(parse(flags, {}), Lifecycle(0.0, 0.0))
+        await assembly.open(HttpFront(lambda _: HttpResponse(503)), None)
+        work = asyncio.create_task(assembly.work(asyncio.Event()))
+        async with asyncio.timeout(60):
+            while not assembly.server.readiness().ready:
+                await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        work.cancel()
+        await asyncio.wait([work])
+        await assembly.close()
+        assert work.cancelled()
+
+    asyncio.run(scene())

@@ -1,0 +1,152 @@
+"""Bytes in flight of gRPC: what waits counts, what is unpacked counts while it grows, and who finds no room is told."""
+
+import asyncio
+import gzip
+import threading
+from types import SimpleNamespace
+from typing import cast
+
+from tests.predictor.frontends.grpc.connection_harness import NO_ROOM, House, call, data, framed, play, until
+from tritonclient.grpc import service_pb2
+
+from pilotlight.wire.http2 import frames
+from pilotlight.wire.http2.hpack import literal
+from pilotlight_predictor.core.requests import SharedMemorySlice
+from pilotlight_predictor.core.threads import ThreadLimiter
+from pilotlight_predictor.frontends.grpc.message_reader import INLINE_BYTES, MESSAGE_OVERHEAD
+from pilotlight_predictor.protocols.v2.grpc.infer import LONG, infer
+from pilotlight_predictor.server.context import Server
+
+GZIP = ("grpc-encoding", "gzip")
+MIB = 1 << 20
+
+
+def test_a_message_that_finds_no_room_is_counted_told_and_may_come_again() -> None:
+    async def scene() -> None:
+        house = House()
+        house.admission.take(MIB - 100)
+        house.hear(call(1), data(1, framed(bytes(200), 300)))
+        assert house.status(1) == "14"
+        assert literal("retry-after", "1") in house.said(1)[0][1]
+        assert house.kitchen.counted == house.watched.told == [503]
+
+    play(scene)
+
+
+def test_bytes_that_are_no_message_are_counted_as_the_callers_mistake() -> None:
+    async def scene() -> None:
+        house = House()
+        house.hear(call(1), data(1, framed(b"x", 5), ends=True))
+        assert house.status(1) == "13"
+        assert house.kitchen.counted == house.watched.told == [400]
+
+    play(scene)
+
+
+def test_a_message_of_a_stream_that_finds_no_room_is_refused_alone_and_in_its_place() -> None:
+    async def scene() -> None:
+        house = House()
+        house.hear(call(1, "Talk"), data(1, framed(b"first")))
+        house.admission.take(MIB - 1000)
+        house.hear(data(1, framed(bytes(950), 2000)), data(1, bytes(1050) + framed(b"third"), ends=True))
+        await asyncio.sleep(1)
+        assert house.answers(1) == [b"first", NO_ROOM, b"third"]
+        assert house.kitchen.counted.count(503) == 1
+        assert house.admission.bytes_in_flight == MIB - 1000
+
+    play(scene)
+
+
+def test_messages_that_come_together_are_refused_from_the_last_one_on() -> None:
+    async def scene() -> None:
+        house = House()
+        house.admission.take(MIB - 1000)
+        house.hear(call(1, "Talk"), data(1, framed(bytes(500)) + framed(bytes(400)) + framed(bytes(300))))
+        await asyncio.sleep(1)
+        assert house.answers(1) == [bytes(500), NO_ROOM, NO_ROOM]
+        assert house.status(1) == ""
+
+    play(scene)
+
+
+def test_small_messages_that_wait_count_for_more_than_their_bytes() -> None:
+    async def scene() -> None:
+        house = House()
+        house.hear(call(1, "Talk"), data(1, framed(b"x") * 100))
+        assert house.admission.bytes_in_flight == 100 * (1 + MESSAGE_OVERHEAD)
+        await asyncio.sleep(1)
+        assert (house.admission.bytes_in_flight, len(house.answers(1))) == (0, 100)
+
+    play(scene)
+
+
+def test_a_message_that_becomes_large_leaves_the_loop_to_others_and_is_answered() -> None:
+    async def scene() -> None:
+        house, plain = House(lambda call: b"%d" % len(call.body), 64 * MIB), bytes(16 * MIB)
+        house.hear(call(1, "Ask", GZIP), data(1, framed(gzip.compress(plain, 1), packed=1), ends=True))
+        assert house.answers(1) == []
+        await until(lambda: house.answers(1))
+        assert house.answers(1) == [b"%d" % len(plain)]
+        assert house.admission.bytes_in_flight == 0
+
+    asyncio.run(scene())
+
+
+def test_a_message_that_grows_beyond_the_room_there_is_goes_no_further() -> None:
+    async def scene() -> None:
+        house = House(budget=64 * MIB)
+        house.admission.take(60 * MIB)
+        house.hear(call(1, "Ask", GZIP), data(1, framed(gzip.compress(bytes(60 * MIB)), packed=1), ends=True))
+        assert 60 * MIB + INLINE_BYTES < house.admission.bytes_in_flight < 64 * MIB
+        await until(lambda: house.status(1))
+        assert (house.status(1), house.kitchen.counted) == ("14", [503])
+        assert house.admission.bytes_in_flight == 60 * MIB
+
+    asyncio.run(scene())
+
+
+def test_messages_of_a_stream_are_unpacked_in_their_order_and_refused_alone() -> None:
+    async def scene() -> None:
+        house = House(budget=64 * MIB)
+        house.admission.take(60 * MIB)
+        sizes = (100, 60 * MIB, 200)
+        packed = [framed(gzip.compress(bytes(size), 1), packed=1) for size in sizes]
+        house.hear(
+            call(1, "Talk", GZIP),
+            *(data(1, each[at : at + 1000]) for each in packed for at in range(0, len(each), 1000)),
+        )
+        await until(lambda: len(house.answers(1)) == 3)
+        assert house.answers(1) == [bytes(100), NO_ROOM, bytes(200)]
+        assert house.admission.bytes_in_flight == 60 * MIB
+
+    asyncio.run(scene())
+
+
+def test_a_message_that_a_thread_reads_counts_until_it_has_read_although_the_client_has_gone() -> None:
+    reads, go_on = threading.Event(), threading.Event()
+
+    def find(_: SharedMemorySlice) -> memoryview:
+        reads.set()
+        assert go_on.wait(60)
+        return memoryview(bytearray(4))
+
+    request = service_pb2.ModelInferRequest(model_name="m", raw_input_contents=[bytes(LONG)])
+    request.inputs.add(name="x", datatype="FP32", shape=[LONG // 4])
+    shared = request.inputs.add(name="y", datatype="FP32", shape=[1])
+    shared.parameters["shared_memory_region"].string_param = "r"
+    shared.parameters["shared_memory_byte_size"].int64_param = 4
+    message = framed(request.SerializeToString())
+    pieces = [message[at : at + (1 << 18)] for at in range(0, len(message), 1 << 18)]
+
+    async def scene() -> None:
+        server = cast(Server, SimpleNamespace(codecs=ThreadLimiter(1), shared_memory=SimpleNamespace(find=find)))
+        house = House(lambda call: infer(server, call), 64 * MIB)
+        house.hear(call(1), *(data(1, piece, ends=piece is pieces[-1]) for piece in pieces))
+        await until(reads.is_set)
+        house.hear(frames.rst_stream(1, frames.CANCEL))
+        await until(lambda: house.watched.told == [499])
+        assert house.admission.bytes_in_flight == len(message) - 5
+        go_on.set()
+        await until(lambda: house.admission.bytes_in_flight == 0)
+
+    asyncio.run(scene())

@@ -1,0 +1,53 @@
+"""Pinned memory: huge pages of ours where they pay, the driver's own elsewhere, and nothing of either left behind."""
+
+import ctypes
+
+import pytest
+from tests.predictor.gpu.driver import Driver
+
+from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.gpu.cuda_driver import Context
+from pilotlight_predictor.gpu.transfer import MIN_BYTES_PER_THREAD, PinnedBuffer, PinnedMemory
+
+LARGE = 5 << 20
+
+
+@pytest.mark.parametrize("size", [LARGE, 2 * MIN_BYTES_PER_THREAD + 4096], ids=["by one thread", "by several"])
+def test_a_large_piece_is_memory_of_ours_that_the_driver_pins(driver: Driver, size: int) -> None:
+    copy = PinnedMemory(Context(0), size)
+    assert driver.registered == {copy.address}
+    assert ctypes.string_at(copy.address, size) == bytes(size)
+    del copy
+    assert not driver.registered
+
+
+def test_a_small_piece_is_the_drivers_own(driver: Driver) -> None:
+    copy = PinnedMemory(Context(0), 4096)
+    assert (list(driver.allocated), driver.registered) == ([copy.address], set())
+    del copy
+    assert not driver.allocated
+
+
+def test_a_driver_that_does_not_pin_ours_gives_its_own(driver: Driver) -> None:
+    driver.refused["cuMemHostRegister_v2"] = 0
+    copy = PinnedMemory(Context(0), LARGE)
+    assert list(driver.allocated) == [copy.address]
+    del copy
+    assert not driver.allocated
+
+
+@pytest.mark.parametrize("size", [LARGE, 4096])
+def test_what_is_written_to_a_buffer_is_sent_and_a_closed_one_leaves_nothing(driver: Driver, size: int) -> None:
+    place = ctypes.create_string_buffer(size)
+    with PinnedBuffer(Context(0), size) as buffer:
+        buffer.memory[:5] = b"hello"
+        buffer.send(ctypes.addressof(place), size)
+    assert place.raw[:5] == b"hello"
+    assert (driver.registered, driver.allocated) == (set(), {})
+
+
+def test_a_buffer_that_gets_no_stream_leaves_nothing(driver: Driver) -> None:
+    driver.refused["cuStreamCreate"] = 0
+    with pytest.raises(LoadFailed):
+        PinnedBuffer(Context(0), LARGE)
+    assert not driver.registered

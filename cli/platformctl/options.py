@@ -1,14 +1,7 @@
-"""Options shared by verbs: files, planning, capabilities.
+"""Options shared by commands, each group read once into one value: documents and planning, and applying.
 
-Options of the verbs that read documents, and the steps from options to plans.
-
-`@documents.document_options` passes one argument to a command, `document_options: DocumentOptions`. Heavy modules are
-imported on use.
-
-Cluster capabilities from `--capabilities FILE` and the flags that override single fields.
-
-The file has the fields of plan's Capabilities in camel case (`httpAddOn`). A missing field keeps its default: an
-ordinary cluster with everything installed.
+`@document_options`, `@planning_options` and `@deploy_options` pass `document_options: DocumentOptions`, which reads and
+plans the documents; `@apply_options` passes `apply_options: ApplyOptions`. Heavy modules are imported on use.
 """
 
 import os
@@ -16,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import wraps
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -33,6 +26,10 @@ if TYPE_CHECKING:
     from pilotlight.spec.field_types import Record
     from pilotlight.spec.problems import Problem
     from pilotlight.targets.target import Target
+
+TIMEOUT_S: Final = 600.0
+MODES: Final = ("serverless", "raw")
+LEVELS: Final = ("restricted", "baseline", "privileged")
 
 
 class Named(Protocol):
@@ -63,7 +60,7 @@ class DocumentOptions:
     default_mode: str | None
     capabilities: str | None
     pod_security: str | None
-    target_name: str | None  # the target to plan for; the local one reports no capabilities
+    target: str | None
 
     def read_and_warn(self) -> "Documents":
         """Read the documents and print their warnings."""
@@ -79,8 +76,6 @@ class DocumentOptions:
 
     def plan(self) -> "Planned":
         """Plan all services and return the selected ones; warnings are printed, or raised with --strict."""
-        from dataclasses import replace
-
         from pilotlight.release.current_state import current_of
         from pilotlight.release.pipeline import plan_all
         from platformctl.manifest_files import manifests
@@ -107,33 +102,44 @@ class DocumentOptions:
         ]
 
     def _connect(self) -> "Target | None":
-        return targets.connect(self.target_name) if self.target_name and self.target_name != targets.LOCAL else None
+        """Connect to the target to plan for; the local one has neither capabilities nor a catalogue of its own."""
+        return targets.connect(self.target) if self.target and self.target != targets.LOCAL else None
 
     def _sources(self, target: "Target | None") -> "Sources":
         from pilotlight.release.pipeline import Sources
-        from platformctl.manifest_files import check_exist
 
         check_exist((*self.files, *self.catalog))
         environ: Mapping[str, str] | None = os.environ if self.env else None
-        catalogue = _target_catalogue(target) if target is not None else None
+        catalogue = partial(_read_catalogue, target) if target is not None else None
         return Sources(self.files, self.catalog, self.sets, environ, sys.stdin, self.namespace, catalogue)
 
-    def target_capabilities(self, target: "Target | None" = None) -> "Capabilities":
+    def target_capabilities(self, target: "Target | None") -> "Capabilities":
+        """Merge the capabilities that the target reports, the file and the flags; later ones win."""
+        from pilotlight.plan.types import Capabilities
 
         reported = target.capabilities() if target else {}
-        return capabilities(self.capabilities, self.default_mode, self.pod_security, reported)
+        from_file = _read_capabilities(self.capabilities) if self.capabilities else {}
+        flags = {"default_mode": self.default_mode, "pod_security": self.pod_security}
+        flags_set = {name: value for name, value in flags.items() if value}
+        return replace(Capabilities(), **{**reported, **from_file, **flags_set})
 
 
-def _target_catalogue(target: "Target") -> "Callable[[Sequence[str]], Sequence[ClusterDocument]]":
-    """Return a reader of the target's own catalogue; its remarks are printed."""
+@dataclass(frozen=True, slots=True)
+class ApplyOptions:
+    """Values of --wait, --timeout, --dry-run and --diff."""
 
-    def read_catalogue(namespaces: Sequence[str]) -> "Sequence[ClusterDocument]":
-        documents, remarks = target.catalogue(namespaces)
-        for sentence in remarks:
-            output.note(sentence)
-        return documents
+    wait: bool
+    timeout: float
+    dry_run: str | None
+    diff: bool
 
-    return read_catalogue
+
+def _read_catalogue(target: "Target", namespaces: Sequence[str]) -> "Sequence[ClusterDocument]":
+    """Return the target's own catalogue; its remarks are printed."""
+    documents, remarks = target.catalogue(namespaces)
+    for sentence in remarks:
+        output.note(sentence)
+    return documents
 
 
 def warn(warnings: "Sequence[Problem]", strict: bool) -> None:
@@ -145,7 +151,7 @@ def warn(warnings: "Sequence[Problem]", strict: bool) -> None:
     output.problems(warnings)
 
 
-def _files(*, required: bool) -> "Decorator":
+def _files(*, required: bool) -> targets.Decorator:
     return click.option(
         "-f", "--file", "files", multiple=True, required=required, metavar="FILE",
         help="File, directory or -; repeatable.",
@@ -174,70 +180,47 @@ _CURRENT = click.option(
 )
 _PLANNING = (
     click.option(
-        "--default-mode", type=click.Choice(["serverless", "raw"]),
+        "--default-mode", type=click.Choice(MODES),
         help="For KServe documents that name none; serverless unless told.",
     ),
     click.option("--capabilities", metavar="FILE", help="What the cluster has; see docs/cli.md."),
     click.option(
-        "--pod-security", type=click.Choice(["restricted", "baseline", "privileged"]),
+        "--pod-security", type=click.Choice(LEVELS),
         help="Force this level on every pod.",
     ),
 )  # fmt: skip
 
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+_WAITING = (
+    click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is done."),
+    click.option("--timeout", default=TIMEOUT_S, show_default=True, metavar="SECONDS", help="How long to wait."),
+)
+_APPLYING = (
+    *_WAITING,
+    click.option(
+        "--dry-run", type=click.Choice(["client", "server"]), is_flag=False, flag_value="client",
+        help="Change nothing: plan here alone, or let the target check it too.",
+    ),
+    click.option("--diff", is_flag=True, help="Show what changes, object by object."),
+)  # fmt: skip
+_DOCUMENTS = (_NAMES, _files(required=True), *_READING, _CURRENT, *_PLANNING)
+
+document_options: Final = targets.option_group("document_options", DocumentOptions, _DOCUMENTS)
+# With --target, whose catalogue and capabilities are used for planning.
+planning_options: Final = targets.option_group("document_options", DocumentOptions, (*targets.TARGET, *_DOCUMENTS))
+# Of commands that apply to a target and may take its stored documents instead of files.
+deploy_options: Final = targets.option_group(
+    "document_options", DocumentOptions, (_NAMES, _files(required=False), *_READING, *_PLANNING, *targets.TARGET)
+)
+apply_options: Final = targets.option_group("apply_options", ApplyOptions, _APPLYING)
 
 
-def document_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the common options to a command, passed as `document_options`."""
-    return _with_options(command, (_NAMES, _files(required=True), *_READING, _CURRENT, *_PLANNING))
+def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --wait and --timeout to a command."""
+    return targets.add_options(command, _WAITING)
 
 
-def planning_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the common options and --target, whose catalogue and capabilities are used for planning."""
-    decorated = document_options(command)
-
-    @wraps(decorated)
-    def called(target: str, **typed: Any) -> Any:
-        return decorated(target_name=target, **typed)
-
-    return targets.target_option(called)
-
-
-def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of verbs that apply to a target and may take its stored documents instead of files."""
-    return _with_options(command, (_NAMES, _files(required=False), *_READING, *_PLANNING))
-
-
-def _with_options(command: Callable[..., Any], added: Sequence[Decorator]) -> Callable[..., Any]:
-    @wraps(command)
-    def called(**typed: Any) -> Any:
-        own = {field.name: typed.pop(field.name, None) for field in fields(DocumentOptions)}
-        return command(document_options=DocumentOptions(**own), **typed)
-
-    decorated: Callable[..., Any] = called
-    for option in reversed(added):
-        decorated = option(decorated)
-    return decorated
-
-
-MODES: Final = ("serverless", "raw")
-LEVELS: Final = ("restricted", "baseline", "privileged")
-
-
-def capabilities(
-    file: str | None, default_mode: str | None, pod_security: str | None, reported: Mapping[str, Any] | None = None
-) -> "Capabilities":
-    """Merge the capabilities `reported` by the target, the file and the flags; later ones win."""
-    from pilotlight.plan.types import Capabilities
-
-    written = _read(file) if file else {}
-    flags = {"default_mode": default_mode, "pod_security": pod_security}
-    flags_set = {name: value for name, value in flags.items() if value}
-    return replace(Capabilities(), **{**(reported or {}), **written, **flags_set})
-
-
-def _read(file: str) -> dict[str, Any]:
+def _read_capabilities(file: str) -> dict[str, Any]:
     """Return the file's values by field name. Raises InvalidDocument with all its problems."""
     from pilotlight.spec.field_types import read
     from pilotlight.spec.problems import InvalidDocument, Problems, SourceLocation
@@ -259,7 +242,7 @@ def _read(file: str) -> dict[str, Any]:
 
 
 def record() -> "Record":
-    """Return the type of the file, derived from the fields of Capabilities."""
+    """Return the type of the capabilities file, whose fields are those of Capabilities in camel case (`httpAddOn`)."""
     from pilotlight.plan.types import Capabilities
     from pilotlight.spec.field_types import Boolean, Field, Integer, ListOf, MapOf, OneOf, Record, String, Type
 
@@ -277,8 +260,6 @@ def record() -> "Record":
 
 def _field_names() -> dict[str, str]:
     """Map field names of Capabilities to their names in the file."""
-    from dataclasses import fields
-
     from pilotlight.plan.types import Capabilities
 
     return {field.name: re.sub(r"_(.)", lambda match: match[1].upper(), field.name) for field in fields(Capabilities)}

@@ -1,9 +1,4 @@
-"""Everything that is printed.
-
-The only module that prints: data on stdout, notes on stderr, colour on terminals only.
-
-Readable lines from the predictor's JSON log.
-"""
+"""Everything that is printed, here alone: data on stdout, notes on stderr, colour on terminals only."""
 
 import json
 import sys
@@ -23,6 +18,7 @@ START = time.monotonic()  # of this program: elapsed times count from it
 FORMATS = ("table", "json", "yaml", "wide", "name", "url")
 SEVERITIES = {"error": "red", "warning": "yellow", "info": "cyan"}
 DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+SHOWN: Final = frozenset({"ts", "level", "event", "message", "logger", "traceback"})
 
 
 def chosen() -> str:
@@ -175,9 +171,6 @@ def formats(*names: str) -> Callable[[F], F]:
 
 
 output_option = formats("table", "json")
-
-
-SHOWN: Final = frozenset({"ts", "level", "event", "message", "logger", "traceback"})
 
 
 def readable(line: str) -> str:

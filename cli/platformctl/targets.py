@@ -1,25 +1,14 @@
-"""--target and connections to it.
+"""What commands connect to: targets by name with their options, the gateway of a service, the predictor's program.
 
-Targets by name, and the options that every verb about a service has.
-
-`@targets.options` passes one argument to a command, `service_options: ServiceOptions`. Packages add targets by the
-entry point group `pilotlight.targets`: a function of the environment that returns a `pilotlight.targets.target.Target`.
-
-HTTP requests to a service through the gateway. Standard library only.
-
-Settings and start of the standalone control API for `platformctl api`.
-
-Command line of the predictor, run by the same Python interpreter.
+Packages add targets by the entry point group `pilotlight.targets`: a function of the environment that returns a
+`pilotlight.targets.target.Target`.
 """
 
-import asyncio
-import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
@@ -39,6 +28,7 @@ CONTEXT: Final = "platformctl.context"  # key of --context in click's meta
 FORCE: Final = "platformctl.force"
 PROMETHEUS: Final = "platformctl.prometheus"
 PLANNED: Final = ("docker", "slurm", "lepton", "brev")
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class NotRunning(NotFound):
@@ -73,11 +63,15 @@ class ServiceOptions:
             return None
 
     def key(self, name: str) -> "Key":
-        """`iris` in the namespace of -n, or `namespace/iris`."""
-        namespace, _, own = name.rpartition("/")
-        if not own or "/" in namespace:
-            raise UsageError(f"{name} is no name of a service: write NAME or NAMESPACE/NAME")
-        return namespace or self.namespace, own
+        return service_key(name, self.namespace)
+
+
+def service_key(name: str, default_namespace: str) -> "Key":
+    """Return the key of `iris` or `namespace/iris`."""
+    namespace, _, own = name.rpartition("/")
+    if not own or "/" in namespace:
+        raise UsageError(f"{name} is no name of a service: write NAME or NAMESPACE/NAME")
+    return namespace or default_namespace, own
 
 
 def connect(name: str, *, start: bool = True) -> "Target":
@@ -148,47 +142,57 @@ def _store_in_meta(name: str) -> Callable[[click.Context, click.Parameter, Any],
     return store
 
 
-def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option(
-        "--context", envvar="PILOTLIGHT_CONTEXT", metavar="NAME", expose_value=False, callback=_store_in_meta(CONTEXT),
-        help="Of the kubeconfig, for --target kubernetes. [env: PILOTLIGHT_CONTEXT]",
-    )(command)  # fmt: skip
-    return click.option(
+def option_group(argument: str, kind: type, options: Sequence[Decorator]) -> Decorator:
+    """Return a decorator that adds options to a command and passes their values as one argument of class `kind`."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def called(**values: Any) -> Any:
+            own = {field.name: values.pop(field.name, None) for field in fields(kind)}
+            return command(**{argument: kind(**own)}, **values)
+
+        return add_options(called, options)
+
+    return decorate
+
+
+def add_options(command: Callable[..., Any], options: Sequence[Decorator]) -> Callable[..., Any]:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+TARGET: Final = (
+    click.option(
         "--target", default="local", show_default=True, envvar="PILOTLIGHT_TARGET", metavar="NAME",
         help="Where services run: local, kubernetes. [env: PILOTLIGHT_TARGET]",
-    )(command)  # fmt: skip
+    ),
+    click.option(
+        "--context", envvar="PILOTLIGHT_CONTEXT", metavar="NAME", expose_value=False, callback=_store_in_meta(CONTEXT),
+        help="Of the kubeconfig, for --target kubernetes. [env: PILOTLIGHT_CONTEXT]",
+    ),
+)  # fmt: skip
+NAMESPACE: Final = click.option(
+    "-n", "--namespace", default="default", show_default=True, envvar="PILOTLIGHT_NAMESPACE",
+    help="Of services named without one. [env: PILOTLIGHT_NAMESPACE]",
+)  # fmt: skip
+options: Final = option_group("service_options", ServiceOptions, (*TARGET, NAMESPACE))
+force_option: Final = click.option(
+    "--force-conflicts", is_flag=True, expose_value=False, callback=_store_in_meta(FORCE),
+    help="On a cluster: take over fields that others have set.",
+)  # fmt: skip
+prometheus_option: Final = click.option(
+    "--prometheus", metavar="URL", expose_value=False, callback=_store_in_meta(PROMETHEUS),
+    help="On a cluster: who is asked; the one in monitoring unless told. [env: PILOTLIGHT_PROMETHEUS]",
+)  # fmt: skip
 
 
-def force_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--force-conflicts", is_flag=True, expose_value=False, callback=_store_in_meta(FORCE),
-        help="On a cluster: take over fields that others have set.",
-    )(command)  # fmt: skip
-
-
-def prometheus_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--prometheus", metavar="URL", expose_value=False, callback=_store_in_meta(PROMETHEUS),
-        help="On a cluster: who is asked; the one in monitoring unless told. [env: PILOTLIGHT_PROMETHEUS]",
-    )(command)  # fmt: skip
-
-
-def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --target and --namespace to a command, passed as `service_options`."""
-
-    @wraps(command)
-    def called(target: str, namespace: str, **typed: Any) -> Any:
-        return command(service_options=ServiceOptions(target, namespace), **typed)
-
-    called = click.option(
-        "-n", "--namespace", default="default", show_default=True, envvar="PILOTLIGHT_NAMESPACE",
-        help="Of services named without one. [env: PILOTLIGHT_NAMESPACE]",
-    )(called)  # fmt: skip
-    return target_option(called)
+def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return add_options(command, TARGET)
 
 
 class Gateway:
-    """Client of one service. `url` is what `status` shows; `headers` are sent with every request."""
+    """HTTP client of one service. `url` is what `status` shows; `headers` are sent with every request."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         self._url, self._headers = url, headers
@@ -212,39 +216,8 @@ class Gateway:
             raise PlatformError(message, "platformctl doctor says more") from error
 
 
-def serve(
-    host: str, port: int, target: str, tls_cert: str | None, tls_key: str | None, token_file: str | None
-) -> None:  # fmt: skip
-    """Serve until a signal ends it."""
-    from pilotlight.control_plane.standalone import LOOPBACK, Settings
-    from pilotlight.control_plane.standalone import serve as served
-    from pilotlight.targets.local.home import home
-
-    folder = home().create()
-    settings = Settings(
-        folder, _token(token_file), target, host, port, tls_cert or "", tls_key or "", os.environ,
-        lambda address: output.data({"url": address}, [address]),
-    )  # fmt: skip
-    if host not in LOOPBACK and not tls_cert:
-        output.note("without --tls-cert tokens travel in the clear: let something before it end TLS")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    asyncio.run(served(connect(target), settings))
-
-
-def _token(file: str | None) -> str:
-    """Return the operator token of the file, else of the home folder, where one is created if missing."""
-    from pilotlight.targets.local.control_process import token
-    from pilotlight.targets.local.home import home
-
-    if file is None:
-        return token(home())
-    read = Path(file).read_text().strip()
-    if len(read) < 16:
-        raise UsageError(f"--token-file {file} holds {len(read)} characters, must be at least 16")
-    return read
-
-
 def command(*words: str) -> list[str]:
+    """Return the command line of the predictor, run by the same Python interpreter."""
     return [sys.executable, "-m", "pilotlight_predictor", *words]
 
 

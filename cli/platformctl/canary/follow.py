@@ -1,11 +1,7 @@
-"""Follow, steer; canaries judged by people.
+"""Observe, follow and command canaries, for `platformctl canary` and `deploy`; checks and view of those with --percent.
 
-Observe, follow and command judged canaries, for `platformctl canary` and `deploy`.
-
-The embedded platform and `platformctl api` tick canaries themselves. On a cluster without the API, a command that
-follows a canary holds its lease and ticks it; another process may take over at any time.
-
-Canaries without automatic judgement (`--percent`): checks before start and promotion, and their view.
+The embedded platform and `platformctl api` tick judged canaries themselves. On a cluster without the API, a command
+that follows a canary holds its lease and ticks it; another process may take over at any time.
 """
 
 import time
@@ -13,9 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from pilotlight.canary import state_store
 from pilotlight.errors import Conflict, NotFound, PlatformError, RolledBack, TimedOut, UsageError
-from pilotlight.release import apply
-from pilotlight.release import history as release_history
+from pilotlight.release import apply, history
 from platformctl import output
 from platformctl.canary import view
 from platformctl.services import views, wait_ready
@@ -33,15 +29,11 @@ MAX_RETRIES: Final = 8
 
 
 def read_history(target: "Target", key: "Key") -> "CanaryHistory":
-    from pilotlight.canary import state_store
-
     return state_store.decode_history(target.canary(key))
 
 
 def running_canary(target: "Target", key: "Key") -> "Canary | None":
     """Return the canary in progress; None also if the service or its history does not exist."""
-    from pilotlight.canary import state_store
-
     try:
         return state_store.running_canary(read_history(target, key))
     except NotFound:
@@ -56,14 +48,17 @@ def follow(
     Raises RolledBack, and TimedOut if a pause lasts longer than `max_pause_s`. Without `wait_through_pauses` an
     automatic pause raises PlatformError, or returns the canary if it only awaits promotion.
     """
+    from pilotlight.canary.next_action import PAUSED_MANUALLY
+
     first = read_history(target, key).current
     if first is None:
-        raise no_running_canary(key)
+        raise state_store.no_running_canary(key)
     follower = CanaryFollower(target, key, first, max_pause_s)
     try:
         while (canary := follower.poll()).phase not in ("Promoted", "RolledBack", "Superseded"):
             ticker.log(*view.line(canary))
-            if not wait_through_pauses and _paused_automatically(canary):
+            paused_itself = canary.phase == "Paused" and canary.reason != PAUSED_MANUALLY and not canary.wish
+            if paused_itself and not wait_through_pauses:
                 break
             time.sleep(max(POLL_S, target.poll_s))
     except KeyboardInterrupt:
@@ -89,11 +84,9 @@ class CanaryFollower:
         self, target: "Target", key: "Key", canary: "Canary", max_pause_s: float,
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
-        from pilotlight.canary.runner import CanaryRunner
-
         self._target, self._key, self._canary, self._max_pause_s = target, key, canary, max_pause_s
         self._clock, self._sleep = clock, sleep
-        self._runner = None if target.name == "local" else CanaryRunner(target)
+        self._runner = _runner(target)
         self._next_tick = 0.0
         self._failures = 0
         self._paused_at: float | None = None
@@ -120,13 +113,11 @@ class CanaryFollower:
 
     def _find_canary(self) -> "Canary":
         """Return the followed canary, even if another has replaced it since."""
-        history = read_history(self._target, self._key)
-        every = (*([history.current] if history.current else []), *history.past)
-        identity = (self._canary.revision, self._canary.started_at)
-        canary = next((each for each in every if (each.revision, each.started_at) == identity), None)
-        if canary is None:
-            raise no_running_canary(self._key)
-        return canary
+        known = read_history(self._target, self._key)
+        for canary in (*([known.current] if known.current else []), *known.past):
+            if (canary.revision, canary.started_at) == (self._canary.revision, self._canary.started_at):
+                return canary
+        raise state_store.no_running_canary(self._key)
 
     def release(self) -> None:
         """Release the lease; never raises."""
@@ -154,13 +145,6 @@ class CanaryFollower:
             raise TimedOut(f"the canary of {'/'.join(self._key)} is paused: {canary.reason}", hint)
 
 
-def _paused_automatically(canary: "Canary") -> bool:
-    """Whether the canary paused by its own rules and no command is pending."""
-    from pilotlight.canary.next_action import PAUSED_MANUALLY
-
-    return canary.phase == "Paused" and canary.reason != PAUSED_MANUALLY and not canary.wish
-
-
 def _next_commands(key: "Key") -> str:
     return f"platformctl canary resume {service_argument(key)}, or promote, or abort"
 
@@ -182,8 +166,6 @@ def _outcome(key: "Key", canary: "Canary") -> "Canary":
 
 def request_action(target: "Target", key: "Key", command: "CanaryCommand") -> None:
     """Store a command for the process that ticks the canary."""
-    from pilotlight.canary import state_store
-
     for _ in range(state_store.MAX_ATTEMPTS):
         state, version = state_store.with_command(target.canary(key), key, command)
         with suppress(Conflict):
@@ -194,16 +176,14 @@ def request_action(target: "Target", key: "Key", command: "CanaryCommand") -> No
 
 def wait_for_action(target: "Target", key: "Key", timeout_s: float, ticker: output.ProgressLog) -> "Canary":
     """Wait until the stored command has been executed; ticks the canary here if no other process does."""
-    from pilotlight.canary.runner import CanaryRunner
-
-    deadline, runner = time.monotonic() + timeout_s, CanaryRunner(target) if target.name != "local" else None
+    deadline, runner = time.monotonic() + timeout_s, _runner(target)
     try:
         while True:
             if runner is not None and running_canary(target, key) is not None:
                 runner.tick(key)
             canary = read_history(target, key).current
             if canary is None:
-                raise no_running_canary(key)
+                raise state_store.no_running_canary(key)
             if not canary.wish:
                 return canary
             ticker.log("Asked", f"{canary.wish}; {canary.holder or 'nobody'} runs it")
@@ -216,35 +196,37 @@ def wait_for_action(target: "Target", key: "Key", timeout_s: float, ticker: outp
             runner.release_lease(key)
 
 
-def no_running_canary(key: "Key") -> NotFound:
-    from pilotlight.canary import state_store
+def _runner(target: "Target") -> "CanaryRunner | None":
+    """Return a runner where no control process ticks canaries; imported here: most deploys need none."""
+    if target.name == "local":
+        return None
+    from pilotlight.canary.runner import CanaryRunner
 
-    return state_store.no_running_canary(key)
+    return CanaryRunner(target)
 
 
 def check(target: "Target", service: "Service", request: apply.ReleaseRequest) -> None:
     """Raise UsageError if the document equals the stable one or the traffic is set manually."""
     key = (service.namespace, service.name)
-    written = target.status(key).overrides
-    releases = release_history.releases(target, key)
-    if release_history.document_without_percent(service, request.capabilities) == release_history.released_document(
-        release_history.stable_release(releases)
-    ):
+    overrides = target.status(key).overrides
+    stable = history.stable_release(history.releases(target, key))
+    document = history.document_without_percent(service, request.capabilities)
+    if document == history.released_document(stable):
         message = f"the document is the one that {'/'.join(key)} runs, so there is nothing to try"
         raise UsageError(message, "change it, or give another: -f FILE")
-    if any(each.get("traffic") for each in written.values()):
+    if any(each.get("traffic") for each in overrides.values()):
         raise UsageError(f"the traffic of {'/'.join(key)} is set by hand", f"platformctl traffic {key[1]} --reset")
 
 
 def note_replaced(target: "Target", key: "Key") -> None:
     """Print a note if another canary of the service is replaced."""
-    running = release_history.running_canary(release_history.releases(target, key))
+    running = history.running_canary(history.releases(target, key))
     if running is not None:
         output.note(f"takes the place of the canary that runs: {', '.join(sorted(running.new_revisions))}")
 
 
-def find_canary(target: "Target", key: "Key") -> release_history.RunningCanary:
-    canary = release_history.running_canary(release_history.releases(target, key))
+def find_canary(target: "Target", key: "Key") -> history.RunningCanary:
+    canary = history.running_canary(history.releases(target, key))
     if canary is None:
         hint = f"platformctl canary start {key[1]} -f FILE --percent 20"
         raise NotFound(f"no canary of {'/'.join(key)} runs", hint)
@@ -261,7 +243,7 @@ def show_plain(target: "Target", key: "Key", name: str) -> None:
     views.show([status], one=True, default="table")
 
 
-def share(canary: release_history.RunningCanary, status: "ServiceStatus") -> str:
+def share(canary: history.RunningCanary, status: "ServiceStatus") -> str:
     """Return the current share, and the requested one if it differs."""
     has = max((each.percent for each in status.revisions if each.name in canary.new_revisions), default=canary.percent)
     if has == canary.percent:

@@ -1,10 +1,4 @@
-"""Options and start of a judged canary.
-
-Flags of `canary start`: the keys of a document's `spec.canary`.
-
-`@canary_options.options` passes one argument to a command, `policy: PolicyOptions`.
-
-Start of a judged canary: plan, check before any change, deploy, record.
+"""Start of a judged canary: flags, plan, checks before any change, deploy, record.
 
 Used by `canary start` and by every `deploy` of a document that declares a canary or replaces a running one.
 """
@@ -20,9 +14,9 @@ import click
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.release import apply, history
-from platformctl import options as platformctl_options
-from platformctl import output
+from platformctl import output, targets
 from platformctl.canary import follow
+from platformctl.options import ApplyOptions, warn
 from platformctl.services import rollout, views
 
 if TYPE_CHECKING:
@@ -79,7 +73,8 @@ NUMBERS: Final = (
 )
 
 
-def options(command: Callable[..., Any]) -> Callable[..., Any]:
+def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the keys of a document's `spec.canary` as flags, passed as `policy: PolicyOptions`."""
     keys = [key for key, *_ in (*FLAGS, *CHOICES, *NUMBERS)] + ["auto-promote", "dry-run-checks"]
 
     @wraps(command)
@@ -94,13 +89,11 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
                 raise UsageError(f"--example: {file} cannot be read: {error}") from None
         return command(policy=PolicyOptions(flags), **typed)
 
-    for option in reversed(_click_options()):
-        called = option(called)
-    return called
+    return targets.add_options(called, _click_options())
 
 
-def _click_options() -> "Sequence[Callable[[Callable[..., Any]], Callable[..., Any]]]":
-    def option(key: str, help_text: str, flag: str = "", **settings: Any) -> Callable[[Callable[..., Any]], Any]:
+def _click_options() -> Sequence[targets.Decorator]:
+    def option(key: str, help_text: str, flag: str = "", **settings: Any) -> targets.Decorator:
         return click.option(flag or f"--{key}", _parameter_name(key), help=help_text, **settings)
 
     promote = "Whether the last step is taken without asking. [default: auto-promote]"
@@ -134,11 +127,12 @@ class CheckedCanary:
 
 @dataclass(frozen=True, slots=True)
 class CanaryRequest:
-    """A canary to start: the release request of one service, and its policy."""
+    """A canary to start: the release request of one service, its policy, and its plan if it is checked already."""
 
     release_request: apply.ReleaseRequest
     policy: "CanaryPolicy"
     strict: bool = False
+    checked: CheckedCanary | None = None
 
     @property
     def key(self) -> "Key":
@@ -162,7 +156,7 @@ class CanaryRequest:
         return replace(self.release_request, documents=documents, note="canary 0 %")
 
 
-def run(request: CanaryRequest, target: "Target", apply_options: rollout.ApplyOptions) -> None:
+def run(request: CanaryRequest, target: "Target", apply_options: ApplyOptions) -> None:
     """Start the canary and follow it with --wait. A dry run ends with the plan of its first release."""
     if apply_options.dry_run:
         rollout.run(request.at_zero_percent(), target, apply_options, strict=request.strict)
@@ -179,8 +173,8 @@ def run(request: CanaryRequest, target: "Target", apply_options: rollout.ApplyOp
     views.show([target.status(request.key)], one=False, default="url")
 
 
-def required_policy(target: "Target", request: apply.ReleaseRequest) -> "CanaryPolicy | None":
-    """Return the policy that a deploy of one document must pass; None if it is new or creates no new revision.
+def required_canary(target: "Target", request: apply.ReleaseRequest, strict: bool) -> CanaryRequest | None:
+    """Return the canary that a deploy of one document must pass; None if it is new or creates no new revision.
 
     The document's own policy wins over that of a running canary which the deploy replaces.
     """
@@ -193,11 +187,11 @@ def required_policy(target: "Target", request: apply.ReleaseRequest) -> "CanaryP
     if policy is None or not apply.generation(target, key):
         return None
     stable = history.stable_release(history.releases(target, key))
+    canary = CanaryRequest(request, policy, strict)
     try:
-        CanaryRequest(request, policy).check(target, stable)
+        return replace(canary, checked=canary.check(target, stable))
     except NotFound:
         return None
-    return policy
 
 
 def start(request: CanaryRequest, target: "Target", ticker: output.ProgressLog, *, show_diff: bool = False) -> "Canary":
@@ -209,8 +203,8 @@ def start(request: CanaryRequest, target: "Target", ticker: output.ProgressLog, 
 
     releases = history.releases(target, request.key)
     stable = history.stable_release(releases)
-    checked = request.check(target, stable)
-    platformctl_options.warn(checked.warnings, request.strict)
+    checked = request.checked or request.check(target, stable)
+    warn(checked.warnings, request.strict)
     _try_queries(target, request, checked)
     if show_diff:
         rollout.note_changes([checked.prepared])

@@ -1,98 +1,48 @@
-"""A cluster and its metrics.
-
-Check of `doctor --target kubernetes`: do metrics of services arrive in the cluster's Prometheus?
-
-Checks of `doctor --target kubernetes`: each returns one finding and changes nothing.
+"""Checks of `doctor --target kubernetes`: each returns one finding and changes nothing.
 
 A finding names what is installed and its version. A missing component is a warning if some services need it; what RBAC
 hides is reported as such.
 """
 
-import json
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode, urlsplit
-from urllib.request import ProxyHandler, build_opener
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pilotlight import contract
 from pilotlight.errors import PlatformError
 from pilotlight.k8s import names
+from pilotlight.k8s.quantities import is_gpu, quantity_or_zero
+from pilotlight.prometheus.client import decode, instant_query
+from pilotlight.targets.kubernetes import canary_store, capabilities, inferenceservice, kinds, releases
+from pilotlight.targets.kubernetes.capabilities import MONITORING, PROMETHEUS
+from pilotlight.targets.kubernetes.client import RETRY_S, Cluster, KubeApiError, KubeConnection, ResourceKind
+from pilotlight.targets.kubernetes.ingress import (
+    GATEWAY_API,
+    KNATIVE,
+    OUR_GATEWAY,
+    can_connect,
+    endpoint_of,
+    ingress_of,
+    service_endpoint,
+)
+from pilotlight.targets.kubernetes.kinds import FORBIDDEN
+from pilotlight.targets.kubernetes.observe.diagnosis import is_ready
+from pilotlight.targets.kubernetes.preflight import LEAST_KEDA, OPTIONAL
 from platformctl.doctor.local_checks import Finding
-
-if TYPE_CHECKING:
-    from pilotlight.targets.kubernetes.client import Cluster, ResourceKind
 
 Json = Any
 Document = Mapping[str, Json]
-ANSWER_S: Final = 5.0
-QUERY: Final = {"query": f"count(count by (instance) ({contract.METRIC_MODEL_STATE}))"}
-
-
-def metrics(cluster: "Cluster") -> Finding:
-    from pilotlight.targets.kubernetes import kinds
-    from pilotlight.targets.kubernetes.capabilities import PROMETHEUS
-    from pilotlight.targets.kubernetes.observe.diagnosis import is_ready
-
-    services = [service for place in PROMETHEUS if (service := cluster.get("v1", "Service", *place)) is not None]
-    if not services:
-        message = "no Service prometheus-operated or prometheus in monitoring: triggers need its address"
-        return Finding("warn", "metrics", message, "set prometheus in --capabilities to its URL")
-    pods = [pod for pod in cluster.list(*kinds.POD, None, names.LABEL_SERVICE) if is_ready(pod)]
-    scraped = instance_count(_query(cluster, services[0]))
-    name = services[0]["metadata"]["name"]
-    ready = "1 pod of a service is ready" if len(pods) == 1 else f"{len(pods)} pods of services are ready"
-    if pods and not scraped:
-        message = f"{ready}, and {name} has no metrics of {'it' if len(pods) == 1 else 'any of them'}"
-        return Finding("warn", "metrics", message, "is there an operator that acts on PodMonitors and ServiceMonitors?")
-    message = f"{name} answers; {ready}, and it has metrics of {scraped}"
-    return Finding("ok", "metrics", message)
-
-
-def instance_count(answer: Document) -> int:
-    """Return the number of scraped instances; PromQL's `count` of nothing has no result instead of 0."""
-    result = (answer.get("data") or {}).get("result") or ()
-    return int(result[0]["value"][1]) if result else 0
-
-
-def _query(cluster: "Cluster", service: Document) -> Document:
-    """Query through the API server's proxy, else directly at an address that accepts connections."""
-    metadata, port = service["metadata"], service["spec"]["ports"][0]["port"]
-    service_path = f"/api/v1/namespaces/{metadata['namespace']}/services/{metadata['name']}:{port}"
-    try:
-        answer: Document = cluster.connection.request("GET", f"{service_path}/proxy/api/v1/query", QUERY).document
-    except PlatformError:
-        direct = _query_directly(service)
-        if direct is None:
-            raise
-        return direct
-    return answer
-
-
-def _query_directly(service: Document) -> Document | None:
-    from pilotlight.targets.kubernetes.ingress import can_connect, endpoint_of
-
-    for address, port in endpoint_of(service).addresses:
-        if can_connect(address, port):
-            url = f"http://{address}:{port}/api/v1/query?{urlencode(QUERY)}"
-            try:
-                with build_opener(ProxyHandler({})).open(url, timeout=ANSWER_S) as response:
-                    answer: Document = json.load(response)
-            except (OSError, ValueError):
-                continue
-            return answer
-    return None
-
-
+INSTANCES: Final = f"count(count by (instance) ({contract.METRIC_MODEL_STATE}))"
 CONNECT_S: Final = 5.0
-LEAST_KEDA: Final = (2, 18)
 CHART: Final = "helm upgrade --install pilotlight helm/inference-platform -n pilotlight-system --create-namespace"
 NO_RIGHT: Final = "no right to look"
 
 
-def findings(cluster: "Cluster", namespace: str) -> Iterator[Finding]:
+def findings(cluster: Cluster, namespace: str) -> Iterator[Finding]:
     """Yield findings by importance; stops after the first if the cluster does not answer."""
     cluster = without_retries(cluster)
     first = reachable(cluster)
@@ -112,16 +62,13 @@ def findings(cluster: "Cluster", namespace: str) -> Iterator[Finding]:
         yield _run_check(name, check)
 
 
-def namespace_exists(cluster: "Cluster", namespace: str) -> Finding:
+def namespace_exists(cluster: Cluster, namespace: str) -> Finding:
     if cluster.get("v1", "Namespace", "", namespace) is None:
         return Finding("warn", "namespace", f"{namespace} is not there", f"kubectl create namespace {namespace}")
     return Finding("ok", "namespace", namespace)
 
 
 def _run_check(name: str, check: Callable[[], Finding]) -> Finding:
-    from pilotlight.targets.kubernetes.client import KubeApiError
-    from pilotlight.targets.kubernetes.kinds import FORBIDDEN
-
     try:
         return check()
     except PlatformError as error:
@@ -133,14 +80,12 @@ def _run_check(name: str, check: Callable[[], Finding]) -> Finding:
         return Finding("fail", name, str(error), error.hint or "see the cluster's own log")
 
 
-def without_retries(cluster: "Cluster") -> "Cluster":
+def without_retries(cluster: Cluster) -> Cluster:
     """Return the cluster with a clock that exhausts the retry budget at once: one failure is the answer."""
-    from pilotlight.targets.kubernetes.client import RETRY_S, Cluster, KubeConnection
-
     return Cluster(KubeConnection(cluster.connection.api, clock=count(0.0, RETRY_S).__next__))
 
 
-def reachable(cluster: "Cluster") -> Finding:
+def reachable(cluster: Cluster) -> Finding:
     """Connect first: the connect timeout is shorter than that of a response."""
     configuration = cluster.connection.api.configuration
     url = urlsplit(configuration.host)
@@ -155,10 +100,7 @@ def reachable(cluster: "Cluster") -> Finding:
     return Finding("ok", "cluster", f"{configuration.host}, Kubernetes {str(version['gitVersion']).removeprefix('v')}")
 
 
-def knative(cluster: "Cluster") -> Finding:
-    from pilotlight.targets.kubernetes import capabilities, kinds
-    from pilotlight.targets.kubernetes.ingress import KNATIVE
-
+def knative(cluster: Cluster) -> Finding:
     if cluster.kind(*kinds.KNATIVE_SERVICE) is None:
         message = "not installed: services run raw, none of them serverless"
         return Finding("warn", "knative", message, "knative.dev/docs/install, for services that scale to zero")
@@ -171,10 +113,7 @@ def knative(cluster: "Cluster") -> Finding:
     return Finding("ok", "knative", f"{version}; flags for pods: {', '.join(fields) or 'none'}")
 
 
-def ingress(cluster: "Cluster") -> Finding:
-    from pilotlight.targets.kubernetes import kinds
-    from pilotlight.targets.kubernetes.ingress import can_connect, ingress_of, service_endpoint
-
+def ingress(cluster: Cluster) -> Finding:
     if cluster.kind(*kinds.KNATIVE_SERVICE) is None:
         return Finding("ok", "ingress", "Knative has none, since it is not installed")
     namespace, name = ingress_of(cluster)
@@ -186,9 +125,7 @@ def ingress(cluster: "Cluster") -> Finding:
     return Finding("ok", "ingress", f"{name} of {namespace} answers at {answering}")
 
 
-def keda(cluster: "Cluster") -> Finding:
-    from pilotlight.targets.kubernetes import capabilities, kinds
-
+def keda(cluster: Cluster) -> Finding:
     if cluster.kind(*kinds.SCALED_OBJECT) is None:
         message = "not installed: raw services scale by CPU and memory only"
         fix = "helm install keda kedacore/keda -n keda --create-namespace"
@@ -199,19 +136,14 @@ def keda(cluster: "Cluster") -> Finding:
     return Finding("ok", "keda", version or "installed; it does not tell its version")
 
 
-def http_add_on(cluster: "Cluster") -> Finding:
-    from pilotlight.targets.kubernetes import capabilities
-
+def http_add_on(cluster: Cluster) -> Finding:
     add_on = capabilities.http_add_on(cluster)
     if add_on["http_add_on"]:
         return Finding("ok", "http add-on", f"its scaler is {add_on['http_scaler']}")
     return Finding("ok", "http add-on", "not installed; our gateway does the same")
 
 
-def gateway(cluster: "Cluster") -> Finding:
-    from pilotlight.targets.kubernetes import kinds
-    from pilotlight.targets.kubernetes.ingress import OUR_GATEWAY
-
+def gateway(cluster: Cluster) -> Finding:
     namespace, name = OUR_GATEWAY
     deployment = cluster.get(*kinds.DEPLOYMENT, namespace, name)
     if deployment is None:
@@ -227,10 +159,7 @@ def gateway(cluster: "Cluster") -> Finding:
     return Finding("warn" if ready < desired else "ok", "gateway", message, CHART if ready < desired else "")
 
 
-def gateway_api(cluster: "Cluster") -> Finding:
-    from pilotlight.targets.kubernetes import capabilities, kinds
-    from pilotlight.targets.kubernetes.ingress import GATEWAY_API
-
+def gateway_api(cluster: Cluster) -> Finding:
     if cluster.kind(*kinds.HTTP_ROUTE) is None:
         message = "not installed: raw services have no address outside the cluster"
         return Finding("warn", "gateway api", message, "gateway-api.sigs.k8s.io, and one of its implementations")
@@ -256,10 +185,7 @@ def gateway_api(cluster: "Cluster") -> Finding:
     return Finding("ok", "gateway api", f"routes hang on the Gateway {parent_name}")
 
 
-def prometheus_operator(cluster: "Cluster") -> Finding:
-    from pilotlight.targets.kubernetes.capabilities import MONITORING
-    from pilotlight.targets.kubernetes.preflight import OPTIONAL
-
+def prometheus_operator(cluster: Cluster) -> Finding:
     absent = [kind for kind in OPTIONAL if cluster.kind(MONITORING, kind) is None]
     if absent:
         message = f"the cluster knows no {', '.join(absent)}: services are not scraped by them"
@@ -267,9 +193,7 @@ def prometheus_operator(cluster: "Cluster") -> Finding:
     return Finding("ok", "prometheus operator", ", ".join(OPTIONAL))
 
 
-def custom_resources(cluster: "Cluster") -> Finding:
-    from pilotlight.targets.kubernetes import inferenceservice
-
+def custom_resources(cluster: Cluster) -> Finding:
     known = [version for version in inferenceservice.GROUPS if cluster.kind(version, inferenceservice.KIND) is not None]
     if not known:
         message = f"{inferenceservice.KIND} is no kind here: kubectl shows services by their parts only"
@@ -281,10 +205,8 @@ def custom_resources(cluster: "Cluster") -> Finding:
     return Finding("ok", "kinds of ours", f"{inferenceservice.KIND} of {', '.join(descriptions)}")
 
 
-def may_write(cluster: "Cluster", namespace: str) -> Finding:
+def may_write(cluster: Cluster, namespace: str) -> Finding:
     """Check write permissions on all installed kinds of a service."""
-    from pilotlight.targets.kubernetes import canary_store, kinds, releases
-
     kinds_present = [
         known for each in (*kinds.OWNED, releases.API, canary_store.API) if (known := cluster.kind(*each)) is not None
     ]
@@ -296,10 +218,7 @@ def may_write(cluster: "Cluster", namespace: str) -> Finding:
     return Finding("fail", "rights", _denied(denied, namespace), _bind("pilotlight-deployer", namespace))
 
 
-def may_read(cluster: "Cluster", namespace: str) -> Finding:
-    from pilotlight.targets.kubernetes import kinds
-    from pilotlight.targets.kubernetes.client import ResourceKind
-
+def may_read(cluster: Cluster, namespace: str) -> Finding:
     plain = [cluster.require_kind(*each) for each in (kinds.POD, kinds.EVENT)]
     denied = [
         *kinds.missing_permissions(cluster, [(kind, namespace) for kind in plain], ("get", "list", "watch")),
@@ -313,7 +232,7 @@ def may_read(cluster: "Cluster", namespace: str) -> Finding:
     return Finding("warn", "reading", _denied(denied, namespace), _bind("pilotlight-viewer", namespace))
 
 
-def _denied(denied: "Sequence[tuple[ResourceKind, str, tuple[str, ...]]]", namespace: str) -> str:
+def _denied(denied: Sequence[tuple[ResourceKind, str, tuple[str, ...]]], namespace: str) -> str:
     """`in models: no create, patch of deployments, services; no get of pods/log`."""
     by_verbs: dict[tuple[str, ...], list[str]] = {}
     for kind, _, verbs in denied:
@@ -326,10 +245,41 @@ def _bind(role: str, namespace: str) -> str:
     return f"kubectl create rolebinding {role} --clusterrole {role} --user YOU -n {namespace}"
 
 
-def gpus(cluster: "Cluster") -> Finding:
-    from pilotlight.k8s.quantities import is_gpu, quantity_or_zero
-    from pilotlight.targets.kubernetes import capabilities, kinds
+def metrics(cluster: Cluster) -> Finding:
+    services = [service for place in PROMETHEUS if (service := cluster.get("v1", "Service", *place)) is not None]
+    if not services:
+        message = "no Service prometheus-operated or prometheus in monitoring: triggers need its address"
+        return Finding("warn", "metrics", message, "set prometheus in --capabilities to its URL")
+    pods = [pod for pod in cluster.list(*kinds.POD, None, names.LABEL_SERVICE) if is_ready(pod)]
+    scraped = _scraped_instances(cluster, services[0])
+    name = services[0]["metadata"]["name"]
+    ready = "1 pod of a service is ready" if len(pods) == 1 else f"{len(pods)} pods of services are ready"
+    if pods and not scraped:
+        message = f"{ready}, and {name} has no metrics of {'it' if len(pods) == 1 else 'any of them'}"
+        return Finding("warn", "metrics", message, "is there an operator that acts on PodMonitors and ServiceMonitors?")
+    message = f"{name} answers; {ready}, and it has metrics of {scraped}"
+    return Finding("ok", "metrics", message)
 
+
+def _scraped_instances(cluster: Cluster, service: Document) -> int:
+    """Query through the API server's proxy, else directly at an address that accepts connections."""
+    metadata, port = service["metadata"], service["spec"]["ports"][0]["port"]
+    service_path = f"/api/v1/namespaces/{metadata['namespace']}/services/{metadata['name']}:{port}"
+    try:
+        response = cluster.connection.request("GET", f"{service_path}/proxy/api/v1/query", {"query": INSTANCES})
+        samples = decode(metadata["name"], response.document)
+    except PlatformError:
+        for address, port in endpoint_of(service).addresses:
+            with suppress(PlatformError):
+                if can_connect(address, port):
+                    samples = instant_query(f"http://{address}:{port}", INSTANCES)
+                    break
+        else:
+            raise
+    return int(samples[0].value) if samples else 0  # PromQL's `count` of nothing has no result instead of 0
+
+
+def gpus(cluster: Cluster) -> Finding:
     nodes = cluster.list("v1", "Node")
     gpu_nodes = [
         node

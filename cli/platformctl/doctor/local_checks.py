@@ -1,9 +1,4 @@
-"""This machine.
-
-Checks of `doctor` for this machine: each returns one finding with its fix and changes nothing.
-
-Checks of `doctor` for microservices and batch jobs of this machine.
-"""
+"""Checks of `doctor` for this machine and its microservices: each returns findings with a fix and changes nothing."""
 
 import os
 import shutil
@@ -11,12 +6,25 @@ import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final, Literal
 
-from pilotlight.errors import PlatformError
+from msgspec import DecodeError, ValidationError, json
+
+from pilotlight import __version__
+from pilotlight.contract import API_PORT, GATEWAY_PORT
+from pilotlight.errors import NotFound, PlatformError
+from pilotlight.gateway.control_link import is_running
+from pilotlight.gateway.listeners import Address as ListenAddress
+from pilotlight.gateway.listeners import CannotListen, bind
+from pilotlight.targets.local.control_process import Announcement, answers, leftovers, living, port_setting
 from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.prometheus import find, running, url_of
+from pilotlight.targets.local.supervisor.cgroups import Limits
+from pilotlight.targets.local.supervisor.gpus import find_devices
+from platformctl.targets import Gateway
 
 if TYPE_CHECKING:
     from pilotlight.targets.local.control_process import Address
@@ -27,6 +35,7 @@ LEAST_PYTHON: Final = (3, 11)
 LEAST_DISK: Final = 1 << 30
 # Model runtimes by import name, with the extra that installs each.
 RUNTIMES: Final = {"onnxruntime": "onnx", "torch": "torch", "tensorflow": "tensorflow", "tensorrt": "tensorrt"}
+PROBE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +46,7 @@ class Finding:
     fix: str = ""
 
 
-def findings(home: "Home") -> Iterator[Finding]:
-    from pilotlight.targets.local.control_process import living
-
+def findings(home: Home) -> Iterator[Finding]:
     address = living(home)
     yield python()
     yield from runtimes()
@@ -64,7 +71,6 @@ def python() -> Finding:
 def runtimes() -> Iterator[Finding]:
     """A missing runtime matters only to its models; without any, only Python models run."""
     from importlib.metadata import PackageNotFoundError, version
-    from importlib.util import find_spec
 
     installed = []
     for name in RUNTIMES:
@@ -84,10 +90,6 @@ def runtimes() -> Iterator[Finding]:
 
 
 def gpus() -> Finding:
-    from importlib.util import find_spec
-
-    from pilotlight.targets.local.supervisor.gpus import find_devices
-
     devices = find_devices()
     if devices:
         return Finding("ok", "gpus", f"{len(devices)} found")
@@ -97,7 +99,7 @@ def gpus() -> Finding:
     return Finding("ok", "gpus", "none; models run on the CPU")
 
 
-def folder(home: "Home") -> Finding:
+def folder(home: Home) -> Finding:
     """The nearest existing parent of the home folder must be writable."""
     existing = next(path for path in (home.root, *home.root.parents) if path.exists())
     if not _is_writable(existing):
@@ -118,10 +120,7 @@ def _is_writable(folder: Path) -> bool:
         return False
 
 
-def daemon(home: "Home", address: "Address | None") -> Finding:
-    from pilotlight import __version__
-    from pilotlight.targets.local.control_process import answers, leftovers
-
+def daemon(home: Home, address: "Address | None") -> Finding:
     if address is None:
         if home.root.is_dir() and leftovers(home):
             message = "the control process is gone, its gateway serves on"
@@ -137,9 +136,6 @@ def daemon(home: "Home", address: "Address | None") -> Finding:
 
 
 def gateway(address: "Address | None") -> Finding:
-    from pilotlight.errors import PlatformError
-    from platformctl.targets import Gateway
-
     if address is None:
         return Finding("ok", "gateway", "not running")
     url = f"http://{address.host}:{address.gateway_port}"
@@ -152,11 +148,8 @@ def gateway(address: "Address | None") -> Finding:
     return Finding("ok", "gateway", f"{url} answers")
 
 
-def prometheus(home: "Home", address: "Address | None") -> Finding:
+def prometheus(home: Home, address: "Address | None") -> Finding:
     """Prometheus is optional, so its absence is `ok`."""
-    from pilotlight.errors import NotFound
-    from pilotlight.targets.local.prometheus import find, running, url_of
-
     process = running(home)
     if process is not None:
         return _http_check(f"process {process.pid} runs beside the platform, {url_of(process)}", url_of(process))
@@ -178,13 +171,8 @@ def _http_check(message: str, url: str) -> Finding:
     return Finding("ok", "prometheus", message)
 
 
-def _orphaned_gateway_port(home: "Home") -> int:
+def _orphaned_gateway_port(home: Home) -> int:
     """Return the port of a gateway that outlived its control process; 0: none."""
-    from msgspec import DecodeError, ValidationError, json
-
-    from pilotlight.gateway.control_link import is_running
-    from pilotlight.targets.local.control_process import Announcement
-
     if not home.root.is_dir() or not is_running(home.root):
         return 0
     try:
@@ -195,11 +183,6 @@ def _orphaned_gateway_port(home: "Home") -> int:
 
 def ports(address: "Address | None", orphaned_port: int = 0) -> Iterator[Finding]:
     """Ports of the next start must be free or held by the platform itself."""
-    from pilotlight.contract import API_PORT, GATEWAY_PORT
-    from pilotlight.gateway.listeners import Address as ListenAddress
-    from pilotlight.gateway.listeners import CannotListen, bind
-    from pilotlight.targets.local.control_process import port_setting
-
     settings = (
         ("PILOTLIGHT_GATEWAY_PORT", GATEWAY_PORT, address.gateway_port if address else 0),
         ("PILOTLIGHT_API_PORT", API_PORT, address.port if address else 0),
@@ -220,9 +203,7 @@ def ports(address: "Address | None", orphaned_port: int = 0) -> Iterator[Finding
             yield Finding("fail", f"port {port}", sentence, fix)
 
 
-def limits(home: "Home") -> Finding:
-    from pilotlight.targets.local.supervisor.cgroups import Limits
-
+def limits(home: Home) -> Finding:
     mode = Limits(home).name
     if mode == "watchdog":
         message = "no control group is ours: memory is watched each second, CPU limits are not enforced"
@@ -249,10 +230,7 @@ def ipv6() -> Finding:
     return Finding("ok", "ipv6", "::1 answers too")
 
 
-PROBE_S = 5.0
-
-
-def microservice_checks_findings(home: Home) -> Iterator[Finding]:
+def microservice_findings(home: Home) -> Iterator[Finding]:
     yield from _microservices()
     yield from _stuck_stops(home)
     yield from _batch_jobs(home)
@@ -293,8 +271,7 @@ def _stuck_stops(home: Home) -> Iterator[Finding]:
     from contextlib import closing
     from datetime import UTC, datetime
 
-    from pilotlight.microservices.diagnosis import Evidence
-    from pilotlight.microservices.diagnosis import diagnose as diagnosed
+    from pilotlight.microservices import diagnosis
     from pilotlight.microservices.registry.database import FILE, Directory
     from platformctl.microservice import diagnose
     from platformctl.microservice.jobs import redacted
@@ -306,7 +283,8 @@ def _stuck_stops(home: Home) -> Iterator[Finding]:
     for record in stopping:
         age_s = diagnose.age_s(record.updated_at, datetime.now(UTC))
         errors = (redacted(record.message),) if record.message else ()
-        for each in diagnosed(Evidence(job_id=record.id, phase="stopping", phase_s=age_s, errors=errors)):
+        evidence = diagnosis.Evidence(job_id=record.id, phase="stopping", phase_s=age_s, errors=errors)
+        for each in diagnosis.diagnose(evidence):
             yield Finding("fail", f"microservice {record.id[:8]}", each.cause, each.advice)
 
 

@@ -1,10 +1,6 @@
-"""What is wrong with one.
+"""Model status and likely causes for `microservice status` and `doctor`, from responses, log and platform.
 
-Reason of the last refused `microservice infer`, stored for `status` and `doctor`.
-
-Servers do not record refusals. The next successful request clears it.
-
-Model status and likely causes for `microservice status`, from responses, log and platform.
+Servers do not record refusals, so the reason of the last refused `infer` is stored; the next success clears it.
 """
 
 import os
@@ -17,6 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct, to_builtins
 
+from pilotlight.k8s.timestamps import parse_utc
 from pilotlight.microservices import diagnosis
 from pilotlight.microservices.inference import client
 from pilotlight.microservices.registry.secrets import redact
@@ -25,6 +22,7 @@ from pilotlight.targets.local.home import home
 
 LONGEST: Final = 500
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")  # job ids come from a shared registry: no path separators
+_PHASES: Final = {"initializing": "initializing", "model_loading": "loading", "model_not_ready": "loading"}
 
 
 def record(job_id: str, reason: str) -> None:
@@ -68,7 +66,6 @@ class ModelStatus(Struct, frozen=True):
 
 
 UNREACHABLE: Final = ModelStatus("", "unreachable")
-_PHASES: Final = {"initializing": "initializing", "model_loading": "loading", "model_not_ready": "loading"}
 
 
 def model_status(verdict: client.Verdict, status: Mapping[str, Any]) -> ModelStatus:
@@ -98,7 +95,7 @@ def findings(job_id: str, entry: Entry, platform_status: PlatformStatus, model: 
 def age_s(started_at: str, now: datetime) -> float:
     """Return the seconds since a timestamp; 0 if it cannot be parsed."""
     try:
-        started = datetime.fromisoformat(started_at)
+        started = parse_utc(started_at)
     except ValueError:
         return 0.0
-    return max(0.0, (now - (started if started.tzinfo else started.replace(tzinfo=UTC))).total_seconds())
+    return max(0.0, (now - started).total_seconds())

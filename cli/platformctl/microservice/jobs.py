@@ -1,13 +1,4 @@
-"""Options, registry, follow.
-
-`microservice infer` for models without chat: detection and the hint for V2 requests.
-
-A body with `inputs` is sent to V2's `infer` as it is.
-
-Registry, platforms, platform flags and views shared by the verbs of `platformctl microservice`.
-
-`microservice logs -f`: new lines between successive tails of a platform's log.
-"""
+"""Registry, platforms, platform flags, views and logs shared by the commands of `platformctl microservice`."""
 
 import json
 import os
@@ -20,9 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from msgspec import to_builtins
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.inference import chat, client
+from pilotlight.microservices.inference.client import LOGS, PATH, TENSORS
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import PLATFORMS, Option, Platform, platform
 from pilotlight.microservices.registry import container_command, model_kinds, secrets
@@ -32,6 +25,13 @@ from platformctl import output
 
 OURS: Final = "pilotlight"
 METADATA_TIMEOUT_S: Final = 10.0
+AT_ONCE: Final = 8
+HIDDEN: Final = "platform_job_id"  # internal to the platform
+POLL_S: Final = 1.0
+ENDED: Final = ("failed", "stopped", "gone")
+MISSED: Final = "lines between were written faster than they were read"
+ReadStatus = Callable[[], PlatformStatus]
+Note = Callable[[str], None]
 
 
 def takes_tensors(network_arch: str, model_path: str = "") -> bool:
@@ -85,10 +85,6 @@ def output_lines(document: Any) -> list[str]:
     if not isinstance(outputs, list):
         raise PlatformError(f"it answered 200 without outputs: {str(document)[:200]}")
     return [f"{each['name']} {each['datatype']} {each['shape']}: {json.dumps(each.get('data'))}" for each in outputs]
-
-
-AT_ONCE: Final = 8
-HIDDEN: Final = "platform_job_id"  # internal to the platform
 
 
 class RedactingGroup(click.Group):
@@ -215,16 +211,12 @@ def redacted(text: str) -> str:
 
 def job_document(job_id: str, entry: Entry, *, tensors: bool | None = None) -> dict[str, Any]:
     """Return the job as -o json prints it."""
-    from msgspec import to_builtins
-
     fields = {name: value for name, value in to_builtins(entry).items() if name != HIDDEN and value is not None}
     return {"job_id": job_id, **fields, "url": inference_url(entry, tensors=tensors)}
 
 
 def inference_url(entry: Entry, *, tensors: bool | None = None) -> str:
     """Return the URL of chat or V2 inference; by the network's protocol if `tensors` is None."""
-    from pilotlight.microservices.inference.client import PATH, TENSORS
-
     use_tensors = takes_tensors(entry.network_arch) if tensors is None else tensors
     return f"{entry.host_url.rstrip('/')}{TENSORS if use_tensors else PATH}"
 
@@ -232,20 +224,11 @@ def inference_url(entry: Entry, *, tensors: bool | None = None) -> str:
 @contextmanager
 def hints_for(job_id: str) -> Iterator[None]:
     """Add the job id to hints that name `logs`: without it they are ambiguous."""
-    from pilotlight.microservices.inference.client import LOGS
-
     try:
         yield
     except PlatformError as error:
         error.hint = error.hint.replace(LOGS, f"{LOGS} {job_id}")
         raise
-
-
-POLL_S: Final = 1.0
-ENDED: Final = ("failed", "stopped", "gone")
-MISSED: Final = "lines between were written faster than they were read"
-ReadStatus = Callable[[], PlatformStatus]
-Note = Callable[[str], None]
 
 
 def follow(

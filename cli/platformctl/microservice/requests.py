@@ -1,11 +1,7 @@
-"""Making and sending a request.
+"""Requests of `microservice infer`: body from flags, prompts or defaults; wait for the model, infer, probe.
 
-Request body of `microservice infer`: prompt, media and sampling fields by flag, prompt or default.
-
-Defaults are never used silently: on a terminal every field is prompted for, elsewhere it needs its flag or --accept-
-defaults.
-
-Requests to one microservice: wait for the model, infer by chat or tensors, probe.
+Defaults are never used silently: on a terminal every field is prompted for, elsewhere it needs its flag or
+--accept-defaults.
 """
 
 import base64
@@ -26,6 +22,8 @@ from pilotlight.microservices.registry.model_kinds import Parameter
 from pilotlight.microservices.registry.types import Entry, PlatformStatus
 from platformctl import output
 from platformctl.microservice import diagnose, jobs
+
+PROBE_S: Final = 10.0
 
 
 def all_fields() -> dict[str, Parameter]:
@@ -143,9 +141,6 @@ def _inline_media(reference: str) -> str:
         return reference
     kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
-
-
-PROBE_S: Final = 10.0
 
 
 def wait_for_model(job_id: str, entry: Entry, max_wait_s: float) -> None:

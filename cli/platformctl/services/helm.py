@@ -7,17 +7,26 @@ import json
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import structs
+
 from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.k8s.manifests import Manifest, in_apply_order
+from pilotlight.render import values_of
+from pilotlight.render.templates import folder
+from pilotlight.spec.problems import Problems
+from pilotlight.spec.yaml_nodes import parse
+from pilotlight.targets.target import ServiceStatus
+from platformctl.targets import context
 
 if TYPE_CHECKING:
-    from pilotlight.k8s.manifests import Manifest
     from pilotlight.plan.types import Plan
     from pilotlight.release.apply import PreparedRelease, ReleaseRequest
     from pilotlight.release.pipeline import Planned
-    from pilotlight.targets.target import ServiceStatus, Target
+    from pilotlight.targets.target import Target
 
 # Without a cluster helm checks a chart's kubeVersion against the version it was built for, which may be old.
 KUBERNETES: Final = "1.34.0"
@@ -27,18 +36,11 @@ FOREIGN: Final = "invalid ownership metadata"
 
 def render(planned: "Planned") -> "list[Manifest]":
     """Return the same as `planned.manifests()`, rendered by helm; companions are in no chart and stay as they are."""
-    from pilotlight.k8s.manifests import in_apply_order
-
     return [*in_apply_order(planned.companions), *(manifest for plan in planned.plans for manifest in template(plan))]
 
 
 def template(plan: "Plan") -> "list[Manifest]":
     """Return what `helm install` would send for the service, in apply order, without the chart's tests."""
-    from pilotlight.k8s.manifests import Manifest, in_apply_order
-    from pilotlight.render import values_of
-    from pilotlight.spec.problems import Problems
-    from pilotlight.spec.yaml_nodes import parse
-
     flags = ("--namespace", plan.namespace, "--kube-version", KUBERNETES, "--skip-tests", "--values", "-")
     text = _run(("template", plan.name, str(chart()), *flags), json.dumps(values_of(plan)))
     return in_apply_order(Manifest(node.plain()) for node in parse(text, "helm template", Problems()))
@@ -47,22 +49,15 @@ def template(plan: "Plan") -> "list[Manifest]":
 def apply(
     request: "ReleaseRequest", prepared: "Sequence[PreparedRelease]", target: "Target", *, dry_run: bool = False
 ) -> "list[tuple[PreparedRelease, ServiceStatus]]":
-    """Apply like `releasing.apply`, by `helm upgrade --install` with one Helm release per service."""
+    """Apply like `release.apply.apply`, by `helm upgrade --install` with one Helm release per service."""
     if target.name != "kubernetes":
         raise UsageError(f"--with helm needs a cluster, and the target is {target.name}", "add --target kubernetes")
-    from dataclasses import replace
-
-    from msgspec import structs
-
     # Helm counts its own revisions, so our generation does not change.
     uncounted = [replace(one, release=structs.replace(one.release, expected=None)) for one in prepared]
     return [(each, _upgrade(request, one, target, dry_run)) for each, one in zip(uncounted, prepared, strict=True)]
 
 
-def _upgrade(request: "ReleaseRequest", one: "PreparedRelease", target: "Target", dry_run: bool) -> "ServiceStatus":
-    from pilotlight.targets.target import ServiceStatus
-    from platformctl.targets import context
-
+def _upgrade(request: "ReleaseRequest", one: "PreparedRelease", target: "Target", dry_run: bool) -> ServiceStatus:
     flags = ["--kube-context", context()] if context() else []
     # Created only if a document declares it.
     if any(each.kind == "Namespace" and each.name == one.plan.namespace for each in request.documents.companions):
@@ -76,7 +71,6 @@ def _upgrade(request: "ReleaseRequest", one: "PreparedRelease", target: "Target"
 
 def values(one: "PreparedRelease") -> dict[str, Any]:
     """Return the plan's values with the document's companions, so that the Helm release is complete."""
-    from pilotlight.k8s.manifests import Manifest
     from pilotlight.render import render, values_of
 
     chart_values = values_of(one.plan)
@@ -87,8 +81,6 @@ def values(one: "PreparedRelease") -> dict[str, Any]:
 
 def chart() -> Path:
     """Return helm/inference-service of the installed package, else of the checkout."""
-    from pilotlight.render.templates import folder
-
     return folder("helm") / "inference-service"
 
 

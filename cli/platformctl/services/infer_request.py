@@ -1,10 +1,7 @@
-"""Requests from --data.
+"""V2 inference requests from --data and the model's metadata. Pure, except for reading files.
 
-V2 inference requests from values typed by the user and the model's metadata. Pure.
-
-Numbers and text are sent as JSON; files, images and arrays as raw tensors after a JSON header.
-
-Tensors from .npy files (numpy) and images (Pillow), both imported on use.
+Numbers and text are sent as JSON; files, images and arrays as raw tensors after a JSON header. numpy and Pillow are
+imported on use.
 """
 
 import json
@@ -25,6 +22,14 @@ SIZES: Final = {
     "BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2, "BF16": 2, "UINT32": 4, "INT32": 4,
     "FP32": 4, "UINT64": 8, "INT64": 8, "FP64": 8,
 }  # fmt: skip
+CHANNELS: Final = {1: "L", 3: "RGB", 4: "RGBA"}
+TYPES: Final = {
+    "BOOL": "?", "UINT8": "u1", "INT8": "i1", "UINT16": "<u2", "INT16": "<i2", "UINT32": "<u4", "INT32": "<i4",
+    "UINT64": "<u8", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+# numpy's letters for kinds of elements
+NUMBERS: Final = "biuf"
+OTHERS: Final = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "times", "m": "times", "V": "records"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +164,6 @@ def fit_shape(spec: InputSpec, value_shape: tuple[int, ...], count: int) -> tupl
         rest = iter([1] * (len(free) - 1) + [count // fixed])
         return tuple(size if size >= 0 else next(rest) for size in spec.shape)
     raise UsageError(f"input {spec.name} has the shape {list(spec.shape)}, {count} values do not fit it")
-
-
-CHANNELS: Final = {1: "L", 3: "RGB", 4: "RGBA"}
-TYPES: Final = {
-    "BOOL": "?", "UINT8": "u1", "INT8": "i1", "UINT16": "<u2", "INT16": "<i2", "UINT32": "<u4", "INT32": "<i4",
-    "UINT64": "<u8", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
-}  # fmt: skip
-
-# numpy's letters for kinds of elements
-NUMBERS: Final = "biuf"
-OTHERS: Final = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "times", "m": "times", "V": "records"}
 
 
 def npy_tensor(spec: InputSpec, path: Path) -> Tensor:

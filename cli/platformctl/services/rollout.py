@@ -1,19 +1,15 @@
-"""Plan, show, apply and follow a release: shared by `deploy`, `rollback` and `canary`.
+"""Documents to release request, then plan, show, apply and follow it: shared by `deploy`, `rollback` and `canary`."""
 
-`@rollout.apply_options` passes one argument to a command, `apply_options: ApplyOptions`.
-"""
-
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
-
-import click
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.release import apply as release_apply
 from pilotlight.release import history
-from platformctl import options, output, targets
+from pilotlight.release.apply import Apply, PreparedRelease, ReleaseRequest
+from platformctl import output, targets
+from platformctl.options import ApplyOptions, DocumentOptions, warn
 from platformctl.services import views, wait_ready
 
 if TYPE_CHECKING:
@@ -21,27 +17,39 @@ if TYPE_CHECKING:
     from pilotlight.targets.target import ServiceStatus, Target
 
 FORMATS: Final = ("url", "json", "yaml", "table", "wide", "name")
-TIMEOUT_S: Final = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyOptions:
-    """Values of --wait, --timeout, --dry-run and --diff."""
+def request_from_files(document_options: DocumentOptions, target: "Target | None") -> ReleaseRequest:
+    """Read and check all documents; the request holds the selected services."""
+    read = document_options.read(target)
+    selected = replace(read, services=tuple(document_options.select(read.services)))
+    return ReleaseRequest(selected, document_options.target_capabilities(target))
 
-    wait: bool
-    timeout: float
-    dry_run: str | None
-    diff: bool
+
+def request_from_target(document_options: DocumentOptions, target: "Target | None") -> ReleaseRequest:
+    """Return a request from the stored document of one service, changed by --set."""
+    if not document_options.names:
+        raise UsageError("neither -f FILE nor a NAME is given", "platformctl deploy -f service.yaml")
+    if len(document_options.names) > 1:
+        raise UsageError("without -f only one service can be deployed at a time")
+    assert target is not None
+    key = targets.service_key(document_options.names[0], document_options.namespace)
+    release = history.releases(target, key)[0]
+    return ReleaseRequest(*release_apply.read_release(release, document_options.sets))
 
 
 def run(
-    request: release_apply.ReleaseRequest, target: "Target | None", apply_options: ApplyOptions, *, strict: bool = False,
-    apply: release_apply.Apply = release_apply.apply,
-) -> None:  # fmt: skip
+    request: ReleaseRequest,
+    target: "Target | None",
+    apply_options: ApplyOptions,
+    *,
+    strict: bool = False,
+    apply: Apply = release_apply.apply,
+) -> None:
     """Plan everything, then apply it. Without a target it stops after the plan."""
     ticker = output.ProgressLog()
     prepared, warnings = release_apply.prepare(request, target)
-    options.warn(warnings, strict)
+    warn(warnings, strict)
     for one in prepared:
         ticker.log("Validated", f"{'/'.join(one.key)}: {one.plan.mode}, {len(one.manifests)} objects")
         for sentence in wait_ready.override_notes(one.key, one.overrides):
@@ -62,12 +70,7 @@ def run(
     views.show(_follow(applied, target, apply_options, ticker), one=False, default="url")
 
 
-def _check_all(
-    request: release_apply.ReleaseRequest,
-    prepared: "Sequence[release_apply.PreparedRelease]",
-    target: "Target",
-    apply: release_apply.Apply,
-) -> None:
+def _check_all(request: ReleaseRequest, prepared: Sequence[PreparedRelease], target: "Target", apply: Apply) -> None:
     """Dry-run every service first and raise all refusals in one PlatformError, before any is deployed."""
     refused = []
     for one in prepared:
@@ -91,7 +94,7 @@ def _clear_traffic_overrides(target: "Target", status: "ServiceStatus") -> "Serv
 
 
 def _follow(
-    applied: "Sequence[tuple[release_apply.PreparedRelease, ServiceStatus]]",
+    applied: "Sequence[tuple[PreparedRelease, ServiceStatus]]",
     target: "Target",
     apply_options: ApplyOptions,
     ticker: output.ProgressLog,
@@ -107,11 +110,9 @@ def _follow(
         change = "unchanged" if status.generation == one.release.expected else f"generation {status.generation}"
         ticker.log("Applied", f"{', '.join(each.revisions) or each.key[1]} ({change})")
     try:
-        return (
-            wait_ready.wait(target, expected, apply_options.timeout, ticker)
-            if apply_options.wait
-            else [status for _, status in applied]
-        )
+        if apply_options.wait:
+            return wait_ready.wait(target, expected, apply_options.timeout, ticker)
+        return [status for _, status in applied]
     except KeyboardInterrupt:
         names = " ".join("/".join(one.key) for one, _ in applied)
         output.note(f"\nnobody waits any more, but it goes on: platformctl status {names}")
@@ -120,13 +121,13 @@ def _follow(
         ticker.close()
 
 
-def note_changes(prepared: "Sequence[release_apply.PreparedRelease]") -> None:
+def note_changes(prepared: Sequence[PreparedRelease]) -> None:
     """Print the differences to the live manifests on stderr."""
     for line in _changed_lines(_changes(prepared)):
         output.note(line)
 
 
-def _changes(prepared: "Sequence[release_apply.PreparedRelease]") -> "list[Change]":
+def _changes(prepared: Sequence[PreparedRelease]) -> "list[Change]":
     from pilotlight.k8s.manifests import diff
 
     changes = [change for one in prepared for change in diff(one.live_manifests, one.manifests)]
@@ -139,7 +140,7 @@ def _changed_lines(changes: "Sequence[Change]") -> list[str]:
     return [output.diff_coloured(line) for change in changes for line in change.lines]
 
 
-def _show_plan(prepared: "Sequence[release_apply.PreparedRelease]", show_diff: bool) -> None:
+def _show_plan(prepared: Sequence[PreparedRelease], show_diff: bool) -> None:
     """Print the plan; with --diff the differences."""
     services = [
         {
@@ -157,51 +158,3 @@ def _show_plan(prepared: "Sequence[release_apply.PreparedRelease]", show_diff: b
         return
     names = [f"{'/'.join(one.key)} {work.revision}" for one in prepared for work in one.plan.workloads]
     output.data({"services": services}, names)
-
-
-def request_from_files(
-    document_options: options.DocumentOptions, target: "Target | None"
-) -> release_apply.ReleaseRequest:
-    """Read and check all documents; the request holds the selected services."""
-    read = document_options.read(target)
-    return release_apply.ReleaseRequest(
-        replace(read, services=tuple(document_options.select(read.services))),
-        document_options.target_capabilities(target),
-    )
-
-
-def request_from_target(
-    document_options: options.DocumentOptions, target: "Target | None"
-) -> release_apply.ReleaseRequest:
-    """Return a request from the stored document of one service, changed by --set."""
-    if not document_options.names:
-        raise UsageError("neither -f FILE nor a NAME is given", "platformctl deploy -f service.yaml")
-    if len(document_options.names) > 1:
-        raise UsageError("without -f only one service can be deployed at a time")
-    assert target is not None
-    release = history.releases(
-        target, targets.ServiceOptions("", document_options.namespace).key(document_options.names[0])
-    )[0]
-    return release_apply.ReleaseRequest(*release_apply.read_release(release, document_options.sets))
-
-
-def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --wait and --timeout to a command."""
-    command = click.option(
-        "--timeout", default=TIMEOUT_S, show_default=True, metavar="SECONDS", help="How long to wait."
-    )(command)
-    return click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is done.")(command)
-
-
-def apply_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(command)
-    def called(**typed: Any) -> Any:
-        own = {field.name: typed.pop(field.name) for field in fields(ApplyOptions)}
-        return command(apply_options=ApplyOptions(**own), **typed)
-
-    decorated = click.option("--diff", is_flag=True, help="Show what changes, object by object.")(called)
-    decorated = click.option(
-        "--dry-run", type=click.Choice(["client", "server"]), is_flag=False, flag_value="client",
-        help="Change nothing: plan here alone, or let the target check it too.",
-    )(decorated)  # fmt: skip
-    return waiting_options(decorated)

@@ -1,1 +1,1 @@
-"""The control API: HTTP on loopback in the control process, or standalone by `platformctl api`. app.py is the entry."""
+"""The control API: HTTP on loopback in the control process, or standalone by `platformctl api`."""

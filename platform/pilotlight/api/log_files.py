@@ -8,6 +8,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from pilotlight.targets.target import LogLine
+
 CHUNK: Final = 256 * 1024
 WaitForMore = Callable[[], Awaitable[bool]]  # waits for the poll interval; False: the stream ends
 FindLogs = Callable[[bool], Sequence[tuple[str, Path]]]  # files by replica; True: of terminated replicas
@@ -20,11 +22,6 @@ class LogQuery(Struct, frozen=True):
     tail: int = -1
     previous: bool = False
     follow: bool = False
-
-
-class LogLine(Struct, frozen=True):
-    replica: str
-    line: str
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ Metrics of replicas and canaries exist for any target, those of autoscaling only
 Knative and KEDA export them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from aiohttp import web
@@ -15,7 +15,7 @@ from pilotlight.api.routing import Route
 from pilotlight.canary.types import CanaryHistory
 from pilotlight.observability import control_metrics
 from pilotlight.targets.local.control import metrics_export
-from pilotlight.targets.target import CanaryRecord, Key, ServiceStatus
+from pilotlight.targets.target import CanaryRecord, Key
 from pilotlight.wire import prometheus_text
 from pilotlight.wire.prometheus_text import Family
 
@@ -25,19 +25,14 @@ TARGETS: Final = "/api/v1/scrape_targets"
 async def metrics(request: web.Request) -> web.Response:
     """Return the metrics page. It needs no token: it has names and counts of services only."""
     backend = request.app[BACKEND]
-    statuses = await backend.statuses(None)
-    canaries = control_metrics.canaries(decode_histories(await backend.canaries(None)))
-    text = prometheus_text.render_families(
-        [control_metrics.replicas(statuses), *_scaling(request.app, statuses), *canaries]
-    )
+    statuses = await backend.call(lambda target: target.list(None))
+    canaries = control_metrics.canaries(decode_histories(await backend.call(lambda target: target.canaries(None))))
+    scaling: list[Family] = []
+    if engine := request.app.get(ENGINE):
+        runs = list(engine.reconciler.runs.values())
+        scaling = metrics_export.scaling(runs, statuses, engine.reconciler.clock())
+    text = prometheus_text.render_families([control_metrics.replicas(statuses), *scaling, *canaries])
     return web.Response(body=text.encode(), headers={"Content-Type": prometheus_text.CONTENT_TYPE})
-
-
-def _scaling(app: web.Application, statuses: Sequence[ServiceStatus]) -> list[Family]:
-    engine = app.get(ENGINE)
-    if engine is None:
-        return []
-    return metrics_export.scaling(list(engine.reconciler.runs.values()), statuses, engine.reconciler.clock())
 
 
 def decode_histories(canaries: Iterable[CanaryRecord]) -> list[tuple[Key, CanaryHistory]]:

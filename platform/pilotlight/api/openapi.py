@@ -1,10 +1,4 @@
-"""OpenAPI document and page.
-
-Generator of the OpenAPI 3.1 document from the table of areas and the Structs of its routes. Pure.
-
-`requests` adds the schemas of requests to each kind of model, which are data and not Structs.
-
-The OpenAPI document, /api/v1/openapi.json, and a page on which every route can be tried.
+"""OpenAPI 3.1 document of the areas and the Structs of their routes, and a page on which every route can be tried.
 
 The page is three static files, loads nothing from other hosts and holds a token only while it is open.
 """
@@ -23,28 +17,26 @@ from pilotlight.api.auth import allow_anonymous
 from pilotlight.api.backend import ALL_AREAS, REQUEST_SCHEMAS
 from pilotlight.api.routing import Area, Route
 from pilotlight.errors import NotFound
+from pilotlight.targets.local.client import ErrorBody
 
 Json = Any
 
+PAGE: Final = "/api/v1/docs"
+FILES: Final = {"docs.js": "text/javascript", "docs.css": "text/css"}
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+SECURITY_HEADERS: Final = {
+    "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+}  # fmt: skip
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 REFERENCE: Final = "#/components/schemas/{name}"
 PARAMETER: Final = re.compile(r"{(\w+)(?::[^{}]*)?}")
 NON_WORD: Final = re.compile(r"\W+")
 REASONS: Final = {
-    200: "Done.",
-    201: "Created.",
-    202: "Not ready yet: retry.",
-    400: "Invalid request.",
-    503: "Not ready, or failed.",
-}
-
-
-class ErrorBody(msgspec.Struct, frozen=True):
-    """Body of an error response; `exit_code` is the exit code of a command that fails with it."""
-
-    error: str
-    hint: str = ""
-    exit_code: int = 1
+    200: "Done.", 201: "Created.", 202: "Not ready yet: retry.", 400: "Invalid request.", 503: "Not ready, or failed.",
+}  # fmt: skip
 
 
 def document(areas: Iterable[Area], requests: Mapping[str, Json] | None = None) -> dict[str, Json]:
@@ -119,17 +111,6 @@ def _alternatives(kind: Any) -> Sequence[Any]:
     if isinstance(kind, tuple):
         return kind
     return () if kind is None else (kind,)
-
-
-PAGE: Final = "/api/v1/docs"
-FILES: Final = {"docs.js": "text/javascript", "docs.css": "text/css"}
-POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
-)
-SECURITY_HEADERS: Final = {
-    "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
-}  # fmt: skip
 
 
 async def openapi(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Areas of the API: routes with a common authorizer. app.py has the table of areas.
+"""Areas of the API: routes with a common authorizer. control_plane/app.py has the table of areas.
 
 A route carries all that its entry in the OpenAPI document needs; a handler in no table is not served.
 """

@@ -1,11 +1,10 @@
-"""Services and canaries.
+"""Routes of services, canaries and metric queries: decode, call a verb through the backend, encode.
 
-Routes of services: decode, call the backend, encode. Bodies are the Structs of `targets.target`.
-
-Routes of canaries, written with optimistic locking by version, and of metric queries.
+Bodies are the Structs of `targets.target`. Canaries are written with optimistic locking by version.
 """
 
 import os
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import web
@@ -15,11 +14,18 @@ from pilotlight import __version__
 from pilotlight.api.backend import BACKEND, STOP
 from pilotlight.api.routing import Route
 from pilotlight.errors import UsageError
-from pilotlight.targets.target import CanaryRecord, Key, Release, ServiceStatus, Share
+from pilotlight.targets.target import CanaryRecord, Key, Release, SampleBody, ServiceStatus, ServiceVerbs, Share
 
 BOUNDS: Final = ("minReplicas", "maxReplicas")
 DRAIN_S: Final = 30.0
 SERVICE: Final = "/api/v1/namespaces/{namespace}/services/{name}"
+
+
+class CanaryUpdate(Struct, frozen=True):
+    """Body of an update; `version` is the version that was read, "" for a new canary."""
+
+    state: str
+    version: str = ""
 
 
 async def healthz(request: web.Request) -> web.Response:
@@ -31,11 +37,12 @@ async def version(request: web.Request) -> web.Response:
 
 
 async def list_services(request: web.Request) -> web.Response:
-    return _json(await request.app[BACKEND].statuses(request.query.get("namespace") or None))
+    namespace = request.query.get("namespace") or None
+    return await _call(request, lambda target: target.list(namespace))
 
 
 async def status(request: web.Request) -> web.Response:
-    return _json(await request.app[BACKEND].status(key_of(request)))
+    return await _call(request, lambda target: target.status(key_of(request)))
 
 
 async def apply(request: web.Request) -> web.Response:
@@ -43,7 +50,7 @@ async def apply(request: web.Request) -> web.Response:
     if (release.namespace, release.name) != key_of(request):
         raise UsageError(f"the body is of {release.namespace}/{release.name}, the path of {'/'.join(key_of(request))}")
     reset, dry_run = flag_parameter(request, "reset"), flag_parameter(request, "dry_run")
-    return _json(await request.app[BACKEND].apply(release, reset=reset, dry_run=dry_run))
+    return await _call(request, lambda target: target.apply(release, reset=reset, dry_run=dry_run))
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -52,11 +59,11 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def live(request: web.Request) -> web.Response:
-    return _json(await request.app[BACKEND].live(key_of(request)))
+    return await _call(request, lambda target: [each.document for each in target.live(key_of(request))])
 
 
 async def releases(request: web.Request) -> web.Response:
-    return _json(await request.app[BACKEND].releases(key_of(request)))
+    return await _call(request, lambda target: target.releases(key_of(request)))
 
 
 async def scale(request: web.Request) -> web.Response:
@@ -65,12 +72,34 @@ async def scale(request: web.Request) -> web.Response:
     unknown = sorted(set(bounds or ()) - set(BOUNDS))
     if unknown or bounds == {}:
         raise UsageError(f"bounds are {', '.join(BOUNDS)}, not {', '.join(unknown) or 'nothing'}")
-    return _json(await request.app[BACKEND].scale(key_of(request), bounds))
+    return await _call(request, lambda target: target.scale(key_of(request), bounds))
 
 
 async def traffic(request: web.Request) -> web.Response:
     shares = json.decode(await request.read(), type=tuple[Share, ...] | None)
-    return _json(await request.app[BACKEND].traffic(key_of(request), shares))
+    return await _call(request, lambda target: target.traffic(key_of(request), shares))
+
+
+async def list_canaries(request: web.Request) -> web.Response:
+    namespace = request.query.get("namespace") or None
+    return await _call(request, lambda target: target.canaries(namespace))
+
+
+async def get_canary(request: web.Request) -> web.Response:
+    """Return a list of the canary, or an empty one."""
+    canary = await request.app[BACKEND].call(lambda target: target.canary(key_of(request)))
+    return _json([canary] if canary is not None else [])
+
+
+async def save_canary(request: web.Request) -> web.Response:
+    update = json.decode(await request.read(), type=CanaryUpdate)
+    return await _call(request, lambda target: target.save_canary(key_of(request), update.state, update.version))
+
+
+async def query(request: web.Request) -> web.Response:
+    body = json.decode(await request.read(), type=dict[str, str])
+    samples = await request.app[BACKEND].query(body.get("query", ""))
+    return _json([SampleBody(dict(each.labels), repr(each.value), each.at) for each in samples])
 
 
 async def shutdown(request: web.Request) -> web.Response:
@@ -85,6 +114,10 @@ def key_of(request: web.Request) -> Key:
 
 def flag_parameter(request: web.Request, name: str) -> bool:
     return request.query.get(name, "").lower() in ("1", "true", "yes")
+
+
+async def _call(request: web.Request, verb: Callable[[ServiceVerbs], Any]) -> web.Response:
+    return _json(await request.app[BACKEND].call(verb))
 
 
 def _json(value: Any) -> web.Response:
@@ -112,45 +145,7 @@ ROUTES: Final = (
         {200: ServiceStatus},
     ),
 )  # fmt: skip
-
-
-class CanaryUpdate(Struct, frozen=True):
-    """Body of an update; `version` is the version that was read, "" for a new canary."""
-
-    state: str
-    version: str = ""
-
-
-class SampleBody(Struct, frozen=True):
-    """A sample as JSON. Its value is a string, since JSON has no NaN."""
-
-    labels: dict[str, str]
-    value: str
-    at: float
-
-
-async def list_canaries(request: web.Request) -> web.Response:
-    return _json(await request.app[BACKEND].canaries(request.query.get("namespace") or None))
-
-
-async def get_canary(request: web.Request) -> web.Response:
-    """Return a list of the canary, or an empty one."""
-    canary = await request.app[BACKEND].canary(key_of(request))
-    return _json([canary] if canary is not None else [])
-
-
-async def save_canary(request: web.Request) -> web.Response:
-    update = json.decode(await request.read(), type=CanaryUpdate)
-    return _json(await request.app[BACKEND].save_canary(key_of(request), update.state, update.version))
-
-
-async def query(request: web.Request) -> web.Response:
-    body = json.decode(await request.read(), type=dict[str, str])
-    samples = await request.app[BACKEND].query(body.get("query", ""))
-    return _json([SampleBody(dict(each.labels), repr(each.value), each.at) for each in samples])
-
-
-CANARIES_ROUTES: Final = (
+CANARY_ROUTES: Final = (
     Route(
         "GET", "/api/v1/canaries", list_canaries, "Canaries of services.", responses={200: tuple[CanaryRecord, ...]},
         query=("namespace",),

@@ -29,7 +29,7 @@ async def events(request: web.Request) -> web.StreamResponse:
     key = key_of(request) if "name" in request.match_info else None
     backend = request.app[BACKEND]
     if key is not None and not await backend.events(key, 0, 1):
-        await backend.status(key)  # NotFound, unless a deleted service still has events
+        await backend.call(lambda target: target.status(key))  # NotFound, unless a deleted service still has events
     return await _stream(request, _events(request, key, int_parameter(request, "after", 0)))
 
 

@@ -1,13 +1,6 @@
-"""The loop over all canaries.
+"""Controller of all canaries of a target, in a thread of the control process or of `platformctl api`.
 
-Wake-up event and thread of the canary controller. Imported without the controller, which may never be needed.
-
-Controller of all canaries of a target, for the lifetime of a process: the control process, or `platformctl api`.
-
-wake = WakeEvent()
-threading.Thread(target=run_controller, args=(target, wake)).start()
-wake.wake()     something changed: reconcile now
-wake.stop()     and join the thread
+The runner is imported with the first canary: most platforms have none.
 """
 
 import asyncio
@@ -16,20 +9,25 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pilotlight.canary import state_store
-from pilotlight.canary.runner import CanaryRunner
 from pilotlight.canary.types import Canary
 from pilotlight.errors import PlatformError
-from pilotlight.targets.target import CanaryRecord, Key, Target
+from pilotlight.targets.target import Key, Target
+
+if TYPE_CHECKING:
+    from pilotlight.canary.runner import CanaryRunner
 
 IDLE_S: Final = 10.0  # polling interval if changes by other processes are not notified
 JOIN_TIMEOUT_S: Final = 5.0  # for the current tick; another runner continues an unfinished one
+ERROR_BACKOFF_S: Final = 5.0
+log = logging.getLogger("pilotlight.canary")
 
 
 class WakeEvent:
-    """Event that wakes and stops the controller. `notified`: every change sets it, so that no polling is needed."""
+    """Event that makes the controller reconcile now, or stop. `notified`: every change sets it, so that no polling is
+    needed."""
 
     def __init__(self, *, notified: bool = False) -> None:
         self._woken = threading.Event()
@@ -66,12 +64,10 @@ async def controller_thread(wake: WakeEvent, run: Callable[[], None]) -> AsyncIt
         await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S)
 
 
-ERROR_BACKOFF_S: Final = 5.0
-log = logging.getLogger("pilotlight.canary")
-
-
 def run_controller(target: Target, wake: WakeEvent, holder: str = "") -> None:
     """Run until the event is stopped. Errors of a canary or the target are logged and retried."""
+    from pilotlight.canary.runner import CanaryRunner
+
     controller = CanaryController(target, CanaryRunner(target, holder))
     pause: float | None = 0.0
     last_error = ""  # logged once per error
@@ -91,7 +87,7 @@ def run_controller(target: Target, wake: WakeEvent, holder: str = "") -> None:
 class CanaryController:
     """Schedule of the ticks of all canaries."""
 
-    def __init__(self, target: Target, runner: CanaryRunner, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, target: Target, runner: "CanaryRunner", clock: Callable[[], float] = time.monotonic) -> None:
         self._target, self._runner, self._clock = target, runner, clock
         self._due: dict[Key, float] = {}
         # Last seen: a new command triggers a tick at once, a pending one is tried again with the next tick.
@@ -101,7 +97,11 @@ class CanaryController:
         """Tick the canaries that are due; return the seconds until the next one, None if no canary runs."""
         running: dict[Key, Canary] = {}
         for stored in self._target.canaries(None):
-            canary = _running(stored)
+            try:
+                canary = state_store.running_canary(state_store.decode_history(stored))
+            except PlatformError as error:
+                log.warning("%s", error)
+                continue
             if canary is None:
                 continue
             running[stored.key] = canary
@@ -126,11 +126,3 @@ class CanaryController:
         except Exception:
             log.exception("the canary of %s failed; this is a bug, retrying", "/".join(key))
         self._due[key] = self._clock() + pause
-
-
-def _running(stored: CanaryRecord) -> Canary | None:
-    try:
-        return state_store.running_canary(state_store.decode_history(stored))
-    except PlatformError as error:
-        log.warning("%s", error)
-        return None

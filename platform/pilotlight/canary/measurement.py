@@ -1,13 +1,7 @@
-"""What runs; measurements.
-
-Observation of a canary before every decision: releases and revisions of the service, against the stored state.
+"""Observation of a canary before every decision: its releases and revisions, and one look at its metrics.
 
 A runner may have died between changing the service and saving the state, and users deploy manually. So the releases
 are authoritative: which manifest is the newest, and does it receive all traffic?
-
-One look at the metrics of a canary: query the target, judge the answers.
-
-Unreachable metrics, missing scrapes and missing traffic are different answers, and none of them is a failure.
 """
 
 from collections.abc import Sequence
@@ -27,6 +21,7 @@ from pilotlight.targets.target import Key, Release, RevisionStatus, ServiceStatu
 
 LOADED_STATES: Final = ("Loaded", "Standby", "Parked")
 ROLLED_BACK_NOTE: Final = "canary rolled back"  # prefix of the note of a rollback release
+NOT_COMPARED: Final = Missing("empty", "no comparison")
 Outcome = Literal["", "promoted", "rolled back", "superseded"]
 
 
@@ -111,9 +106,6 @@ def revision_names(canary: Release, stable: Release) -> tuple[str, str]:
     workload = first.rpartition("-")[0]
     previous = (name for name in before if name.rpartition("-")[0] == workload)
     return first, next(previous, before[0] if before else "")
-
-
-NOT_COMPARED: Final = Missing("empty", "no comparison")
 
 
 def measure(target: Target, state: RolloutState, at: str) -> Judgement:

@@ -1,12 +1,7 @@
 """Next action of a canary, from stored state, judgement and observed conditions. Pure.
 
-Each tick the runner does, in this order:
-
-    canary = add_elapsed(canary, seconds since the last tick, conditions)
-    canary = record_judgement(canary, judgement)            if a measurement was due
-    action = next_action(canary, judgement, conditions)
-    …execute the action at the target…
-    canary = apply_action(canary, action, at)               and save it
+Each tick the runner calls `add_elapsed`, `record_judgement` if a measurement was due, and `next_action`; it executes
+the action at the target, calls `apply_action` and saves the result.
 """
 
 from collections.abc import Callable
@@ -38,7 +33,6 @@ PAUSED_MANUALLY: Final = "by hand"
 AWAITING_PROMOTION: Final = "every check passed; platformctl canary promote gives it all requests"
 MIN_COMPARISON_S: Final = 8.0  # a shorter window may contain no scrape, which would look like no traffic
 PROBE_LOOKS: Final = 8  # looks after probes within which these must have been scraped
-
 
 Rule = Callable[[Canary, Judgement | None, Conditions], Action | None]
 
@@ -144,7 +138,11 @@ def _weight_of_step(canary: Canary, judgement: Judgement | None, conditions: Con
 def _not_measured(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
     if canary.errors >= ERROR_LIMIT:
         return Pause(f"{canary.errors} measurements in a row could not be made: {_last_reason(canary, 'Error')}")
-    return None if _baked(canary) and judgement is not None else Wait(_bake_status(canary))
+    if _baked(canary) and judgement is not None:
+        return None
+    left = canary.policy.bake_s - canary.baked_s
+    baking = f"at {canary.weight} % for another {left:.0f} s at least"
+    return Wait(baking if left > 0 else "waits for the next measurement")
 
 
 def _too_few_requests(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
@@ -190,9 +188,9 @@ def _inconclusive(canary: Canary, judgement: Judgement | None, conditions: Condi
 
 
 def _successful(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
-    if judgement is None or judgement.verdict != "Successful":
-        return Wait(judgement.reason if judgement is not None else "")
-    return _next_step(canary)
+    if judgement is not None and judgement.verdict == "Successful":
+        return _next_step(canary)
+    return Wait(judgement.reason if judgement is not None else "")
 
 
 # The first rule that returns an action decides. Rules that end a canary precede those that advance it.
@@ -217,11 +215,6 @@ def _promotion_gate(canary: Canary) -> Action:
 
 def _baked(canary: Canary) -> bool:
     return canary.baked_s >= canary.policy.bake_s
-
-
-def _bake_status(canary: Canary) -> str:
-    left = canary.policy.bake_s - canary.baked_s
-    return f"at {canary.weight} % for another {left:.0f} s at least" if left > 0 else "waits for the next measurement"
 
 
 def _last_reason(canary: Canary, verdict: str) -> str:

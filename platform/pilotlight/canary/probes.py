@@ -74,28 +74,28 @@ def _send(
     in_cluster = f"http://{revision.workload}.{status.namespace}.svc.cluster.local"
     with (
         target.open_route(replace(status, url=revision.url or in_cluster)) as route,
-        HttpClient(route.url, RESPONSE_TIMEOUT_S, {**HEADERS, **route.headers}) as conversation,
+        HttpClient(route.url, RESPONSE_TIMEOUT_S, {**HEADERS, **route.headers}) as client,
     ):
-        body = example or _from_metadata(conversation, status, revision)
+        body = example or _from_metadata(client, status, revision)
         path = request_path(json.loads(body), status.name)
         while len(codes) < count and deadline.left() > 0:
-            codes.append(_request(conversation, "POST", path, body.encode())[0])
+            codes.append(_request(client, "POST", path, body.encode())[0])
     return codes
 
 
-def _from_metadata(conversation: HttpClient, status: ServiceStatus, revision: RevisionStatus) -> str:
+def _from_metadata(client: HttpClient, status: ServiceStatus, revision: RevisionStatus) -> str:
     path = f"/v2/models/{quote(status.name, safe='')}"
-    code, metadata = _request(conversation, "GET", path)
+    code, metadata = _request(client, "GET", path)
     if code != 200:
         message = f"{revision.name} does not say what it takes (GET {path} answers {code}), so no probe can be made"
         raise PlatformError(message, f"give an --example, send it requests, or choose {NO_DATA_OPTIONS}")
     return json.dumps(zero_request(json.loads(metadata)))
 
 
-def _request(conversation: HttpClient, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+def _request(client: HttpClient, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
     """Return status and body, status 0 without a response; a lost response does not stop the round."""
     try:
-        reply = conversation.request(method, path, body)
+        reply = client.request(method, path, body)
     except FAILURES:
         return 0, b""
     return reply.status, reply.body

@@ -1,8 +1,4 @@
-"""PromQL for one revision, and its answers as counts.
-
-    queries = metric_queries(scope)                    PromQL by name
-    answers = {name: target.query(text) …}             a failure becomes Missing("unreachable", …)
-    observed = read_answers(answers, scope)            counts, or why there are none
+"""PromQL for one revision, and its answers as counts, or why there are none. Pure; the target answers the queries.
 
 Prometheus and the evaluator of the embedded platform support every query.
 """
@@ -19,7 +15,7 @@ from pilotlight.contract import (
     METRIC_IN_FLIGHT,
     METRIC_REQUEST_DURATION,
 )
-from pilotlight.prometheus.histograms import Buckets
+from pilotlight.prometheus.histograms import Buckets, upper_bound
 from pilotlight.spec.canary_policy import COMPARED_METRICS, QUANTILES, CanaryPolicy, fill_placeholders
 from pilotlight.wire import prometheus_text
 
@@ -65,7 +61,7 @@ class ObservedCounts(NamedTuple):
 
     @property
     def timed(self) -> float:
-        """Requests with a response, whose latency is known."""
+        """Requests with a response, hence with a known latency."""
         return (self.buckets[-1][1] if self.buckets else 0.0) or self.requests
 
 
@@ -149,7 +145,7 @@ def read_answers(
         return Missing("empty", f"{scope.revision} had no request within {promql_duration(scope.window_s)}")
     errors = sum(value for code, value in counted.items() if code.startswith("5")) + lost
     seconds = sum(_increase(answers, "seconds", "").values())
-    buckets = rising_buckets((_edge(text), count) for text, count in _increase(answers, "buckets", "le").items())
+    buckets = rising_buckets((upper_bound(text), count) for text, count in _increase(answers, "buckets", "le").items())
     return ObservedCounts(requests, errors, buckets, seconds, scope.observed_s)
 
 
@@ -228,10 +224,3 @@ def rising_buckets(buckets: Iterable[tuple[float, float]]) -> Buckets:
     for edge, count in sorted(each for each in buckets if not math.isnan(each[0]) and math.isfinite(each[1])):
         rising.append((edge, max(count, rising[-1][1] if rising else 0.0)))
     return tuple(rising)
-
-
-def _edge(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

@@ -1,15 +1,8 @@
-"""One tick; making moves true.
+"""One tick of one canary: read, lease, observe, measure, decide, act, save. Called by the controller and the CLI.
 
-Execution of actions at the target: weights and ends are releases, probes are requests.
-
-Every release is made over the observed generation: Conflict after a concurrent deployment.
-
-One tick of one canary: read, lease, observe, measure, decide, act, save. Called by the controller and the CLI.
-
-Every effect may be repeated: decisions follow from the stored state and the observed releases, so another
-runner continues after a crash at any point. A slow runner yields: right before it changes the service it renews its
-lease, and a release is made only over the observed generation. If either has been changed concurrently, nothing is
-done, and the tick starts over.
+Every effect may be repeated, so another runner continues after a crash at any point. A slow runner yields: right before
+it changes the service it renews its lease, and a release is made only over the observed generation; after a concurrent
+change of either the tick starts over.
 """
 
 import dataclasses
@@ -48,98 +41,23 @@ from pilotlight.canary.measurement import (
     revision_status,
 )
 from pilotlight.canary.probes import Deadline, example_error, send_probes
-from pilotlight.canary.types import Canary, CanaryHistory
+from pilotlight.canary.types import Canary
 from pilotlight.errors import Conflict, PlatformError
+from pilotlight.k8s.timestamps import format_utc
 from pilotlight.release import apply
 from pilotlight.release import history as release_history
 from pilotlight.spec.canary_policy import CanaryPolicy
 from pilotlight.targets.target import CanaryRecord, Key, Release, ServiceStatus, Target
 
-
-def execute(target: Target, state: RolloutState, action: Action, deadline: Deadline) -> int:
-    """Execute an action and return the generation of the service. The deadline is that of probes."""
-    if isinstance(action, SetWeight):
-        return _set_weight(target, state, action.percent)
-    if isinstance(action, Promote):
-        return _set_weight(target, state, 100)
-    if isinstance(action, Finish) and action.phase == "Promoted":
-        return _apply(target, state, release_history.redeploy_request(state.newest, None, "canary promoted"))
-    if isinstance(action, RollBack):
-        note = f"{ROLLED_BACK_NOTE}: {action.reason}"
-        return _apply(target, state, release_history.redeploy_request(state.stable(), None, note))
-    if isinstance(action, SendProbes):
-        _send_probes(target, state, action, deadline)
-    return state.newest.generation
-
-
-def restart_superseded(target: Target, state: RolloutState, at: str) -> Canary | None:
-    """Restart the canary for a newer release with a stable one; None if that release has all traffic."""
-    try:
-        revision, stable = revision_names(state.newest, state.stable())
-    except PlatformError:
-        return None
-    if release_history.receives_all_traffic(state.newest):
-        return None
-    generation = _set_weight(target, state, 0)
-    return replace(restart(state.canary, revision, generation, at), stable=stable)
-
-
-def example_rejection(target: Target, state: RolloutState, deadline: Deadline) -> str:
-    """Return why the example request cannot be a probe; empty if it can."""
-    stable = revision_status(state.status, state.canary.stable)
-    if stable is None:
-        return ""
-    return example_error(target, state.status, stable, state.canary.policy.example, deadline)
-
-
-def apply_release(
-    target: Target, wanted: apply.ReleaseRequest, expected_generation: int | None = None
-) -> ServiceStatus:
-    """Apply the release of one service; manual traffic overrides end with it. Raise Conflict if its generation is not
-    `expected_generation`; None: any."""
-    prepared, _ = apply.prepare(wanted, target)
-    if expected_generation is None:
-        ((_, status),) = apply.apply(wanted, prepared, target)
-    else:
-        status = target.apply(replace(prepared[0].release, expected=expected_generation), reset=wanted.reset)
-    overridden = any(each.get("traffic") for each in status.overrides.values())
-    return target.traffic((status.namespace, status.name), None) if overridden else status
-
-
-def _set_weight(target: Target, state: RolloutState, percent: int) -> int:
-    return _apply(
-        target, state, release_history.redeploy_request(state.newest, percent, f"canary {percent} %", judged=True)
-    )
-
-
-def _apply(target: Target, state: RolloutState, wanted: apply.ReleaseRequest) -> int:
-    return apply_release(target, wanted, state.newest.generation).generation
-
-
-def _send_probes(target: Target, state: RolloutState, action: SendProbes, deadline: Deadline) -> None:
-    requested = ((state.canary.revision, action.count), (state.canary.stable, action.baseline))
-    variants = [(revision_status(state.status, name), count) for name, count in requested if count]
-    running = [(revision, count) for revision, count in variants if revision is not None]
-    for index, (revision, count) in enumerate(running):
-        part = deadline.part(len(running) - index)
-        with suppress(PlatformError):  # the next measurement reports the missing requests and pauses the canary
-            send_probes(target, state.status, revision, state.canary.policy.example, count, part)
-
-
 ATTEMPTS_PER_TICK: Final = 2  # with conflicts; then the next tick tries
 NOT_READY_INTERVAL_S: Final = 1.0  # between ticks while the canary is not ready
-
-
-def runner_identity() -> str:
-    """Return the identity of the lease holder: host, process and a random part."""
-    return f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def start_canary(target: Target, release: Release, stable: Release, policy: CanaryPolicy, now: datetime) -> Canary:
     """Save a canary of a release that was deployed with the stable one; a running canary is superseded."""
     key = (release.namespace, release.name)
     revision, baseline = revision_names(release, stable)
-    canary = Canary(policy, revision, baseline, release.generation, stable.generation, state_store.timestamp(now))
+    canary = Canary(policy, revision, baseline, release.generation, stable.generation, format_utc(now))
     for _ in range(state_store.MAX_ATTEMPTS):
         stored = target.canary(key)
         history = state_store.decode_history(stored)
@@ -147,23 +65,16 @@ def start_canary(target: Target, release: Release, stable: Release, policy: Cana
         if running is not None and running.revision == revision and running.generation >= release.generation:
             updated = replace(history, current=replace(running, policy=policy))  # a runner has already started it
         else:
-            updated = state_store.with_new_canary(_superseded(history, now), canary)
+            if running is not None:
+                end = Finish("Superseded", "another canary was started")
+                history = replace(history, current=actions.apply_action(running, end, format_utc(now)))
+            updated = state_store.with_new_canary(history, canary)
         try:
             target.save_canary(key, state_store.encode_history(updated), stored.version if stored else "")
             return updated.current or canary
         except Conflict:
             continue
     raise state_store.too_many_conflicts(key)
-
-
-def _superseded(history: CanaryHistory, now: datetime) -> CanaryHistory:
-    current = state_store.running_canary(history)
-    if current is None:
-        return history
-    ended = actions.apply_action(
-        current, Finish("Superseded", "another canary was started"), state_store.timestamp(now)
-    )
-    return replace(history, current=ended)
 
 
 class CanaryRunner:
@@ -173,7 +84,8 @@ class CanaryRunner:
         self, target: Target, holder: str = "", now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._target, self.holder, self._now, self._clock = target, holder or runner_identity(), now, clock
+        self.holder = holder or f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
+        self._target, self._now, self._clock = target, now, clock
         self._ticked: dict[Key, tuple[str, float]] = {}  # start of the canary, and time of its last tick
         self._measured: dict[Key, float] = {}
 
@@ -236,12 +148,14 @@ class CanaryRunner:
     def _reconcile(self, leased: CanaryRecord, seconds: float) -> tuple[CanaryRecord, Canary, Canary | None]:
         """Return the stored state, the canary after this tick, and the canary of a newer release that replaces it."""
         state = observe(self._target, leased.key, state_store.require_running(leased))
-        at = state_store.timestamp(self._now())
+        at = format_utc(self._now())
         if state.outcome == "superseded":
             ended = actions.apply_action(state.canary, Finish("Superseded", "another document was deployed"), at)
             return self._renew_lease(leased), ended, restart_superseded(self._target, state, at)
-        if state.outcome:
-            return leased, self._with_outcome(state, at), None
+        if state.outcome:  # already released, but not saved by its runner
+            end: Action = RollBack(state.reason) if state.outcome == "rolled back" else Finish("Promoted")
+            ended = actions.apply_action(state.canary, end, at)
+            return leased, replace(ended, generation=state.newest.generation), None
         canary = next_action.add_elapsed(state.canary, seconds, state.conditions)
         judgement = self._measure_if_due(leased.key, state, canary, at)
         if judgement is not None:
@@ -257,13 +171,6 @@ class CanaryRunner:
         generation = execute(self._target, state, action, deadline)
         after = replace(actions.apply_action(canary, action, at), generation=generation)
         return leased, replace(after, renewed_at=state_store.require_running(leased).renewed_at), None
-
-    def _with_outcome(self, state: RolloutState, at: str) -> Canary:
-        """Record an end that is already released but was not saved by its runner."""
-        action: Action = Finish("Promoted")
-        if state.outcome == "rolled back":
-            action = RollBack(state.reason)
-        return replace(actions.apply_action(state.canary, action, at), generation=state.newest.generation)
 
     def _measure_if_due(self, key: Key, state: RolloutState, canary: Canary, at: str) -> Judgement | None:
         """Return the judgement; None if no measurement is due or possible."""
@@ -288,3 +195,73 @@ class CanaryRunner:
                     return None
                 leased, canary = stored, state_store.merge_concurrent(seen, canary, theirs)
         return None
+
+
+def apply_release(
+    target: Target, wanted: apply.ReleaseRequest, expected_generation: int | None = None
+) -> ServiceStatus:
+    """Apply the release of one service; manual traffic overrides end with it. Raise Conflict if its generation is not
+    `expected_generation`; None: any."""
+    prepared, _ = apply.prepare(wanted, target)
+    if expected_generation is None:
+        ((_, status),) = apply.apply(wanted, prepared, target)
+    else:
+        status = target.apply(replace(prepared[0].release, expected=expected_generation), reset=wanted.reset)
+    overridden = any(each.get("traffic") for each in status.overrides.values())
+    return target.traffic((status.namespace, status.name), None) if overridden else status
+
+
+def execute(target: Target, state: RolloutState, action: Action, deadline: Deadline) -> int:
+    """Execute an action and return the generation of the service. The deadline is that of probes."""
+    if isinstance(action, SetWeight):
+        return _set_weight(target, state, action.percent)
+    if isinstance(action, Promote):
+        return _set_weight(target, state, 100)
+    if isinstance(action, Finish) and action.phase == "Promoted":
+        return _apply(target, state, release_history.redeploy_request(state.newest, None, "canary promoted"))
+    if isinstance(action, RollBack):
+        note = f"{ROLLED_BACK_NOTE}: {action.reason}"
+        return _apply(target, state, release_history.redeploy_request(state.stable(), None, note))
+    if isinstance(action, SendProbes):
+        _send_probes(target, state, action, deadline)
+    return state.newest.generation
+
+
+def restart_superseded(target: Target, state: RolloutState, at: str) -> Canary | None:
+    """Restart the canary for a newer release with a stable one; None if that release has all traffic."""
+    try:
+        revision, stable = revision_names(state.newest, state.stable())
+    except PlatformError:
+        return None
+    if release_history.receives_all_traffic(state.newest):
+        return None
+    generation = _set_weight(target, state, 0)
+    return replace(restart(state.canary, revision, generation, at), stable=stable)
+
+
+def example_rejection(target: Target, state: RolloutState, deadline: Deadline) -> str:
+    """Return why the example request cannot be a probe; empty if it can."""
+    stable = revision_status(state.status, state.canary.stable)
+    if stable is None:
+        return ""
+    return example_error(target, state.status, stable, state.canary.policy.example, deadline)
+
+
+def _set_weight(target: Target, state: RolloutState, percent: int) -> int:
+    return _apply(
+        target, state, release_history.redeploy_request(state.newest, percent, f"canary {percent} %", judged=True)
+    )
+
+
+def _apply(target: Target, state: RolloutState, wanted: apply.ReleaseRequest) -> int:
+    return apply_release(target, wanted, state.newest.generation).generation
+
+
+def _send_probes(target: Target, state: RolloutState, action: SendProbes, deadline: Deadline) -> None:
+    requested = ((state.canary.revision, action.count), (state.canary.stable, action.baseline))
+    variants = [(revision_status(state.status, name), count) for name, count in requested if count]
+    running = [(revision, count) for revision, count in variants if revision is not None]
+    for index, (revision, count) in enumerate(running):
+        part = deadline.part(len(running) - index)
+        with suppress(PlatformError):  # the next measurement reports the missing requests and pauses the canary
+            send_probes(target, state.status, revision, state.canary.policy.example, count, part)

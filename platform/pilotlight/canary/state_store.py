@@ -1,10 +1,10 @@
 """Canary history as targets store it: encoding, size limits, and the lease of one runner. Pure; `now` is an argument.
 
-Targets store JSON with a version and accept a write only with the latest version (optimistic locking). So a runner
-whose lease has expired finds out when it writes, which it does before it changes the service.
+Targets accept a write only with the latest version (optimistic locking). So a runner with an expired lease finds out
+when it writes, which it does before it changes the service.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec import DecodeError, ValidationError, json
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from pilotlight.canary.types import ENDED, MAX_MEASUREMENTS, MAX_PAST_CANARIES, Canary, CanaryCommand, CanaryHistory
 from pilotlight.errors import Conflict, NotFound, PlatformError
+from pilotlight.k8s.timestamps import format_utc, parse_utc
 from pilotlight.targets.target import CanaryRecord, Key
 
 LEASE_INTERVALS: Final = 3  # policy intervals without renewal after which a lease expires
@@ -120,22 +121,13 @@ def leased_by_other(canary: Canary, holder: str, now: datetime) -> bool:
     if canary.holder in ("", holder) or not canary.renewed_at:
         return False
     lease = max(MIN_LEASE_S, LEASE_INTERVALS * canary.policy.interval_s)
-    return now - parse_timestamp(canary.renewed_at) < timedelta(seconds=lease)
+    return now - parse_utc(canary.renewed_at) < timedelta(seconds=lease)
 
 
 def renew_lease(canary: Canary, holder: str, now: datetime) -> Canary:
-    return replace(canary, holder=holder, renewed_at=timestamp(now))
+    return replace(canary, holder=holder, renewed_at=format_utc(now))
 
 
 def seconds_between(earlier: str, later: datetime) -> float:
     """Return the seconds between; 0 if the clock was set back."""
-    return max(0.0, (later - parse_timestamp(earlier)).total_seconds()) if earlier else 0.0
-
-
-def timestamp(now: datetime) -> str:
-    return now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def parse_timestamp(text: str) -> datetime:
-    parsed = datetime.fromisoformat(text)
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    return max(0.0, (later - parse_utc(earlier)).total_seconds()) if earlier else 0.0

@@ -1,21 +1,7 @@
-"""Intervals, odds ratios, sequential tests, strata.
+"""Statistics of canaries: exact tests and intervals on counts of few requests, over one or more strata. Pure.
 
-Exact comparison of two variants: whether one has more hits than chance explains, over one or more strata.
-
-With the totals of both variants and the number of hits fixed, chance distributes the hits by a hypergeometric law
-(Fisher's exact test). Over several strata the hits of the canary are summed and compared with the distribution of that
-sum (Cochran-Mantel-Haenszel, exact). So a slow period that affects both variants, or another traffic split, is not
-attributed to either, and all strata contribute.
-
-Intervals and tests on counts of few requests: proportions, quantiles, means.
-
-All work on histogram counts, without a library (scipy has 40 MB). Tests are exact where counts allow it: a p-value is
-the probability of at least this much harm when there is none.
-
-Strata: counts of both variants at each weight of a canary, stored with it and pooled. Pure.
-
-Requests are comparable only within one weight, where each had the same chance to reach either variant at any time. So
-every weight is a stratum of its own, and the evidence of one counts at the next.
+All work on histogram counts, without a library (scipy has 40 MB). A p-value is the probability of at least this much
+harm when there is none.
 """
 
 import math
@@ -24,17 +10,23 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import accumulate
 from statistics import NormalDist
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pilotlight.canary.queries import ObservedCounts
-from pilotlight.canary.types import Canary, StoredCounts, Stratum
+from pilotlight.canary.types import Canary, Measurement, StoredCounts, Stratum
 from pilotlight.prometheus.histograms import Buckets, quantile
 
+ALPHA: Final = 0.01
+HALF_LIFE: Final = 20  # looks after which half of the budget is spent
+SUSPICIOUS: Final = 0.1  # p-value: not significant, but too low to proceed
 MAX_COUNT: Final = 10_000_000.0  # larger counts are scaled down: no verdict changes, and exact sums stay fast
 NEGLIGIBLE: Final = 1e-20
-MAX_TERMS: Final = (
-    256  # of a distribution that is convolved; it spans 15 standard deviations, so one of them has 17 terms
-)
+MAX_TERMS: Final = 256  # of a convolved distribution; it spans 15 standard deviations, so one of them has 17 terms
+NORMAL: Final = NormalDist()
+CONFIDENCE: Final = 0.95  # of displayed intervals
+
+Finding = Literal["worse", "perhaps", "fine"]
+Interval = tuple[float, float]
 
 
 class ContingencyTable(NamedTuple):
@@ -53,12 +45,55 @@ class Distribution(NamedTuple):
     chances: Sequence[float]
 
 
-ZERO_HITS: Final = Distribution(0, (1.0,))  # probability 1 of no hit
+class VariantCounts(NamedTuple):
+    """Counts of both variants within the same window."""
+
+    canary: ObservedCounts
+    baseline: ObservedCounts
+
+
+class EarlierStrata(NamedTuple):
+    """Counts of earlier weights, and the number of looks until the last one ended.
+
+    Requests are comparable only within one weight, where each had the same chance to reach either variant at any time.
+    So every weight is a stratum of its own, and the evidence of one counts at the next.
+    """
+
+    pairs: Sequence[VariantCounts] = ()
+    looks: int = 0
+
+
+def next_look(history: Sequence[Measurement]) -> int:
+    """Return the number of the next look, from 1."""
+    return max((each.look for each in history), default=0) + 1
+
+
+def alpha_spent(look: int, tests: int = 1) -> float:
+    """Return the significance level of one of the tests of a look: 0.00048 at look 1, 0.000014 at look 100."""
+    # Repeated tests of the same hypothesis find harm sooner or later by chance. So each look spends a part of one
+    # budget, which its tests share. The parts are a telescoping sum, HALF_LIFE * (1 / (look + HALF_LIFE - 1) -
+    # 1 / (look + HALF_LIFE)), so all looks add up to ALPHA; they decay slower than geometrically, so that late looks
+    # keep some power. By the union bound a canary that is no worse than the baseline is ever failed with probability
+    # at most ALPHA, however the windows of the looks overlap.
+    # When a weight begins depends on earlier data, so each weight has its own part of the budget and counts its looks
+    # anew. The strata of earlier weights are among its data. That is safe: a weight is left when its values look good,
+    # so its stratum looks no worse than chance has it; a weight that is left otherwise leaves no stratum.
+    return ALPHA * HALF_LIFE / ((look + HALF_LIFE - 1) * (look + HALF_LIFE)) / max(tests, 1)
+
+
+def assess(p_value: float, look: int, tests: int) -> Finding:
+    """Return the finding of a p-value at a look with this number of tests."""
+    if p_value <= alpha_spent(look, tests):
+        return "worse"
+    return "perhaps" if p_value <= SUSPICIOUS else "fine"
 
 
 def tail(tables: Sequence[ContingencyTable], odds: float = 1.0) -> float:
     """Return the p-value: the probability of at least the observed hits if the odds of a hit are `odds` times those of
     the other variant. 1 without data."""
+    # With the totals of both variants and the number of hits fixed, chance distributes the hits by a hypergeometric law
+    # (Fisher's exact test). Over several strata the hits of the canary are summed and compared with the distribution of
+    # that sum (Cochran-Mantel-Haenszel, exact): a slow period that affects both variants is not attributed to either.
     largest = max((each for table in tables for each in table), default=0.0)
     scale = MAX_COUNT / largest if largest > MAX_COUNT else 1.0
     integers = [_to_integers(table, scale) for table in tables]
@@ -68,7 +103,8 @@ def tail(tables: Sequence[ContingencyTable], odds: float = 1.0) -> float:
     # Rounding hits up to multiples of the width only raises the p-value: the test stays conservative.
     width = math.ceil(max(len(each.chances) for each in distributions) / MAX_TERMS) if len(distributions) > 1 else 1
     *others, last = (_coarsen(each, width) for each in distributions)
-    return _sum_tail(sum(drawn for drawn, *_ in integers) // width, reduce(_convolve, others, ZERO_HITS), last)
+    no_hits = Distribution(0, (1.0,))
+    return _sum_tail(sum(drawn for drawn, *_ in integers) // width, reduce(_convolve, others, no_hits), last)
 
 
 def _to_integers(table: ContingencyTable, scale: float) -> tuple[int, int, int, int]:
@@ -141,12 +177,6 @@ def last_true(total: int, holds: Callable[[int], bool]) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if holds(middle) else (low, middle - 1)
     return low
-
-
-NORMAL: Final = NormalDist()
-CONFIDENCE: Final = 0.95  # of displayed intervals
-
-Interval = tuple[float, float]
 
 
 def count_above(buckets: Buckets, seconds: float) -> float:
@@ -269,20 +299,6 @@ def _fraction(x: float, a: float, b: float) -> float:
         if abs(c * d - 1) < 1e-12:
             break
     return value
-
-
-class VariantCounts(NamedTuple):
-    """Counts of both variants within the same window."""
-
-    canary: ObservedCounts
-    baseline: ObservedCounts
-
-
-class EarlierStrata(NamedTuple):
-    """Counts of earlier weights, and the number of looks until the last one ended."""
-
-    pairs: Sequence[VariantCounts] = ()
-    looks: int = 0
 
 
 def earlier_strata(canary: Canary) -> EarlierStrata:

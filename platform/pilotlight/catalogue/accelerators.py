@@ -14,6 +14,8 @@ from pilotlight.spec.service import BaseModel, Runtime
 
 Json = Any
 AcceleratorClass = Mapping[str, Json]
+Classes = Sequence[AcceleratorClass]
+Choice = tuple[AcceleratorClass, str]  # selected class and reason
 # Caches and activations come on top of the weights: 140 GB of weights need 168 GB.
 MEMORY_HEADROOM: Final = 1.2
 _PERFORMANCE: Final = {"fp32": "fp32Tflops", "fp16": "fp16Tflops", "bf16": "fp16Tflops", "fp8": "int8Tops"} | {
@@ -43,24 +45,22 @@ def select_accelerator(
     """Return the selected class, or None, with the reasons for it and against the others."""
     named = selector.get("acceleratorClass")
     if named:
-        return _by_name(named, classes)
+        cls = next((each for each in classes if name_of(each) == named), None)
+        if cls is None:
+            known = ", ".join(sorted(map(name_of, classes))) or "none"
+            return None, (f"no accelerator class is called {named}; there are {known}",)
+        return cls, (f"{named}: acceleratorClass names it",)
     constraints = selector.get("constraints") or {}
     policy = selector.get("policy") or ("BestFit" if constraints else "")
     if not policy:
         return None, ("no accelerator is asked for",)
-    fitting, rejected = _filter(classes, constraints)
+    violated = {name_of(cls): _violated_constraint(cls, constraints) for cls in classes}
+    fitting = [cls for cls in classes if not violated[name_of(cls)]]
+    rejected = [f"{name}: {reason}" for name, reason in violated.items() if reason]
     if not fitting:
         return None, (*rejected, "no accelerator class meets the constraints")
     chosen, reason = _POLICIES[policy](fitting, constraints, model)
     return chosen, (*rejected, f"{name_of(chosen)}: {policy}, {reason}")
-
-
-def _by_name(name: str, classes: Sequence[AcceleratorClass]) -> tuple[AcceleratorClass | None, tuple[str, ...]]:
-    cls = next((each for each in classes if name_of(each) == name), None)
-    if cls is None:
-        known = ", ".join(sorted(map(name_of, classes))) or "none"
-        return None, (f"no accelerator class is called {name}; there are {known}",)
-    return cls, (f"{name}: acceleratorClass names it",)
 
 
 def devices_needed(cls: AcceleratorClass, model: BaseModel | None) -> int:
@@ -80,19 +80,6 @@ def memory_bytes(cls: AcceleratorClass) -> int:
 
 def _capabilities(cls: AcceleratorClass) -> Mapping[str, Json]:
     return dict(cls["spec"].get("capabilities") or {})
-
-
-def _filter(
-    classes: Sequence[AcceleratorClass], constraints: Mapping[str, Json]
-) -> tuple[list[AcceleratorClass], tuple[str, ...]]:
-    fitting, rejected = [], []
-    for cls in classes:
-        reason = _violated_constraint(cls, constraints)
-        if reason:
-            rejected.append(f"{name_of(cls)}: {reason}")
-        else:
-            fitting.append(cls)
-    return fitting, tuple(rejected)
 
 
 def _violated_constraint(cls: AcceleratorClass, constraints: Mapping[str, Json]) -> str:
@@ -145,11 +132,11 @@ def _tflops(cls: AcceleratorClass, precisions: Sequence[str]) -> tuple[float, fl
     return 0.0, 0.0
 
 
-def _best_fit(
-    classes: Sequence[AcceleratorClass], constraints: Mapping[str, Json], model: BaseModel | None
-) -> tuple[AcceleratorClass, str]:
+def _best_fit(classes: Classes, constraints: Mapping[str, Json], model: BaseModel | None) -> Choice:
     """Select by OME's score: 70 % used memory, 30 % required compute; without minMemory the model's size counts."""
-    need = _memory_need(constraints, model)
+    need = model.size_bytes * MEMORY_HEADROOM if model is not None else 0.0
+    if constraints.get("minMemory"):
+        need = float(constraints["minMemory"]) * _GIB
     required = float(constraints.get("minComputePerformanceTFLOPS") or 0)
     precisions = constraints.get("preferredPrecisions", ())
 
@@ -165,22 +152,12 @@ def _best_fit(
     return best, f"score {score(best):.2f} of {len(classes)} classes" + (f" for {need / 1e9:.0f} GB" if need else "")
 
 
-def _memory_need(constraints: Mapping[str, Json], model: BaseModel | None) -> float:
-    if constraints.get("minMemory"):
-        return float(constraints["minMemory"]) * _GIB
-    return model.size_bytes * MEMORY_HEADROOM if model is not None else 0.0
-
-
-def _cheapest(
-    classes: Sequence[AcceleratorClass], constraints: Mapping[str, Json], model: BaseModel | None
-) -> tuple[AcceleratorClass, str]:
+def _cheapest(classes: Classes, constraints: Mapping[str, Json], model: BaseModel | None) -> Choice:
     """Select by hourly price (spot before list) where any class has one, else per million tokens, else by tier."""
     costs = {name_of(cls): cls["spec"].get("cost") or {} for cls in classes}
     ordered = sorted(_fast_enough(classes, constraints), key=name_of)
 
-    def least(
-        what: str, price: Callable[[Mapping[str, Json]], Json], times: bool
-    ) -> tuple[AcceleratorClass, str] | None:
+    def least(what: str, price: Callable[[Mapping[str, Json]], Json], times: bool) -> Choice | None:
         priced = [cls for cls in ordered if price(costs[name_of(cls)]) is not None]
         if not priced:
             return None
@@ -196,9 +173,7 @@ def _cheapest(
     )
 
 
-def _most_capable(
-    classes: Sequence[AcceleratorClass], constraints: Mapping[str, Json], model: BaseModel | None
-) -> tuple[AcceleratorClass, str]:
+def _most_capable(classes: Classes, constraints: Mapping[str, Json], model: BaseModel | None) -> Choice:
     """Select by OME's score: 50 % memory, 30 % bandwidth, 20 % compute, each relative to the best candidate."""
     precisions = constraints.get("preferredPrecisions") or ("fp16",)
 
@@ -215,9 +190,7 @@ def _most_capable(
     return best, f"score {score(best):.2f} of {len(classes)} classes"
 
 
-def _first_available(
-    classes: Sequence[AcceleratorClass], constraints: Mapping[str, Json], model: BaseModel | None
-) -> tuple[AcceleratorClass, str]:
+def _first_available(classes: Classes, constraints: Mapping[str, Json], model: BaseModel | None) -> Choice:
     return _fast_enough(classes, constraints)[0], "the first that meets the constraints"
 
 
@@ -228,8 +201,7 @@ def _fast_enough(classes: Sequence[AcceleratorClass], constraints: Mapping[str, 
     return [cls for cls in classes if _tflops(cls, precisions)[0] >= required] or classes
 
 
-_Policy = Callable[[Sequence[AcceleratorClass], Mapping[str, Json], BaseModel | None], tuple[AcceleratorClass, str]]
-_POLICIES: Final[Mapping[str, _Policy]] = {
+_POLICIES: Final[Mapping[str, Callable[[Classes, Mapping[str, Json], BaseModel | None], Choice]]] = {
     "BestFit": _best_fit,
     "Cheapest": _cheapest,
     "MostCapable": _most_capable,

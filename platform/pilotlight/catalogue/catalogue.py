@@ -1,15 +1,6 @@
-"""Built-in, given and cluster's catalogues.
+"""The catalogue that a plan chooses from, merged from several sources; the first source wins.
 
-The catalogue that a plan chooses from, merged from several sources; the first source wins.
-
-    the service's own files → `--catalog` and PILOTLIGHT_CATALOG → built-in (data in pilotlight/catalogue)
-
-`catalogue_from` validates documents of users. The built-in ones are validated by a test, not at every start.
-
-Catalogue documents that are installed in a cluster; they rank after the user's and before the built-in ones.
-
-The deploying user did not write them, so their errors are not fatal: an invalid document or an unknown field is left
-out, and `explain --runtime` says so. A release stores the documents that it was planned with.
+the service's own files → `--catalog` and PILOTLIGHT_CATALOG → the cluster's → built-in (data in this folder)
 """
 
 import json
@@ -39,8 +30,12 @@ from pilotlight.spec.yaml_nodes import Node, parse
 
 Json = Any
 Item = TypeVar("Item")
+ClusterDocument = tuple[str, Mapping[str, Json]]  # origin as explain shows it, document
 KINDS: Final = (*RUNTIME_KINDS, *MODEL_KINDS, ACCELERATOR_KIND, WEIGHTS_KIND)
 BUILT_IN: Final = "built-in"
+UNKNOWN_FIELD: Final = "PL101"
+# Kinds that stay plain documents: only a few of their fields are used.
+_PLAIN: Final[Mapping[str, Callable[[], Record]]] = {ACCELERATOR_KIND: accelerator_type, WEIGHTS_KIND: weights_type}
 
 
 def is_catalogue_document(node: Node) -> bool:
@@ -58,11 +53,13 @@ def catalogue_from(nodes: Iterable[Node], problems: Problems, namespace: str = "
         if not _has_known_version(node, problems):
             continue
         if kind in RUNTIME_KINDS:
-            runtimes.extend(runtime for runtime in [read_runtime(node, problems, namespace)] if runtime)
+            runtimes += filter(None, [read_runtime(node, problems, namespace)])
         elif kind in MODEL_KINDS:
-            models.extend(model for model in [read_model(node, problems, namespace)] if model)
-        elif (document := _plain(node, _PLAIN[kind](), problems)) is not None:
-            plain[kind].append(document)
+            models += filter(None, [read_model(node, problems, namespace)])
+        else:
+            document = read(node, _PLAIN[kind](), problems) or {}
+            if (document.get("metadata") or {}).get("name") and "spec" in document:
+                plain[kind].append({**document, "origin": node.location.file})
     classes, weights = (tuple(plain[kind]) for kind in (ACCELERATOR_KIND, WEIGHTS_KIND))
     return merge_catalogues(Catalogue(tuple(runtimes), tuple(models), classes, weights=weights))
 
@@ -76,17 +73,6 @@ def _has_known_version(node: Node, problems: Problems) -> bool:
     location = (node.get("apiVersion") or node).location
     problems.error("PL200", location, "apiVersion", f'is "{version}", must be {" or ".join(known)} for a {kind}')
     return False
-
-
-# Kinds that stay plain documents: only a few of their fields are used.
-_PLAIN: Final[Mapping[str, Callable[[], Record]]] = {ACCELERATOR_KIND: accelerator_type, WEIGHTS_KIND: weights_type}
-
-
-def _plain(node: Node, record: Record, problems: Problems) -> Mapping[str, Json] | None:
-    document = read(node, record, problems)
-    if not document or not (document.get("metadata") or {}).get("name") or "spec" not in document:
-        return None
-    return {**document, "origin": node.location.file}
 
 
 def merge_catalogues(*catalogues: Catalogue) -> Catalogue:
@@ -139,10 +125,13 @@ def data_files() -> list[Path]:
 @cache
 def builtin() -> Catalogue:
     """Return the built-in catalogue: our predictor, stock runtimes of KServe and OME, models, accelerator classes."""
-    documents = [document for file in data_files() for document in _load(file)]
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     by_kind: dict[str, list[Mapping[str, Json]]] = {kind: [] for kind in KINDS}
-    for document in documents:
-        by_kind[document["kind"]].append(document)
+    for file in data_files():
+        for document in filter(None, yaml.load_all(file.read_text(), Loader=loader)):
+            by_kind[document["kind"]].append(document)
     return Catalogue(
         tuple(runtime_from(document, BUILT_IN) for kind in RUNTIME_KINDS for document in by_kind[kind]),
         tuple(model_from(document, BUILT_IN) for kind in MODEL_KINDS for document in by_kind[kind]),
@@ -150,19 +139,11 @@ def builtin() -> Catalogue:
     )
 
 
-def _load(file: Path) -> list[Mapping[str, Json]]:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [document for document in yaml.load_all(file.read_text(), Loader=loader) if document]
-
-
-ClusterDocument = tuple[str, Mapping[str, Json]]  # origin as explain shows it, document
-UNKNOWN_FIELD: Final = "PL101"
-
-
 def read_cluster_catalogue(documents: Iterable[ClusterDocument], namespace: str) -> tuple[Catalogue, tuple[Node, ...]]:
-    """Read the valid documents into a catalogue, with the nodes they were read from."""
+    """Read the valid documents into a catalogue, with the nodes they were read from.
+
+    The deploying user did not write them, so an invalid document or an unknown field is left out and reported.
+    """
     catalogue, nodes = Catalogue(), []
     for origin, document in documents:
         problems = Problems()
@@ -185,10 +166,11 @@ def used_documents(nodes: Iterable[Node], service: Service, catalogue: Catalogue
     main = service.components.get("engine") or service.components.get("predictor")
     chosen = select_runtime(service, main, catalogue) if main is not None else None
     origins = {part.origin for part in (chosen.runtime, chosen.model) if part is not None} if chosen else set()
-    return [node for node in nodes if node.location.file in origins or _is_referenced(node, service)]
 
+    def is_used(node: Node) -> bool:
+        kind, metadata = node.text("kind"), node.get("metadata")
+        name = metadata.text("name") if metadata is not None else ""
+        is_weight = kind == WEIGHTS_KIND and name == service.fine_tuned_weight[0]
+        return node.location.file in origins or kind == ACCELERATOR_KIND or is_weight
 
-def _is_referenced(node: Node, service: Service) -> bool:
-    kind, metadata = node.text("kind"), node.get("metadata")
-    name = metadata.text("name") if metadata is not None else ""
-    return kind == ACCELERATOR_KIND or (kind == WEIGHTS_KIND and name == service.fine_tuned_weight[0])
+    return list(filter(is_used, nodes))

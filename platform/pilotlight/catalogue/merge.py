@@ -1,11 +1,7 @@
-"""Runtime + component + fine tuning → container.
-
-Merging of a component's pod and container fields into its runtime's, as OME and KServe do it. Pure.
+"""Pod and main container of a component: its runtime's, overlaid by its own as OME and KServe do it. Pure.
 
 Both use strategic merge: maps by key, `env`, `volumes`, `ports` and the like by their merge key, other lists are
 replaced. They differ in `args`: OME replaces the runtime's by the user's, KServe puts the runtime's first.
-
-Adjustments of a merged container to accelerator and nodes: image tags, overrides, parallelism. Pure.
 """
 
 import re
@@ -28,6 +24,21 @@ MERGE_KEYS: Final = {
 _EXCLUSIVE: Final = ({"exec", "httpGet", "tcpSocket", "grpc"}, {"value", "valueFrom"})
 MAIN_CONTAINER: Final = {"ome": "ome-container", "kserve": "kserve-container"}
 WORKER_CONTAINER: Final = "worker-container"
+PARALLELISM: Final = "PARALLELISM_SIZE"
+_TAG: Final = re.compile(r":[\w.\-]+$")
+# KServe publishes these with `-gpu` in the tag; vLLM's CPU build is a repository of its own.
+_GPU_TAGGED: Final = ("tensorflow-serving", "torchserve", "huggingfaceserver")
+_PARALLEL_FLAGS: Final = {
+    "tensorParallelSize": ("--tp-size", "--tp", "--tensor-parallel-size"),
+    "pipelineParallelSize": ("--pp-size", "--pp", "--pipeline-parallel-size"),
+    "dataParallelSize": ("--dp-size", "--dp", "--data-parallel-size"),
+}
+_EXTENSION: Final = {
+    "min_replicas": "minReplicas", "max_replicas": "maxReplicas", "scale_target": "scaleTarget",
+    "scale_metric": "scaleMetric", "container_concurrency": "containerConcurrency",
+    "timeout_seconds": "timeoutSeconds", "canary_traffic_percent": "canaryTrafficPercent",
+    "min_available": "minAvailable", "max_unavailable": "maxUnavailable",
+}  # fmt: skip
 _NOT_POD: Final = frozenset((
     "runner", "leader", "worker", "size", "minReplicas", "maxReplicas", "scaleTarget", "scaleMetric", "config",
     "containerConcurrency", "timeoutSeconds", "canaryTrafficPercent", "labels", "annotations", "minAvailable",
@@ -45,29 +56,23 @@ class MergedPod(NamedTuple):
 
 def strategic_merge(base: Mapping[str, Json], over: Mapping[str, Json]) -> Object:
     """Return `base` overlaid by `over`; neither is changed."""
-    merged = {key: value for key, value in base.items() if not _is_displaced(key, over)}
+    displaced = set().union(*(group for group in _EXCLUSIVE if group & over.keys())) - over.keys()
+    merged = {key: value for key, value in base.items() if key not in displaced}
     for key, value in over.items():
         old = merged.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
             merged[key] = strategic_merge(old, value)
         elif isinstance(old, list) and isinstance(value, list) and key in MERGE_KEYS:
-            merged[key] = _merge_by_key(old, value, MERGE_KEYS[key], whole=key == "volumes")
+            merge_key = MERGE_KEYS[key]
+            items = {item.get(merge_key): item for item in old}  # in the order of the base
+            for item in value:
+                same = items.get(item.get(merge_key))
+                # A volume is not a mixture of two.
+                items[item.get(merge_key)] = item if same is None or key == "volumes" else strategic_merge(same, item)
+            merged[key] = list(items.values())
         else:
             merged[key] = value
     return merged
-
-
-def _is_displaced(key: str, over: Mapping[str, Json]) -> bool:
-    return key not in over and any(key in group and group & over.keys() for group in _EXCLUSIVE)
-
-
-def _merge_by_key(base: list[Json], over: list[Json], key: str, whole: bool) -> list[Json]:
-    """Merge lists by key, in the order of the base. `whole` replaces items: a volume is not a mixture of two."""
-    items = {item.get(key): item for item in base}
-    for item in over:
-        old = items.get(item.get(key))
-        items[item.get(key)] = item if old is None or whole else strategic_merge(old, item)
-    return list(items.values())
 
 
 def merge_component(runtime: Runtime | None, component: Component) -> MergedPod:
@@ -127,14 +132,6 @@ def with_runtime_defaults(runtime: Runtime | None, component: Component) -> Comp
     return replace(component, **defaults)
 
 
-_EXTENSION: Final = {
-    "min_replicas": "minReplicas", "max_replicas": "maxReplicas", "scale_target": "scaleTarget",
-    "scale_metric": "scaleMetric", "container_concurrency": "containerConcurrency",
-    "timeout_seconds": "timeoutSeconds", "canary_traffic_percent": "canaryTrafficPercent",
-    "min_available": "minAvailable", "max_unavailable": "maxUnavailable",
-}  # fmt: skip
-
-
 def _config(runtime: Runtime, component: Component) -> Mapping[str, Json]:
     """Return OME's engineConfig, decoderConfig or routerConfig; an engine without one has the runtime's containers."""
     configs = {"engine": runtime.engine or runtime.pod, "decoder": runtime.decoder, "router": runtime.router}
@@ -158,9 +155,8 @@ def _kserve(runtime: Runtime | None, component: Component) -> MergedPod:
         over = dict(component.model.container)
         container = _consistent_resources(strategic_merge(base.container, over), over)
         args = [*base.container.get("args", ()), *over.get("args", ())]
-        return _with_name(
-            MergedPod(strategic_merge(base.pod, component.pod), container | ({"args": args} if args else {})), main
-        )
+        container |= {"args": args} if args else {}
+        return _with_name(MergedPod(strategic_merge(base.pod, component.pod), container), main)
     mine = _split(component.pod, main) if component.runner is None else MergedPod(dict(component.pod), {})
     merged = _overlay(base, mine.pod, strategic_merge(mine.container, component.runner or {}))
     return _with_name(merged, main)
@@ -211,27 +207,13 @@ def _consistent_resources(container: Object, own: Mapping[str, Json]) -> Object:
             limits[name] = requests[name]
         elif conflict and set_in == ["limits"]:
             requests[name] = limits[name]
-    return (
-        container | {"resources": resources | {"requests": requests, "limits": limits}}
-        if requests and limits
-        else container
-    )
+    adjusted = {"resources": resources | {"requests": requests, "limits": limits}}
+    return container | adjusted if requests and limits else container
 
 
 def _with_name(merged: MergedPod, name: str) -> MergedPod:
     """Give the main container the project's name if it has none."""
     return merged if merged.container.get("name") else MergedPod(merged.pod, {"name": name, **merged.container})
-
-
-PARALLELISM: Final = "PARALLELISM_SIZE"
-_TAG: Final = re.compile(r":[\w.\-]+$")
-# KServe publishes these with `-gpu` in the tag; vLLM's CPU build is a repository of its own.
-_GPU_TAGGED: Final = ("tensorflow-serving", "torchserve", "huggingfaceserver")
-_PARALLEL_FLAGS: Final = {
-    "tensorParallelSize": ("--tp-size", "--tp", "--tensor-parallel-size"),
-    "pipelineParallelSize": ("--pp-size", "--pp", "--pipeline-parallel-size"),
-    "dataParallelSize": ("--dp-size", "--dp", "--data-parallel-size"),
-}
 
 
 def image_for(image: str, runtime: Runtime, runtime_version: str, gpus: int) -> str:

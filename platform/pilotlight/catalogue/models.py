@@ -113,16 +113,15 @@ def _referenced(service: Service, reference: Reference, catalogue: Catalogue, pr
     of_kind = [model for model in named if model.kind == reference.kind]
     model = min(of_kind or named, key=lambda candidate: candidate.namespace == "")
     if model.disabled:
-        problems.error(
-            "PL211", service.location(path), path, f"model {model.name} is disabled; choose another or enable it"
-        )
+        message = f"model {model.name} is disabled; choose another or enable it"
+        problems.error("PL211", service.location(path), path, message)
     return model
 
 
 def _base_of_weights(
     service: Service, reference: Reference, catalogue: Catalogue, problems: Problems
 ) -> BaseModel | None:
-    """Return the base model of directly referenced FineTunedWeights; plan/fine_tuning adds the weights."""
+    """Return the base model of directly referenced FineTunedWeights; plan/component_context.py adds the weights."""
     path, name = "spec.model.name", reference.name
     weights = next((each for each in catalogue.weights if each["metadata"]["name"] == name), None)
     if weights is None:
@@ -149,15 +148,11 @@ def _inline(service: Service, component: Component | None, problems: Problems) -
     )  # fmt: skip
     if model.format:
         return model
-    return _guess_format(service, component, model, problems)
-
-
-def _guess_format(service: Service, component: Component, model: BaseModel, problems: Problems) -> BaseModel | None:
     where = model.storage_uri or str(model.storage.get("path", ""))
     guess, why = guess_format(where, service.group)
     if guess:
         return replace(model, format=guess, guessed=True, reasons=(*model.reasons, why))
-    if component.model is not None and component.model.runtime:
+    if spec.runtime:
         return None
     path = "spec.predictor.model.modelFormat.name"
     message = f"is missing and cannot be told from {where!r}; name the format, such as onnx or sklearn"

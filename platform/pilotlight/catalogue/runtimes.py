@@ -1,13 +1,6 @@
-"""ServingRuntimes, placeholders.
-
-Reader of (Cluster)ServingRuntime documents of both API groups.
+"""(Cluster)ServingRuntime documents of both API groups, and the Go template placeholders in them.
 
 `catalogue` calls `read_runtime`; the built-in data, which a test validates, goes straight to `runtime_from`.
-
-Go template placeholders of runtimes, which both projects fill in from the service's metadata. Pure.
-
-Only `{{.Name}}`, `{{.Namespace}}`, `{{.Labels.x}}` and `{{.Annotations.x}}` are supported; any other placeholder is an
-error instead of reaching a container.
 """
 
 import re
@@ -25,10 +18,17 @@ from pilotlight.spec.yaml_nodes import Node
 Json = Any
 SERVER_TYPE: Final = "serving.kserve.io/server-type"
 OUR_IMAGE: Final = "pilotlight/predictor"
-OURS: Final = ANNOTATION_PREDICTOR
 # OME's default weights.
 FORMAT_WEIGHT: Final = 10
 FRAMEWORK_WEIGHT: Final = 5
+_PLACEHOLDER: Final = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
+# Any other placeholder is an error instead of reaching a container.
+_FIELD: Final = re.compile(r"\.(Name|Namespace)|\.(Labels|Annotations)\.([A-Za-z_][A-Za-z0-9_]*)")
+_MLSERVER_CLASSES: Final = {
+    "xgboost": "mlserver_xgboost.XGBoostModel",
+    "lightgbm": "mlserver_lightgbm.LightGBMModel",
+    "mlflow": "mlserver_mlflow.MLflowRuntime",
+}
 
 
 def read_runtime(node: Node, problems: Problems, namespace: str = "default") -> Runtime | None:
@@ -73,6 +73,9 @@ def runtime_from(document: Mapping[str, Json], origin: str, namespace: str = "de
     kind = str(document["kind"])
     entries = spec.get("supportedModelFormats") or ()
     size = spec.get("modelSizeRange")
+    containers = [*(spec.get("containers") or ()), (spec.get("engineConfig") or {}).get("runner") or {}]
+    images = (str(container.get("image", "")).partition("@")[0] for container in containers)
+    has_our_image = any(f"/{image.rpartition(':')[0] or image}".endswith(f"/{OUR_IMAGE}") for image in images)
     return Runtime(
         name=metadata["name"], kind=kind, group=group, origin=origin, pod=pod,
         formats=tuple(_ome_format(entry) if group == "ome" else _kserve_format(entry) for entry in entries),
@@ -82,15 +85,10 @@ def runtime_from(document: Mapping[str, Json], origin: str, namespace: str = "de
         protocols=tuple(spec.get("protocolVersions") or ()), disabled=bool(spec.get("disabled")),
         labels=spec.get("labels") or {}, annotations=spec.get("annotations") or {},
         namespace=metadata.get("namespace") or ("" if kind.startswith("Cluster") else namespace),
-        is_pilotlight=OURS in annotations or _our_image(spec), accelerators=spec.get("acceleratorRequirements") or {},
+        is_pilotlight=ANNOTATION_PREDICTOR in annotations or has_our_image,
+        accelerators=spec.get("acceleratorRequirements") or {},
         multi_model=bool(spec.get("multiModel")), server_type=annotations.get(SERVER_TYPE, ""),
     )  # fmt: skip
-
-
-def _our_image(spec: Mapping[str, Json]) -> bool:
-    containers = [*(spec.get("containers") or ()), (spec.get("engineConfig") or {}).get("runner") or {}]
-    names = (str(container.get("image", "")).partition("@")[0] for container in containers)
-    return any(f"/{name.rpartition(':')[0] or name}".endswith(f"/{OUR_IMAGE}") for name in names)
 
 
 def _ome_format(entry: Mapping[str, Json]) -> SupportedFormat:
@@ -108,21 +106,8 @@ def _ome_format(entry: Mapping[str, Json]) -> SupportedFormat:
 
 
 def _kserve_format(entry: Mapping[str, Json]) -> SupportedFormat:
-    return SupportedFormat(
-        name=entry.get("name", ""),
-        version=str(entry.get("version", "")),
-        auto_select=bool(entry.get("autoSelect")),
-        priority=entry.get("priority") or 0,
-    )
-
-
-_PLACEHOLDER: Final = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
-_FIELD: Final = re.compile(r"\.(Name|Namespace)|\.(Labels|Annotations)\.([A-Za-z_][A-Za-z0-9_]*)")
-_MLSERVER_CLASSES: Final = {
-    "xgboost": "mlserver_xgboost.XGBoostModel",
-    "lightgbm": "mlserver_lightgbm.LightGBMModel",
-    "mlflow": "mlserver_mlflow.MLflowRuntime",
-}
+    name, version, priority = entry.get("name", ""), str(entry.get("version", "")), entry.get("priority") or 0
+    return SupportedFormat(name, version, auto_select=bool(entry.get("autoSelect")), priority=priority)
 
 
 def expand(value: Json, service: Service, runtime: Runtime, problems: Problems, path: str = "") -> Json:
@@ -143,10 +128,8 @@ def _text(text: str, service: Service, runtime: Runtime, problems: Problems, pat
     def fill(match: re.Match[str]) -> str:
         field = _FIELD.fullmatch(match[1])
         if field is None:
-            message = (
-                f"runtime {runtime.name} says {match[0]}; only .Name, .Namespace, .Labels.x, .Annotations.x are known"
-            )
-            problems.error("PL230", location, path.lstrip("."), message)
+            known = "only .Name, .Namespace, .Labels.x, .Annotations.x are known"
+            problems.error("PL230", location, path.lstrip("."), f"runtime {runtime.name} says {match[0]}; {known}")
             return match[0]
         if field[1]:
             return service.name if field[1] == "Name" else service.namespace
@@ -178,12 +161,9 @@ def implied_env(service: Service, runtime: Runtime, model: ModelSpec) -> list[di
     """Return variables that KServe's defaulting sets for MLServer and TorchServe; the user's own win."""
     stored = bool(model.storage_uri or model.storage)
     if runtime.server_type == "mlserver" and stored:
-        return [
-            {"name": "MLSERVER_MODEL_NAME", "value": service.name},
-            {"name": "MLSERVER_MODEL_URI", "value": "/mnt/models"},
-        ]
-    if runtime.server_type == "mlserver":
-        return [{"name": "MLSERVER_LOAD_MODELS_AT_STARTUP", "value": "false"}]
-    if runtime.server_type == "torchserve":
-        return [{"name": "PROTOCOL_VERSION", "value": model.protocol or "v1"}]
-    return []
+        values = {"MLSERVER_MODEL_NAME": service.name, "MLSERVER_MODEL_URI": "/mnt/models"}
+    elif runtime.server_type == "mlserver":
+        values = {"MLSERVER_LOAD_MODELS_AT_STARTUP": "false"}
+    else:
+        values = {"PROTOCOL_VERSION": model.protocol or "v1"} if runtime.server_type == "torchserve" else {}
+    return [{"name": name, "value": value} for name, value in values.items()]

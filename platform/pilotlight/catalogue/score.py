@@ -1,14 +1,7 @@
-"""Which of those is best, and why.
+"""Score of one runtime for a model and component, or the reason why it is rejected. Pure.
 
-Compatibility of one entry of a runtime's supportedModelFormats with a model, by OME's rules. Pure.
-
-OME compares property by property, and a property that only one of the two has is a mismatch. Entries of our own
-runtimes may have `*`, which matches any value and none.
-
-Evaluation of one runtime for a model and component: accepted with a score, or rejected with a reason. Pure.
-
-select.py evaluates every runtime of the catalogue, or the one that a service names. The different rules of OME and
-KServe are in `_format_mismatches` and `_kserve_objections`.
+Each entry of supportedModelFormats is compared property by property by the rules of OME or KServe: what only one side
+has is a mismatch. Entries of our own runtimes may have `*`, which matches any value and none.
 """
 
 import re
@@ -22,6 +15,8 @@ from pilotlight.spec.field_types import child_path
 from pilotlight.spec.service import BaseModel, Component, ModelSpec, Runtime, Service, SupportedFormat
 
 ANY: Final = "*"
+ANNOTATION_CLASS: Final = "ome.io/accelerator-class"
+DEFAULT_PROTOCOL: Final = "v1"
 _VERSION: Final = re.compile(r"(v?)(0|[1-9]\d*)(?:\.(0|[1-9]\d*))?(?:\.(0|[1-9]\d*)([.+-].+)?)?")
 _GUESSED: Final = ("modelFormat.name", "modelFramework.name")
 _PIPELINE_PARTS: Final = ("scheduler", "textEncoder", "tokenizer", "transformer", "vae")
@@ -37,13 +32,16 @@ class Mismatch(NamedTuple):
 
 def mismatches(entry: SupportedFormat, model: BaseModel) -> tuple[Mismatch, ...]:
     """Return all mismatches, none if the entry fits. A guessed property counts as unspecified."""
+    # Versions of different frameworks do not compare.
+    same_framework = entry.framework not in ("", ANY) and entry.framework == model.framework
+    offered = entry.framework_version if same_framework else ANY
     return tuple(
         mismatch._replace(unspecified=True) if model.guessed and mismatch.field in _GUESSED else mismatch
         for mismatch in (
             _name("format", "modelFormat.name", entry.name, model.format),
             _version("format", "modelFormat.version", entry.version, model.format_version, entry.operator),
             _name("framework", "modelFramework.name", entry.framework, model.framework),
-            _framework_version(entry, model),
+            _version("framework", "modelFramework.version", offered, model.framework_version, entry.framework_operator),
             _name("architecture", "modelArchitecture", entry.architecture, model.architecture),
             _name("quantization", "quantization", entry.quantization, model.quantization),
             _pipeline(entry.pipeline, model.pipeline),
@@ -62,20 +60,12 @@ def _name(what: str, field: str, offered: str, wanted: str) -> Mismatch | None:
     return Mismatch(field, f"the model has {what} {wanted}, the runtime serves {offered}")
 
 
-def _framework_version(entry: SupportedFormat, model: BaseModel) -> Mismatch | None:
-    if entry.framework in ("", ANY) or entry.framework != model.framework:
-        return None
-    offered, wanted = entry.framework_version, model.framework_version
-    return _version("framework", "modelFramework.version", offered, wanted, entry.framework_operator)
-
-
 def _version(what: str, field: str, offered: str, wanted: str, operator: str) -> Mismatch | None:
     if offered in (ANY, wanted):
         return None
     if not wanted:
-        return Mismatch(
-            field, f"the model does not say its {what} version, the runtime asks for {offered}", unspecified=True
-        )
+        message = f"the model does not say its {what} version, the runtime asks for {offered}"
+        return Mismatch(field, message, unspecified=True)
     if not offered:
         return Mismatch(field, f"the model has {what} version {wanted}, the runtime names none")
     if version_fits(offered, wanted, operator):
@@ -91,20 +81,13 @@ def version_fits(offered: str, wanted: str, operator: str = "Equal") -> bool:
     left, right = _VERSION.fullmatch(offered), _VERSION.fullmatch(wanted)
     if left is None or right is None:
         return False
-    ordered = _numbers(left), _numbers(right)
+    ordered = [tuple(int(part or 0) for part in version.group(2, 3, 4)) for version in (left, right)]
+    precisions = [sum(part is not None for part in version.group(2, 3, 4)) for version in (left, right)]
     if operator == "Equal" or left[5] or right[5]:
         return ordered[0] == ordered[1] and (left[5] or "") == (right[5] or "")
-    if left[1] != right[1] or _precision(left) != _precision(right):
+    if left[1] != right[1] or precisions[0] != precisions[1]:
         return False
     return ordered[0] > ordered[1] if operator == "GreaterThan" else ordered[0] >= ordered[1]
-
-
-def _numbers(version: re.Match[str]) -> tuple[int, int, int]:
-    return int(version[2]), int(version[3] or 0), int(version[4] or 0)
-
-
-def _precision(version: re.Match[str]) -> int:
-    return sum(part is not None for part in version.group(2, 3, 4))
 
 
 def size_mismatch(size_range: tuple[str, str] | None, size: str) -> Mismatch | None:
@@ -132,9 +115,8 @@ def _pipeline(offered: Mapping[str, Any], wanted: Mapping[str, Any]) -> Mismatch
     if not offered:
         return None
     if not wanted:
-        return Mismatch(
-            "diffusionPipeline", "the model names no diffusion pipeline, the runtime asks for one", unspecified=True
-        )
+        message = "the model names no diffusion pipeline, the runtime asks for one"
+        return Mismatch("diffusionPipeline", message, unspecified=True)
     if offered.get("className") and offered["className"] != wanted.get("className"):
         message = f"the model's pipeline is {wanted.get('className')}, the runtime serves {offered['className']}"
         return Mismatch("diffusionPipeline.className", message)
@@ -145,10 +127,6 @@ def _pipeline(offered: Mapping[str, Any], wanted: Mapping[str, Any]) -> Mismatch
         if any(value and had.get(key) != value for key, value in needed.items()):
             return Mismatch(f"diffusionPipeline.{part}", f"the model's {part} is not the one that the runtime asks for")
     return None
-
-
-ANNOTATION_CLASS: Final = "ome.io/accelerator-class"
-DEFAULT_PROTOCOL: Final = "v1"
 
 
 class Objection(NamedTuple):
@@ -295,9 +273,8 @@ def _kserve_objections(runtime: Runtime, component: Component, model: ModelSpec)
 
 def _requested_classes(service: Service) -> list[tuple[str, str]]:
     """Return (path, name) of the accelerator classes that annotation, service and components name."""
+    selectors = {"spec.acceleratorSelector": service.accelerator}
+    selectors |= {f"spec.{role}.acceleratorOverride": each.accelerator for role, each in service.components.items()}
     requests = [(child_path("metadata.annotations", ANNOTATION_CLASS), service.annotations.get(ANNOTATION_CLASS))]
-    requests.append(("spec.acceleratorSelector.acceleratorClass", (service.accelerator or {}).get("acceleratorClass")))
-    for role, component in service.components.items():
-        path = f"spec.{role}.acceleratorOverride.acceleratorClass"
-        requests.append((path, (component.accelerator or {}).get("acceleratorClass")))
+    requests += [(f"{path}.acceleratorClass", (each or {}).get("acceleratorClass")) for path, each in selectors.items()]
     return [(path, name) for path, name in requests if name]

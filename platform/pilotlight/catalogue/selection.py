@@ -5,7 +5,7 @@ not depend on the order of the catalogue.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pilotlight.catalogue.models import group_of, reference_path, resolve_model
@@ -39,22 +39,16 @@ def select_runtime(service: Service, component: Component, catalogue: Catalogue)
     if component.role in ("transformer", "explainer"):
         return Selection(None, None, reason=f"the {component.role} brings its own container")
     model = resolve_model(service, catalogue, problems, component)
-    name = _named_runtime(service, component)
+    name = component.model.runtime if component.model is not None else ""
+    if service.runtime is not None:
+        name = service.runtime.name
     if name:
         selection = _validate_named(name, service, component, model, catalogue, problems)
     elif model is None:
         selection = _without_model(service, component, problems)
     else:
         selection = _select_best(service, component, model, catalogue, problems)
-    return Selection(
-        selection.runtime, selection.format, selection.candidates, model, tuple(problems.items), selection.reason
-    )
-
-
-def _named_runtime(service: Service, component: Component) -> str:
-    if service.runtime is not None:
-        return service.runtime.name
-    return component.model.runtime if component.model is not None else ""
+    return replace(selection, model=model, problems=tuple(problems.items))
 
 
 def _validate_named(
@@ -62,9 +56,13 @@ def _validate_named(
 ) -> Selection:
     path = "spec.runtime.name" if service.runtime else f"spec.{component.role}.model.runtime"
     location = service.location(path)
-    named = _lookup(name, service, catalogue)
+    reachable = _reachable(service, catalogue)
+    same_name = [runtime for runtime in reachable if runtime.name == name]
+    of_kind = [runtime for runtime in same_name if service.runtime is not None and runtime.kind == service.runtime.kind]
+    # Namespaced before cluster-wide, as in both projects.
+    named = min(of_kind or same_name, key=lambda runtime: runtime.namespace == "", default=None)
     if named is None:
-        hint = suggestion(name, tuple(runtime.name for runtime in _reachable(service, catalogue)))
+        hint = suggestion(name, tuple(runtime.name for runtime in reachable))
         hint = f"{hint} Else" if hint else ";"
         message = f"no runtime is called {name}{hint} add its document to the files or with --catalog"
         problems.error("PL220", location, path, message)
@@ -81,14 +79,6 @@ def _validate_named(
         message = f"runtime {name} cannot be checked: the model's document does not say {unsaid}"
         problems.warn("PL229", location, path, message)
     return Selection(named, candidate.format, (candidate,), reason=f"{path} names it")
-
-
-def _lookup(name: str, service: Service, catalogue: Catalogue) -> Runtime | None:
-    """Find a runtime by name: namespaced before cluster-wide, as in both projects, or of the explicit kind."""
-    runtimes = [runtime for runtime in _reachable(service, catalogue) if runtime.name == name]
-    kind = service.runtime.kind if service.runtime is not None else ""
-    of_kind = [runtime for runtime in runtimes if runtime.kind == kind]
-    return min(of_kind or runtimes, key=lambda runtime: runtime.namespace == "", default=None)
 
 
 def _reachable(service: Service, catalogue: Catalogue) -> list[Runtime]:
@@ -126,7 +116,12 @@ def _select_best(
         return Selection(None, None, tuple(ordered), reason="no runtime fits; the component brings its own container")
     path = reference_path(service)
     runtime_path = "spec.runtime.name" if service.group == "ome" else "spec.predictor.model.runtime"
-    message = f"no runtime serves {_describe(model)}; name one in {runtime_path}, or see explain --runtime"
+    properties = {
+        "format": f"{model.format} {model.format_version}".strip(), "framework": model.framework,
+        "architecture": model.architecture, "quantization": model.quantization, "size": model.parameter_size,
+    }  # fmt: skip
+    described = ", ".join(f"{what} {value}" for what, value in properties.items() if value) or f"model {model.name}"
+    message = f"no runtime serves {described}; name one in {runtime_path}, or see explain --runtime"
     problems.error("PL224", service.location(path), path, message)
     return Selection(None, None, tuple(ordered))
 
@@ -134,26 +129,13 @@ def _select_best(
 def _rank(service: Service, model: BaseModel) -> Callable[[Candidate], tuple[object, ...]]:
     """Return the sort key of candidates. Namespaced runtimes rank first in both projects, whatever their score."""
 
-    def ome(candidate: Candidate) -> tuple[object, ...]:
+    def rank(candidate: Candidate) -> tuple[object, ...]:
         runtime = candidate.runtime
-        distance = size_distance(runtime.size_range, model.parameter_size)
-        return (runtime.namespace == "", -candidate.score, distance, runtime.name, runtime.kind)
+        if service.group == "ome":
+            tie_break = size_distance(runtime.size_range, model.parameter_size)
+        else:
+            known = [PROTOCOL_ORDER.index(protocol) for protocol in runtime.protocols if protocol in PROTOCOL_ORDER]
+            tie_break = min(known, default=len(PROTOCOL_ORDER))
+        return (runtime.namespace == "", -candidate.score, tie_break, runtime.name, runtime.kind)
 
-    def kserve(candidate: Candidate) -> tuple[object, ...]:
-        runtime = candidate.runtime
-        return (runtime.namespace == "", -candidate.score, _protocol_rank(runtime), runtime.name, runtime.kind)
-
-    return ome if service.group == "ome" else kserve
-
-
-def _protocol_rank(runtime: Runtime) -> int:
-    known = [PROTOCOL_ORDER.index(protocol) for protocol in runtime.protocols if protocol in PROTOCOL_ORDER]
-    return min(known, default=len(PROTOCOL_ORDER))
-
-
-def _describe(model: BaseModel) -> str:
-    properties = {
-        "format": f"{model.format} {model.format_version}".strip(), "framework": model.framework,
-        "architecture": model.architecture, "quantization": model.quantization, "size": model.parameter_size,
-    }  # fmt: skip
-    return ", ".join(f"{what} {value}" for what, value in properties.items() if value) or f"model {model.name}"
+    return rank

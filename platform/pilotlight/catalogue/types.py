@@ -1,10 +1,6 @@
-"""Fields of runtimes, models, accelerators; sizes.
-
-Types of the catalogue's documents: runtimes of both API groups, models and accelerator classes of OME.
+"""Types of the catalogue's documents (runtimes of both API groups, models and accelerator classes of OME) and sizes.
 
 `runtimes`, `models` and `catalogue` read nodes against them; CRD schemas are generated from the same records.
-
-Sizes with units: bytes of a quantity, parameter count of a model, bytes of its weights.
 """
 
 import re
@@ -38,20 +34,16 @@ WEIGHTS_KIND: Final = "FineTunedWeight"
 OME_VERSION: Final = "ome.io/v1beta1"
 # Pod fields that a runtime may set. KServe has no dnsPolicy and no hostNetwork, OME no resourceClaims.
 POD_FIELDS: Final = (
-    "containers",
-    "volumes",
-    "nodeSelector",
-    "affinity",
-    "tolerations",
-    "imagePullSecrets",
-    "schedulerName",
-    "hostIPC",
-    "resourceClaims",
-    "dnsPolicy",
-    "hostNetwork",
-)
+    "containers", "volumes", "nodeSelector", "affinity", "tolerations", "imagePullSecrets", "schedulerName", "hostIPC",
+    "resourceClaims", "dnsPolicy", "hostNetwork",
+)  # fmt: skip
 CONFIGS: Final = {"engineConfig": "EngineSpec", "decoderConfig": "DecoderSpec", "routerConfig": "RouterSpec"}
 _OPERATORS: Final = OneOf(("Equal", "GreaterThan", "GreaterThanOrEqual"))
+_SCALE: Final = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", re.IGNORECASE)
+_BYTES_PER_PARAMETER: Final = {
+    "fp32": 4.0, "float32": 4.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "int8": 1.0, "int4": 0.5, "mxfp4": 0.5, "fp4": 0.5,
+}  # fmt: skip
 
 
 def _document(name: str, versions: tuple[str, ...], kinds: tuple[str, ...], spec: Record) -> Record:
@@ -178,8 +170,7 @@ def _model_property(name: str) -> Record:
 
 def _pipeline() -> Record:
     part = Record("component", {"library": Field(String()), "type": Field(String())})
-    names = ("scheduler", "textEncoder", "tokenizer", "transformer", "vae")
-    parts = {name: Field(part) for name in names}
+    parts = {name: Field(part) for name in ("scheduler", "textEncoder", "tokenizer", "transformer", "vae")}
     extra = {"className": Field(String()), "additionalComponents": Field(MapOf(part))}
     return Record("diffusionPipeline", {**extra, **parts})
 
@@ -219,13 +210,6 @@ def _ome_spec() -> Record:
         "workers": Field(Record("workers", {**pod, "size": Field(Integer(1))})),
         "acceleratorRequirements": Field(requirements),
     })  # fmt: skip
-
-
-_SCALE: Final = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", re.IGNORECASE)
-_BYTES_PER_PARAMETER: Final = {
-    "fp32": 4.0, "float32": 4.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "int8": 1.0, "int4": 0.5, "mxfp4": 0.5, "fp4": 0.5,
-}  # fmt: skip
 
 
 def parameter_count(size: str) -> float | None:

@@ -1,31 +1,25 @@
-"""Canary and rollback buttons.
+"""Buttons of the console that change a service: canary actions (promote, abort ...) and rollback.
 
-Canaries in the console: the whole history, and actions (promote, abort ...) requested by a button.
-
-The requested action is saved with the canary, as `platformctl canary` does; the canary's controller executes it.
-
-Rollback button of the console: deploy an earlier release, as `platformctl rollback --to` does.
-
-Planning blocks, so it runs in a thread, which calls the API's backend through the event loop.
+A canary action is saved with the canary, as `platformctl canary` does; the canary's controller executes it.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import web
 from msgspec import Struct, json
 
-from pilotlight.api.backend import BACKEND, ENGINE, ServiceBackend
+from pilotlight.api.backend import BACKEND, ENGINE, Backend
 from pilotlight.api.routing import Route
 from pilotlight.api.services import SERVICE, key_of
 from pilotlight.canary import state_store
 from pilotlight.canary.types import CanaryCommand
 from pilotlight.console.sessions import PREFIX
 from pilotlight.errors import Conflict
-from pilotlight.k8s.manifests import Manifest
-from pilotlight.targets.target import CanaryRecord, Key, Release, ServiceStatus
+from pilotlight.targets.target import CanaryRecord, Key
 
 if TYPE_CHECKING:
     from pilotlight.targets.target import Target
@@ -35,18 +29,20 @@ class ActionRequest(Struct, frozen=True):
     wish: CanaryCommand
 
 
+class RollbackRequest(Struct, frozen=True):
+    generation: int
+
+
 def history_body(canary: CanaryRecord | None) -> dict[str, Any]:
     """Return the history with all fields; the stored one omits defaults."""
-    whole: dict[str, Any] = to_builtins(state_store.decode_history(canary))
-    return whole
+    body: dict[str, Any] = _all_fields(state_store.decode_history(canary))
+    return body
 
 
-def to_builtins(value: Any) -> Any:
+def _all_fields(value: Any) -> Any:
     if isinstance(value, Struct):
-        return {name: to_builtins(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, list | tuple):
-        return [to_builtins(each) for each in value]
-    return value
+        return {name: _all_fields(getattr(value, name)) for name in value.__struct_fields__}
+    return [_all_fields(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 async def request_action(request: web.Request) -> web.Response:
@@ -54,46 +50,30 @@ async def request_action(request: web.Request) -> web.Response:
     action, key = json.decode(await request.read(), type=ActionRequest).wish, key_of(request)
     backend = request.app[BACKEND]
     for _ in range(state_store.MAX_ATTEMPTS):
-        state, version = state_store.with_command(await backend.canary(key), key, action)
+        state, version = state_store.with_command(await backend.call(lambda target: target.canary(key)), key, action)
         with suppress(Conflict):
-            return web.json_response(history_body(await backend.save_canary(key, state, version)))
+            record = await backend.call(methodcaller("save_canary", key, state, version))
+            return web.json_response(history_body(record))
     raise state_store.too_many_conflicts(key)
 
 
-CANARIES_ROUTES: Final = (Route("PUT", f"{PREFIX}{SERVICE}/canary/wish", request_action),)
-
-
-T = TypeVar("T")
-
-
-class RollbackRequest(Struct, frozen=True):
-    generation: int
-
-
 class BlockingTarget:
-    """The part of a target that planning needs, over a backend of another thread's event loop."""
+    """Verbs of a target called from a thread, over a backend of another thread's event loop."""
 
-    def __init__(self, backend: ServiceBackend, name: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, backend: Backend, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self.name = name
         self._backend, self._loop = backend, loop
 
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            result = self._backend.call(methodcaller(verb, *arguments, **options))
+            return asyncio.run_coroutine_threadsafe(result, self._loop).result()
 
-    def status(self, key: Key) -> ServiceStatus:
-        return self._wait(self._backend.status(key))
-
-    def live(self, key: Key) -> list[Manifest]:
-        return [Manifest(dict(document)) for document in self._wait(self._backend.live(key))]
-
-    def releases(self, key: Key) -> Sequence[Release]:
-        return self._wait(self._backend.releases(key))
-
-    def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
-        return self._wait(self._backend.apply(release, reset=reset, dry_run=dry_run))
+        return call
 
 
 async def rollback(request: web.Request) -> web.Response:
+    """Deploy an earlier release, as `platformctl rollback --to` does; planning blocks, so it runs in a thread."""
     body = json.decode(await request.read(), type=RollbackRequest)
     name = "local" if ENGINE in request.app else "kubernetes"
     target = cast("Target", BlockingTarget(request.app[BACKEND], name, asyncio.get_running_loop()))
@@ -106,11 +86,14 @@ def redeploy(target: "Target", key: Key, generation: int) -> int:
     from pilotlight.release import apply as release_apply
     from pilotlight.release import history
 
-    chosen = history.previous_release(history.releases(target, key), str(generation))
-    wanted = history.redeploy_request(chosen, None, f"rollback to generation {chosen.generation}")
-    prepared, _ = release_apply.prepare(wanted, target)
-    ((_, status),) = release_apply.apply(wanted, prepared, target)
+    release = history.previous_release(history.releases(target, key), str(generation))
+    request = history.redeploy_request(release, None, f"rollback to generation {release.generation}")
+    prepared, _ = release_apply.prepare(request, target)
+    ((_, status),) = release_apply.apply(request, prepared, target)
     return status.generation
 
 
-ROUTES: Final = (Route("POST", f"{PREFIX}{SERVICE}/rollback", rollback),)
+ROUTES: Final = (
+    Route("PUT", f"{PREFIX}{SERVICE}/canary/wish", request_action),
+    Route("POST", f"{PREFIX}{SERVICE}/rollback", rollback),
+)

@@ -44,15 +44,12 @@ class StatusCache:
             self._refreshed = now
             statuses = await self.list_statuses()
             self.rows = {f"{each.namespace}/{each.name}": row(each) for each in statuses}
-            self._record(statuses, wall)
+            for gone in self.history.keys() - self.rows.keys():
+                del self.history[gone]
+            for status in statuses:
+                points = self.history.setdefault(f"{status.namespace}/{status.name}", deque(maxlen=MAX_POINTS))
+                append_point(points, point(status, wall))
         return self.rows
-
-    def _record(self, statuses: Sequence[ServiceStatus], wall: float) -> None:
-        for gone in self.history.keys() - self.rows.keys():
-            del self.history[gone]
-        for status in statuses:
-            points = self.history.setdefault(f"{status.namespace}/{status.name}", deque(maxlen=MAX_POINTS))
-            append_point(points, point(status, wall))
 
 
 def append_point(points: "deque[Point]", fresh: Point) -> None:

@@ -45,24 +45,21 @@ async def feed(request: web.Request) -> web.StreamResponse:
 async def _batches(request: web.Request) -> AsyncIterator[bytes]:
     sent: Mapping[str, ServiceRow] = {}
     after, first, canary = 0, True, b""
-    while True:
+    backend, stopping = request.app[BACKEND], request.app[SHUTTING_DOWN]
+    namespace, _, name = request.query.get("service", "").partition("/")  # the page of this service is open
+    while first or (not stopping.is_set() and has_session(request)):  # an open feed renews its session
         batch, sent = await _services(request, sent, first)
-        events = await request.app[BACKEND].events(None, after, MAX_EVENTS)
+        events = await backend.events(None, after, MAX_EVENTS)
         if events:
             after = events[-1].number
             batch += message("events", events)
-        first, previous, canary = False, canary, await _canary(request)
+        first, previous = False, canary
+        if name:
+            record = await backend.call(lambda target: target.canary((namespace, name)))
+            canary = message("canary", actions.history_body(record))
         yield batch + (canary if canary != previous else b"")
-        if await _closed(request):
-            return
-
-
-async def _canary(request: web.Request) -> bytes:
-    """Return the message for the service whose page is open, empty where there is none."""
-    namespace, _, name = request.query.get("service", "").partition("/")
-    if not name:
-        return b""
-    return message("canary", actions.history_body(await request.app[BACKEND].canary((namespace, name))))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), max(POLL_S, backend.poll_s))
 
 
 async def _services(
@@ -77,13 +74,6 @@ async def _services(
     if first:
         data["past"] = {name: list(points) for name, points in cache.history.items()}
     return message("services", data), rows
-
-
-async def _closed(request: web.Request) -> bool:
-    """Wait for the poll interval; return whether the feed ends. An open feed keeps its session alive."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(request.app[SHUTTING_DOWN].wait(), max(POLL_S, request.app[BACKEND].poll_s))
-    return request.app[SHUTTING_DOWN].is_set() or not has_session(request)
 
 
 def message(event: str, data: Any) -> bytes:

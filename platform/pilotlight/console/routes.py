@@ -1,15 +1,10 @@
-"""Routes, static files.
-
-The console's page with its scripts and styles: static files.
-
-Routes of the console: its page and files, the session, the feed, and the API's routes for a logged-in browser.
+"""Routes of the console: its page and static files, the session, the feed, and the API's routes for a browser.
 
 `/console/api/v1/…` is `/api/v1/…` with another authorizer, so the page can do what `platformctl` can, and no more.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -43,6 +38,9 @@ TYPES: Final = {
     ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }  # fmt: skip
+SESSION: Final = f"{PREFIX}/api/session"
+SERVICES: Final = "services"
+NOT_MIRRORED: Final = ("/api/v1/shutdown",)  # it would end the page itself
 
 
 async def page(request: web.Request) -> web.StreamResponse:
@@ -59,18 +57,6 @@ def _file(name: str) -> web.FileResponse:
     if path.suffix not in TYPES or path.parent != FOLDER or not path.is_file():
         raise web.HTTPNotFound
     return web.FileResponse(path, headers={"Content-Type": TYPES[path.suffix], "Cache-Control": "no-cache"})
-
-
-ROUTES: Final = (
-    Route("GET", "/console", page),
-    Route("GET", "/console/", page),
-    Route("GET", r"/console/static/{file:[a-z_]+\.[a-z]+}", file),
-)
-
-
-SESSION: Final = f"{PREFIX}/api/session"
-SERVICES: Final = "services"
-ADMINISTRATION: Final = ("/api/v1/shutdown",)  # not for a page: a button that ends the page itself
 
 
 class Login(Struct, frozen=True):
@@ -115,28 +101,32 @@ def areas(served: Iterable[Area]) -> tuple[Area, ...]:
         for area in served
         if area.name == SERVICES
         for route in area.routes
-        if route.path not in ADMINISTRATION
+        if route.path not in NOT_MIRRORED
     )
     own = (
         Route("GET", f"{PREFIX}/api/feed", live_feed.feed),
         Route("GET", SESSION, get_session),
         Route("DELETE", SESSION, logout),
         Route("POST", try_model.PATH, try_model.send_request),
-        *actions.CANARIES_ROUTES,
         *actions.ROUTES,
     )
+    files = (
+        Route("GET", "/console", page),
+        Route("GET", "/console/", page),
+        Route("GET", r"/console/static/{file:[a-z_]+\.[a-z]+}", file),
+    )
+    tickets = Route("POST", "/api/v1/console/tickets", create_ticket)
     return (
-        Area("console files", allow_anonymous, ROUTES, internal=True),
+        Area("console files", allow_anonymous, files, internal=True),
         Area("console login", require_same_origin, (Route("POST", f"{PREFIX}/api/login", login),), internal=True),
         Area("console", require_session, (*own, *mirrored), internal=True),
-        Area(
-            "console tickets", require_admin, (Route("POST", "/api/v1/console/tickets", create_ticket),), internal=True
-        ),
+        Area("console tickets", require_admin, (tickets,), internal=True),
     )
 
 
 def setup(app: web.Application) -> None:
     """Add sessions, the status cache and security headers to the application."""
-    min_interval_s = max(MIN_INTERVAL_S, app[BACKEND].poll_s / 2)
-    app[SESSIONS], app[STATUS_CACHE] = Sessions(), StatusCache(partial(app[BACKEND].statuses, None), min_interval_s)
+    backend = app[BACKEND]
+    cache = StatusCache(lambda: backend.call(lambda target: target.list(None)), max(MIN_INTERVAL_S, backend.poll_s / 2))
+    app[SESSIONS], app[STATUS_CACHE] = Sessions(), cache
     app.on_response_prepare.append(add_security_headers)

@@ -1,16 +1,7 @@
-"""Login, CSRF, headers.
-
-Sessions and login tickets of the console, in memory. The clock is an argument.
+"""Login to the console: sessions and tickets in memory, same-origin checks and security headers.
 
 A session has two secrets, and every request needs both: a cookie, which no script can read, and a proof held by the
 page, which no other page can read. The cookie alone is not enough, since browsers send it to every port of the host.
-
-Typed application keys of the console.
-
-Authorizers of the console: same origin, and a session of cookie and proof.
-
-For browsers, pages on other ports of this machine are the same site, so SameSite does not keep them out; Origin and
-Sec-Fetch-Site do, which a page cannot forge.
 """
 
 import hmac
@@ -33,6 +24,23 @@ SESSION_TTL_S: Final = 12 * 3600.0
 IDLE_TIMEOUT_S: Final = 2 * 3600.0
 TICKET_TTL_S: Final = 300.0
 MAX_ENTRIES: Final = 64  # sessions, and tickets; the oldest is evicted
+PREFIX: Final = "/console"
+HEADER_PROOF: Final = "X-Pilotlight-Console"
+COOKIE: Final = "pilotlight_console"
+ALLOWED_SITES: Final = frozenset({"", "same-origin", "none"})  # none: typed by the user; empty: no browser
+POLICY: Final = "; ".join((
+    "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:", "connect-src 'self'",
+    "frame-ancestors 'none'", "form-action 'none'", "base-uri 'none'",
+    "require-trusted-types-for 'script'", "trusted-types 'none'",  # no text becomes markup
+))  # fmt: skip
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
 @dataclass(slots=True)
@@ -100,27 +108,8 @@ def _digest(secret: str) -> bytes:
     return sha256(secret.encode(errors="surrogateescape")).digest()
 
 
-SESSIONS: "Final[web.AppKey[Sessions]]" = web.AppKey("sessions")
+SESSIONS: Final[web.AppKey[Sessions]] = web.AppKey("sessions")
 STATUS_CACHE: "Final[web.AppKey[StatusCache]]" = web.AppKey("status_cache")
-
-
-PREFIX: Final = "/console"
-HEADER_PROOF: Final = "X-Pilotlight-Console"
-COOKIE: Final = "pilotlight_console"
-ALLOWED_SITES: Final = frozenset({"", "same-origin", "none"})  # none: typed by the user; empty: no browser
-POLICY: Final = "; ".join((
-    "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:", "connect-src 'self'",
-    "frame-ancestors 'none'", "form-action 'none'", "base-uri 'none'",
-    "require-trusted-types-for 'script'", "trusted-types 'none'",  # no text becomes markup
-))  # fmt: skip
-HEADERS: Final = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 
 
 async def add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -131,7 +120,10 @@ async def add_security_headers(request: web.Request, response: web.StreamRespons
 
 
 def is_same_origin(method: str, origin: str | None, site: str, host: str) -> bool:
-    """Return whether the request comes from the console's page. Only GET and HEAD may omit Origin, as browsers do."""
+    """Return whether the request comes from the console's page. Only GET and HEAD may omit Origin, as browsers do.
+
+    SameSite does not exclude pages on other ports of this machine; Origin and Sec-Fetch-Site cannot be forged.
+    """
     if site not in ALLOWED_SITES or (origin is None and method not in READ_METHODS):
         return False
     return origin is None or urlsplit(origin).netloc.lower() == host.lower()

@@ -30,15 +30,13 @@ async def send_request(request: web.Request) -> web.Response:
     if method not in METHODS:
         raise PlatformError(f"{HEADER_METHOD} is {method}, must be GET or POST")
     backend, path = request.app[BACKEND], request.match_info["path"]
-    status = select_revision(await backend.status(key_of(request)), request.query.get("revision", ""))
+    status = await backend.call(lambda target: target.status(key_of(request)))
+    status = select_revision(status, request.query.get("revision", ""))
     async with backend.open_route(status) as route:
-        headers = {
-            **route.headers,
-            **{name: request.headers[name] for name in FORWARDED_HEADERS if name in request.headers},
-        }
-        return web.json_response(
-            await forward(method, f"{route.url.rstrip('/')}/{path}", headers, await request.read())
-        )
+        forwarded = {name: request.headers[name] for name in FORWARDED_HEADERS if name in request.headers}
+        headers = {**route.headers, **forwarded}
+        response = await forward(method, f"{route.url.rstrip('/')}/{path}", headers, await request.read())
+        return web.json_response(response)
 
 
 def select_revision(status: ServiceStatus, revision: str) -> ServiceStatus:

@@ -28,16 +28,16 @@ from pilotlight.api.backend import (
     SHUTTING_DOWN,
     STOP,
     TOKEN,
+    Backend,
     EngineBackend,
+    TargetBackend,
 )
 from pilotlight.api.routing import READ_METHODS, Area, Authorizer, Route
 from pilotlight.microservices.api import routes
-from pilotlight.microservices.api.context import CONTEXT, context_lifespan
+from pilotlight.microservices.api.context import CONTEXT, ApiContext, context_lifespan
 from pilotlight.microservices.registry import model_kinds
 
 if TYPE_CHECKING:
-    from pilotlight.api.backend import ServiceBackend
-    from pilotlight.microservices.api.context import ApiContext
     from pilotlight.targets.local.control.engine import Engine
 
 MAX_BODY_BYTES: Final = 64 * 2**20  # a release carries its catalogue along
@@ -46,19 +46,19 @@ METRICS: Final = Area("metrics", allow_anonymous, (metrics.METRICS,))
 AREAS: Final[tuple[Area, ...]] = (
     HEALTH,
     METRICS,
-    Area("services", require_admin, (services.SHUTDOWN, *services.ROUTES, *streams.ROUTES, *services.CANARIES_ROUTES)),
+    Area("services", require_admin, (services.SHUTDOWN, *services.ROUTES, *streams.ROUTES, *services.CANARY_ROUTES)),
     Area("scraping", require_admin, metrics.ROUTES, internal=True),
 )
 # A standalone API can neither shut its target down nor list the scrape addresses of its replicas.
 TARGET_AREAS: Final = (
     HEALTH,
     METRICS,
-    Area("services", require_admin, (*services.ROUTES, *streams.ROUTES, *services.CANARIES_ROUTES)),
+    Area("services", require_admin, (*services.ROUTES, *streams.ROUTES, *services.CANARY_ROUTES)),
 )
 
 
 def make_app(
-    engine: "Engine", token: str, stop: Callable[[float], None], context: "ApiContext | None" = None
+    engine: "Engine", token: str, stop: Callable[[float], None], context: ApiContext | None = None
 ) -> web.Application:
     """Return the application of the control process.
 
@@ -69,16 +69,16 @@ def make_app(
     return app
 
 
-def make_target_app(backend: "ServiceBackend", token: str, context: "ApiContext", *, loopback: bool) -> web.Application:
+def make_target_app(backend: TargetBackend, token: str, context: ApiContext, *, loopback: bool) -> web.Application:
     """Return the standalone application over any target. `loopback`: accept requests to loopback hosts only."""
     return _build_app(TARGET_AREAS, backend, token, context, loopback=loopback)
 
 
 def _build_app(
     areas: tuple[Area, ...],
-    backend: "ServiceBackend",
+    backend: Backend,
     token: str,
-    context: "ApiContext | None",
+    context: ApiContext | None,
     *,
     loopback: bool,
 ) -> web.Application:

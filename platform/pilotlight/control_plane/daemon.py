@@ -1,4 +1,4 @@
-"""`python -m pilotlight.control_plane.daemon`: the control process of the embedded platform, with control API and engine.
+"""`python -m pilotlight.control_plane.daemon`: the control process of the embedded platform, engine and control API.
 
 One per home folder: it holds a lock while it runs, and a second one exits. A shutdown over the API stops everything; a
 signal stops only this process, and the next one adopts replicas and gateway.
@@ -23,6 +23,7 @@ from typing import IO, Any, Final
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import process
 from pilotlight.targets.local.home import ENV_HOME, Home, home
+from pilotlight.wire.machine import free_port
 
 HOLDER: Final = "the control process"  # of canaries; unique by the home folder's lock
 log = logging.getLogger("pilotlight.control_plane.daemon")
@@ -86,13 +87,6 @@ def _port(setting: str) -> int:
     return control_process.port_setting(setting, control_process.PORT_SETTINGS[setting])
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def main(argv: Sequence[str]) -> int:
     try:
         settings = options(argv)
@@ -128,13 +122,17 @@ async def serve(settings: Options) -> int:
     from pilotlight.gateway import listeners
     from pilotlight.microservices.api.context import CONTEXT
     from pilotlight.targets.local import prometheus as local_prometheus
-    from pilotlight.targets.local.control.engine import Engine
+    from pilotlight.targets.local.control.engine import Engine, EngineSettings
 
     shutdown = Shutdown()
     try:
         listener = listeners.bind(listeners.Address("127.0.0.1", settings.api_port), "PILOTLIGHT_API_PORT")
         prometheus = await local_prometheus.start(settings.home, settings.prometheus, settings.api_port)
-        engine = Engine(settings.home, _settings(settings, prometheus))
+        engine_settings = EngineSettings(
+            settings.gateway_port, settings.service_ports, prometheus, settings.pilot_light, settings.zero_grace_s,
+            respawn=settings.command(),
+        )  # fmt: skip
+        engine = Engine(settings.home, engine_settings)
     except PlatformError as error:
         log.error("%s", error)
         await local_prometheus.stop(settings.home)
@@ -166,8 +164,8 @@ def _canaries(engine: Any, settings: Options) -> contextlib.AbstractAsyncContext
     from pilotlight.canary.controller import WakeEvent, controller_thread
 
     wake_event = WakeEvent(notified=True)
-    engine.canaries.on_change = wake_event.wake
-    if engine.canaries.any_running:
+    engine.on_canary_change = wake_event.wake
+    if engine.any_canary_running:
         wake_event.wake()
     return controller_thread(wake_event, partial(_run_canaries, settings.home, wake_event))
 
@@ -184,20 +182,6 @@ def _run_canaries(folder: Home, wake_event: Any) -> None:
     if address is not None:
         wake_event.wake()
         run_controller(LocalTarget(address), wake_event, HOLDER)
-
-
-def _settings(settings: Options, prometheus: str) -> Any:
-    """Return the engine's settings; `prometheus` is the address of the server to query."""
-    from pilotlight.targets.local.control.engine import EngineSettings
-
-    return EngineSettings(
-        settings.gateway_port,
-        settings.service_ports,
-        prometheus,
-        settings.pilot_light,
-        settings.zero_grace_s,
-        respawn=settings.command(),
-    )
 
 
 class Shutdown:

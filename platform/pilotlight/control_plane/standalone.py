@@ -4,7 +4,6 @@ It has no engine: the target is called in threads. Canaries of the target are re
 """
 
 import asyncio
-import logging
 import signal
 import ssl
 from collections.abc import Callable, Mapping
@@ -24,8 +23,6 @@ from pilotlight.targets.target import Target
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
-log = logging.getLogger("pilotlight.api")
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -44,7 +41,7 @@ class Settings:
 
 async def serve(target: Target, settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Services and microservices continue to run."""
-    stop, backend, bell = asyncio.Event(), TargetBackend(target), WakeEvent()
+    stop, backend, wake_event = asyncio.Event(), TargetBackend(target), WakeEvent()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     context = ApiContext(settings.home, {**settings.environ, ENV_HOME: str(settings.home.root)}, settings.platform)
@@ -53,7 +50,7 @@ async def serve(target: Target, settings: Settings) -> None:
     await runner.setup()
     try:
         settings.on_ready(await _listen(runner, settings))
-        async with controller_thread(bell, partial(run_controller, target, bell)):
+        async with controller_thread(wake_event, partial(run_controller, target, wake_event)):
             await stop.wait()
     finally:
         await runner.cleanup()

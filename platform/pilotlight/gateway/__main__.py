@@ -1,8 +1,4 @@
-"""`python -m pilotlight.gateway --home DIR [--respawn COMMAND]`, or with `route` or `cluster` instead of options.
-
-The first is the gateway of one machine, driven by a control process; `route` is a router component, which discovers its
-replicas; `cluster` is the gateway in a pod, which watches all services of a cluster.
-"""
+"""Command line: gateway of one machine (`--home`), router component (`route`), or gateway in a pod (`cluster`)."""
 
 import os
 import shlex
@@ -29,8 +25,7 @@ def main(arguments: Sequence[str]) -> int:
 
             process.run(component.run(settings.read(os.environ)))
         else:
-            folder, respawn = _options(arguments)
-            process.run(_serve(folder, respawn))
+            process.run(_serve(*_options(arguments)))
     except PlatformError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
@@ -38,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> tuple[Path, list[str]]:
-    """Parse the options without argparse, whose import would slow down a restart."""
+    # Without argparse: its import would slow down a restart.
     pairs = dict(zip(arguments[::2], arguments[1::2], strict=False))
     if len(arguments) % 2 or "--home" not in pairs or pairs.keys() - {"--home", "--respawn"}:
         raise UsageError(USAGE)
@@ -46,9 +41,7 @@ def _options(arguments: Sequence[str]) -> tuple[Path, list[str]]:
 
 
 async def _serve(folder: Path, respawn: Sequence[str]) -> None:
-    from pilotlight.gateway.process import Gateway
-
-    await Gateway(folder, respawn).run()
+    await process.Gateway(folder, respawn).run()
 
 
 if __name__ == "__main__":

@@ -1,26 +1,7 @@
-"""Unix-socket protocol with the control process.
+"""Messages between control process and gateway, and the gateway's end of the unix socket: JSON lines, both ways.
 
-Messages between control process and gateway over a unix socket: JSON lines, both ways.
-
-    control → gateway   Publish(table)      the whole table; answered by Applied(generation) once no request
-                                            can reach a replica that the table lacks
-                        Listen(addresses)   the sockets to serve from now on, sent as descriptors; an address without
-                                            a descriptor is bound by the gateway. Answered by Applied, with the
-                                            addresses that could not be bound
-                        Lend()              requests the gateway's listeners: answered by Sockets with descriptors
-                        Stop(drain_s)       finish requests in flight and exit
-    gateway → control   Hello(version, pid) first on every connection
-                        Wake(...)           a request waits for a backend without replicas; sent immediately
-                        Report(...)         counters since the last report, every second while there are requests
-                        Unreachable(...)    a replica refused a connection, or closed it without an answer
-                        Leaving()           it is exiting after a signal; tables are applied until then
-
-The gateway outlives the control process: it continues with its last table and waits for a new connection.
-
-The gateway's end of the control link: a unix socket in its folder, to which the control process connects.
-
-A lock on the folder is held while the gateway takes requests, so a socket without a lock is stale. There is one
-connection at a time: a newer one replaces the older one.
+The gateway outlives the control process: it continues with its last table and waits for a new connection. A lock on
+its folder is held while it takes requests, so a socket without a lock is stale.
 """
 
 import asyncio
@@ -30,7 +11,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -39,28 +20,41 @@ from pilotlight.gateway.fd_channel import Channel
 from pilotlight.gateway.routing_table import Table
 from pilotlight.wire.unix_socket import listen, peer_pid
 
+SOCKET: Final = "gateway.sock"
+LOCK: Final = "gateway.lock"
+BACKLOG: Final = 8
+
 
 class Publish(Struct, frozen=True, tag="publish"):
+    """Answered by Applied once no request can reach a replica that the table lacks."""
+
     table: Table
 
 
 class Listen(Struct, frozen=True, tag="listen"):
-    """Each `host:port/kind` with kind http or grpc; the n-th descriptor belongs to the n-th of `held`."""
+    """The addresses to serve from now on, answered by Applied.
+
+    Each `host:port/kind` with kind http or grpc; the n-th descriptor belongs to the n-th of `held`.
+    """
 
     held: tuple[str, ...] = ()
-    wanted: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()  # without a descriptor: bound by the gateway
     shared: tuple[str, ...] = ()  # addresses that serve all routes; any other serves the route of its port
 
 
 class Lend(Struct, frozen=True, tag="lend"):
-    pass
+    """Requests the gateway's listeners: answered by Sockets with descriptors."""
 
 
 class Stop(Struct, frozen=True, tag="stop"):
+    """Finish requests in flight and exit."""
+
     drain_s: float = 30.0
 
 
 class Hello(Struct, frozen=True, tag="hello"):
+    """First on every connection."""
+
     version: str
     pid: int
     generation: int = 0
@@ -76,6 +70,8 @@ class Sockets(Struct, frozen=True, tag="sockets"):
 
 
 class Wake(Struct, frozen=True, tag="wake"):
+    """A request waits for a backend without replicas; sent immediately."""
+
     namespace: str
     name: str  # of the route
     revision: str
@@ -104,27 +100,25 @@ class BackendReport(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, tag="report"):
+    """Counters since the last report, every second while there are requests."""
+
     seconds: float
     backends: tuple[BackendReport, ...] = ()
 
 
 class Unreachable(Struct, frozen=True, tag="unreachable"):
+    """A replica refused a connection, or closed it without a response."""
+
     replica: str
     reason: str
 
 
 class Leaving(Struct, frozen=True, tag="leaving"):
-    """The gateway accepts no more connections; a successor may take over its folder."""
+    """The gateway exits after a signal: it accepts no more connections, but applies tables until then."""
 
 
 ControlMessage = Publish | Listen | Lend | Stop
 GatewayMessage = Hello | Applied | Sockets | Wake | Report | Unreachable | Leaving
-
-
-SOCKET: Final = "gateway.sock"
-LOCK: Final = "gateway.lock"
-BACKLOG: Final = 8
-
 SendReply = Callable[..., None]  # a message, and sockets to send with it
 OnControlMessage = Callable[[ControlMessage, list[socket.socket], SendReply], None]
 
@@ -134,8 +128,9 @@ class AlreadyRunning(PlatformError):
 
 
 class ControlServer:
-    """`on_message` gets each message with its sockets and a function to reply; `on_lost` is called after a disconnect.
+    """One connection at a time: a newer one replaces the older one.
 
+    `on_message` gets each message with its sockets and a function to reply; `on_lost` is called after a disconnect.
     `hello` makes the first message; it gets the pid of the control process, 0 where unknown.
     """
 
@@ -187,16 +182,13 @@ class ControlServer:
         def on_message(message: ControlMessage, sockets: list[socket.socket]) -> None:
             self._on_message(message, sockets, channel.send)
 
-        channel: Channel[ControlMessage] = Channel(
-            connection, ControlMessage, on_message, lambda: self._on_channel_lost(channel)
-        )
-        self._channel = channel
-        channel.send(self._hello(peer_pid(connection)))
+        def on_lost() -> None:
+            if self._channel is channel:
+                self._channel = None
+                self._on_lost()
 
-    def _on_channel_lost(self, channel: Channel[Any]) -> None:
-        if self._channel is channel:
-            self._channel = None
-            self._on_lost()
+        self._channel = channel = Channel[ControlMessage](connection, ControlMessage, on_message, on_lost)
+        channel.send(self._hello(peer_pid(connection)))
 
 
 def is_running(folder: Path) -> bool:

@@ -69,27 +69,26 @@ class Channel(Generic[Received]):
             os.close(self._fds.popleft())
 
     def _close_lost(self) -> None:
-        self.close()
-        self._on_lost()
+        if not self.closed:
+            self.close()
+            self._on_lost()
 
     def _write(self) -> None:
         try:
             while self._unsent:
                 piece, sockets = self._unsent[0]
-                sent = self._socket.sendmsg([piece], _rights(sockets))
+                numbers = array.array("i", [each.fileno() for each in sockets])
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)] if sockets else []
+                sent = self._socket.sendmsg([piece], rights)
                 self._unsent.popleft()
                 if sent < len(piece):
                     self._unsent.appendleft((piece[sent:], ()))  # descriptors are sent with the first byte
         except BlockingIOError:
             self._loop.add_writer(self._socket.fileno(), self._write)
         except OSError:
-            self._loop.call_soon(self._on_lost_if_open)
+            self._loop.call_soon(self._close_lost)
         else:
             self._loop.remove_writer(self._socket.fileno())
-
-    def _on_lost_if_open(self) -> None:
-        if not self.closed:
-            self._close_lost()
 
     def _read(self) -> None:
         try:
@@ -140,11 +139,6 @@ def connect(path: Path) -> socket.socket | None:
         connection.close()
         return None
     return connection
-
-
-def _rights(sockets: Sequence[socket.socket]) -> list[tuple[int, int, "array.array[int]"]]:
-    numbers = array.array("i", [each.fileno() for each in sockets])
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)] if sockets else []
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> Iterator[int]:

@@ -1,20 +1,7 @@
-"""GRPC calls.
-
-gRPC channels to replicas: one each, opened by the first call, closed when the replica is gone.
-
-Status of a call as the replica sent it.
-
-A replica may end a call before the client has sent everything: an unknown method, or a stream that it stops reading.
-Further writes fail, and grpcio reports the failed write as the call's status, before or instead of the received one. So
-every reported status is examined, and the replica's own is used.
-
-Mapping between gRPC and HTTP: statuses, headers, addresses. Pure.
-
-gRPC proxy on a route's own port: routing, queueing, limits and access are those of HTTP requests.
+"""gRPC proxy on a route's own port: routing, queueing, limits and access are those of HTTP requests.
 
 Every method, unary or streaming, is forwarded as a stream of byte messages. A call is retried only if no connection to
-its replica could be made, before anything was sent. grpcio cannot use a listening socket of another process, so it
-binds by itself: while a gateway restarts, the port refuses connections for a moment.
+its replica could be made, before anything was sent.
 """
 
 import asyncio
@@ -39,6 +26,32 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # no shared subchannels: a port may pass to another replica
 )
+# grpcio cannot use a listening socket of another process: while a gateway restarts, the port refuses connections.
+SERVER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 1),
+)
+PORT_S: Final = 2.0  # for a predecessor to release the port
+UNBOUNDED_S: Final = 86400.0
+CANNOT_WRITE: Final = "Internal error from Core"  # details of a status that grpcio makes up
+SETTLE_S: Final = 1.0
+FORWARDED_FOR: Final = "x-forwarded-for"
+# Written by the library for the upstream call.
+_HOP_BY_HOP: Final = frozenset({"user-agent", "te", "content-type", "host", "connection", "transfer-encoding"})
+GRPC_STATUS: Final = {
+    401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED",
+    501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
+}  # fmt: skip
+# Other codes are client errors (400).
+HTTP_STATUS: Final = {
+    "OK": 200, "CANCELLED": 499, "UNKNOWN": 500, "INTERNAL": 500, "DATA_LOSS": 500, "UNIMPLEMENTED": 404,
+    "UNAVAILABLE": 503, "DEADLINE_EXCEEDED": 504, "UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403,
+    "RESOURCE_EXHAUSTED": 429, "NOT_FOUND": 404,
+}  # fmt: skip
+
+Pair = tuple[str, str | bytes]
+Requests = AsyncIterator[bytes]
 
 
 class GrpcChannel:
@@ -69,7 +82,7 @@ class GrpcChannel:
 
 
 class ChannelPool:
-    """Channels by replica."""
+    """Channels by replica: opened by the first call, closed when the replica is gone."""
 
     def __init__(self) -> None:
         self._open: dict[str, GrpcChannel] = {}
@@ -117,12 +130,13 @@ class ChannelPool:
             closing.add_done_callback(self._closing.discard)
 
 
-CANNOT_WRITE: Final = "Internal error from Core"  # details of a status that grpcio makes up
-SETTLE_S: Final = 1.0
-
-
 class CallStatus:
-    """`code`, `details` and `trailers` are set once `wait` has returned."""
+    """Status of a call as the replica sent it: `code`, `details` and `trailers` are set once `wait` has returned.
+
+    A replica may end a call before the client has sent everything: an unknown method, or a stream that it stops
+    reading. Further writes fail, and grpcio reports the failed write as the call's status, before or instead of the
+    received one. So every reported status is examined, and the replica's own is used.
+    """
 
     def __init__(self, call: Any) -> None:
         self.code: Any = None
@@ -147,81 +161,6 @@ class CallStatus:
         self._received.set()
         if self.details != CANNOT_WRITE:
             self._settled.set()
-
-
-def _completed_result(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine that does not wait: the status of a finished call."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return done.value
-    coroutine.close()
-    raise RuntimeError("the status of a call that is done must be known")
-
-
-Pair = tuple[str, str | bytes]
-FORWARDED_FOR: Final = "x-forwarded-for"
-
-# Written by the library for the upstream call.
-_HOP_BY_HOP: Final = frozenset({"user-agent", "te", "content-type", "host", "connection", "transfer-encoding"})
-
-GRPC_STATUS: Final = {
-    401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED",
-    501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
-}  # fmt: skip
-# Other codes are client errors (400).
-HTTP_STATUS: Final = {
-    "OK": 200, "CANCELLED": 499, "UNKNOWN": 500, "INTERNAL": 500, "DATA_LOSS": 500, "UNIMPLEMENTED": 404,
-    "UNAVAILABLE": 503, "DEADLINE_EXCEEDED": 504, "UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403,
-    "RESOURCE_EXHAUSTED": 429, "NOT_FOUND": 404,
-}  # fmt: skip
-
-
-def http_status(code: str) -> int:
-    return HTTP_STATUS.get(code, 400)
-
-
-def to_headers(metadata: Iterable[Pair] | None) -> dict[str, str]:
-    """Return the metadata as headers, for admission and routing; repeated ones are joined."""
-    headers: dict[str, str] = {}
-    for name, value in metadata or ():
-        if isinstance(value, str):
-            headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return headers
-
-
-def forwarded_metadata(metadata: Iterable[Pair] | None, peer: str) -> tuple[Pair, ...]:
-    """Return the upstream metadata: the client's, its address, and a request id."""
-    pairs = [
-        (name, value) for name, value in metadata or () if name not in _HOP_BY_HOP and not name.startswith("grpc-")
-    ]
-    before = [str(value) for name, value in pairs if name == FORWARDED_FOR]
-    forwarded: list[Pair] = [pair for pair in pairs if pair[0] != FORWARDED_FOR]
-    forwarded.append((FORWARDED_FOR, ", ".join((*before, peer))))
-    if not request_id(forwarded):
-        forwarded.append((HEADER_REQUEST_ID, str(uuid.uuid4())))
-    return tuple(forwarded)
-
-
-def request_id(metadata: Sequence[Pair]) -> str:
-    return next((str(value) for name, value in metadata if name == HEADER_REQUEST_ID), "")
-
-
-def peer_address(text: str) -> str:
-    """`ipv6:%5B::1%5D:41000` → `::1`."""
-    kind, _, rest = unquote(text).partition(":")
-    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else text
-
-
-SERVER_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 1),
-)
-PORT_S: Final = 2.0  # for a predecessor to release the port
-UNBOUNDED_S: Final = 86400.0
-
-Requests = AsyncIterator[bytes]
 
 
 class GrpcProxy:
@@ -274,7 +213,11 @@ class GrpcProxy:
             return
         status = 499  # client closed request, unless it ends otherwise
         try:
-            status = await _relay(_ProxiedCall(method, route, lease, peer), connection.channel, requests, context)
+            metadata = forwarded_metadata(context.invocation_metadata(), peer)
+            left = context.time_remaining()
+            timeout = route.timeout_s if left is None else min(left, route.timeout_s)
+            outgoing = connection.channel.stream_stream(method)(requests, timeout=timeout, metadata=metadata)
+            status = await _relay(outgoing, context, request_id(metadata), lease.cold_ms)
         finally:
             self._connections.release(connection)
             lease.release(status)
@@ -298,29 +241,18 @@ class GrpcProxy:
                 raise
 
 
-class _ProxiedCall:
-    """One call with its replica."""
-
-    def __init__(self, method: str, route: Route, lease: Lease, peer: str) -> None:
-        self.method, self.route, self.lease, self.peer = method, route, lease, peer
-
-
-async def _relay(call: _ProxiedCall, channel: Any, requests: Requests, context: Any) -> int:
+async def _relay(outgoing: Any, context: Any, identity: str, cold_ms: int | None) -> int:
     """Relay a call; return the equivalent HTTP status. A disconnect of the client cancels it and the upstream call."""
-    remaining = context.time_remaining()
-    timeout = call.route.timeout_s if remaining is None else min(remaining, call.route.timeout_s)
-    metadata = forwarded_metadata(context.invocation_metadata(), call.peer)
-    outgoing = channel.stream_stream(call.method)(requests, timeout=timeout, metadata=metadata)
     status = CallStatus(outgoing)
     try:
-        await _relay_messages(outgoing, context, request_id(metadata), call.lease.cold_ms)
+        await _relay_messages(outgoing, context, identity, cold_ms)
         await status.wait()
     finally:
         outgoing.cancel()
     context.set_trailing_metadata(status.trailers)
     context.set_details(status.details)
     context.set_code(status.code)
-    return http_status(status.code.name)
+    return HTTP_STATUS.get(status.code.name, 400)
 
 
 async def _relay_messages(outgoing: Any, context: Any, identity: str, cold_ms: int | None) -> None:
@@ -356,8 +288,6 @@ class _AnyMethod:
 
 
 class GrpcServer:
-    """One port."""
-
     def __init__(self, server: Any) -> None:
         self._server = server
         self._stopping: asyncio.Task[None] | None = None
@@ -391,3 +321,45 @@ async def _until_free(address: Address) -> None:
             await asyncio.sleep(0.02)
         else:
             return
+
+
+def _completed_result(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a coroutine that does not wait: the status of a finished call."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    coroutine.close()
+    raise RuntimeError("the status of a call that is done must be known")
+
+
+def to_headers(metadata: Iterable[Pair] | None) -> dict[str, str]:
+    """Return the metadata as headers, for admission and routing; repeated ones are joined."""
+    headers: dict[str, str] = {}
+    for name, value in metadata or ():
+        if isinstance(value, str):
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+def forwarded_metadata(metadata: Iterable[Pair] | None, peer: str) -> tuple[Pair, ...]:
+    """Return the upstream metadata: the client's, its address, and a request id."""
+    pairs = [
+        (name, value) for name, value in metadata or () if name not in _HOP_BY_HOP and not name.startswith("grpc-")
+    ]
+    before = [str(value) for name, value in pairs if name == FORWARDED_FOR]
+    forwarded: list[Pair] = [pair for pair in pairs if pair[0] != FORWARDED_FOR]
+    forwarded.append((FORWARDED_FOR, ", ".join((*before, peer))))
+    if not request_id(forwarded):
+        forwarded.append((HEADER_REQUEST_ID, str(uuid.uuid4())))
+    return tuple(forwarded)
+
+
+def request_id(metadata: Sequence[Pair]) -> str:
+    return next((str(value) for name, value in metadata if name == HEADER_REQUEST_ID), "")
+
+
+def peer_address(text: str) -> str:
+    """`ipv6:%5B::1%5D:41000` → `::1`."""
+    kind, _, rest = unquote(text).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else text

@@ -1,10 +1,6 @@
-"""Ports.
+"""Listen addresses, `host:port/kind`, and the listeners of the gateway with the route that each serves.
 
-Listen addresses, `host:port/kind`, and binding of sockets.
-
-Used by both processes: the control process binds and holds HTTP listeners, the gateway serves them.
-
-Listeners of the gateway: sockets received or bound, and the route that each serves.
+The control process binds and holds HTTP listeners, the gateway serves them.
 """
 
 import asyncio
@@ -28,6 +24,7 @@ KINDS: Final = ("http", "grpc")
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[^\[\]:/]+):(\d{1,5})(?:/(\w+))?")
 _IPV6_EQUIVALENTS: Final = {"127.0.0.1": "::1", "0.0.0.0": "::"}  # noqa: S104 - set by the user
 _LISTENING: Final = "0A"  # state in /proc/net/tcp
+UNKNOWN_ROUTE: RouteKey = ("", "")  # of the port of a deleted service
 
 
 class CannotListen(PlatformError):
@@ -128,7 +125,7 @@ def listening_pids(port: int) -> Iterator[int]:
 
 
 def _open_files(folder: str) -> Iterator[str]:
-    """Yield the targets of a process's descriptors; it may exit or close some meanwhile."""
+    """Yield the targets of a process's descriptors; it may exit or close some at any time."""
     with suppress(OSError):
         for descriptor in os.listdir(folder):
             with suppress(OSError):
@@ -144,9 +141,6 @@ def listening_inodes(port: int) -> set[str]:
             matching = [row for row in rows if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port]
             inodes.update(row[9] for row in matching)
     return inodes - {"0"}
-
-
-UNKNOWN_ROUTE: RouteKey = ("", "")  # of the port of a deleted service
 
 
 class Server(Protocol):

@@ -1,13 +1,6 @@
-"""The process: orders in, reports out.
+"""The gateway process: data plane, listeners and reports, driven by messages of the control process.
 
-The gateway process: data plane, listeners and reports, driven by messages of the control process.
-
-    control process ── messages ──▶ ControlServer ──▶ Gateway ──▶ DataPlane, Listeners
-                    ◀── messages ──                           ◀── wakes, reports
-
-Messages are processed in order, each answered before the next.
-
-Event loop of the platform's long-lived processes: uvloop if installed, with the maximum of open files.
+Messages are processed in order, each answered before the next. `run` is the event loop of all long-lived processes.
 """
 
 import asyncio
@@ -39,12 +32,12 @@ from pilotlight.gateway.listeners import Address, Listeners, Server
 from pilotlight.gateway.proxy.data_plane import DataPlane, RouteKey
 from pilotlight.gateway.reports import Metrics, Reporter, log
 from pilotlight.gateway.respawn import Respawn
-from pilotlight.gateway.routing_table import Table
 
 if TYPE_CHECKING:
     from pilotlight.gateway.grpc_proxy import GrpcProxy
 
 DRAIN_S: Final = 30.0  # after a signal
+T = TypeVar("T")
 
 
 class Gateway:
@@ -52,7 +45,10 @@ class Gateway:
 
     def __init__(self, folder: Path, respawn: Sequence[str] = ()) -> None:
         self._respawn = Respawn(respawn)
-        self._link = ControlServer(folder, self._hello, self._enqueue, self._respawn.disconnected)
+        self._messages: asyncio.Queue[tuple[ControlMessage, list[socket.socket], SendReply]] = asyncio.Queue()
+        self._link = ControlServer(
+            folder, self._hello, lambda *message: self._messages.put_nowait(message), self._respawn.disconnected
+        )
         self._metrics = Metrics()
         self._admission = AccessAdmission(self._metrics.rejected)
         self._plane = DataPlane(self._link.send, self._link.send, self._admission)
@@ -60,7 +56,6 @@ class Gateway:
         self._listeners = Listeners(self._plane, self._start_grpc)
         self._reporter = Reporter(self._plane, self._metrics.add, self._link.send)
         self._plane.pages["metrics"] = self._metrics_page
-        self._messages: asyncio.Queue[tuple[ControlMessage, list[socket.socket], SendReply]] = asyncio.Queue()
         self._stopping: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
@@ -82,15 +77,17 @@ class Gateway:
         self._respawn.connected(pid)
         return Hello(__version__, os.getpid(), self._plane.generation)
 
-    def _enqueue(self, message: ControlMessage, sockets: list[socket.socket], reply: SendReply) -> None:
-        self._messages.put_nowait((message, sockets, reply))
-
     async def _process_messages(self) -> None:
         while True:
             message, sockets, reply = await self._messages.get()
             match message:
                 case Publish(table):
-                    await self._publish(table)
+                    self._listeners.update(table)
+                    self._plane.publish(table)
+                    self._metrics.prune(table)
+                    if self._grpc is not None:
+                        self._grpc.update(table)
+                    await self._listeners.start()
                     reply(Applied(table.generation, self._listeners.failed))
                 case Listen():
                     await self._listeners.serve(message, sockets)
@@ -101,21 +98,13 @@ class Gateway:
                 case Stop(drain_s):
                     self._stop(drain_s)
 
-    async def _publish(self, table: Table) -> None:
-        self._listeners.update(table)
-        self._plane.publish(table)
-        self._metrics.prune(table)
-        if self._grpc is not None:
-            self._grpc.update(table)
-        await self._listeners.start()
-
     def _on_processing_failed(self, task: "asyncio.Task[None]") -> None:
         """Exit on a defect, to be restarted, instead of ignoring further messages."""
         if not task.cancelled() and (error := task.exception()) is not None and not self._stopping.done():
             self._stopping.set_exception(error)
 
     def _terminate(self) -> None:
-        """Exit after a signal: a successor may start meanwhile, and held requests still get new tables."""
+        """Exit after a signal; until then a successor may start, and held requests still get new tables."""
         self._link.release(disconnect=False)
         self._link.send(Leaving())
         self._stop(DRAIN_S)
@@ -146,9 +135,6 @@ class Gateway:
     def _metrics_page(self) -> tuple[int, str, bytes]:
         self._reporter.report()
         return self._metrics.page()
-
-
-T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

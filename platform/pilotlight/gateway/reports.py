@@ -1,17 +1,9 @@
-"""Reports and /metrics.
-
-Periodic reports of the data plane's counters: every second while there are requests.
-
-The gateway's /metrics: reports summed up by route and revision, in the Prometheus text format.
-
-Log of the gateway in the schema of the predictors: JSON lines on stderr.
-"""
+"""Reports of the data plane's counters, every second while there are requests; /metrics with their sums; the log."""
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from msgspec import json
@@ -33,9 +25,22 @@ from pilotlight.contract import (
 from pilotlight.gateway.control_link import BackendReport, Report
 from pilotlight.gateway.proxy.data_plane import DataPlane
 from pilotlight.gateway.routing_table import Route, Table
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.wire import prometheus_text
+from pilotlight.wire.prometheus_text import Family, MetricKind
 
 INTERVAL_S: Final = 1.0
+FAMILIES: Final[tuple[tuple[str, MetricKind, str], ...]] = (
+    (METRIC_GATEWAY_WAITING, "gauge", "Requests that wait for a replica."),
+    (METRIC_GATEWAY_IN_FLIGHT, "gauge", "Requests that a replica has."),
+    (METRIC_GATEWAY_HELD, "summary", "Time that requests waited for a replica."),
+    (METRIC_GATEWAY_DURATION, "histogram", "Time that replicas took to answer."),
+    (METRIC_GATEWAY_ERRORS, "counter", "Answers of 500 and above, and requests without an answer."),
+    (METRIC_GATEWAY_LOST, "counter", "Requests whose replica ended without an answer."),
+    (METRIC_GATEWAY_COLD_STARTS, "counter", "Requests that waited for a replica to start."),
+    (METRIC_GATEWAY_REFUSED, "counter", "Requests that the gateway itself turned away."),
+)
+Series = tuple[str, str, str]  # namespace, route, revision
 
 
 class Reporter:
@@ -67,9 +72,6 @@ class Reporter:
         self._timer = None
         if self.report():
             self._start_timer()
-
-
-Series = tuple[str, str, str]  # namespace, route, revision
 
 
 class Totals:
@@ -121,31 +123,24 @@ class Metrics:
         self._rejected = {key: number for key, number in self._rejected.items() if key[:2] in routes}
 
     def page(self) -> tuple[int, str, bytes]:
-        return 200, prometheus_text.CONTENT_TYPE, "".join(f"{line}\n" for line in self._lines()).encode()
+        text = prometheus_text.render_families(self._families(), with_empty=True)
+        return 200, prometheus_text.CONTENT_TYPE, text.encode()
 
-    def _lines(self) -> Iterator[str]:
-        series = [(_labels(*key), totals) for key, totals in sorted(self._totals.items())]
-        yield from _head(METRIC_GATEWAY_WAITING, "gauge", "Requests that wait for a replica.")
-        yield from (f"{METRIC_GATEWAY_WAITING}{{{labels}}} {totals.waiting}" for labels, totals in series)
-        yield from _head(METRIC_GATEWAY_IN_FLIGHT, "gauge", "Requests that a replica has.")
-        yield from (f"{METRIC_GATEWAY_IN_FLIGHT}{{{labels}}} {totals.in_flight}" for labels, totals in series)
-        yield from _head(METRIC_GATEWAY_HELD, "summary", "Time that requests waited for a replica.")
-        for labels, totals in series:
-            yield f"{METRIC_GATEWAY_HELD}_sum{{{labels}}} {totals.held_s:.6f}"
-            yield f"{METRIC_GATEWAY_HELD}_count{{{labels}}} {totals.held}"
-        yield from _head(METRIC_GATEWAY_DURATION, "histogram", "Time that replicas took to answer.")
-        for labels, totals in series:
-            yield from _histogram(labels, totals)
-        yield from _head(METRIC_GATEWAY_ERRORS, "counter", "Answers of 500 and above, and requests without an answer.")
-        yield from (f"{METRIC_GATEWAY_ERRORS}{{{labels}}} {totals.errors}" for labels, totals in series)
-        yield from _head(METRIC_GATEWAY_LOST, "counter", "Requests whose replica ended without an answer.")
-        yield from (f"{METRIC_GATEWAY_LOST}{{{labels}}} {totals.lost}" for labels, totals in series)
-        yield from _head(METRIC_GATEWAY_COLD_STARTS, "counter", "Requests that waited for a replica to start.")
-        yield from (f"{METRIC_GATEWAY_COLD_STARTS}{{{labels}}} {totals.cold_starts}" for labels, totals in series)
-        yield from _head(METRIC_GATEWAY_REFUSED, "counter", "Requests that the gateway itself turned away.")
-        for (namespace, name, reason), number in sorted(self._rejections().items()):
-            labels = prometheus_text.format_labels({LABEL_NAMESPACE: namespace, LABEL_SERVICE: name, "reason": reason})
-            yield f"{METRIC_GATEWAY_REFUSED}{{{labels}}} {number}"
+    def _families(self) -> Iterable[Family]:
+        families = {name: Family(name, kind, text) for name, kind, text in FAMILIES}
+        for (namespace, name, revision), totals in sorted(self._totals.items()):
+            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: name, LABEL_REVISION: revision}
+            families[METRIC_GATEWAY_WAITING].add(totals.waiting, **labels)
+            families[METRIC_GATEWAY_IN_FLIGHT].add(totals.in_flight, **labels)
+            families[METRIC_GATEWAY_HELD].add_summary(totals.held, totals.held_s, **labels)
+            families[METRIC_GATEWAY_DURATION].add_histogram(LATENCY_BUCKETS, totals.buckets, totals.latency_s, **labels)
+            families[METRIC_GATEWAY_ERRORS].add(totals.errors, **labels)
+            families[METRIC_GATEWAY_LOST].add(totals.lost, **labels)
+            families[METRIC_GATEWAY_COLD_STARTS].add(totals.cold_starts, **labels)
+        for (namespace, name, reason), count in sorted(self._rejections().items()):
+            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: name, "reason": reason}
+            families[METRIC_GATEWAY_REFUSED].add(count, **labels)
+        return families.values()
 
     def _rejections(self) -> dict[tuple[str, str, str], int]:
         """Count rejections by admission, and those without a replica."""
@@ -157,27 +152,9 @@ class Metrics:
         return rejections
 
 
-def _head(name: str, kind: str, text: str) -> Iterable[str]:
-    return f"# HELP {name} {text}", f"# TYPE {name} {kind}"
-
-
-def _histogram(labels: str, totals: Totals) -> Iterator[str]:
-    below = 0
-    for edge, number in zip((*map(str, LATENCY_BUCKETS), "+Inf"), totals.buckets, strict=True):
-        below += number
-        yield f'{METRIC_GATEWAY_DURATION}_bucket{{{labels},le="{edge}"}} {below}'
-    yield f"{METRIC_GATEWAY_DURATION}_sum{{{labels}}} {totals.latency_s:.6f}"
-    yield f"{METRIC_GATEWAY_DURATION}_count{{{labels}}} {below}"
-
-
-def _labels(namespace: str, name: str, revision: str) -> str:
-    return prometheus_text.format_labels({LABEL_NAMESPACE: namespace, LABEL_SERVICE: name, LABEL_REVISION: revision})
-
-
 def log(event: str, message: str, *, level: str = "INFO", **fields: Any) -> None:
     """Write a log line. Never raises: a full disk or a closed pipe must not fail requests."""
-    stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    line = {"ts": stamp, "level": level, "event": event, "message": message, "logger": "pilotlight.gateway", **fields}
+    line = {"ts": utc_now(), "level": level, "event": event, "message": message, "logger": "pilotlight.gateway"}
     with suppress(OSError, ValueError):
-        sys.stderr.write(json.encode(line).decode() + "\n")
+        sys.stderr.write(json.encode(line | fields).decode() + "\n")
         sys.stderr.flush()

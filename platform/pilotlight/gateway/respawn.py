@@ -1,9 +1,4 @@
-"""Brings the control process back.
-
-Start of a process that outlives its parent: the gateway by the control process, and the other way round.
-
-Restart of the control process by the gateway, which outlives it.
-"""
+"""Restart of the control process by the gateway, which outlives it; start of a process that outlives its parent."""
 
 import asyncio
 import os
@@ -17,48 +12,9 @@ from typing import BinaryIO, Final
 
 from pilotlight.gateway.reports import log
 
-
-def start_detached(command: Sequence[str], log: Path | None, ended: Callable[[int], None] | None = None) -> int:
-    """Start a process in a session of its own and return its pid. Output is appended to `log`; None: inherited.
-
-    A thread waits for its exit, so that it does not stay a zombie, independent of event loops. `ended` is called on
-    that thread with the exit status.
-    """
-    output = None if log is None else _open_log(log)
-    try:
-        process = subprocess.Popen(  # noqa: S603 - no shell
-            list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
-    finally:
-        if output is not None:
-            output.close()
-
-    def wait() -> None:
-        status = process.wait()
-        if ended is not None:
-            ended(status)
-
-    threading.Thread(target=wait, daemon=True, name=f"waits for {process.pid}").start()
-    return process.pid
-
-
-def _open_log(log: Path) -> BinaryIO:
-    """Open the log file, or /dev/null: a full disk must not prevent the start."""
-    try:
-        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return log.open("ab")
-    except OSError:
-        return open(os.devnull, "ab")
-
-
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 30.0
 SETTLED_S: Final = 30.0  # a control process that stayed this long does not crash at every start
-
-
-def backoff(attempt: int) -> float:
-    """Return 1, 2, 4 … 30 seconds before the attempt, counted from 0."""
-    return min(FIRST_S * (1 << min(attempt, 10)), LONGEST_S)
 
 
 class Respawn:
@@ -111,3 +67,41 @@ class Respawn:
         self._started = {pid: status for pid, status in self._started.items() if not status}
         status: list[int] = []
         self._started[start_detached(command, None, status.append)] = status
+
+
+def start_detached(command: Sequence[str], log: Path | None, ended: Callable[[int], None] | None = None) -> int:
+    """Start a process in a session of its own and return its pid. Output is appended to `log`; None: inherited.
+
+    A thread waits for its exit, so that it does not stay a zombie, independent of event loops. `ended` is called on
+    that thread with the exit status.
+    """
+    output = None if log is None else _open_log(log)
+    try:
+        process = subprocess.Popen(  # noqa: S603 - no shell
+            list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    finally:
+        if output is not None:
+            output.close()
+
+    def wait() -> None:
+        status = process.wait()
+        if ended is not None:
+            ended(status)
+
+    threading.Thread(target=wait, daemon=True, name=f"waits for {process.pid}").start()
+    return process.pid
+
+
+def backoff(attempt: int) -> float:
+    """Return 1, 2, 4 … 30 seconds before the attempt, counted from 0."""
+    return min(FIRST_S * (1 << min(attempt, 10)), LONGEST_S)
+
+
+def _open_log(log: Path) -> BinaryIO:
+    """Open the log file, or /dev/null: a full disk must not prevent the start."""
+    try:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return log.open("ab")
+    except OSError:
+        return open(os.devnull, "ab")

@@ -1,11 +1,7 @@
-"""Routing table as published; target → route.
-
-Routing table of the gateway: routes, backends and their weights. Built by the control process, sent as JSON.
+"""Routing table of the gateway, built by the control process and sent as JSON, and the match of a request to a route.
 
 A table is complete and replaces the one before. Replicas missing from it get no new requests and finish those in
 flight; a backend without replicas holds its requests until a later table has one.
-
-Match of a request (target, Host, headers) to a route. Pure; rebuilt for each table.
 """
 
 from collections.abc import Mapping
@@ -16,6 +12,9 @@ from msgspec import Struct, json
 from pilotlight.contract import HEADER_TAG, HEADER_TAG_KNATIVE, RESERVED_NAMES
 
 HOLD_LIMIT: Final = 1000
+DEFAULT_NAMESPACE: Final = "default"
+
+RouteKey = tuple[str, str]  # namespace and name of a route
 
 
 class Replica(Struct, frozen=True):
@@ -65,6 +64,15 @@ class Rate(Struct, frozen=True):
     seconds: float = 60.0
     burst: int = 0  # 0: as `requests`
 
+    @property
+    def capacity(self) -> float:
+        """Tokens of a full bucket."""
+        return float(self.burst or self.requests)
+
+    @property
+    def per_second(self) -> float:
+        return self.requests / self.seconds
+
 
 class Route(Struct, frozen=True):
     """A service, or one workload behind it (`internal`: for processes of the platform only).
@@ -97,10 +105,6 @@ def encode(table: Table) -> bytes:
 
 def decode(raw: bytes) -> Table:
     return json.decode(raw, type=Table)
-
-
-RouteKey = tuple[str, str]  # namespace and name of a route
-DEFAULT_NAMESPACE = "default"
 
 
 class RouteMatch(NamedTuple):

@@ -50,7 +50,12 @@ def flags(spec: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
         if spec.get(field):
             yield FLAG + flag, field
     for volume in spec.get("volumes") or ():
-        yield from _volume(volume)
+        for kind, flag in VOLUME_FLAGS.items():
+            if kind in volume:
+                yield FLAG + flag, f"volume {volume['name']}"
+        claim = volume.get("persistentVolumeClaim")
+        if claim is not None and not claim.get("readOnly"):
+            yield FLAG + WRITTEN_CLAIM, f"volume {volume['name']}, which is not readOnly"
     containers = spec.get("containers") or ()
     for container in containers:
         if len(containers) > 1 and not container.get("ports") and PROBE_FIELDS & container.keys():
@@ -58,12 +63,3 @@ def flags(spec: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
         for variable in container.get("env") or ():
             if {"fieldRef", "resourceFieldRef"} & (variable.get("valueFrom") or {}).keys():
                 yield f"{FLAG}fieldref", f"variable {variable['name']}"
-
-
-def _volume(volume: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    for kind, flag in VOLUME_FLAGS.items():
-        if kind in volume:
-            yield FLAG + flag, f"volume {volume['name']}"
-    claim = volume.get("persistentVolumeClaim")
-    if claim is not None and not claim.get("readOnly"):
-        yield FLAG + WRITTEN_CLAIM, f"volume {volume['name']}, which is not readOnly"

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from typing import Any, Final, Literal
 
 ObjectKey = tuple[str, str, str, str]
+ChangeKind = Literal["added", "removed", "changed"]
 
 # Later kinds depend on earlier ones; deletion uses the reverse order.
 APPLY_ORDER: Final = (
@@ -82,9 +83,6 @@ def canonical_json(document: Any) -> str:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-ChangeKind = Literal["added", "removed", "changed"]
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """Change of one object: `lines` are a unified diff of its YAML, without line ends."""
@@ -124,9 +122,8 @@ def _change(old: Manifest | None, new: Manifest | None) -> Change | None:
         return None
     label = "/".join(filter(None, (manifest.namespace, manifest.kind, manifest.name)))
     old_lines, new_lines = (_dump([document]).splitlines() if document else [] for document in (before, after))
-    return Change(
-        kind, manifest.key, tuple(unified_diff(old_lines, new_lines, f"old {label}", f"new {label}", lineterm=""))
-    )
+    lines = unified_diff(old_lines, new_lines, f"old {label}", f"new {label}", lineterm="")
+    return Change(kind, manifest.key, tuple(lines))
 
 
 def _ordered_like(model: Any, value: Any) -> Any:

@@ -47,17 +47,14 @@ ANNOTATION_FORMULA: Final = f"{DOMAIN}/scaling-formula"
 ANNOTATION_FORMULA_TARGET: Final = f"{DOMAIN}/scaling-target"
 ANNOTATION_WAKE_BY: Final = f"{DOMAIN}/wake-by"  # activator at zero: "gateway" or "http-add-on"
 ANNOTATION_SIZE: Final = f"{DOMAIN}/model-size"
-ANNOTATION_CANARY: Final = f"{DOMAIN}/canary"  # canary policy of its next release, as YAML: canary/block.py
+ANNOTATION_CANARY: Final = f"{DOMAIN}/canary"  # canary policy of its next release, as YAML: spec/canary_policy.py
 ANNOTATION_PARK: Final = f"{DOMAIN}/park"  # "true": its predictor frees GPU memory while idle
 ANNOTATION_PREDICTOR: Final = f"{DOMAIN}/predictor"  # on a runtime: its container is our predictor
 ANNOTATION_PLANNED_WITH: Final = f"{DOMAIN}/planned-with"  # on a stored release: the flags of its deploy
 # On a stored release: "both" during a canary analysis. Each variant is reachable by its tag, and the previous one stays
 # at 100 percent too, until it is released.
 ANNOTATION_SIDES: Final = f"{DOMAIN}/sides"
-RELEASE_ANNOTATIONS: Final = (
-    ANNOTATION_PLANNED_WITH,
-    ANNOTATION_SIDES,
-)  # set by the platform on stored documents
+RELEASE_ANNOTATIONS: Final = (ANNOTATION_PLANNED_WITH, ANNOTATION_SIDES)  # set by the platform on stored documents
 COMPONENT_ANNOTATIONS: Final = (
     ANNOTATION_TRIGGERS, ANNOTATION_FORMULA, ANNOTATION_FORMULA_TARGET, ANNOTATION_WAKE_BY
 )  # fmt: skip
@@ -108,20 +105,8 @@ def headless(workload_name: str) -> str:
     return truncate(f"{workload_name}-pods")
 
 
-def scaled_object(workload_name: str) -> str:
-    return workload_name
-
-
 def route(service: str) -> str:
     return truncate(service)
-
-
-def interceptor_route(workload_name: str) -> str:
-    return workload_name
-
-
-def monitor(workload_name: str) -> str:
-    return workload_name
 
 
 def rules(service: str) -> str:

@@ -3,7 +3,7 @@
 import sys
 from typing import Final
 
-from pilotlight.lint.rule import KNATIVE, Rule
+from pilotlight.lint.rule import KNATIVE
 from pilotlight.lint.rules import RULES
 
 INTRODUCTION: Final = """# Lint
@@ -22,30 +22,19 @@ is found only when both are given. Nothing needs a cluster: `lint -f FILE-OR-FOL
 A finding in JSON has these keys, always all of them: `rule`, `severity`, `object`, `path`, `file`, `line`, `column`,
 `message`, `fix`. Facts are those of KEDA 2.21, Knative Serving 1.15 and later, and Kubernetes 1.34.
 
-To add a rule, write a function under `@rule(…)` in the file of its kind, a line in `table.py`, and a bad and a good
-manifest in `tests/platform/lint/`.
+To add a rule, write a function under `@rule(…)` in the file of its kind, and a bad and a good manifest in
+`tests/platform/lint/`.
 """
 
 
 def page() -> str:
-    return f"{INTRODUCTION}\n{_overview()}\n{''.join(map(_section, RULES))}".rstrip("\n") + "\n"
-
-
-def _overview() -> str:
-    rows = [
-        f"| [{each.id}](#{each.id.lower()}) | {each.severity} | {_kinds(each)} | {each.title} |\n" for each in RULES
-    ]
-    return "| rule | severity | of | what |\n|---|---|---|---|\n" + "".join(rows)
-
-
-def _section(rule: Rule) -> str:
-    title = rule.title[0].upper() + rule.title[1:]
-    return f"## {rule.id}\n\n**{title}** ({rule.severity}). {rule.why}\n\n```yaml\n{rule.fix}\n```\n\n"
-
-
-def _kinds(rule: Rule) -> str:
-    names = ["Knative Service" if kind == KNATIVE else kind for kind in rule.kinds]
-    return ", ".join(names) or "any object"
+    rows, sections = "| rule | severity | of | what |\n|---|---|---|---|\n", ""
+    for rule in RULES:
+        kinds = ", ".join("Knative Service" if kind == KNATIVE else kind for kind in rule.kinds) or "any object"
+        rows += f"| [{rule.id}](#{rule.id.lower()}) | {rule.severity} | {kinds} | {rule.title} |\n"
+        title = rule.title[0].upper() + rule.title[1:]
+        sections += f"## {rule.id}\n\n**{title}** ({rule.severity}). {rule.why}\n\n```yaml\n{rule.fix}\n```\n\n"
+    return f"{INTRODUCTION}\n{rows}\n{sections}".rstrip("\n") + "\n"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,4 @@
-"""ScaledObjects, zero.
-
-Rules for a KEDA ScaledObject: bounds, fallback, formula, conflicting autoscalers.
-
-Rules for scaling a KEDA ScaledObject to and from zero: activation, cooldown, polling.
-"""
+"""Rules for a KEDA ScaledObject: bounds, fallback, formula, conflicting autoscalers, and scaling to and from zero."""
 
 import re
 from collections.abc import Iterator
@@ -14,6 +9,8 @@ from pilotlight.lint.related_objects import AUTOSCALERS, name, startup_budget, t
 from pilotlight.lint.rule import Hits, LintContext, Part, kind_of, rule
 
 DEFAULT_MAXIMUM: Final = 100
+DEFAULT_POLLING: Final = 30
+DEFAULT_COOLDOWN: Final = 300
 PAUSES: Final = tuple(
     f"autoscaling.keda.sh/{key}" for key in ("paused", "paused-replicas", "paused-scale-in", "paused-scale-out")
 )
@@ -63,8 +60,7 @@ def fallback_on_resources(scaled: Part, _: LintContext) -> Hits:
 def fractional_target(scaled: Part, _: LintContext) -> Hits:
     target = modifiers(scaled).get("target")
     if scaled.get("spec", "fallback") and target and not re.fullmatch(r"\+?0*[1-9]\d*", target.text()):
-        message = f"target = {target.text()}, must be a whole number above 0 for the fallback; scale the formula"
-        yield target, message
+        yield target, f"target = {target.text()}, must be a whole number above 0 for the fallback; scale the formula"
 
 
 @rule(
@@ -141,8 +137,7 @@ def unbounded_latency(scaled: Part, _: LintContext) -> Hits:
           scalingMetric: {concurrency: {targetValue: 10}}""",
 )  # fmt: skip
 def http_scaled_object(scaled: Part, _: LintContext) -> Hits:
-    message = "deprecated; write an InterceptorRoute and a ScaledObject with an external-push trigger"
-    yield scaled.get("kind"), message
+    yield scaled.get("kind"), "deprecated; write an InterceptorRoute and a ScaledObject with an external-push trigger"
 
 
 @rule(
@@ -220,12 +215,7 @@ def rivals(scaler: Part, context: LintContext) -> Iterator[tuple[Part, bool]]:
 
 
 def target_text(scaler: Part) -> str:
-    _, kind, called = target_key(scaler)
-    return f"{kind} {called}"
-
-
-DEFAULT_POLLING: Final = 30
-DEFAULT_COOLDOWN: Final = 300
+    return " ".join(target_key(scaler)[1:])
 
 
 @rule(
@@ -293,12 +283,11 @@ def short_cooldown(scaled: Part, context: LintContext) -> Hits:
     target, cooldown = target_of(scaled, context), scaled.get("spec", "cooldownPeriod")
     budget = startup_budget(target) if target else 0.0
     if least(scaled) == 0 and cooldown.integer(DEFAULT_COOLDOWN) < budget:
-        part = cooldown if cooldown else scaled.get("spec")
+        period = f"cooldownPeriod {cooldown.integer(DEFAULT_COOLDOWN)} s"
         message = (
-            f"cooldownPeriod {cooldown.integer(DEFAULT_COOLDOWN)} s is shorter than the {budget:g} s that the startup"
-            " probe of its target allows; make it longer"
+            f"{period} is shorter than the {budget:g} s that the startup probe of its target allows; make it longer"
         )
-        yield part, message
+        yield cooldown or scaled.get("spec"), message
 
 
 @rule(
@@ -317,10 +306,8 @@ def no_initial_cooldown(scaled: Part, context: LintContext) -> Hits:
         message = "initialCooldownPeriod is 0: goes to zero during its first load; set it longer than the load takes"
         yield cooldown or scaled.get("spec"), message
     elif cooldown.integer(0) < budget:
-        message = (
-            f"initialCooldownPeriod {cooldown.integer(0)} s is shorter than its target's startup budget, {budget:g} s"
-        )
-        yield cooldown, message
+        period = f"initialCooldownPeriod {cooldown.integer(0)} s"
+        yield cooldown, f"{period} is shorter than its target's startup budget, {budget:g} s"
 
 
 @rule(

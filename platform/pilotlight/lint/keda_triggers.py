@@ -1,11 +1,7 @@
-"""Triggers.
+"""Rules for the triggers of a KEDA ScaledObject: metadata, metric types, queries.
 
-Metadata keys of each trigger type in KEDA 2.21, and the keys that it has removed.
-
-KEDA silently ignores unknown keys (unless its operator runs with KEDA_CHECK_UNEXPECTED_SCALERS_PARAMS). Types that are
-not listed are not checked.
-
-Rules for the triggers of a KEDA ScaledObject: metadata, metric types, queries.
+TYPES has the metadata keys of each trigger type in KEDA 2.21, which silently ignores unknown ones (unless its operator
+runs with KEDA_CHECK_UNEXPECTED_SCALERS_PARAMS). Types that are not listed are not checked.
 """
 
 from collections.abc import Iterator
@@ -36,17 +32,13 @@ class TriggerType:
 
 
 def _type(required: str, optional: str = "", numbers: str = "", **others: object) -> TriggerType:
-    parts = (frozenset(words.split()) for words in (required, optional, numbers))
-    needed, allowed, numeric = parts
+    needed, allowed, numeric = (frozenset(words.split()) for words in (required, optional, numbers))
     return TriggerType(needed, allowed, numbers=numeric, **others)  # type: ignore[arg-type]
 
 
 _METRIC_NAME: Final = {"metricName": "delete it: KEDA names the metric itself since 2.12"}
-_RESOURCE: Final = _type(
-    "value",
-    "containerName",
-    removed={"type": "move it to the trigger's metricType: metadata.type is an error since 2.18"},
-)
+_TYPE: Final = {"type": "move it to the trigger's metricType: metadata.type is an error since 2.18"}
+_RESOURCE: Final = _type("value", "containerName", removed=_TYPE)
 _EXTERNAL: Final = _type("scalerAddress", "enableTLS unsafeSsl", open=True)
 
 TYPES: Final[dict[str, TriggerType]] = {
@@ -78,10 +70,7 @@ TYPES: Final[dict[str, TriggerType]] = {
         " identityOwner awsAccessKeyID awsAccessKeyIDFromEnv awsSecretAccessKeyFromEnv credentials credentialsFromEnv"
         " credentialsFromEnvFile cloud azureManagedPrometheusResourceURL " + " ".join(_AUTH),
         "threshold activationThreshold",
-        removed={
-            **_METRIC_NAME,
-            "cortexOrgID": "write customHeaders: X-Scope-OrgID=…: it was removed in 2.12",
-        },
+        removed={**_METRIC_NAME, "cortexOrgID": "write customHeaders: X-Scope-OrgID=…: it was removed in 2.12"},
     ),
     "rabbitmq": _type(
         "queueName",
@@ -150,8 +139,7 @@ def removed_key(scaled: Part, _: LintContext) -> Hits:
         known = TYPES.get(trigger.get("type").text())
         for entry in trigger.get("metadata").entries() if known else ():
             if known and entry.key in known.removed:
-                message = f"{entry.key} is gone from this trigger; {known.removed[entry.key]}"
-                yield entry, message
+                yield entry, f"{entry.key} is gone from this trigger; {known.removed[entry.key]}"
 
 
 @rule(
@@ -168,10 +156,8 @@ def operator_key(scaled: Part, _: LintContext) -> Hits:
         operator = trigger.get("metadata", "operator")
         known = TYPES.get(trigger.get("type").text())
         if operator and known and not known.open:
-            message = (
-                f"operator = {operator.text()} has no effect: KEDA scales up above the threshold; invert the query"
-            )
-            yield operator, message
+            effect = "has no effect: KEDA scales up above the threshold; invert the query"
+            yield operator, f"operator = {operator.text()} {effect}"
 
 
 @rule(
@@ -218,8 +204,7 @@ def value_not_text(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         for entry in trigger.get("metadata").entries():
             if not isinstance(entry.value, str):
-                message = f"{entry.key} = {entry.display}, must be a text in quotes"
-                yield entry, message
+                yield entry, f"{entry.key} = {entry.display}, must be a text in quotes"
 
 
 @rule(
@@ -241,12 +226,9 @@ def average_of_latency(scaled: Part, _: LintContext) -> Hits:
         if metric_type.text("AverageValue") == "AverageValue" and (
             latency or promql_text.is_utilisation(query_of(trigger))
         ):
-            what = "a latency" if latency else "a utilisation"
-            message = (
-                f"metricType AverageValue{'' if metric_type else ' (the default)'} on {what} ignores the current"
-                " number of replicas; write metricType: Value"
-            )
-            yield metric_type or trigger, message
+            what = f"{'' if metric_type else ' (the default)'} on {'a latency' if latency else 'a utilisation'}"
+            effect = "ignores the current number of replicas; write metricType: Value"
+            yield metric_type or trigger, f"metricType AverageValue{what} {effect}"
 
 
 @rule(
@@ -264,8 +246,8 @@ def null_is_zero(scaled: Part, _: LintContext) -> Hits:
         setting = trigger.get("metadata", "ignoreNullValues")
         if setting.boolean(default=True):
             state = f"= {setting.text()}" if setting else "is not set (default true)"
-            part = setting if setting else trigger.get("metadata")
-            yield part, f'ignoreNullValues {state}: a broken scrape reads as latency 0; write "false"'
+            message = f'ignoreNullValues {state}: a broken scrape reads as latency 0; write "false"'
+            yield setting or trigger.get("metadata"), message
 
 
 @rule(
@@ -297,11 +279,8 @@ def unguarded_nan(scaled: Part, _: LintContext) -> Hits:
 def zero_hides_lost_scrape(scaled: Part, _: LintContext) -> Hits:
     for trigger in latency_triggers(scaled) if least(scaled) >= 1 else ():
         if promql_text.ends_in_zero(query_of(trigger)):
-            message = (
-                f"`or vector(0)` with minReplicaCount {least(scaled)} turns a lost scrape into latency 0;"
-                " write `or 0 * sum(up{…})`"
-            )
-            yield trigger.get("metadata", "query"), message
+            effect = f"with minReplicaCount {least(scaled)} turns a lost scrape into latency 0"
+            yield trigger.get("metadata", "query"), f"`or vector(0)` {effect}; write `or 0 * sum(up{{…}})`"
 
 
 @rule(
@@ -332,10 +311,8 @@ def metric_type_of_trigger(scaled: Part, _: LintContext) -> Hits:
         resource = trigger.get("type").text() in RESOURCE_TYPES
         allowed = ("Utilization", "AverageValue") if resource else ("AverageValue", "Value")
         if metric_type and metric_type.text() not in allowed:
-            yield (
-                metric_type,
-                f"metricType = {metric_type.text()}, must be {' or '.join(allowed)} for {trigger.get('type').text()}",
-            )
+            must = f"must be {' or '.join(allowed)} for {trigger.get('type').text()}"
+            yield metric_type, f"metricType = {metric_type.text()}, {must}"
         elif resource and not metric_type and not trigger.get("metadata", "type"):
             yield trigger, f"the {trigger.get('type').text()} trigger needs a metricType: {' or '.join(allowed)}"
 

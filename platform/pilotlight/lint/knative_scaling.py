@@ -171,8 +171,7 @@ def durations(service: Part, _: LintContext) -> Hits:
         if entry and (seconds is None or not least <= seconds <= most or (whole and not seconds.is_integer())):
             bounds = f"{least:g}s to {most:g}s" if most <= 3600 else "not negative"
             bounds += ", in whole seconds" if whole else ""
-            message = f"{entry.key} = {entry.text()}, must be a duration as 90s, {bounds}"
-            yield entry, message
+            yield entry, f"{entry.key} = {entry.text()}, must be a duration as 90s, {bounds}"
 
 
 @rule(
@@ -228,8 +227,7 @@ def target_above_limit(service: Part, _: LintContext) -> Hits:
 def no_max_scale(service: Part, _: LintContext) -> Hits:
     if service.get("spec", "template") and annotation(service, "max-scale").integer(0) == 0:
         maximum = annotation(service, "max-scale")
-        message = "max-scale is not set: the number of pods has no limit"
-        yield maximum or service.get("spec", "template"), message
+        yield maximum or service.get("spec", "template"), "max-scale is not set: the number of pods has no limit"
 
 
 @rule(

@@ -1,9 +1,4 @@
-"""Revisions and traffic.
-
-Rules for the revision template of a Knative Service: start, limits, reserved names, feature flags.
-
-Rules for the traffic of a Knative Service: percentages, tags, revision names.
-"""
+"""Rules for a Knative Service: start, limits, reserved names and feature flags of its revisions, and its traffic."""
 
 import re
 from typing import Final
@@ -21,6 +16,8 @@ MAX_CONCURRENCY: Final = 1000
 RESERVED_PORTS: Final = {8012, 8013, 8022, 9090, 9091, 8008}
 RESERVED_VARIABLES: Final = {"PORT", "K_SERVICE", "K_CONFIGURATION", "K_REVISION"}
 PORT_NAMES: Final = ("http1", "h2c")
+LABEL: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+LONGEST_LABEL: Final = 63
 
 # Pod fields behind a flag of config-features; all are off by default.
 POD_FEATURES: Final = dict(sorted(POD_FLAGS.items()))
@@ -48,10 +45,8 @@ def revision(service: Part) -> Part:
 )  # fmt: skip
 def short_deadline(service: Part, _: LintContext) -> Hits:
     setting = service.get("spec", "template", "metadata", "annotations", PROGRESS_DEADLINE)
-    deadline, budget = (
-        quantities.parse_duration(setting.text()) if setting else DEFAULT_PROGRESS_DEADLINE,
-        startup_budget(service),
-    )
+    deadline = quantities.parse_duration(setting.text()) if setting else DEFAULT_PROGRESS_DEADLINE
+    budget = startup_budget(service)
     if deadline is not None and deadline < budget:
         message = (
             f"the startup probe allows {budget:g} s, but the progress deadline is {deadline:g} s"
@@ -73,10 +68,8 @@ def slow_probe(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
         period, startup = container.get("readinessProbe", "periodSeconds"), container.get("startupProbe")
         if period.integer(0) > 0:
-            yield (
-                period,
-                f"periodSeconds = {period.integer(0)} switches off Knative's probing every 50 ms; leave it out",
-            )
+            message = f"periodSeconds = {period.integer(0)} switches off Knative's probing every 50 ms; leave it out"
+            yield period, message
         if startup:
             message = "the kubelet runs a startupProbe in whole seconds; leave it out and set the progress deadline"
             yield startup, message
@@ -92,10 +85,8 @@ def slow_probe(service: Part, _: LintContext) -> Hits:
 def long_timeout(service: Part, _: LintContext) -> Hits:
     timeout = revision(service).get("timeoutSeconds")
     if timeout and not 0 <= timeout.integer(-1) <= MAX_TIMEOUT:
-        yield (
-            timeout,
-            f"timeoutSeconds = {timeout.text()}, must be 0 to {MAX_TIMEOUT} unless config-defaults allows more",
-        )
+        must = f"must be 0 to {MAX_TIMEOUT} unless config-defaults allows more"
+        yield timeout, f"timeoutSeconds = {timeout.text()}, {must}"
 
 
 @rule(
@@ -194,8 +185,7 @@ def features(service: Part, _: LintContext) -> Hits:
                 yield volume.get(field), f"{field} needs kubernetes.podspec-{flag}: enabled in config-features"
         claim = volume.get("persistentVolumeClaim")
         if claim and not claim.get("readOnly").boolean(default=False):
-            message = "a writable claim needs kubernetes.podspec-persistent-volume-write: enabled, or readOnly: true"
-            yield claim, message
+            yield claim, "a writable claim needs kubernetes.podspec-persistent-volume-write: enabled, or readOnly: true"
     for container in containers(service):
         for variable in container.get("env").each():
             if variable.get("valueFrom", "fieldRef") or variable.get("valueFrom", "resourceFieldRef"):
@@ -235,10 +225,6 @@ def double_gpus(service: Part, _: LintContext) -> Hits:
         gpu_container = next(container for container in containers(service) if gpus(container))
         message = f"a rollout runs both revisions: {2 * each * replicas:g} GPUs instead of {each * replicas:g}"
         yield gpu_container.get("resources"), message
-
-
-LABEL: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-LONGEST_LABEL: Final = 63
 
 
 def traffic(service: Part) -> list[Part]:
@@ -282,11 +268,8 @@ def unnamed_revision(service: Part, _: LintContext) -> Hits:
     latest = any(entry.get("latestRevision").boolean(default=False) for entry in traffic(service))
     for entry in traffic(service):
         if entry.get("revisionName") and not latest and not revision_name(service):
-            message = (
-                f"{entry.get('revisionName').text()} is pinned, but the template has no metadata.name: what this file"
-                " deploys gets no traffic; name the revision"
-            )
-            yield entry.get("revisionName"), message
+            pinned = f"{entry.get('revisionName').text()} is pinned, but the template has no metadata.name"
+            yield entry.get("revisionName"), f"{pinned}: what this file deploys gets no traffic; name the revision"
 
 
 @rule(
@@ -335,10 +318,8 @@ def revision_prefix(service: Part, _: LintContext) -> Hits:
     if revision and not revision.text().startswith(prefix):
         yield revision, f"template.metadata.name = {revision.text()}, must start with {prefix}"
     elif revision and (len(revision.text()) > LONGEST_LABEL or not LABEL.fullmatch(revision.text())):
-        message = (
-            f"template.metadata.name = {revision.text()}, must be a DNS label of at most {LONGEST_LABEL} characters"
-        )
-        yield revision, message
+        must = f"must be a DNS label of at most {LONGEST_LABEL} characters"
+        yield revision, f"template.metadata.name = {revision.text()}, {must}"
 
 
 @rule(

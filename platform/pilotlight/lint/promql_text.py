@@ -40,15 +40,11 @@ class Metric:
 
     @property
     def is_one_series(self) -> bool:
-        quantile = "histogram_quantile" in self.calls
-        for call, grouping in zip(self.calls, self.groupings, strict=True):
-            if call in ONE_BY_NATURE:
-                return True
-            if call in AGGREGATIONS - PICKING and (grouping or frozenset()) <= self.pinned | (
-                {"le"} if quantile else set()
-            ):
-                return True
-        return False
+        pinned = self.pinned | ({"le"} if "histogram_quantile" in self.calls else set())
+        return any(
+            call in ONE_BY_NATURE or (call in AGGREGATIONS - PICKING and (grouping or frozenset()) <= pinned)
+            for call, grouping in zip(self.calls, self.groupings, strict=True)
+        )
 
 
 def is_latency(query: str) -> bool:
@@ -136,7 +132,11 @@ class _Reader:
             grouping = self._grouping()
         if self._peek() == "(":
             self.at += 1
-            behind = self._closing()
+            # `behind` is the index after the parenthesis that closes this one.
+            depth, behind = 1, self.at
+            while behind < len(self.tokens) and depth:
+                depth += {"(": 1, ")": -1}.get(self.tokens[behind], 0)
+                behind += 1
             if grouping is None and self._peek(behind) in {"by", "without"}:
                 here, self.at = self.at, behind
                 grouping = self._grouping()
@@ -171,14 +171,6 @@ class _Reader:
         inside = self.tokens[begin : self.at]
         self.at += 1
         return frozenset(label for label, sign in pairwise(inside) if sign == "=")
-
-    def _closing(self) -> int:
-        """Return the index after the parenthesis that closes the one before `at`."""
-        depth, index = 1, self.at
-        while index < len(self.tokens) and depth:
-            depth += {"(": 1, ")": -1}.get(self.tokens[index], 0)
-            index += 1
-        return index
 
     def _peek(self, index: int | None = None) -> str:
         where = self.at if index is None else index

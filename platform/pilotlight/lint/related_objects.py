@@ -50,10 +50,7 @@ def target_key(scaler: Part) -> tuple[str, str, str]:
 
 def target_of(scaler: Part, context: LintContext) -> Part | None:
     wanted = target_key(scaler)
-    for part in context.objects:
-        if (namespace(part), kind_of(part), name(part)) == wanted:
-            return part
-    return None
+    return next((part for part in context.objects if (namespace(part), kind_of(part), name(part)) == wanted), None)
 
 
 def autoscalers_of(workload: Part, context: LintContext) -> list[Part]:
@@ -85,14 +82,11 @@ def serves_model(workload: Part, context: LintContext) -> bool:
     words = [entry.key for entry in labels.entries()] + [entry.text() for entry in labels.entries()]
     if GATEWAY_ROLES & set(words):
         return False
-    return any(MODEL_WORDS.search(text) for text in (*words, *_texts(workload)))
-
-
-def _texts(workload: Part) -> Iterator[str]:
     for container in containers(workload):
-        yield container.get("image").text()
-        yield from (word.text() for key in ("command", "args") for word in container.get(key).each())
-        yield from (mount.get("mountPath").text() for mount in container.get("volumeMounts").each())
+        words += [container.get("image").text()]
+        words += [word.text() for key in ("command", "args") for word in container.get(key).each()]
+        words += [mount.get("mountPath").text() for mount in container.get("volumeMounts").each()]
+    return any(map(MODEL_WORDS.search, words))
 
 
 def gpus(container: Part) -> float:

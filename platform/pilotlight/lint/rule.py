@@ -1,22 +1,24 @@
-"""Rule, Finding, Part.
-
-Documents as the rules read them: any value at any path, with its source location.
+"""Rule, Finding, and documents as the rules read them: any value at any path, with its source location.
 
 The documents are not validated, so a `Part` never raises: a missing value, or one of another type, is an empty part
-located at its nearest existing parent.
-
-Rule and Finding. Each rule is a small function under `@rule(...)`; table.py lists them all.
+located at its nearest existing parent. Each rule is a small function under `@rule(...)`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from textwrap import dedent
 from typing import Any, Final, Literal, NamedTuple
 
 from pilotlight.spec.field_types import child_path
 from pilotlight.spec.problems import SourceLocation
 
-Path = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
+Severity = Literal["error", "warning", "info"]
+
+# Kinds as rules name them; only Knative's needs its group, since core has a Service too.
+KNATIVE: Final = "serving.knative.dev/Service"
+WORKLOADS: Final = ("Deployment", "StatefulSet", "LeaderWorkerSet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,9 @@ class Document:
     """One parsed object, with the location of each key and list item unless it came from no file."""
 
     value: Mapping[str, Any]
-    locations: Mapping[Path, SourceLocation] = field(default_factory=dict)
+    locations: Mapping[FieldPath, SourceLocation] = field(default_factory=dict)
 
-    def location(self, path: Path) -> SourceLocation:
+    def location(self, path: FieldPath) -> SourceLocation:
         """Return the location of a path, or of its nearest parent that has one."""
         for end in range(len(path), -1, -1):
             if path[:end] in self.locations:
@@ -39,7 +41,7 @@ class Part:
     """Value at a path of a document; None if there is none."""
 
     document: Document
-    path: Path = ()
+    path: FieldPath = ()
     value: Any = None
 
     @property
@@ -48,7 +50,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Path as text: `spec.triggers[0].metadata.query`."""
+        """FieldPath as text: `spec.triggers[0].metadata.query`."""
         return path_text(self.path)
 
     @property
@@ -103,12 +105,11 @@ class Part:
 
     def boolean(self, default: bool) -> bool:
         """Return a boolean as Go's ParseBool reads it, ignoring case."""
-        return {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}.get(
-            self.text().lower(), default
-        )
+        values = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
+        return values.get(self.text().lower(), default)
 
 
-def path_text(path: Path) -> str:
+def path_text(path: FieldPath) -> str:
     """Return the path as `--set` takes it: `metadata.annotations["a.b/c"]` for a key with a dot."""
     text = ""
     for step in path:
@@ -116,13 +117,7 @@ def path_text(path: Path) -> str:
     return text
 
 
-Severity = Literal["error", "warning", "info"]
-Hit = tuple[Part, str]
-Hits = Iterable[Hit]
-
-# Kinds as rules name them; only Knative's needs its group, since core has a Service too.
-KNATIVE: Final = "serving.knative.dev/Service"
-WORKLOADS: Final = ("Deployment", "StatefulSet", "LeaderWorkerSet")
+Hits = Iterable[tuple[Part, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,18 +179,8 @@ class Rule:
         ]
 
 
-def rule(
-    id: str,  # noqa: A002
-    severity: Severity,
-    title: str,
-    *kinds: str,
-    why: str,
-    fix: str,
-) -> Callable[[Check], Rule]:
-    def decorate(check: Check) -> Rule:
-        return Rule(id, severity, title, kinds, " ".join(why.split()), dedent(fix).strip(), check)
-
-    return decorate
+def rule(code: str, severity: Severity, title: str, *kinds: str, why: str, fix: str) -> Callable[[Check], Rule]:
+    return partial(Rule, code, severity, title, kinds, " ".join(why.split()), dedent(fix).strip())
 
 
 def kind_of(part: Part) -> str:

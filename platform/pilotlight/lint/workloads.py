@@ -1,12 +1,6 @@
-"""Deployments, resources.
-
-Rules for Deployments, StatefulSets, LeaderWorkerSets and HPAs: replica counts, probes, rollouts, drains.
-
-Rules for the resources of a model's containers: GPUs, memory, CPU, shared memory.
-"""
+"""Rules for Deployments, StatefulSets, LeaderWorkerSets and HPAs: replicas, probes, rollouts, drains, resources."""
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from pilotlight.catalogue import types
@@ -28,6 +22,10 @@ from pilotlight.lint.rule import WORKLOADS, Hits, LintContext, Part, kind_of, ru
 DEFAULT_PROGRESS_DEADLINE: Final = 600
 # Time to load a model of a few GB; a liveness probe that fails earlier kills the load.
 LOADING_SECONDS: Final = 120
+GPU_IMAGE: Final = re.compile(r"vllm|sglang|tensorrt|trtllm|text-generation-inference|\bnim\b|cuda|[-_:.]gpu\b", re.I)
+CPU_IMAGE: Final = re.compile(r"[-_:./]cpu\b", re.I)
+LEAST_CPU_PER_GPU: Final = 1.0
+SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a mount in a pod
 
 
 @rule(
@@ -42,8 +40,7 @@ def value_not_text(part: Part, _: LintContext) -> Hits:
         for field in ("annotations", "labels"):
             for entry in metadata.get(field).entries():
                 if not isinstance(entry.value, str):
-                    message = f"{entry.key} = {entry.display}, must be a text in quotes"
-                    yield entry, message
+                    yield entry, f"{entry.key} = {entry.display}, must be a text in quotes"
 
 
 @rule(
@@ -57,10 +54,8 @@ def value_not_text(part: Part, _: LintContext) -> Hits:
 def replicas_owned(workload: Part, context: LintContext) -> Hits:
     replicas = workload.get("spec", "replicas")
     for scaler in autoscalers_of(workload, context) if replicas else ():
-        message = (
-            f"replicas = {replicas.text()} fights {kind_of(scaler)} {name(scaler)} at each apply; delete the field"
-        )
-        yield replicas, message
+        owner = f"{kind_of(scaler)} {name(scaler)}"
+        yield replicas, f"replicas = {replicas.text()} fights {owner} at each apply; delete the field"
 
 
 @rule(
@@ -97,7 +92,8 @@ def no_budget(workload: Part, context: LintContext) -> Hits:
         for field in ("minReplicaCount", "minReplicas")
     ]
     least = max([workload.get("spec", "replicas").integer(1 if not counts else 0), *counts])
-    if least >= 2 and not any(selects(budget, labels) for budget in budgets(workload, context)):
+    budgets = (part for part in context.of_kind("PodDisruptionBudget") if namespace(part) == namespace(workload))
+    if least >= 2 and not any(selects(budget, labels) for budget in budgets):
         message = f"{least} replicas and no PodDisruptionBudget beside them: a drain takes all at once"
         yield workload.get("metadata", "name"), message
 
@@ -144,7 +140,8 @@ def liveness_kills_load(workload: Part, context: LintContext) -> Hits:
     for container in containers(workload) if serves_model(workload, context) else ():
         live = container.get("livenessProbe")
         budget = probe_budget(live)
-        if live and not container.get("startupProbe") and budget < LOADING_SECONDS and may_fail_while_loading(live):
+        may_fail = "live" not in live.get("httpGet", "path").text()  # `/live` and the like respond during the load
+        if live and not container.get("startupProbe") and budget < LOADING_SECONDS and may_fail:
             message = f"restarts the container {budget:g} s after its start, while the model loads; add a startupProbe"
             yield live, message
 
@@ -162,26 +159,6 @@ def hpa_at_zero(hpa: Part, _: LintContext) -> Hits:
         yield minimum, "minReplicas = 0 is refused without the feature gate HPAScaleToZero; use a ScaledObject"
 
 
-def may_fail_while_loading(probe: Part) -> bool:
-    """Return whether a liveness probe may fail during the load; `/live` and the like respond at once."""
-    return "live" not in probe.get("httpGet", "path").text()
-
-
-def budgets(workload: Part, context: LintContext) -> Iterator[Part]:
-    return (part for part in context.of_kind("PodDisruptionBudget") if namespace(part) == namespace(workload))
-
-
-def selects(budget: Part, labels: object) -> bool:
-    wanted = budget.get("spec", "selector", "matchLabels").value
-    return not isinstance(wanted, dict) or (isinstance(labels, dict) and wanted.items() <= labels.items())
-
-
-GPU_IMAGE: Final = re.compile(r"vllm|sglang|tensorrt|trtllm|text-generation-inference|\bnim\b|cuda|[-_:.]gpu\b", re.I)
-CPU_IMAGE: Final = re.compile(r"[-_:./]cpu\b", re.I)
-LEAST_CPU_PER_GPU: Final = 1.0
-SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a mount in a pod
-
-
 @rule(
     "PL482", "error", "GPU request without an equal limit", *PODS,
     why="""GPUs cannot be overcommitted: Kubernetes takes the limit for the request and refuses a request alone, or one
@@ -194,8 +171,7 @@ def gpu_request(workload: Part, _: LintContext) -> Hits:
         for entry in gpu_entries(container.get("resources", "requests")):
             limit = container.get("resources", "limits", entry.key)
             if not limit or amount(limit) != amount(entry):
-                message = f"{entry.key} = {entry.text()}, the limit is {limit.text('not set')}; write the same there"
-                yield entry, message
+                yield entry, f"{entry.key} = {entry.text()}, the limit is {limit.text('not set')}; write the same there"
 
 
 @rule(
@@ -243,8 +219,7 @@ def little_cpu(workload: Part, _: LintContext) -> Hits:
         count, resources = gpus(container), container.get("resources")
         cpu = resources.get("requests", "cpu") or resources.get("limits", "cpu")
         if count and amount(cpu) < LEAST_CPU_PER_GPU * count:
-            message = f"cpu = {cpu.text('not set')} for {count:g} GPUs; request at least {count:g} cores"
-            yield cpu or resources, message
+            yield cpu or resources, f"cpu = {cpu.text('not set')} for {count:g} GPUs; request at least {count:g} cores"
 
 
 @rule(
@@ -259,9 +234,8 @@ def surge_gpus(deployment: Part, _: LintContext) -> Hits:
     each, strategy = sum(gpus(container) for container in containers(deployment)), deployment.get("spec", "strategy")
     surge = strategy.get("rollingUpdate", "maxSurge").text("25%")
     if each and strategy.get("type").text("RollingUpdate") == "RollingUpdate" and surge not in {"0", "0%"}:
-        part = strategy if strategy else deployment.get("spec")
         message = f"a rolling update needs {each:g} spare GPUs; write Recreate or maxSurge: 0 where there are none"
-        yield part, message
+        yield strategy or deployment.get("spec"), message
 
 
 @rule(
@@ -290,6 +264,11 @@ def size_of(workload: Part, context: LintContext) -> int | None:
         if name(model) == called:
             return types.weights_size(spec.get("modelParameterSize").text(), spec.get("quantization").text())[0] or None
     return None
+
+
+def selects(budget: Part, labels: object) -> bool:
+    wanted = budget.get("spec", "selector", "matchLabels").value
+    return not isinstance(wanted, dict) or (isinstance(labels, dict) and wanted.items() <= labels.items())
 
 
 def gigabytes(size: float) -> str:

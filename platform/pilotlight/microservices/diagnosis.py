@@ -1,15 +1,7 @@
-"""What is wrong with one.
-
-Error messages of libraries, platforms and the predictor, as patterns with cause and advice. Pure.
-
-diagnosis.py makes a rule of each symptom; rules that need more than text are there.
-
-Diagnosis of a microservice: a table of rules over evidence, each with a likely cause and advice. Pure.
+"""Diagnosis of a microservice: a table of rules over evidence, each with a likely cause and advice. Pure.
 
 `Evidence` combines platform, server and log; `diagnose` applies the rules. Used by `platformctl microservice status`,
-by `doctor`, and by the API for status and 503 responses. symptoms.py has the rules that match text only.
-
-CPUs and memory that a process of this machine may use, from its cgroup and the kernel.
+by `doctor`, and by the API for status and 503 responses. `cpus` and `memory` read what this machine's cgroup allows.
 """
 
 import json
@@ -22,8 +14,18 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from pilotlight.microservices.registry.types import PlatformStatus
+from pilotlight.wire.machine import meminfo_bytes
 
 MAX_LINE: Final = 300
+SLOW_DOWNLOAD_S: Final = 60.0  # shorter downloads are normal
+SILENT_S: Final = 60.0  # on a busy machine imports alone may take long
+LONG_LOAD_S: Final = 300.0
+STUCK_STOP_S: Final = 60.0  # a predictor drains within 30
+STARTING: Final = ("initializing", "loading")
+LEAST_CPUS: Final = 0.5
+MEMORY_FACTOR: Final = 1.2  # a model takes more memory than its files take disk
+_GROUPS: Final = Path("/sys/fs/cgroup")
+_UNLIMITED: Final = 1 << 60  # cgroup v1 writes "no limit" as a very large number
 
 
 def _any(*expressions: str) -> re.Pattern[str]:
@@ -73,17 +75,42 @@ PARAMETERS: Final = _any(
 )  # fmt: skip
 
 
+class Evidence(Struct, frozen=True, kw_only=True):
+    """Facts about a microservice; a default means unknown. Times in seconds, sizes in bytes."""
+
+    job_id: str = "JOB_ID"
+    phase: str = ""  # initializing, loading, ready, failed, stopping
+    phase_s: float = 0.0  # time in this phase
+    silent_s: float = 0.0  # time without a response
+    platform: PlatformStatus | None = None
+    status: Mapping[str, Any] = {}  # the predictor's /status
+    errors: tuple[str, ...] = ()  # errors of start, load, stop or the last request
+    rejected: str = ""  # why the last request was rejected (400)
+    operations: tuple[str, ...] = ()  # running operations
+    cpus: float | None = None
+    memory: int | None = None
+
+
+class Finding(Struct, frozen=True):
+    """One finding. `name` is stable, for programs; `cause` and `advice` are sentences for users."""
+
+    name: str
+    cause: str
+    advice: str
+
+
 class Symptom(NamedTuple):
     """A pattern with cause and advice. It does not apply where `unless`, a more specific one, matches."""
 
     name: str
-    words: re.Pattern[str]
+    pattern: re.Pattern[str]
     cause: str
     advice: str
     unless: re.Pattern[str] | None = None
 
 
-OF_MEMORY: Final = (
+Rule = Callable[[Evidence], Iterator[Finding]]
+MEMORY_SYMPTOMS: Final = (
     Symptom(
         "cuda_out_of_memory",
         CUDA_MEMORY,
@@ -92,14 +119,10 @@ OF_MEMORY: Final = (
         " model; nvidia-smi shows who else holds memory",
     ),
     Symptom(
-        "out_of_memory",
-        HOST_MEMORY,
-        "it ran out of memory",
-        "start it again with a higher memory limit",
-        unless=CUDA_MEMORY,
+        "out_of_memory", HOST_MEMORY, "it ran out of memory", "start it again with a higher memory limit", CUDA_MEMORY
     ),
 )
-OF_STORAGE: Final = (
+STORAGE_SYMPTOMS: Final = (
     Symptom(
         "storage_denied",
         DENIED,
@@ -129,74 +152,15 @@ OF_STORAGE: Final = (
 )
 
 
-def first_match(pattern: re.Pattern[str], lines: Iterable[str]) -> str:
-    """Return the first matching line, shortened; empty where none matches."""
-    return next((line[:MAX_LINE] for line in lines if pattern.search(line)), "")
-
-
-def message(line: str) -> str:
-    """Return the message of a log line: of the JSON log schema, empty below WARNING, else the line."""
-    if line.startswith("{"):
-        try:
-            document = json.loads(line)
-        except ValueError:
-            return line.strip()
-        if isinstance(document, dict) and "message" in document:
-            if document.get("level") in ("DEBUG", "INFO"):
-                return ""
-            return " ".join(str(document[name]) for name in ("message", "exception") if document.get(name))
-    return line.strip()
-
-
-SLOW_DOWNLOAD_S: Final = 60.0  # shorter downloads are normal
-SILENT_S: Final = 60.0  # on a busy machine imports alone may take long
-LONG_LOAD_S: Final = 300.0
-STUCK_STOP_S: Final = 60.0  # a predictor drains within 30
-STARTING: Final = ("initializing", "loading")
-LEAST_CPUS: Final = 0.5
-MEMORY_FACTOR: Final = 1.2  # a model takes more memory than its files take disk
-
-
-class Evidence(Struct, frozen=True, kw_only=True):
-    """Facts about a microservice; a default means unknown. Times in seconds, sizes in bytes."""
-
-    job_id: str = "JOB_ID"
-    phase: str = ""  # initializing, loading, ready, failed, stopping
-    phase_s: float = 0.0  # time in this phase
-    silent_s: float = 0.0  # time without a response
-    platform: PlatformStatus | None = None
-    status: Mapping[str, Any] = {}  # the predictor's /status
-    errors: tuple[str, ...] = ()  # errors of start, load, stop or the last request
-    rejected: str = ""  # why the last request was rejected (400)
-    operations: tuple[str, ...] = ()  # running operations
-    cpus: float | None = None
-    memory: int | None = None
-
-
-class Finding(Struct, frozen=True):
-    """One finding. `name` is stable, for programs; `cause` and `advice` are sentences for users."""
-
-    name: str
-    cause: str
-    advice: str
-
-
-Rule = Callable[[Evidence], Iterator[Finding]]
-
-
 def diagnose(evidence: Evidence) -> tuple[Finding, ...]:
     """Return all findings, the most certain first."""
-    if evidence.platform is not None and evidence.platform.state == "unknown":
-        return (_platform_unreachable(evidence.job_id, evidence.platform),)
+    if evidence.platform is not None and evidence.platform.state == "unknown":  # nothing else is known
+        forget = f"where it is gone, platformctl microservice stop {evidence.job_id} --forget takes it off the registry"
+        advice = f"see to the platform and look again; {forget}"
+        return (Finding("platform_unreachable", evidence.platform.reason, advice),)
     if evidence.phase == "stopping":
         return tuple(_cannot_stop(evidence))
     return tuple(finding for rule in RULES for finding in rule(evidence))
-
-
-def _platform_unreachable(job_id: str, status: PlatformStatus) -> Finding:
-    """Return the only finding of an unreachable platform: nothing else is known."""
-    forget = f"where it is gone, platformctl microservice stop {job_id} --forget takes it off the registry"
-    return Finding("platform_unreachable", status.reason, f"see to the platform and look again; {forget}")
 
 
 def _symptom_rule(symptom: Symptom) -> Rule:
@@ -206,7 +170,7 @@ def _symptom_rule(symptom: Symptom) -> Rule:
         lines = _messages(evidence)
         if symptom.unless is not None and first_match(symptom.unless, lines):
             return
-        if line := first_match(symptom.words, lines):
+        if line := first_match(symptom.pattern, lines):
             yield Finding(symptom.name, f"{symptom.cause}: {line}", symptom.advice)
 
     return rule
@@ -219,12 +183,9 @@ def _small_memory(evidence: Evidence) -> Iterator[Finding]:
     """
     reported = any(first_match(pattern, _messages(evidence)) for pattern in (CUDA_MEMORY, HOST_MEMORY))
     size = int((evidence.status.get("progress") or {}).get("total_bytes") or 0)
-    if (
-        not reported
-        and evidence.phase in ("initializing", "failed")
-        and evidence.memory is not None
-        and size * MEMORY_FACTOR > evidence.memory
-    ):
+    if reported or evidence.phase not in ("initializing", "failed") or evidence.memory is None:
+        return
+    if size * MEMORY_FACTOR > evidence.memory:
         yield Finding(
             "out_of_memory",
             f"the model's files have {_size(size)} and it may use {_size(evidence.memory)} of memory",
@@ -235,37 +196,24 @@ def _small_memory(evidence: Evidence) -> Iterator[Finding]:
 def _too_few_resources(evidence: Evidence) -> Iterator[Finding]:
     reason = evidence.platform.reason if evidence.platform and evidence.platform.state == "pending" else ""
     if line := first_match(NO_CAPACITY, (reason,)):
-        yield Finding(
-            "no_room",
-            f"the platform has no room for it: {line}",
-            "free what others hold, ask for fewer CPUs, GPUs or less memory, or add a node",
-        )
+        advice = "free what others hold, ask for fewer CPUs, GPUs or less memory, or add a node"
+        yield Finding("no_room", f"the platform has no room for it: {line}", advice)
     if evidence.cpus is not None and evidence.cpus < LEAST_CPUS and evidence.phase in STARTING:
-        yield Finding(
-            "too_few_cpus",
-            f"it may use {evidence.cpus:g} CPUs, and loading a model takes more than {LEAST_CPUS:g}",
-            "give it at least one CPU",
-        )
+        cause = f"it may use {evidence.cpus:g} CPUs, and loading a model takes more than {LEAST_CPUS:g}"
+        yield Finding("too_few_cpus", cause, "give it at least one CPU")
 
 
 def _crashed(evidence: Evidence) -> Iterator[Finding]:
     """Detect a process that has ended or does not respond, for which the API would return 202 forever."""
-    ended = evidence.platform is not None and evidence.platform.state in {"failed", "gone", "stopped"}
-    looping = (
-        evidence.platform is not None
-        and "CrashLoopBackOff" in f"{evidence.platform.pod_status} {evidence.platform.reason}"
-    )
-    if evidence.platform is not None and (ended or looping) and evidence.phase != "stopping":
-        reason = evidence.platform.reason or f"its state is {evidence.platform.pod_status or evidence.platform.state}"
-        yield Finding(
-            "crashed", f"it ended after its start: {reason}", f"{_logs(evidence)}; then stop it and start it again"
-        )
+    platform = evidence.platform or PlatformStatus("running")
+    looping = "CrashLoopBackOff" in f"{platform.pod_status} {platform.reason}"
+    if looping or platform.state in {"failed", "gone", "stopped"}:
+        reason = platform.reason or f"its state is {platform.pod_status or platform.state}"
+        advice = f"{_logs(evidence)}; then stop it and start it again"
+        yield Finding("crashed", f"it ended after its start: {reason}", advice)
     elif evidence.phase == "initializing" and evidence.silent_s > SILENT_S:
-        yield Finding(
-            "silent",
-            f"it runs and has not answered for {evidence.silent_s:.0f} s",
-            f"{_logs(evidence)}; it may hang: stop it and start it again",
-        )
+        cause = f"it runs and has not answered for {evidence.silent_s:.0f} s"
+        yield Finding("silent", cause, f"{_logs(evidence)}; it may hang: stop it and start it again")
 
 
 def _slow_download(evidence: Evidence) -> Iterator[Finding]:
@@ -285,11 +233,8 @@ def _slow_download(evidence: Evidence) -> Iterator[Finding]:
 
 def _long_load(evidence: Evidence) -> Iterator[Finding]:
     if evidence.phase == "loading" and evidence.phase_s > LONG_LOAD_S and not any(_slow_download(evidence)):
-        yield Finding(
-            "long_load",
-            f"its model has been loading for {evidence.phase_s:.0f} s",
-            f"very large models take minutes: wait longer; {_logs(evidence)} whether it goes on",
-        )
+        advice = f"very large models take minutes: wait longer; {_logs(evidence)} whether it goes on"
+        yield Finding("long_load", f"its model has been loading for {evidence.phase_s:.0f} s", advice)
 
 
 def _cannot_stop(evidence: Evidence) -> Iterator[Finding]:
@@ -297,13 +242,9 @@ def _cannot_stop(evidence: Evidence) -> Iterator[Finding]:
         return
     pending = f": {', '.join(evidence.operations)} still goes on" if evidence.operations else ""
     why = f"; {evidence.errors[0]}" if evidence.errors else ""
-    held = (
-        f"kubectl get statefulsets,pods shows what holds {evidence.platform.pod_name}"
-        if evidence.platform and evidence.platform.pod_name
-        else ""
-    )
-    first = "wait for what goes on and stop it once more" if pending else "stop it once more"
-    advice = "; ".join(filter(None, (first, held)))
+    advice = "wait for what goes on and stop it once more" if pending else "stop it once more"
+    if evidence.platform and evidence.platform.pod_name:
+        advice += f"; kubectl get statefulsets,pods shows what holds {evidence.platform.pod_name}"
     yield Finding(
         "cannot_stop",
         f"it has been stopping for {evidence.phase_s:.0f} s{pending}{why}",
@@ -315,20 +256,16 @@ def _wrong_parameters(evidence: Evidence) -> Iterator[Finding]:
     """Report a rejected request, unless a store refused its media: that has its own rule."""
     reason = "" if _denied(evidence) else evidence.rejected or first_match(PARAMETERS, evidence.errors)
     if reason:
-        yield Finding(
-            "wrong_parameters",
-            f"the last request was refused: {reason}"
-            if evidence.rejected
-            else f"the request does not fit the model: {reason}",
-            "compare it with what the model takes: parameters of its kind, the size and type of its inputs",
-        )
+        problem = "the last request was refused" if evidence.rejected else "the request does not fit the model"
+        advice = "compare it with what the model takes: parameters of its kind, the size and type of its inputs"
+        yield Finding("wrong_parameters", f"{problem}: {reason}", advice)
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    *map(_symptom_rule, OF_MEMORY),
+    *map(_symptom_rule, MEMORY_SYMPTOMS),
     _small_memory,
     _too_few_resources,
-    *map(_symptom_rule, OF_STORAGE),
+    *map(_symptom_rule, STORAGE_SYMPTOMS),
     _wrong_parameters,
     _crashed,
     _slow_download,
@@ -336,18 +273,34 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
+def first_match(pattern: re.Pattern[str], lines: Iterable[str]) -> str:
+    """Return the first matching line, shortened; empty where none matches."""
+    return next((line[:MAX_LINE] for line in lines if pattern.search(line)), "")
+
+
+def message(line: str) -> str:
+    """Return the message of a log line: of the JSON log schema, empty below WARNING, else the line."""
+    if line.startswith("{"):
+        try:
+            document = json.loads(line)
+        except ValueError:
+            return line.strip()
+        if isinstance(document, dict) and "message" in document:
+            if document.get("level") in ("DEBUG", "INFO"):
+                return ""
+            return " ".join(str(document[name]) for name in ("message", "exception") if document.get(name))
+    return line.strip()
+
+
 def _messages(evidence: Evidence) -> tuple[str, ...]:
     """Return all messages: errors, the platform's reason, the end of the log, latest first.
 
     A ready model has recovered from what its log reports, so platform and log are left out.
     """
-    platform = (
-        (evidence.platform.reason, *reversed(evidence.platform.tail))
-        if evidence.platform and evidence.phase != "ready"
-        else ()
-    )
-    server = str(evidence.status.get("reason") or "")
-    return tuple(text for line in (*evidence.errors, _denied(evidence), server, *platform) if (text := message(line)))
+    lines = [*evidence.errors, _denied(evidence), str(evidence.status.get("reason") or "")]
+    if evidence.platform and evidence.phase != "ready":
+        lines += evidence.platform.reason, *reversed(evidence.platform.tail)
+    return tuple(text for line in lines if (text := message(line)))
 
 
 def _denied(evidence: Evidence) -> str:
@@ -361,10 +314,6 @@ def _logs(evidence: Evidence) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
-
-
-_GROUPS: Final = Path("/sys/fs/cgroup")
-_UNLIMITED: Final = 1 << 60  # cgroup v1 writes "no limit" as a very large number
 
 
 def cpus(groups: Path = _GROUPS) -> float:
@@ -388,8 +337,7 @@ def cpu_share(text: str) -> float | None:
 def memory(groups: Path = _GROUPS, meminfo: Path = Path("/proc/meminfo")) -> int | None:
     """Return the available bytes within the cgroup's limit; None: unknown."""
     limits = [_bytes(_text(groups / "memory.max")), _bytes(_text(groups / "memory" / "memory.limit_in_bytes"))]
-    lines = [line.split() for line in _text(meminfo).splitlines() if line.startswith("MemAvailable:")]
-    limits += [int(words[1]) * 1024 for words in lines if len(words) > 1 and words[1].isdigit()]
+    limits.append(meminfo_bytes(_text(meminfo), "MemAvailable"))
     known = [each for each in limits if each is not None]
     return min(known) if known else None
 

@@ -7,7 +7,7 @@ a cluster and survive a restart of the exporter.
 from collections.abc import Iterable, Mapping
 from typing import Final, get_args
 
-from pilotlight.canary.types import ENDED, Canary, CanaryHistory, Phase
+from pilotlight.canary.types import ENDED, CanaryHistory, Phase
 from pilotlight.contract import (
     LABEL_NAMESPACE,
     LABEL_REVISION,
@@ -21,7 +21,7 @@ from pilotlight.contract import (
     METRIC_SCALE_SIGNAL,
     METRIC_SCALE_TARGET,
 )
-from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus
+from pilotlight.targets.target import Key, ServiceStatus
 from pilotlight.wire.prometheus_text import Family
 
 # Labels (in addition to `namespace` and `inference_service`), type and help of each family.
@@ -55,20 +55,16 @@ def replicas(statuses: Iterable[ServiceStatus]) -> Family:
     result = new_family(METRIC_REPLICAS)
     for status in statuses:
         for row in status.revisions:
-            labels = {
-                **service_labels((status.namespace, status.name)),
+            labels = service_labels((status.namespace, status.name)) | {
                 "workload": row.workload,
                 LABEL_REVISION: row.name,
             }
-            for state, number in _states(row).items():
+            # A revision with a model that fails to load has at least one failed replica.
+            failed = max(1, row.desired - row.ready) if row.model_state == "FailedToLoad" else 0
+            states = {"desired": row.desired, "starting": row.starting, "ready": row.ready, "failed": failed}
+            for state, number in states.items():
                 result.add(number, **labels, state=state)
     return result
-
-
-def _states(row: RevisionStatus) -> dict[str, int]:
-    """Count replicas by state; a revision whose model fails to load has at least one failed."""
-    failed = max(1, row.desired - row.ready) if row.model_state == "FailedToLoad" else 0
-    return {"desired": row.desired, "starting": row.starting, "ready": row.ready, "failed": failed}
 
 
 def decisions(counted: Mapping[tuple[Key, str, str], int]) -> Family:
@@ -89,21 +85,16 @@ def canaries(histories: Iterable[tuple[Key, CanaryHistory]]) -> list[Family]:
         canary = history.current
         if canary is None or canary.phase == "Superseded":
             continue
-        _checks(checks, key, canary)
+        labels = service_labels(key) | {LABEL_REVISION: canary.revision}
+        stable_labels = service_labels(key) | {LABEL_REVISION: canary.stable}
+        for measurement in {each.check: each for each in canary.measurements}.values():  # the latest of each check
+            if measurement.value is not None:
+                checks.add(measurement.value, **labels, side="canary", check=measurement.check)
+            if measurement.baseline is not None:
+                checks.add(measurement.baseline, **stable_labels, side="stable", check=measurement.check)
         if canary.phase not in ENDED:
-            weights.add(canary.weight, **service_labels(key), **{LABEL_REVISION: canary.revision}, side="canary")
-            weights.add(100 - canary.weight, **service_labels(key), **{LABEL_REVISION: canary.stable}, side="stable")
+            weights.add(canary.weight, **labels, side="canary")
+            weights.add(100 - canary.weight, **stable_labels, side="stable")
         for phase in PHASES:
-            phases.add(
-                int(phase == canary.phase), **service_labels(key), **{LABEL_REVISION: canary.revision}, phase=phase
-            )
+            phases.add(int(phase == canary.phase), **labels, phase=phase)
     return [weights, checks, phases]
-
-
-def _checks(family: Family, key: Key, canary: Canary) -> None:
-    for measurement in {each.check: each for each in canary.measurements}.values():  # the latest of each check
-        variants = ((canary.revision, "canary", measurement.value), (canary.stable, "stable", measurement.baseline))
-        for revision, variant, value in variants:
-            if value is not None:
-                labels = {LABEL_REVISION: revision, "side": variant, "check": measurement.check}
-                family.add(value, **service_labels(key), **labels)

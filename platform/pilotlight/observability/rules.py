@@ -1,30 +1,13 @@
 """Recording rules and alerts for all services, as a rules file and the chart's PrometheusRule. Pure.
 
 Alerts are about symptoms for users: error budget burn, unanswered requests, failing starts. Alerts that depend on a
-service's plan, such as its deadlines, are in its manifests (render/alerts.py). Adjustable bounds are recorded values.
+service's plan, such as its deadlines, are in its manifests (render/values.py). Adjustable bounds are recorded values.
 """
 
 from collections.abc import Callable
 from typing import Any, Final
 
-from pilotlight.contract import (
-    LABEL_NAMESPACE,
-    LABEL_REVISION,
-    LABEL_SERVICE,
-    METRIC_CANARY_PHASE,
-    METRIC_COLD_START,
-    METRIC_GATEWAY_LOST,
-    METRIC_GATEWAY_REFUSED,
-    METRIC_GATEWAY_WAITING,
-    METRIC_IN_FLIGHT,
-    METRIC_MODEL_STATE,
-    METRIC_QUEUE_SECONDS,
-    METRIC_REPLICA_LIMITS,
-    METRIC_REPLICAS,
-    METRIC_REQUEST_DURATION,
-    METRIC_SCALE_SIGNAL,
-    METRIC_SCALE_TARGET,
-)
+from pilotlight import contract
 
 Json = Any
 RuleEntry = dict[str, Json]
@@ -41,11 +24,11 @@ WINDOWS: Final = ("5m", "30m", "1h", "6h")
 # hour (page), 6 spends 5 % in six hours (ticket).
 BURNS: Final = (("Fast", 14.4, "1h", "5m", "critical"), ("Slow", 6.0, "6h", "30m", "warning"))
 
-BY: Final = f"{LABEL_NAMESPACE}, {LABEL_SERVICE}"
-BY_REVISION: Final = f"{BY}, {LABEL_REVISION}"
+BY: Final = f"{contract.LABEL_NAMESPACE}, {contract.LABEL_SERVICE}"
+BY_REVISION: Final = f"{BY}, {contract.LABEL_REVISION}"
 FAILED: Final = 'code=~"5.."'
 NO_REPLICA: Final = 'reason="no_replica"'  # the gateway's own 503, which no replica counts
-COUNT: Final = f"{METRIC_REQUEST_DURATION}_count"
+COUNT: Final = f"{contract.METRIC_REQUEST_DURATION}_count"
 SERVICE: Final = "{{ $labels.namespace }}/{{ $labels.inference_service }}"
 
 
@@ -64,7 +47,7 @@ def requests_of(window: str, select: Select = plain) -> str:
 
 def _summed(window: str, answered: str, select: Select) -> str:
     """Sum the rates of replicas and of requests that only the gateway counts."""
-    counted = (answered, select(METRIC_GATEWAY_REFUSED, NO_REPLICA), select(METRIC_GATEWAY_LOST))
+    counted = (answered, select(contract.METRIC_GATEWAY_REFUSED, NO_REPLICA), select(contract.METRIC_GATEWAY_LOST))
     return f"sum by ({BY}) ({' or '.join(f'rate({each}[{window}])' for each in counted)})"
 
 
@@ -79,23 +62,21 @@ def rules(error_budget: float = ERROR_BUDGET, cold_start_s: float = COLD_START_S
 
 
 def recorded(error_budget: float, cold_start_s: float) -> list[RuleEntry]:
-    quick = f'sum by ({BY}) (rate({METRIC_REQUEST_DURATION}_bucket{{le="{QUICK_S}"}}[5m]))'
+    quick = f'sum by ({BY}) (rate({contract.METRIC_REQUEST_DURATION}_bucket{{le="{QUICK_S}"}}[5m]))'
     return [
         _record(BUDGET, f"vector({error_budget:g})"),
         _record(SLOW_START, f"vector({cold_start_s:g})"),
-        *(_record(_ratio(window), _error_ratio(window)) for window in WINDOWS),
+        # 0 without errors, no result without requests.
+        *(
+            _record(_ratio(window), f"({errors_of(window)} or 0 * {requests}) / ({requests} > 0)")
+            for window, requests in ((each, requests_of(each)) for each in WINDOWS)
+        ),
         _record("pilotlight:requests_within_500ms:ratio_rate5m", f"{quick} / (sum by ({BY}) (rate({COUNT}[5m])) > 0)"),
     ]
 
 
 def _ratio(window: str) -> str:
     return f"pilotlight:request_errors:ratio_rate{window}"
-
-
-def _error_ratio(window: str) -> str:
-    """Return the error ratio: 0 without errors, no result without requests."""
-    requests = requests_of(window)
-    return f"({errors_of(window)} or 0 * {requests}) / ({requests} > 0)"
 
 
 def alerts() -> list[RuleEntry]:
@@ -123,7 +104,7 @@ def _burn(name: str, factor: float, long: str, short: str, severity: str) -> Rul
 
 def _cold_start_slow() -> RuleEntry:
     """Fires for an hour after a start: a replica exports its start time for as long as it runs."""
-    took = f'{METRIC_COLD_START}{{phase="total"}}'
+    took = f'{contract.METRIC_COLD_START}{{phase="total"}}'
     slowest = f"max by ({BY_REVISION}) ({took} unless {took} == {took} offset 1h)"
     return _alert(
         "PilotlightColdStartSlow", f"{slowest} > scalar({SLOW_START})", "1m", "warning",
@@ -135,9 +116,9 @@ def _cold_start_slow() -> RuleEntry:
 
 def _model_load_failing() -> RuleEntry:
     """From the control process, or from a replica that runs without its model."""
-    failed = f'max by ({BY_REVISION}) ({METRIC_REPLICAS}{{state="failed"}}) > 0'
-    broken = f'max by ({BY_REVISION}) ({METRIC_MODEL_STATE}{{state="UNAVAILABLE"}}) == 1'
-    loaded = f'max by ({BY_REVISION}) ({METRIC_MODEL_STATE}{{state=~"READY|PARKED"}}) == 1'
+    failed = f'max by ({BY_REVISION}) ({contract.METRIC_REPLICAS}{{state="failed"}}) > 0'
+    broken = f'max by ({BY_REVISION}) ({contract.METRIC_MODEL_STATE}{{state="UNAVAILABLE"}}) == 1'
+    loaded = f'max by ({BY_REVISION}) ({contract.METRIC_MODEL_STATE}{{state=~"READY|PARKED"}}) == 1'
     return _alert(
         "PilotlightModelLoadFailing", f"({failed}) or (({broken}) unless ({loaded}))", "5m", "critical",
         f"A model of {SERVICE} cannot be loaded",
@@ -147,7 +128,7 @@ def _model_load_failing() -> RuleEntry:
 
 
 def _queueing() -> RuleEntry:
-    waits = f"sum by (le, {BY}) (rate({METRIC_QUEUE_SECONDS}_bucket[5m]))"
+    waits = f"sum by (le, {BY}) (rate({contract.METRIC_QUEUE_SECONDS}_bucket[5m]))"
     return _alert(
         "PilotlightQueueing", f"histogram_quantile(0.95, {waits}) > {QUEUE_S:g}", "10m", "warning",
         f"Requests for {SERVICE} wait {{{{ $value | humanizeDuration }}}} for their execution",
@@ -156,10 +137,11 @@ def _queueing() -> RuleEntry:
 
 
 def _stuck_at_zero() -> RuleEntry:
-    waiting = f"sum by ({BY}) ({METRIC_GATEWAY_WAITING}) > 0"
-    ready = f'(sum by ({BY}) ({METRIC_REPLICAS}{{state="ready"}}) > 0 or count by ({BY}) ({METRIC_IN_FLIGHT}) > 0)'
+    waiting = f"sum by ({BY}) ({contract.METRIC_GATEWAY_WAITING}) > 0"
+    ready = f'sum by ({BY}) ({contract.METRIC_REPLICAS}{{state="ready"}}) > 0'
+    answering = f"count by ({BY}) ({contract.METRIC_IN_FLIGHT}) > 0"
     return _alert(
-        "PilotlightStuckAtZeroWithQueue", f"({waiting}) unless on ({BY}) {ready}", "2m", "critical",
+        "PilotlightStuckAtZeroWithQueue", f"({waiting}) unless on ({BY}) ({ready} or {answering})", "2m", "critical",
         f"{{{{ $value }}}} requests for {SERVICE} wait, and no replica comes",
         "It is at zero and does not wake: no room, no image, no scaler, or a model that does not load. "
         "platformctl status and events say which.",
@@ -168,7 +150,7 @@ def _stuck_at_zero() -> RuleEntry:
 
 def _scaler_no_data() -> RuleEntry:
     """A target without a signal, or with KEDA a scaler that reports errors."""
-    unanswered = f"{METRIC_SCALE_TARGET} unless on ({BY}, unit, metric) {METRIC_SCALE_SIGNAL}"
+    unanswered = f"{contract.METRIC_SCALE_TARGET} unless on ({BY}, unit, metric) {contract.METRIC_SCALE_SIGNAL}"
     keda = "sum by (namespace, scaledObject, scaler) (rate(keda_scaler_detail_errors_total[5m])) > 0"
     return _alert(
         "PilotlightScalerNoData", f"({unanswered}) or ({keda})", "5m", "warning",
@@ -180,10 +162,10 @@ def _scaler_no_data() -> RuleEntry:
 
 def _at_max() -> RuleEntry:
     """At its maximum with a signal above target; a maximum that suffices is no problem."""
-    wanted = f'max by ({BY_REVISION}) ({METRIC_REPLICAS}{{state="desired"}})'
-    most = f'max by ({BY_REVISION}) ({METRIC_REPLICA_LIMITS}{{bound="max"}})'
+    wanted = f'max by ({BY_REVISION}) ({contract.METRIC_REPLICAS}{{state="desired"}})'
+    most = f'max by ({BY_REVISION}) ({contract.METRIC_REPLICA_LIMITS}{{bound="max"}})'
     each = f"{BY}, unit, metric"
-    pressed = f"max by ({each}) ({METRIC_SCALE_SIGNAL}) > max by ({each}) ({METRIC_SCALE_TARGET})"
+    pressed = f"max by ({each}) ({contract.METRIC_SCALE_SIGNAL}) > max by ({each}) ({contract.METRIC_SCALE_TARGET})"
     ours = f"({wanted} >= {most}) and on ({BY}) ({pressed})"
     return _alert(
         "PilotlightAtMaxReplicas", f"({ours}) or ({_hpa_at_max()})", "15m", "warning",
@@ -199,7 +181,7 @@ def _hpa_at_max() -> str:
     desired = "kube_horizontalpodautoscaler_status_desired_replicas"
     most = "kube_horizontalpodautoscaler_spec_max_replicas"
     limited = 'kube_horizontalpodautoscaler_status_condition{condition="ScalingLimited",status="true"} == 1'
-    ours = f"on (namespace) group by (namespace) ({METRIC_IN_FLIGHT})"
+    ours = f"on (namespace) group by (namespace) ({contract.METRIC_IN_FLIGHT})"
     return f"({desired} >= {on} {most}) and {on} ({limited}) and {ours}"
 
 
@@ -208,7 +190,7 @@ def _canary_rolled_back() -> RuleEntry:
 
     The state before that hour is looked up over a week, so that a gap in the series does not fire again.
     """
-    back = f'{METRIC_CANARY_PHASE}{{phase="RolledBack"}}'
+    back = f'{contract.METRIC_CANARY_PHASE}{{phase="RolledBack"}}'
     before = f"max by ({BY_REVISION}) (last_over_time({back}[1w] offset 1h)) == 1"
     since = f"max by ({BY_REVISION}) (min_over_time({back}[1h])) == 1"
     return _alert(

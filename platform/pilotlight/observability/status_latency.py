@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE, METRIC_REQUEST_DURATION
 from pilotlight.errors import PlatformError
-from pilotlight.targets.target import RevisionStatus, Sample, ServiceStatus
+from pilotlight.targets.target import Sample, ServiceStatus
 
 Query = Callable[[str], Sequence[Sample]]
 LatencyValues = Mapping[tuple[str, str, str], Mapping[str, float]]  # by (namespace, service, revision)
@@ -31,20 +31,15 @@ def with_latency(
     """Return the statuses with the values of one query, or unchanged without a response in time."""
     if not any(status.revisions for status in statuses):
         return statuses
-    values = parse_samples(
-        _within_timeout(lambda: query(promql(statuses)), TIMEOUT_S if timeout_s is None else timeout_s)
-    )
+    samples = _within_timeout(lambda: query(promql(statuses)), TIMEOUT_S if timeout_s is None else timeout_s)
+    values = parse_samples(samples)
     return [_with_latency(status, values) for status in statuses] if values else statuses
 
 
 def promql(statuses: Sequence[ServiceStatus]) -> str:
     """Return one query for all values of all revisions, to save round trips."""
-    chosen = ",".join(
-        (
-            _matcher(LABEL_NAMESPACE, sorted({status.namespace for status in statuses})),
-            _matcher(LABEL_SERVICE, sorted({status.name for status in statuses})),
-        )
-    )
+    namespaces = _matcher(LABEL_NAMESPACE, sorted({status.namespace for status in statuses}))
+    chosen = f"{namespaces},{_matcher(LABEL_SERVICE, sorted({status.name for status in statuses}))}"
     requests = f"sum by ({BY}) (increase({COUNT}{{{chosen}}}[{WINDOW}]))"
     failed = f"sum by ({BY}) (increase({COUNT}{{{chosen},{FAILED}}}[{WINDOW}]))"
     buckets = f"sum by (le, {BY}) (rate({METRIC_REQUEST_DURATION}_bucket{{{chosen}}}[{WINDOW}]))"
@@ -73,15 +68,13 @@ def parse_samples(samples: Sequence[Sample]) -> LatencyValues:
 
 
 def _with_latency(status: ServiceStatus, values: LatencyValues) -> ServiceStatus:
-    rows = [_with_values(row, values.get((status.namespace, status.name, row.name), {})) for row in status.revisions]
+    rows = []
+    for row in status.revisions:
+        if measured := values.get((status.namespace, status.name, row.name)):
+            known = {name: measured.get(name) for name in ("p50_ms", "p99_ms", "error_percent")}
+            row = replace(row, requests=round(measured.get("requests", 0.0)), **known)
+        rows.append(row)
     return replace(status, revisions=tuple(rows))
-
-
-def _with_values(row: RevisionStatus, values: Mapping[str, float]) -> RevisionStatus:
-    if not values:
-        return row
-    known = {name: values.get(name) for name in ("p50_ms", "p99_ms", "error_percent")}
-    return replace(row, requests=round(values.get("requests", 0.0)), **known)
 
 
 def _within_timeout(query: Callable[[], Sequence[Sample]], timeout_s: float) -> Sequence[Sample]:

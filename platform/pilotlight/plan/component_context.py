@@ -1,13 +1,6 @@
-"""One component being planned; fine-tuned weights.
+"""One component being planned: its mode, runtime, model, fine-tuned weights, and values derived from them.
 
-Fine-tuned weights: merged ones replace the base model's, an adapter is loaded in addition to it.
-
-OME's FineTunedWeight says which by `configuration.merged_weights`. storage.py fetches the adapter. Only engines whose
-flags are known here can load one.
-
-Context of one component being planned: its mode, runtime, model, and values derived from them.
-
-Built by plan/decide.py once mode and runtime are known; read by the stages for pods, storage, scaling and traffic.
+Built by plan/planner.py once mode and runtime are known; read by the stages for pods, storage, scaling and traffic.
 """
 
 import math
@@ -18,10 +11,14 @@ from typing import Any, Final
 from pilotlight.k8s import names, quantities
 from pilotlight.plan import annotations
 from pilotlight.plan.mode import wants_ray
-from pilotlight.plan.types import Capabilities, DecisionLog, Mode
+from pilotlight.plan.types import Capabilities, DecisionLog, Mode, field_path
 from pilotlight.spec.service import BaseModel, Catalogue, Component, Runtime, Service
 
 Json = Any
+# From container start to the first byte of a model: image, interpreter, imports, CUDA context.
+BOOT_S: Final = 60
+UNKNOWN_BUDGET_S: Final = 600
+GENERATIVE: Final = ("chat", "generat", "vision", "completion", "image_text", "image-text")
 ADAPTERS_DIR: Final = "/mnt/adapters"
 # Adapter flags of an engine by a word of its image; `{}` is name=path.
 _FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -41,64 +38,6 @@ class Adapter:
     @property
     def path(self) -> str:
         return f"{ADAPTERS_DIR}/{self.name}"
-
-
-def fine_tuned(
-    service: Service, model: BaseModel | None, catalogue: Catalogue, log: DecisionLog
-) -> tuple[BaseModel | None, Adapter | None]:
-    """Return the model to serve and its adapter, if any. The reader rejects more than one set of weights."""
-    name, path = service.fine_tuned_weight
-    if not name or model is None:
-        return model, None
-    weights = next((each for each in catalogue.weights if each["metadata"]["name"] == name), None)
-    if weights is None:
-        log.error("PL309", path, f"no FineTunedWeight is called {name}; add its document to the files or --catalog")
-        return model, None
-    spec = weights["spec"]
-    storage = spec.get("storage") or {}
-    uri, base = str(storage.get("storageUri", "")), (spec.get("baseModelRef") or {}).get("name", model.name)
-    if base != model.name:
-        log.error("PL309", path, f"{name} was tuned from {base}, not from {model.name}")
-    elif spec.get("disabled"):
-        log.error("PL309", path, f"{name} is disabled")
-    elif not uri:
-        log.error("PL309", path, f"{name} has no storage.storageUri to fetch it from")
-    elif (spec.get("configuration") or {}).get("merged_weights") is True:
-        log.decide("", "fine-tuned weights", name, "merged: they are served in place of the base model's")
-        # Without the node path, where OME's model agent puts base models only; the Secret's key stays.
-        storage = {key: value for key, value in storage.items() if key != "path"}
-        return replace(model, storage_uri=uri, storage=storage), None
-    else:
-        log.decide("", "fine-tuned weights", name, "an adapter, loaded beside the base model")
-        return model, Adapter(name, uri, path)
-    return model, None
-
-
-def with_adapter(container: Mapping[str, Json], adapter: Adapter, log: DecisionLog) -> dict[str, Json]:
-    """Add the flags that load the adapter, by the engine of the container's image."""
-    image = str(container.get("image", ""))
-    flags = next((flags for word, flags in _FLAGS.items() if word in image), None)
-    if flags is None:
-        engines = " or ".join(_FLAGS)
-        message = f"{image or 'our predictor'} loads no adapters; use a runtime of {engines}, or merge the weights"
-        log.error("PL309", adapter.named_at, message)
-        return dict(container)
-    args = [flag.format(f"{adapter.name}={adapter.path}") for flag in flags]
-    return {**container, "args": [*(container.get("args") or ()), *args]}
-
-
-# From container start to the first byte of a model: image, interpreter, imports, CUDA context.
-BOOT_S: Final = 60
-UNKNOWN_BUDGET_S: Final = 600
-GENERATIVE: Final = ("chat", "generat", "vision", "completion", "image_text", "image-text")
-
-
-def probe_seconds(probe: Mapping[str, Json]) -> int:
-    """Return the seconds until a probe fails, by Kubernetes' defaults; 0 without one."""
-    if not probe:
-        return 0
-    period, failures = int(probe.get("periodSeconds", 10)), int(probe.get("failureThreshold", 3))
-    return int(probe.get("initialDelaySeconds", 0)) + period * failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +103,7 @@ class PlanContext:
     def predictor(self) -> str:
         """Name of the workload that transformers and explainers call."""
         component = self.service.components.get("predictor", self.component)
-        variant = "" if self.serverless else component.name
-        return names.workload(self.service.name, "predictor", variant)
+        return names.workload(self.service.name, "predictor", "" if self.serverless else component.name)
 
     @property
     def gpus(self) -> int:
@@ -186,8 +124,63 @@ class PlanContext:
         return annotations.lookup(self.service, self.component, *keys)[1]
 
     def path(self, field_name: str = "") -> str:
-        return f"spec.{self.component.role}.{field_name}" if field_name else f"spec.{self.component.role}"
+        return field_path(self.component, field_name)
 
     def annotation_path(self, *keys: str) -> str:
         key, _ = annotations.lookup(self.service, self.component, *keys)
         return annotations.path_of(self.component, key)
+
+
+def fine_tuned(
+    service: Service, model: BaseModel | None, catalogue: Catalogue, log: DecisionLog
+) -> tuple[BaseModel | None, Adapter | None]:
+    """Return the model to serve and its adapter, if any: merged weights replace the base model's.
+
+    The reader rejects more than one set of weights.
+    """
+    name, path = service.fine_tuned_weight
+    if not name or model is None:
+        return model, None
+    weights = next((each for each in catalogue.weights if each["metadata"]["name"] == name), None)
+    if weights is None:
+        log.error("PL309", path, f"no FineTunedWeight is called {name}; add its document to the files or --catalog")
+        return model, None
+    spec = weights["spec"]
+    storage = spec.get("storage") or {}
+    uri, base = str(storage.get("storageUri", "")), (spec.get("baseModelRef") or {}).get("name", model.name)
+    if base != model.name:
+        log.error("PL309", path, f"{name} was tuned from {base}, not from {model.name}")
+    elif spec.get("disabled"):
+        log.error("PL309", path, f"{name} is disabled")
+    elif not uri:
+        log.error("PL309", path, f"{name} has no storage.storageUri to fetch it from")
+    elif (spec.get("configuration") or {}).get("merged_weights") is True:
+        log.decide("", "fine-tuned weights", name, "merged: they are served in place of the base model's")
+        # Without the node path, where OME's model agent puts base models only; the Secret's key stays.
+        storage = {key: value for key, value in storage.items() if key != "path"}
+        return replace(model, storage_uri=uri, storage=storage), None
+    else:
+        log.decide("", "fine-tuned weights", name, "an adapter, loaded beside the base model")
+        return model, Adapter(name, uri, path)
+    return model, None
+
+
+def with_adapter(container: Mapping[str, Json], adapter: Adapter, log: DecisionLog) -> dict[str, Json]:
+    """Add the flags that load the adapter, by the engine of the container's image."""
+    image = str(container.get("image", ""))
+    flags = next((flags for word, flags in _FLAGS.items() if word in image), None)
+    if flags is None:
+        engines = " or ".join(_FLAGS)
+        message = f"{image or 'our predictor'} loads no adapters; use a runtime of {engines}, or merge the weights"
+        log.error("PL309", adapter.named_at, message)
+        return dict(container)
+    args = [flag.format(f"{adapter.name}={adapter.path}") for flag in flags]
+    return {**container, "args": [*(container.get("args") or ()), *args]}
+
+
+def probe_seconds(probe: Mapping[str, Json]) -> int:
+    """Return the seconds until a probe fails, by Kubernetes' defaults; 0 without one."""
+    if not probe:
+        return 0
+    period, failures = int(probe.get("periodSeconds", 10)), int(probe.get("failureThreshold", 3))
+    return int(probe.get("initialDelaySeconds", 0)) + period * failures

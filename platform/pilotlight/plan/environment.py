@@ -1,23 +1,10 @@
-"""Variables, time-outs, who asks whom.
-
-Environment variables of our predictor: its identity, settings and limits; request timeouts.
-
-Router component: our gateway in router mode. Validates its settings and passes them as variables.
-"""
+"""Environment variables of our predictor and of our gateway as a router, and request timeouts."""
 
 import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pilotlight.contract import (
-    ENV_NAMESPACE,
-    ENV_REVISION,
-    ENV_SERVICE,
-    ENV_SETTINGS_PREFIX,
-    GRPC_PORT,
-    HTTP_PORT,
-    METRICS_PORT,
-)
+from pilotlight import contract
 from pilotlight.k8s import names
 from pilotlight.k8s.names import ANNOTATION_PARK
 from pilotlight.plan.component_context import PlanContext
@@ -29,6 +16,12 @@ LONG_ANSWERS_S: Final = 300
 DEFAULT_TIMEOUT_S: Final = 300
 PARK_MEMORY: Final = "25%"
 PARK_AFTER_S: Final = 60
+STRATEGIES: Final = ("round_robin", "least_loaded", "cache_aware", "prefill_decode")
+ENV_PREFIX: Final = "PILOTLIGHT_ROUTER_"
+COMMAND: Final = ("python", "-m", "pilotlight.gateway", "route")
+KNOWN: Final = ("routing_strategy", "health_check_interval")
+_INTERVAL: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
 def decide_timeout(context: PlanContext, log: DecisionLog) -> int:
@@ -50,28 +43,31 @@ def decide_timeout(context: PlanContext, log: DecisionLog) -> int:
 def identity(context: PlanContext) -> list[dict[str, Json]]:
     """Return service and namespace for metrics and logs. In serverless mode Knative provides the revision."""
     return [
-        {"name": ENV_SERVICE, "value": context.service.name},
-        {"name": ENV_NAMESPACE, "value": context.service.namespace},
+        {"name": contract.ENV_SERVICE, "value": context.service.name},
+        {"name": contract.ENV_NAMESPACE, "value": context.service.namespace},
     ]
 
 
 def revision_variable(revision: str) -> dict[str, str]:
-    return {"name": ENV_REVISION, "value": revision}
+    return {"name": contract.ENV_REVISION, "value": revision}
 
 
 def settings(context: PlanContext, timeout_s: int) -> list[dict[str, str]]:
     """Return the settings of our predictor; none for other servers."""
     if not context.choice.is_pilotlight or context.choice.gateway:
         return []
-    return [{"name": f"{ENV_SETTINGS_PREFIX}{name}", "value": value} for name, value in _settings(context, timeout_s)]
+    return [
+        {"name": f"{contract.ENV_SETTINGS_PREFIX}{name}", "value": value}
+        for name, value in _settings(context, timeout_s)
+    ]
 
 
 def _settings(context: PlanContext, timeout_s: int) -> Iterator[tuple[str, str]]:
     component = context.component
     yield "MODEL_NAME", context.service.name
-    yield "HTTP_PORT", str(HTTP_PORT)
-    yield "GRPC_PORT", str(GRPC_PORT)
-    yield "METRICS_PORT", str(METRICS_PORT)
+    yield "HTTP_PORT", str(contract.HTTP_PORT)
+    yield "GRPC_PORT", str(contract.GRPC_PORT)
+    yield "METRICS_PORT", str(contract.METRICS_PORT)
     if component.timeout_seconds is not None or context.generative:
         yield "TIMEOUT_SECONDS", str(timeout_s)
     yield "EXIT_TIMEOUT_SECS", str(timeout_s)
@@ -79,32 +75,17 @@ def _settings(context: PlanContext, timeout_s: int) -> Iterator[tuple[str, str]]
         yield "DRAIN_DELAY", str(DRAIN_DELAY_S)
         if component.container_concurrency:
             yield "MAX_QUEUE_SIZE", str(component.container_concurrency)
-    yield from _batching(context)
+    if component.batcher is not None:  # a sidecar in KServe; our predictor batches itself
+        yield "MAX_BATCH_SIZE", str(component.batcher.get("maxBatchSize") or 32)
+        yield "BATCH_TIMEOUT_MS", str(component.batcher.get("maxLatency") or 5000)
     if context.service.annotations.get(ANNOTATION_PARK) == "true":
         yield "PARK_MEMORY", PARK_MEMORY
         yield "PARK_AFTER_S", str(PARK_AFTER_S)
 
 
-def _batching(context: PlanContext) -> Iterator[tuple[str, str]]:
-    """Yield the settings of KServe's batcher, which is a sidecar there; our predictor batches itself."""
-    batcher = context.component.batcher
-    if batcher is None:
-        return
-    yield "MAX_BATCH_SIZE", str(batcher.get("maxBatchSize") or 32)
-    yield "BATCH_TIMEOUT_MS", str(batcher.get("maxLatency") or 5000)
-
-
 def grace_seconds(timeout_s: int) -> int:
     """Return the seconds from SIGTERM to SIGKILL: drain delay, longest request, and 5 s to exit."""
     return DRAIN_DELAY_S + timeout_s + 5
-
-
-STRATEGIES: Final = ("round_robin", "least_loaded", "cache_aware", "prefill_decode")
-ENV_PREFIX: Final = "PILOTLIGHT_ROUTER_"
-COMMAND: Final = ("python", "-m", "pilotlight.gateway", "route")
-KNOWN: Final = ("routing_strategy", "health_check_interval")
-_INTERVAL: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
 def router_environment(context: PlanContext, log: DecisionLog) -> list[dict[str, str]]:
@@ -114,9 +95,8 @@ def router_environment(context: PlanContext, log: DecisionLog) -> list[dict[str,
     default = "prefill_decode" if disaggregated else "least_loaded"
     strategy = config.get("routing_strategy", default)
     _check(context, strategy, disaggregated, log)
-    reason = (
-        "router.config" if "routing_strategy" in config else "engine and decoder" if disaggregated else "the default"
-    )
+    implied = "engine and decoder" if disaggregated else "the default"
+    reason = "router.config" if "routing_strategy" in config else implied
     log.decide("router", "strategy", strategy, reason)
     values = {
         "STRATEGY": strategy,

@@ -17,7 +17,7 @@ MODES: Final[tuple[Mode, ...]] = ("serverless", "raw", "multi-node", "stateful")
 
 
 class FieldSupport(NamedTuple):
-    """Support of a field in a mode. `code` is the warning about a field without effect; knative_pods.py emits PL359."""
+    """Support of a field in a mode. `code` is the warning about a field without effect; pod_security.py emits PL359."""
 
     verdict: Verdict
     how: str
@@ -201,31 +201,22 @@ def check_fields(context: PlanContext, log: DecisionLog) -> None:
         cell = row.cell(context.mode)
         if cell.verdict == "no effect" and cell.code == "PL360" and row.is_set(context):
             log.warn("PL360", row.path(context).partition(" (")[0], f"has no effect in {context.mode} mode: {cell.how}")
-    _check_service_keda(context, log)
+    config = context.service.keda
+    if context.serverless and context.serves_model and config is not None and config.enabled is not False:
+        log.warn("PL360", "spec.kedaConfig", f"has no effect in serverless mode: {_KNATIVE_SCALES.how}")
     _check_annotations(context, log)
     _check_foreign(context, log)
 
 
-def _check_service_keda(context: PlanContext, log: DecisionLog) -> None:
-    config = context.service.keda
-    if context.serverless and context.serves_model and config is not None and config.enabled is not False:
-        log.warn("PL360", "spec.kedaConfig", f"has no effect in serverless mode: {_KNATIVE_SCALES.how}")
-
-
 def _check_annotations(context: PlanContext, log: DecisionLog) -> None:
     """Warn about annotations of another autoscaler."""
-    written = {**context.service.annotations, **context.component.annotations}
-    for key in written:
-        if context.serverless and key in _FOR_DEPLOYMENTS:
+    for_deployments = (*annotations.AUTOSCALER_CLASS, annotations.TRIGGERS, annotations.FORMULA, annotations.WAKE_BY)
+    for key in {**context.service.annotations, **context.component.annotations}:
+        if context.serverless and key in for_deployments:
             log.warn("PL360", context.annotation_path(key), f"has no effect in serverless mode: {_KNATIVE_SCALES.how}")
         elif not context.serverless and key.startswith(annotations.KNATIVE_SCALING):
             message = f"has no effect in {context.mode} mode: Knative does not scale it"
             log.warn("PL360", context.annotation_path(key), message)
-
-
-_FOR_DEPLOYMENTS: Final = frozenset(
-    (*annotations.AUTOSCALER_CLASS, annotations.TRIGGERS, annotations.FORMULA, annotations.WAKE_BY)
-)
 
 
 def _check_foreign(context: PlanContext, log: DecisionLog) -> None:

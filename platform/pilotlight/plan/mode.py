@@ -28,8 +28,13 @@ DISAGGREGATED: Final = "PDDisaggregated"
 
 def decide_modes(service: Service, capabilities: Capabilities, log: DecisionLog) -> dict[Role, Mode]:
     """Return the mode of each component; record it with its reason."""
-    ome = service.group == "ome"
-    chosen = _ome_modes(service, log) if ome else _kserve_modes(service, capabilities, log)
+    if service.group == "ome":
+        chosen = _ome_modes(service, log)
+    else:
+        main = next(iter(service.components.values()))
+        explicit = _mode_from_annotation(main, service.annotations, "metadata.annotations", log)
+        general = explicit or (capabilities.default_mode, "no annotation says otherwise: the default mode")
+        chosen = {role: _kserve_mode(component, *general, log) for role, component in service.components.items()}
     for role, (mode, reason) in chosen.items():
         log.decide(role, "mode", mode, reason)
         _check_available(service.components[role], mode, reason, capabilities, log)
@@ -83,27 +88,16 @@ def _check_service_annotation(service: Service, modes: dict[Role, tuple[Mode, st
     written = service.annotations.get(key, "")
     decided = modes.get("engine", ("raw", ""))[0]
     if written and written != DISAGGREGATED and MODE_NAMES.get(written) != decided:
-        log.warn(
-            "PL302", f"metadata.annotations.{key}",
-            f"{written} has no effect here and the engine is {decided}; write it in spec.engine.annotations",
-        )  # fmt: skip
-
-
-def _kserve_modes(service: Service, capabilities: Capabilities, log: DecisionLog) -> dict[Role, tuple[Mode, str]]:
-    main = next(iter(service.components.values()))
-    explicit = _mode_from_annotation(main, service.annotations, "metadata.annotations", log)
-    general = explicit or (capabilities.default_mode, "no annotation says otherwise: the default mode")
-    return {role: _kserve_mode(component, *general, log) for role, component in service.components.items()}
+        message = f"{written} has no effect here and the engine is {decided}; write it in spec.engine.annotations"
+        log.warn("PL302", f"metadata.annotations.{key}", message)
 
 
 def _kserve_mode(component: Component, mode: Mode, reason: str, log: DecisionLog) -> tuple[Mode, str]:
     if component.worker is None or mode == "multi-node":
         return mode, reason
     if mode == "serverless" and "default" not in reason:
-        log.error(
-            "PL303", field_path(component, "workerSpec"),
-            "several nodes cannot be serverless; set serving.kserve.io/deploymentMode: Standard or remove workerSpec",
-        )  # fmt: skip
+        fix = "set serving.kserve.io/deploymentMode: Standard or remove workerSpec"
+        log.error("PL303", field_path(component, "workerSpec"), f"several nodes cannot be serverless; {fix}")
     return "multi-node", f"{component.role}.workerSpec is set"
 
 

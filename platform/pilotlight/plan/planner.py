@@ -1,15 +1,7 @@
-"""The stages in order; what the cluster must have.
+"""plan(): the stages that turn one service into the Plan that render() writes out.
 
-Choice of the activator: the proxy that a service's request trigger reads must receive its requests.
-
-Requirements of a plan on the cluster: CRDs, Knative feature flags, add-ons, minimum versions.
-
-Listed offline by `render` and `validate`; checked by the Kubernetes target before applying.
-
-The planner: plan() turns one service into the Plan that render() writes out.
-
-Stages: runtime, modes, then each component (pods, scaling, rollout, traffic), at the end the requirements on the
-cluster. All problems are collected; errors are raised together, warnings are part of the Plan.
+Runtime, modes, then each component (pods, scaling, rollout, traffic), the activator, the requirements on the cluster.
+All problems are collected; errors are raised together, warnings are part of the Plan.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +34,139 @@ from pilotlight.spec.service import Catalogue, Component, Role, Service
 Json = Any
 GATEWAY_PORT: Final = 8090
 INTERCEPTOR: Final = ("keda-add-ons-http-interceptor-proxy", 8080)
+ENTRIES: tuple[Role, ...] = ("router", "transformer", "engine", "predictor")
+MONITORING: Final = "monitoring.coreos.com"
+CRDS: Final[Mapping[str, str]] = {
+    "serverless": "services.serving.knative.dev",
+    "multi-node": "leaderworkersets.leaderworkerset.x-k8s.io",
+}
+
+
+def plan(
+    service: Service, catalogue: Catalogue, capabilities: Capabilities | None = None, current: Current | None = None
+) -> Plan:
+    """Plan a service. Raise InvalidDocument with all errors."""
+    log = DecisionLog(service)
+    capabilities, current = capabilities or Capabilities(), current or Current()
+    if _is_stopped(service):
+        log.decide("", "stopped", "no objects", "annotation stop = true")
+    selection = choose_runtime(service, catalogue, log)
+    _raise_errors(log)
+    service = with_defaults(service, selection.runtime)
+    modes = decide_modes(service, capabilities, log)
+    _raise_errors(log)
+    workloads = _workloads(service, modes, selection, catalogue, capabilities, current, log)
+    result = _plan(service, modes, workloads, capabilities)
+    collect(result, capabilities, log)
+    _raise_errors(log)
+    return replace(
+        result,
+        decisions=tuple(log.decisions),
+        warnings=tuple(log.problems.warnings),
+        requirements=tuple(log.requirements.values()),
+    )
+
+
+def _is_stopped(service: Service) -> bool:
+    return annotations.first(annotations.STOP, service.annotations)[1] == "true"
+
+
+def _raise_errors(log: DecisionLog) -> None:
+    if log.problems.errors:
+        raise InvalidDocument(log.problems.items)
+
+
+def _workloads(
+    service: Service, modes: dict[Role, Mode], selection: Selection, catalogue: Catalogue, capabilities: Capabilities,
+    current: Current, log: DecisionLog,
+) -> tuple[Workload, ...]:  # fmt: skip
+    if _is_stopped(service) or set(modes.values()) == {"virtual"}:
+        return ()
+    entry = _entry_role(service)
+    workloads: list[Workload] = []
+    for role, mode in modes.items():
+        component = _with_overrides(service, service.components[role], current, log)
+        choice = merged_choice(service, component, selection, catalogue, mode == "multi-node", log)
+        name = names.workload(service.name, role, "" if mode == "serverless" else component.name)
+        context = PlanContext(service, component, mode, choice, capabilities, name)
+        check_fields(context, log)
+        _record_costs(context, log)
+        others = _declared_canaries(context, catalogue, log) if role == "predictor" else []
+        workloads += decide_workloads(context, others, role == entry, current, log)
+    return tuple(workloads)
+
+
+def _record_costs(context: PlanContext, log: DecisionLog) -> None:
+    """Record what the chosen mode costs or needs."""
+    role = context.component.role
+    if context.component.min_replicas == 0 and context.serves_model:
+        wait = f"about {BOOT_S // 4 + context.load_seconds} s" if context.model_bytes else "as long as the model loads"
+        log.decide(role, "cold start", wait, "the first request after an idle time waits for boot and model")
+    if context.mode == "multi-node":
+        log.decide(role, "network", "RDMA advised", "nodes exchange tensors: RoCE or InfiniBand decides the speed")
+    if context.on_ray and "$(LWS_" in str(context.choice.container):
+        message = "its command uses variables of a LeaderWorkerSet, which Ray does not set; name a runtime made for Ray"
+        log.warn("PL365", context.path(), message)
+
+
+def _declared_canaries(context: PlanContext, catalogue: Catalogue, log: DecisionLog) -> list[tuple[PlanContext, int]]:
+    """Return contexts and traffic percent of KServe's `canary[]`: predictors with a model and runtime of their own."""
+    canaries: list[tuple[PlanContext, int]] = []
+    if context.service.canaries and context.serverless:
+        message = "needs Deployments; set serving.kserve.io/deploymentMode: Standard, or use canaryTrafficPercent"
+        log.error("PL358", "spec.canary", message)
+        return canaries
+    for entry in context.service.canaries:
+        component: Component = entry["component"]
+        service = replace(context.service, components={**context.service.components, "predictor": component})
+        name = names.workload(service.name, "predictor", str(entry["name"]))
+        canary_log = log.for_variant(name)
+        selection = choose_runtime(service, catalogue, canary_log)
+        choice = merged_choice(service, component, selection, catalogue, context.mode == "multi-node", canary_log)
+        canary_context = PlanContext(service, component, context.mode, choice, context.capabilities, name)
+        canaries.append((canary_context, int(entry["trafficPercent"])))
+    return canaries
+
+
+def _with_overrides(service: Service, component: Component, current: Current, log: DecisionLog) -> Component:
+    """Apply live overrides of `platformctl scale`, which last until --reset."""
+    current_overrides = current.overrides.get(names.workload(service.name, component.role, component.name)) or {}
+    overrides = {
+        field: int(current_overrides[key])
+        for field, key in (("min_replicas", "minReplicas"), ("max_replicas", "maxReplicas"))
+        if key in current_overrides
+    }
+    for field, value in overrides.items():
+        log.decide(component.role, field.replace("_", " "), value, "kept as set by hand; --reset clears it")
+    return replace(component, **overrides) if overrides else component  # type: ignore[arg-type]
+
+
+def _entry_role(service: Service) -> Role:
+    return next((role for role in ENTRIES if role in service.components), next(iter(service.components)))
+
+
+def _plan(
+    service: Service, modes: dict[Role, Mode], workloads: tuple[Workload, ...], capabilities: Capabilities
+) -> Plan:
+    entry = _entry_role(service)
+    visibility = {service.labels.get(names.LABEL_VISIBILITY), service.labels.get("networking.kserve.io/visibility")}
+    public = capabilities.gateway_api and "cluster-local" not in visibility
+    scraping = annotations.first(annotations.SCRAPING, service.annotations)[1] != "false"
+    own_account = any(not part.pod.get("serviceAccountName") for part in service.components.values())
+    return Plan(
+        name=service.name,
+        namespace=service.namespace,
+        mode=service_mode(modes),
+        workloads=workloads,
+        entry=next((work.name for work in workloads if work.role == entry and not work.canary), ""),
+        service_account=names.service_account(service.name) if own_account and workloads else "",
+        labels={**service.labels, **names.service_labels(service.group, service.name)},
+        hosts=(f"{service.name}-{service.namespace}.{capabilities.domain}",) if public else (),
+        gateway=dict(capabilities.route_parent) if public else {},
+        monitoring=capabilities.prometheus_operator and scraping,
+        annotations=annotations.for_workload_objects(service.annotations),
+        activator=activator_of(workloads, service, capabilities),
+    )
 
 
 def activator_of(workloads: Sequence[Workload], service: Service, capabilities: Capabilities) -> Activator | None:
@@ -72,14 +197,6 @@ def _address(address: str) -> tuple[str, str]:
     """Split `name.namespace.svc:9090` into name and namespace."""
     name, _, rest = address.partition(":")[0].partition(".")
     return name, rest.partition(".")[0]
-
-
-MONITORING: Final = "monitoring.coreos.com"
-
-CRDS: Final[Mapping[str, str]] = {
-    "serverless": "services.serving.knative.dev",
-    "multi-node": "leaderworkersets.leaderworkerset.x-k8s.io",
-}
 
 
 def collect(plan: Plan, capabilities: Capabilities, log: DecisionLog) -> None:
@@ -150,9 +267,8 @@ def _add_ons(workload: Workload) -> Iterator[Requirement]:
         elif trigger.type == "external":
             yield Requirement("addon", "keda-otel-add-on", f"{workload.role}: autoScaling metric of pods")
         elif trigger.type == "prometheus":
-            yield Requirement(
-                "addon", f"prometheus at {trigger.metadata['serverAddress']}", f"{workload.role}: trigger"
-            )
+            name = f"prometheus at {trigger.metadata['serverAddress']}"
+            yield Requirement("addon", name, f"{workload.role}: trigger")
 
 
 def _check_flags(capabilities: Capabilities, log: DecisionLog) -> None:
@@ -160,143 +276,6 @@ def _check_flags(capabilities: Capabilities, log: DecisionLog) -> None:
     if not capabilities.features:
         return
     for requirement in list(log.requirements.values()):
-        is_known_flag = requirement.kind == "feature" and requirement.name.startswith(
-            (knative_features.FLAG, knative_features.SIDECAR_PROBES)
-        )
-        if is_known_flag and requirement.name not in capabilities.features:
+        known = requirement.name.startswith((knative_features.FLAG, knative_features.SIDECAR_PROBES))
+        if requirement.kind == "feature" and known and requirement.name not in capabilities.features:
             log.warn("PL355", "spec", f"Knative's {requirement.name} is off, and {requirement.reason} needs it")
-
-
-ENTRIES: tuple[Role, ...] = ("router", "transformer", "engine", "predictor")
-
-
-def plan(
-    service: Service, catalogue: Catalogue, capabilities: Capabilities | None = None, current: Current | None = None
-) -> Plan:
-    """Plan a service. Raise InvalidDocument with all errors."""
-    log = DecisionLog(service)
-    capabilities, current = capabilities or Capabilities(), current or Current()
-    if _is_stopped(service):
-        log.decide("", "stopped", "no objects", "annotation stop = true")
-    selection = choose_runtime(service, catalogue, log)
-    _raise_errors(log)
-    service = with_defaults(service, selection.runtime)
-    modes = decide_modes(service, capabilities, log)
-    _raise_errors(log)
-    workloads = _workloads(service, modes, selection, catalogue, capabilities, current, log)
-    result = _plan(service, modes, workloads, capabilities)
-    collect(result, capabilities, log)
-    _raise_errors(log)
-    return replace(
-        result,
-        decisions=tuple(log.decisions),
-        warnings=tuple(log.problems.warnings),
-        requirements=tuple(log.requirements.values()),
-    )
-
-
-def _is_stopped(service: Service) -> bool:
-    return annotations.first(annotations.STOP, service.annotations)[1] == "true"
-
-
-def _raise_errors(log: DecisionLog) -> None:
-    if log.problems.errors:
-        raise InvalidDocument(log.problems.items)
-
-
-def _workloads(
-    service: Service, modes: dict[Role, Mode], selection: Selection, catalogue: Catalogue, capabilities: Capabilities,
-    current: Current, log: DecisionLog,
-) -> tuple[Workload, ...]:  # fmt: skip
-    if _is_stopped(service) or set(modes.values()) == {"virtual"}:
-        return ()
-    entry = _entry_role(service)
-    workloads: list[Workload] = []
-    for role, mode in modes.items():
-        component = _with_overrides(service, service.components[role], current, log)
-        choice = merged_choice(service, component, selection, catalogue, mode == "multi-node", log)
-        variant = "" if mode == "serverless" else component.name
-        name = names.workload(service.name, role, variant)
-        context = PlanContext(service, component, mode, choice, capabilities, name)
-        check_fields(context, log)
-        _record_costs(context, log)
-        others = _declared_canaries(context, catalogue, log) if role == "predictor" else []
-        workloads += decide_workloads(context, others, role == entry, current, log)
-    return tuple(workloads)
-
-
-def _record_costs(context: PlanContext, log: DecisionLog) -> None:
-    """Record what the chosen mode costs or needs."""
-    role = context.component.role
-    if context.component.min_replicas == 0 and context.serves_model:
-        wait = f"about {BOOT_S // 4 + context.load_seconds} s" if context.model_bytes else "as long as the model loads"
-        log.decide(role, "cold start", wait, "the first request after an idle time waits for boot and model")
-    if context.mode == "multi-node":
-        log.decide(role, "network", "RDMA advised", "nodes exchange tensors: RoCE or InfiniBand decides the speed")
-    if context.on_ray and "$(LWS_" in str(context.choice.container):
-        message = "its command uses variables of a LeaderWorkerSet, which Ray does not set; name a runtime made for Ray"
-        log.warn("PL365", context.path(), message)
-
-
-def _declared_canaries(context: PlanContext, catalogue: Catalogue, log: DecisionLog) -> list[tuple[PlanContext, int]]:
-    """Return contexts and traffic percent of KServe's `canary[]`: predictors with a model and runtime of their own."""
-    canaries: list[tuple[PlanContext, int]] = []
-    if context.service.canaries and context.serverless:
-        message = "needs Deployments; set serving.kserve.io/deploymentMode: Standard, or use canaryTrafficPercent"
-        log.error("PL358", "spec.canary", message)
-        return canaries
-    for entry in context.service.canaries:
-        component: Component = entry["component"]
-        service = replace(context.service, components={**context.service.components, "predictor": component})
-        name = names.workload(service.name, "predictor", str(entry["name"]))
-        canary_log = log.for_variant(name)
-        selection = choose_runtime(service, catalogue, canary_log)
-        choice = merged_choice(service, component, selection, catalogue, context.mode == "multi-node", canary_log)
-        canary_context = PlanContext(service, component, context.mode, choice, context.capabilities, name)
-        canaries.append((canary_context, int(entry["trafficPercent"])))
-    return canaries
-
-
-def _with_overrides(service: Service, component: Component, current: Current, log: DecisionLog) -> Component:
-    """Apply live overrides of `platformctl scale`, which last until --reset."""
-    current_overrides = current.overrides.get(names.workload(service.name, component.role, component.name)) or {}
-    overrides = {
-        field: int(current_overrides[key])
-        for field, key in (("min_replicas", "minReplicas"), ("max_replicas", "maxReplicas"))
-        if key in current_overrides
-    }
-    for field, value in overrides.items():
-        log.decide(component.role, field.replace("_", " "), value, "kept as set by hand; --reset clears it")
-    return replace(component, **overrides) if overrides else component  # type: ignore[arg-type]
-
-
-def _entry_role(service: Service) -> Role:
-    return next((role for role in ENTRIES if role in service.components), next(iter(service.components)))
-
-
-def _is_public(service: Service, capabilities: Capabilities) -> bool:
-    """Return whether the service gets a public route."""
-    hidden = {service.labels.get(names.LABEL_VISIBILITY), service.labels.get("networking.kserve.io/visibility")}
-    return capabilities.gateway_api and "cluster-local" not in hidden
-
-
-def _plan(
-    service: Service, modes: dict[Role, Mode], workloads: tuple[Workload, ...], capabilities: Capabilities
-) -> Plan:
-    entry, public = _entry_role(service), _is_public(service, capabilities)
-    scraping = annotations.first(annotations.SCRAPING, service.annotations)[1] != "false"
-    own_account = any(not part.pod.get("serviceAccountName") for part in service.components.values())
-    return Plan(
-        name=service.name,
-        namespace=service.namespace,
-        mode=service_mode(modes),
-        workloads=workloads,
-        entry=next((work.name for work in workloads if work.role == entry and not work.canary), ""),
-        service_account=names.service_account(service.name) if own_account and workloads else "",
-        labels={**service.labels, **names.service_labels(service.group, service.name)},
-        hosts=(f"{service.name}-{service.namespace}.{capabilities.domain}",) if public else (),
-        gateway=dict(capabilities.route_parent) if public else {},
-        monitoring=capabilities.prometheus_operator and scraping,
-        annotations=annotations.for_workload_objects(service.annotations),
-        activator=activator_of(workloads, service, capabilities),
-    )

@@ -1,13 +1,7 @@
-"""Security contexts; Knative's pod limits.
-
-Security contexts: Pod Security *restricted* for our image, *baseline* for others.
+"""Security contexts (Pod Security *restricted* for our image, *baseline* for others) and Knative's limits on pods.
 
 The user's settings win. In serverless mode everything is set on containers: a pod-level context needs a Knative feature
-flag.
-
-Removal of pod fields that Knative's webhook rejects, each with a warning.
-
-Fields behind a feature flag stay and become requirements; these have no flag, or allow only one value.
+flag. Fields that Knative's webhook rejects, and that have no flag, are removed, each with a warning.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,15 +13,17 @@ from pilotlight.plan.types import DecisionLog
 
 Json = Any
 Level = Literal["restricted", "baseline", "privileged"]
-LEVELS: Final[dict[str, Level]] = {
-    "restricted": "restricted",
-    "baseline": "baseline",
-    "privileged": "privileged",
-}
+LEVELS: Final[dict[str, Level]] = {"restricted": "restricted", "baseline": "baseline", "privileged": "privileged"}
 USER: Final = 65532
 SECCOMP: Final = {"type": "RuntimeDefault"}
 _FORBIDDEN_AT_BASELINE: Final = ("hostPath",)
 _HOST_FIELDS: Final = ("hostNetwork", "hostPID", "hostIPC")
+REFUSED_IN_CONTAINERS: Final = frozenset(
+    ("lifecycle", "stdin", "stdinOnce", "tty", "volumeDevices", "resizePolicy", "restartPolicy")
+)
+REFUSED_IN_CONTEXTS: Final = frozenset(("seLinuxOptions", "procMount", "windowsOptions", "appArmorProfile"))
+# Knative's fast probing (no periodSeconds) rejects thresholds.
+QUICK_PROBE_LEAVES_OUT: Final = frozenset(("periodSeconds", "failureThreshold", "timeoutSeconds"))
 
 
 def decide_level(context: PlanContext, volumes: list[Json], log: DecisionLog) -> Level:
@@ -44,11 +40,8 @@ def decide_level(context: PlanContext, volumes: list[Json], log: DecisionLog) ->
     if context.choice.is_pilotlight:
         log.decide(role, "pod security", "restricted", "our image needs nothing more")
         return "restricted"
-    log.warn(
-        "PL351", path,
-        "the image is not ours and may need root, so its pods meet only baseline; force --pod-security restricted "
-        "if it does not",
-    )  # fmt: skip
+    message = "the image is not ours and may need root, so its pods meet only baseline"
+    log.warn("PL351", path, f"{message}; force --pod-security restricted if it does not")
     return "baseline"
 
 
@@ -84,14 +77,6 @@ def pod_context(context: PlanContext) -> dict[str, Json]:
     return {"runAsNonRoot": True, "fsGroup": USER, "seccompProfile": dict(SECCOMP), **written}
 
 
-REFUSED_IN_CONTAINERS: Final = frozenset(
-    ("lifecycle", "stdin", "stdinOnce", "tty", "volumeDevices", "resizePolicy", "restartPolicy")
-)
-REFUSED_IN_CONTEXTS: Final = frozenset(("seLinuxOptions", "procMount", "windowsOptions", "appArmorProfile"))
-# Knative's fast probing (no periodSeconds) rejects thresholds.
-QUICK_PROBE_LEAVES_OUT: Final = frozenset(("periodSeconds", "failureThreshold", "timeoutSeconds"))
-
-
 def fit_to_knative(
     context: PlanContext, spec: Mapping[str, Json], port: Mapping[str, Json], log: DecisionLog
 ) -> dict[str, Json]:
@@ -123,7 +108,7 @@ def _container(context: PlanContext, container: Mapping[str, Json], log: Decisio
     security = container.get("securityContext") or {}
     refused = [field for field in container if field in REFUSED_IN_CONTAINERS]
     refused_security = [
-        field for field in security if field in REFUSED_IN_CONTEXTS or (field, security[field]) == _PRIVILEGED
+        field for field, value in security.items() if field in REFUSED_IN_CONTEXTS or (field == "privileged" and value)
     ]
     for field in (*refused, *(f"securityContext.{name}" for name in refused_security)):
         field_path = "runner" if context.service.group == "ome" else "containers"
@@ -133,9 +118,6 @@ def _container(context: PlanContext, container: Mapping[str, Json], log: Decisio
     if refused_security:
         allowed["securityContext"] = {key: value for key, value in security.items() if key not in refused_security}
     return allowed
-
-
-_PRIVILEGED: Final = ("privileged", True)
 
 
 def without_timing(probe: Mapping[str, Json]) -> dict[str, Json]:

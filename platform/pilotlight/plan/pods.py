@@ -1,12 +1,4 @@
-"""Pod templates, resources.
-
-Checks of the final pod template for combinations that the API server rejects.
-
-Document and runtime are each validated alone; these conflicts appear only after merging.
-
-CPU, memory and devices of the main container, and shared memory for GPU processes.
-
-Pod templates, complete as they are applied.
+"""Pod templates, complete as they are applied: containers, resources, volumes, and checks of the merged result.
 
 Precedence: the user's document, the runtime, our defaults. The revision's name is a hash of the template, so it must be
 deterministic.
@@ -28,106 +20,10 @@ from pilotlight.plan.storage import ModelStorage, decide_storage
 from pilotlight.plan.types import Capabilities, DecisionLog
 
 Json = Any
-
-
-def check_pod(context: PlanContext, spec: Mapping[str, Json], group: str, log: DecisionLog) -> None:
-    """Report conflicts of a pod spec. `group` is `worker` for workers of a multi-node component, else empty."""
-    prefix = f"{group}." if group else ""
-    field = "runner" if context.service.group == "ome" else "model"
-    for container in (*spec.get("initContainers", ()), *spec["containers"]):
-        for name, request, limit in _overcommitted(container):
-            message = f"requests {request} of {name} and limits it to {limit}; devices are not shared, write one number"
-            log.error("PL362", context.path(f"{prefix}{field}.resources"), message)
-        for name in _without_volume(spec, container):
-            message = f"{name} is mounted and no volume of the pod; add it to {context.path(f'{prefix}volumes')}"
-            log.error("PL363", context.path(f"{prefix}{field}.volumeMounts"), message)
-        for probe in _without_port(container):
-            message = f"{probe} of {container['name']} names no port, and only the main container's is known; add it"
-            log.error("PL366", context.path(f"{prefix}containers"), message)
-
-
-def _overcommitted(container: Mapping[str, Json]) -> Iterator[tuple[str, Json, Json]]:
-    resources = container.get("resources") or {}
-    limits = resources.get("limits") or {}
-    for name, request in (resources.get("requests") or {}).items():
-        if quantities.is_gpu(name) and quantities.quantity_or_zero(request) != quantities.quantity_or_zero(
-            limits.get(name)
-        ):
-            yield name, request, limits.get(name)
-
-
-def _without_port(container: Mapping[str, Json]) -> Iterator[str]:
-    """Yield probes without a port; those of the main container have been given one."""
-    for probe in sorted(PROBE_FIELDS & container.keys()):
-        for handler in ("httpGet", "tcpSocket"):
-            action = container[probe].get(handler)
-            if action is not None and "port" not in action:
-                yield f"{probe}.{handler}"
-
-
-def _without_volume(spec: Mapping[str, Json], container: Mapping[str, Json]) -> list[str]:
-    volumes = {volume["name"] for volume in spec.get("volumes", ())}
-    return sorted({mount["name"] for mount in container.get("volumeMounts") or ()} - volumes)
-
-
 LEAST_MEMORY: Final = 1 << 30
 SHM_BYTES: Final = 1 << 30
 SHM_VOLUME: Final = "shared-memory"
 SHM_PATH: Final = "/dev/shm"  # noqa: S108 - the mount point that every CUDA program knows
-
-
-def decide_resources(context: PlanContext, log: DecisionLog) -> dict[str, Json]:
-    """Return the document's resources with defaults: a cpu request for the HPA, memory for the model, device limits."""
-    written = context.choice.container.get("resources") or {}
-    requests, limits = dict(written.get("requests") or {}), dict(written.get("limits") or {})
-    for name in [name for name in requests if quantities.is_gpu(name)]:
-        # The API server rejects a device without a limit, and OME's documents often have only the request.
-        limits.setdefault(name, requests[name])
-    requests.setdefault("cpu", limits.get("cpu", "1"))
-    if "memory" not in requests and "memory" not in limits:
-        limits["memory"] = requests["memory"] = _memory(context, log)
-    requests.setdefault("memory", limits.get("memory"))
-    _check_memory(context, limits, log)
-    return {**written, "requests": requests, "limits": limits} if limits else {**written, "requests": requests}
-
-
-def _memory(context: PlanContext, log: DecisionLog) -> str:
-    if context.choice.gateway:
-        size, reason = LEAST_MEMORY, "no model in it"
-    elif not context.model_bytes:
-        size, reason = 2 * LEAST_MEMORY, "the model's size is unknown"
-    else:
-        size = max(LEAST_MEMORY, 2 * context.model_bytes)
-        reason = f"twice the model's {context.model_bytes / 1e9:.1f} GB"
-    if context.gpus:
-        size, reason = size + SHM_BYTES, f"{reason}, and {SHM_PATH}, which counts as memory"
-    memory = quantities.mebibytes(size)
-    log.decide(context.component.role, "memory", memory, reason)
-    return memory
-
-
-def _check_memory(context: PlanContext, limits: Mapping[str, Json], log: DecisionLog) -> None:
-    """Warn if the weights do not fit into memory; with a GPU they only pass through it in parts."""
-    limit = quantities.quantity_or_zero(limits["memory"]) if "memory" in limits else None
-    if limit is not None and context.model_bytes and not context.gpus and limit < context.model_bytes:
-        log.warn(
-            "PL344", context.path("runner.resources.limits.memory"),
-            f"{limits['memory']} is less than the model's {quantities.mebibytes(context.model_bytes)}; raise it",
-        )  # fmt: skip
-
-
-def shared_memory(container: Mapping[str, Json], has_gpus: bool) -> tuple[list[Json], list[Json]]:
-    """Return volume and mount of a memory-backed /dev/shm, unless the container has one; the default is 64 MB."""
-    mounted = any(mount.get("mountPath") == SHM_PATH for mount in container.get("volumeMounts") or ())
-    if mounted or not has_gpus:
-        return [], []
-    size = quantities.mebibytes(SHM_BYTES)
-    return (
-        [{"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": size}}],
-        [{"name": SHM_VOLUME, "mountPath": SHM_PATH}],
-    )
-
-
 SCRATCH: Final = "scratch"
 COLLOCATED: Final = "transformer-container"
 PUBLISHED: Final = Capabilities().image
@@ -182,6 +78,84 @@ def serving_port(context: PlanContext) -> tuple[int, str]:
     return (GRPC_PORT, "h2c") if grpc and context.choice.is_pilotlight else (HTTP_PORT, "h2c" if grpc else "http1")
 
 
+def check_pod(context: PlanContext, spec: Mapping[str, Json], group: str, log: DecisionLog) -> None:
+    """Report conflicts of a pod spec. `group` is `worker` for workers of a multi-node component, else empty."""
+    prefix = f"{group}." if group else ""
+    field = "runner" if context.service.group == "ome" else "model"
+    for container in (*spec.get("initContainers", ()), *spec["containers"]):
+        for name, request, limit in _overcommitted(container):
+            message = f"requests {request} of {name} and limits it to {limit}; devices are not shared, write one number"
+            log.error("PL362", context.path(f"{prefix}{field}.resources"), message)
+        volumes = {volume["name"] for volume in spec.get("volumes", ())}
+        for name in sorted({mount["name"] for mount in container.get("volumeMounts") or ()} - volumes):
+            message = f"{name} is mounted and no volume of the pod; add it to {context.path(f'{prefix}volumes')}"
+            log.error("PL363", context.path(f"{prefix}{field}.volumeMounts"), message)
+        for probe in sorted(PROBE_FIELDS & container.keys()):
+            for handler in ("httpGet", "tcpSocket"):
+                action = container[probe].get(handler)
+                if action is not None and "port" not in action:  # those of the main container have been given one
+                    message = f"{probe}.{handler} of {container['name']} names no port"
+                    message += ", and only the main container's is known; add it"
+                    log.error("PL366", context.path(f"{prefix}containers"), message)
+
+
+def _overcommitted(container: Mapping[str, Json]) -> Iterator[tuple[str, Json, Json]]:
+    resources = container.get("resources") or {}
+    limits = resources.get("limits") or {}
+    for name, request in (resources.get("requests") or {}).items():
+        limit = limits.get(name)
+        if quantities.is_gpu(name) and quantities.quantity_or_zero(request) != quantities.quantity_or_zero(limit):
+            yield name, request, limit
+
+
+def decide_resources(context: PlanContext, log: DecisionLog) -> dict[str, Json]:
+    """Return the document's resources with defaults: a cpu request for the HPA, memory for the model, device limits."""
+    written = context.choice.container.get("resources") or {}
+    requests, limits = dict(written.get("requests") or {}), dict(written.get("limits") or {})
+    for name in [name for name in requests if quantities.is_gpu(name)]:
+        # The API server rejects a device without a limit, and OME's documents often have only the request.
+        limits.setdefault(name, requests[name])
+    requests.setdefault("cpu", limits.get("cpu", "1"))
+    if "memory" not in requests and "memory" not in limits:
+        limits["memory"] = requests["memory"] = _memory(context, log)
+    requests.setdefault("memory", limits.get("memory"))
+    _check_memory(context, limits, log)
+    return {**written, "requests": requests, "limits": limits} if limits else {**written, "requests": requests}
+
+
+def _memory(context: PlanContext, log: DecisionLog) -> str:
+    if context.choice.gateway:
+        size, reason = LEAST_MEMORY, "no model in it"
+    elif not context.model_bytes:
+        size, reason = 2 * LEAST_MEMORY, "the model's size is unknown"
+    else:
+        size = max(LEAST_MEMORY, 2 * context.model_bytes)
+        reason = f"twice the model's {context.model_bytes / 1e9:.1f} GB"
+    if context.gpus:
+        size, reason = size + SHM_BYTES, f"{reason}, and {SHM_PATH}, which counts as memory"
+    memory = quantities.mebibytes(size)
+    log.decide(context.component.role, "memory", memory, reason)
+    return memory
+
+
+def _check_memory(context: PlanContext, limits: Mapping[str, Json], log: DecisionLog) -> None:
+    """Warn if the weights do not fit into memory; with a GPU they only pass through it in parts."""
+    limit = quantities.quantity_or_zero(limits["memory"]) if "memory" in limits else None
+    if limit is not None and context.model_bytes and not context.gpus and limit < context.model_bytes:
+        message = f"{limits['memory']} is less than the model's {quantities.mebibytes(context.model_bytes)}; raise it"
+        log.warn("PL344", context.path("runner.resources.limits.memory"), message)
+
+
+def shared_memory(container: Mapping[str, Json], has_gpus: bool) -> tuple[list[Json], list[Json]]:
+    """Return volume and mount of a memory-backed /dev/shm, unless the container has one; the default is 64 MB."""
+    mounted = any(mount.get("mountPath") == SHM_PATH for mount in container.get("volumeMounts") or ())
+    if mounted or not has_gpus:
+        return [], []
+    size = quantities.mebibytes(SHM_BYTES)
+    volume = {"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
+    return [volume], [{"name": SHM_VOLUME, "mountPath": SHM_PATH}]
+
+
 def _serving_container(context: PlanContext) -> Mapping[str, Json]:
     """Return the container that serves requests: the main one, or a sidecar if only that declares a port.
 
@@ -195,14 +169,9 @@ def _serving_container(context: PlanContext) -> Mapping[str, Json]:
 
 
 def _main_container(
-    context: PlanContext,
-    storage: ModelStorage,
-    level: Level,
-    port: int,
-    port_name: str,
-    timeout_s: int,
+    context: PlanContext, storage: ModelStorage, level: Level, port: int, port_name: str, timeout_s: int,
     log: DecisionLog,
-) -> dict[str, Json]:
+) -> dict[str, Json]:  # fmt: skip
     """Return the main container: its own fields over our defaults, except image, ports, probes and resources."""
     choice = context.choice
     own_fields = {key: value for key, value in choice.container.items() if key not in ("ports", *PROBES)}
@@ -214,7 +183,8 @@ def _main_container(
             *environment.identity(context),
             *environment.settings(context, timeout_s),
             *storage.env,
-            *_scratch_variable(context, storage),
+            # 64 MiB of /dev/shm where no volume is mounted.
+            *[{"name": "TMPDIR", "value": SHM_PATH}] * _needs_no_volumes(context, storage),
         ],
         "volumeMounts": [*storage.mounts, *shm, *_scratch_mount(context, storage)],
     }
@@ -226,9 +196,8 @@ def _main_container(
     container |= _predictor_args(context, container)
     container |= {"resources": resources, "ports": _ports(context, port, port_name)}
     container |= decide_probes(context, port, log)
-    container["securityContext"] = container_context(
-        level, choice.is_pilotlight, own_fields.get("securityContext") or {}
-    )
+    security = own_fields.get("securityContext") or {}
+    container["securityContext"] = container_context(level, choice.is_pilotlight, security)
     return {key: value for key, value in container.items() if value not in ([], {}, None)}
 
 
@@ -277,11 +246,6 @@ def _scratch_mount(context: PlanContext, storage: ModelStorage) -> list[dict[str
     return [{"name": SCRATCH, "mountPath": "/tmp"}]  # noqa: S108
 
 
-def _scratch_variable(context: PlanContext, storage: ModelStorage) -> list[dict[str, Json]]:
-    """Point TMPDIR to /dev/shm (64 MiB) where no volume is mounted."""
-    return [{"name": "TMPDIR", "value": "/dev/shm"}] * _needs_no_volumes(context, storage)  # noqa: S108
-
-
 def _needs_no_volumes(context: PlanContext, storage: ModelStorage) -> bool:
     """Return whether the pod can do without volumes, which speeds up a Knative cold start by a third.
 
@@ -302,9 +266,8 @@ def _spec(
         volumes += shared_memory({}, True)[0]
     if context.choice.is_pilotlight:
         volumes.append({"name": SCRATCH, "emptyDir": {}})
-    mounted = {
-        mount["name"] for item in (container, *storage.init_containers) for mount in item.get("volumeMounts") or ()
-    }
+    containers = (container, *storage.init_containers)
+    mounted = {mount["name"] for each in containers for mount in each.get("volumeMounts") or ()}
     # The user's own mount may leave our volume unused, and Knative rejects unused volumes.
     volumes = [volume for volume in volumes if volume["name"] in mounted]
     base: dict[str, Json] = {"serviceAccountName": account, "enableServiceLinks": False, "volumes": volumes}
@@ -326,14 +289,9 @@ def _spread(context: PlanContext) -> list[dict[str, Json]]:
     """Spread replicas over nodes. Not with Knative, which needs a feature flag, nor for groups."""
     if context.mode not in ("raw", "stateful"):
         return []
-    return [
-        {
-            "maxSkew": 1,
-            "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": names.selector(context.name)},
-        }
-    ]
+    selector = {"matchLabels": names.selector(context.name)}
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    return [{**spread, "labelSelector": selector}]
 
 
 def _worker(context: PlanContext, storage: ModelStorage, level: Level, timeout_s: int, account: str) -> dict[str, Json]:
@@ -348,9 +306,8 @@ def _worker(context: PlanContext, storage: ModelStorage, level: Level, timeout_s
     }
     container = {"name": own_fields.get("name", "worker"), **strategic_merge(base, own_fields)}
     container["image"] = own_image(context, str(container["image"]))
-    container["securityContext"] = container_context(
-        level, choice.is_pilotlight, own_fields.get("securityContext") or {}
-    )
+    security = own_fields.get("securityContext") or {}
+    container["securityContext"] = container_context(level, choice.is_pilotlight, security)
     requests = (container.get("resources") or {}).get("requests") or {}
     gpus = {name: count for name, count in requests.items() if quantities.is_gpu(name)}
     if gpus:

@@ -27,20 +27,16 @@ LEAST_DEADLINE_S: Final = 600
 def decide_probes(context: PlanContext, port: int, log: DecisionLog) -> dict[str, Json]:
     """Return the probes of the main container for the mode; the container's own win."""
     container = context.choice.container
-    brought = {name: _with_port(container[name], port) for name in PROBES if container.get(name)}
+    brought = {name: dict(container[name]) for name in PROBES if container.get(name)}
+    for probe in brought.values():
+        for action in ("httpGet", "tcpSocket"):
+            # Knative adds the serving port to a probe without one; Kubernetes would reject it.
+            if probe.get(action) is not None and "port" not in probe[action]:
+                probe[action] = {**probe[action], "port": port}
     if context.serverless:
         return _for_knative(context, port, brought, log)
     log.decide(context.component.role, "startup budget", f"{context.allowed_start_s} s", _budget_reason(context))
     return {**_default(context, port, context.start_budget_s), **brought}
-
-
-def _with_port(probe: Mapping[str, Json], port: int) -> dict[str, Json]:
-    """Add the serving port to a probe without one, as Knative does; Kubernetes would reject it."""
-    actions = {name: probe[name] for name in ("httpGet", "tcpSocket") if probe.get(name) is not None}
-    return {
-        **probe,
-        **{name: action if "port" in action else {**action, "port": port} for name, action in actions.items()},
-    }
 
 
 def _budget_reason(context: PlanContext) -> str:
@@ -105,8 +101,7 @@ def progress_deadline(context: PlanContext, log: DecisionLog) -> int:
         log.error("PL343", context.annotation_path(key), f"{written}, must be a duration of whole seconds such as 20m")
     budget = max(context.start_budget_s, context.allowed_start_s)
     deadline = max(LEAST_DEADLINE_S, budget + 300)
-    reason = (
-        f"{budget} s for the start and 5 minutes for image and node" if deadline > LEAST_DEADLINE_S else "the least"
-    )
+    above_least = f"{budget} s for the start and 5 minutes for image and node"
+    reason = above_least if deadline > LEAST_DEADLINE_S else "the least"
     log.decide(context.component.role, "progress deadline", f"{deadline} s", reason)
     return deadline

@@ -32,7 +32,7 @@ from pilotlight.contract import is_predictor_image
 from pilotlight.k8s import quantities
 from pilotlight.plan.component_context import RuntimeChoice, fine_tuned, with_adapter
 from pilotlight.plan.types import DecisionLog, field_path
-from pilotlight.spec.service import BaseModel, Catalogue, Component, NodeGroup, Runtime, Service
+from pilotlight.spec.service import Catalogue, Component, NodeGroup, Runtime, Service
 
 Json = Any
 SERVES_MODEL = ("engine", "decoder", "predictor")
@@ -51,15 +51,12 @@ def choose_runtime(service: Service, catalogue: Catalogue, log: DecisionLog) -> 
         origin = "" if selection.runtime.origin == BUILT_IN else f"; from {selection.runtime.origin}"
         log.decide("", "runtime", selection.runtime.name, f"{selection.reason}{origin}")
         selection = replace(selection, runtime=_expanded(selection.runtime, service, log))
-    for reason in _model_reasons(selection.model) if selection.model else ():
-        log.decide("", "model", selection.model.name if selection.model else "", reason)
+    if (model := selection.model) is not None:
+        for reason in model.reasons:
+            log.decide("", "model", model.name, reason)
+        if model.origin != BUILT_IN and model.kind != "InferenceService":
+            log.decide("", "model", model.name, f"from {model.origin}")
     return selection
-
-
-def _model_reasons(model: BaseModel) -> tuple[str, ...]:
-    """Return the derived properties of a model, and its origin if it is neither built-in nor inline."""
-    origin_is_implied = model.origin == BUILT_IN or model.kind == "InferenceService"
-    return model.reasons if origin_is_implied else (*model.reasons, f"from {model.origin}")
 
 
 def _expanded(runtime: Runtime, service: Service, log: DecisionLog) -> Runtime:
@@ -90,40 +87,29 @@ def merged_choice(
     log: DecisionLog,
 ) -> RuntimeChoice:
     """Merge runtime, model and accelerator into the pods of a component."""
-    runtime, serves = _runtime_for(component, selection), component.role in SERVES_MODEL
-    if component.role == "router" and runtime is None and not _brings_image(component):
+    runtime = selection.runtime
+    no_router = component.role == "router" and runtime is not None and not runtime.router
+    if component.role in ("transformer", "explainer") or no_router:
+        runtime = None
+    brings_image = bool((component.runner or {}).get("image") or component.pod.get("containers"))
+    if component.role == "router" and runtime is None and not brings_image:
         pod, container = merge_component(None, component)
         return RuntimeChoice(None, None, pod, container, is_pilotlight=True, gateway=True, reason="our gateway routes")
     merged = merge_group(runtime, component, "leader") if multi_node else merge_component(runtime, component)
     worker = merge_group(runtime, component, "worker") if multi_node else MergedPod({}, {})
     parts = [_with_implied_env(part, service, component, runtime) for part in (merged, worker)]
-    model, adapter = fine_tuned(service, selection.model, catalogue, log) if serves else (None, None)
+    model, adapter = None, None
+    if component.role in SERVES_MODEL:
+        model, adapter = fine_tuned(service, selection.model, catalogue, log)
     own = runtime is not None and runtime.is_pilotlight and _runs_own_image(runtime, parts[0].container)
-    choice = RuntimeChoice(
-        runtime, model, *parts[0], *parts[1], is_pilotlight=own, reason=selection.reason, adapter=adapter
-    )
-    tuned = _tuned(component, _on_accelerator(service, component, choice, selection, catalogue, log))
-    return _with_adapter_flags(tuned, log)
-
-
-def _with_adapter_flags(choice: RuntimeChoice, log: DecisionLog) -> RuntimeChoice:
-    """Add the adapter's flags on every node that runs the engine."""
-    if choice.adapter is None:
+    pods = (*parts[0], *parts[1])
+    choice = RuntimeChoice(runtime, model, *pods, is_pilotlight=own, reason=selection.reason, adapter=adapter)
+    choice = _tuned(component, _on_accelerator(service, component, choice, selection, catalogue, log))
+    if adapter is None:
         return choice
-    container = with_adapter(choice.container, choice.adapter, log)
-    worker = with_adapter(choice.worker_container, choice.adapter, log) if choice.worker_container else {}
-    return replace(choice, container=container, worker_container=worker)
-
-
-def _runtime_for(component: Component, selection: Selection) -> Runtime | None:
-    runtime = selection.runtime
-    if component.role in ("transformer", "explainer") or runtime is None:
-        return None
-    return runtime if component.role != "router" or runtime.router else None
-
-
-def _brings_image(component: Component) -> bool:
-    return bool((component.runner or {}).get("image") or component.pod.get("containers"))
+    container = with_adapter(choice.container, adapter, log)
+    worker_container = with_adapter(choice.worker_container, adapter, log) if choice.worker_container else {}
+    return replace(choice, container=container, worker_container=worker_container)
 
 
 def _runs_own_image(runtime: Runtime, container: Mapping[str, Json]) -> bool:
@@ -170,9 +156,8 @@ def _parallel(container: Mapping[str, Json], group: NodeGroup) -> dict[str, Json
     shards = group.parallelism.get("tensor", 0)
     if not shards or quantities.gpu_count(container):
         return tuned
-    return strategic_merge(
-        tuned, {"resources": {part: {"nvidia.com/gpu": str(shards)} for part in ("limits", "requests")}}
-    )
+    devices = {part: {"nvidia.com/gpu": str(shards)} for part in ("limits", "requests")}
+    return strategic_merge(tuned, {"resources": devices})
 
 
 def _on_accelerator(
@@ -190,9 +175,8 @@ def _on_accelerator(
         selector.setdefault("acceleratorClass", named)
     if not selector or component.role not in SERVES_MODEL:
         return choice
-    accelerator, reasons = select_accelerator(
-        selector, supported_classes(choice.runtime, catalogue.accelerators), choice.model
-    )
+    classes = supported_classes(choice.runtime, catalogue.accelerators)
+    accelerator, reasons = select_accelerator(selector, classes, choice.model)
     path = field_path(component, "acceleratorOverride") if component.accelerator else "spec.acceleratorSelector"
     if accelerator is None:
         log.error("PL306", path, "; ".join(reasons))
@@ -211,7 +195,10 @@ def _with_devices(
     pod = {**choice.pod, "nodeSelector": {**selector, **choice.pod.get("nodeSelector", {})}}
     choice, had = replace(choice, pod=pod), quantities.gpu_count(choice.container)
     needed = -(-devices_needed(accelerator, choice.model) // _nodes(component, choice))
-    if _names_devices(component) or had >= needed:
+    groups = [group.runner or {} for group in (component.leader, component.worker) if group is not None]
+    inline = component.model.container if component.model else {}
+    written = [component.runner or {}, inline, *component.pod.get("containers", ()), *groups]
+    if any(map(quantities.gpu_count, written)) or had >= needed:
         return choice
     if had:
         reason = f"the model does not fit into the {had} that the runtime asks for"
@@ -220,10 +207,3 @@ def _with_devices(
     devices = {"resources": {part: {resource: str(needed)} for part in ("limits", "requests")}}
     worker = strategic_merge(choice.worker_container, devices) if choice.worker_container else {}
     return replace(choice, container=strategic_merge(choice.container, devices), worker_container=worker)
-
-
-def _names_devices(component: Component) -> bool:
-    groups = [group.runner or {} for group in (component.leader, component.worker) if group is not None]
-    inline = component.model.container if component.model else {}
-    written = [component.runner or {}, inline, *component.pod.get("containers", ()), *groups]
-    return any(quantities.gpu_count(container) for container in written)

@@ -18,6 +18,7 @@ from pilotlight.plan.types import DecisionLog
 from pilotlight.spec.service import BaseModel
 
 Json = Any
+Object = dict[str, Json]
 MODEL_DIR: Final = "/mnt/models"
 CACHE_DIR: Final = "/var/cache/pilotlight"
 VOLUME: Final = "model"
@@ -32,10 +33,10 @@ class ModelStorage:
     """Pod parts that make the model available to the main container under `path`."""
 
     path: str = ""
-    env: tuple[dict[str, Json], ...] = ()
-    volumes: tuple[dict[str, Json], ...] = ()
-    mounts: tuple[dict[str, Json], ...] = ()
-    init_containers: tuple[dict[str, Json], ...] = ()
+    env: tuple[Object, ...] = ()
+    volumes: tuple[Object, ...] = ()
+    mounts: tuple[Object, ...] = ()
+    init_containers: tuple[Object, ...] = ()
     node_selector: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -60,13 +61,10 @@ def _with_adapter(context: PlanContext, storage: ModelStorage, log: DecisionLog)
     if adapter is None:
         return storage
     volume, mount = _claim("adapter", adapter.uri, adapter.path)
-    fetches: tuple[dict[str, Json], ...] = ()
+    fetches: list[Object] = []
     if not adapter.uri.startswith("pvc://"):
         _check_scheme(adapter.uri, "spec.model.fineTunedWeights", log)
-        mount = {"name": "adapter", "mountPath": adapter.path, "readOnly": True}
-        volume = {"name": "adapter", "emptyDir": {}}
-        target = {"name": "adapter", "mountPath": adapter.path}
-        fetches = (_fetch("adapter-initializer", context, adapter.uri, target),)
+        volume, mount, *fetches = _fetched("adapter", "adapter-initializer", context, adapter.uri, adapter.path)
     return replace(
         storage,
         volumes=(*storage.volumes, volume),
@@ -134,21 +132,19 @@ def _check_scheme(uri: str, path: str, log: DecisionLog) -> bool:
 def _local(context: PlanContext, uri: str, log: DecisionLog) -> tuple[StorageMethod | None, str]:
     if context.choice.is_pilotlight:
         return _in_place, "a path is used where it is: in the image, or on this machine"
-    log.error(
-        "PL342", location(context)[1],
-        f"{uri}: a path of this machine does not exist in a foreign image; use a URI, pvc:// or oci://",
-    )  # fmt: skip
+    message = f"{uri}: a path of this machine does not exist in a foreign image; use a URI, pvc:// or oci://"
+    log.error("PL342", location(context)[1], message)
     return None, ""
 
 
-def _model_path(context: PlanContext, path: str) -> tuple[dict[str, Json], ...]:
+def _model_path(context: PlanContext, path: str) -> tuple[Object, ...]:
     """Return the variable with the model's path; KServe's servers need none, they read /mnt/models."""
     name = ENV_MODEL_PATH if context.choice.is_pilotlight else "MODEL_PATH"
     return ({"name": name, "value": path},) if context.choice.is_pilotlight or context.service.group == "ome" else ()
 
 
 def _in_process(context: PlanContext, uri: str) -> ModelStorage:
-    cache: dict[str, Json] = {"name": "model-cache", "emptyDir": {}}
+    cache: Object = {"name": "model-cache", "emptyDir": {}}
     env = (*_model_path(context, uri), {"name": ENV_CACHE_DIR, "value": CACHE_DIR}, *_token(context))
     return ModelStorage(uri, env, (cache,), ({"name": "model-cache", "mountPath": CACHE_DIR},))
 
@@ -159,24 +155,22 @@ def _in_place(context: PlanContext, uri: str) -> ModelStorage:
 
 
 def _init_container(context: PlanContext, uri: str) -> ModelStorage:
-    mount = {"name": VOLUME, "mountPath": MODEL_DIR}
-    fetch = _fetch("storage-initializer", context, uri, mount)
-    read = {**mount, "readOnly": True}
-    return ModelStorage(
-        MODEL_DIR, _model_path(context, MODEL_DIR), ({"name": VOLUME, "emptyDir": {}},), (read,), (fetch,)
-    )
+    volume, mount, fetch = _fetched(VOLUME, "storage-initializer", context, uri, MODEL_DIR)
+    return ModelStorage(MODEL_DIR, _model_path(context, MODEL_DIR), (volume,), (mount,), (fetch,))
 
 
-def _fetch(name: str, context: PlanContext, uri: str, mount: Mapping[str, str]) -> dict[str, Json]:
+def _fetched(name: str, container: str, context: PlanContext, uri: str, folder: str) -> tuple[Object, Object, Object]:
+    """Return an empty volume, its read-only mount, and the init container that fetches the URI into it."""
     variables = list(_token(context))
-    return {
-        "name": name,
+    fetch = {
+        "name": container,
         "image": context.capabilities.image,
-        "command": ["python", "-m", "pilotlight_predictor", "fetch", uri, mount["mountPath"]],
+        "command": ["python", "-m", "pilotlight_predictor", "fetch", uri, folder],
         **({"env": variables} if variables else {}),
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
-        "volumeMounts": [dict(mount)],
+        "volumeMounts": [{"name": name, "mountPath": folder}],
     }
+    return {"name": name, "emptyDir": {}}, {"name": name, "mountPath": folder, "readOnly": True}, fetch
 
 
 def _volume_claim(context: PlanContext, uri: str) -> ModelStorage:
@@ -184,11 +178,11 @@ def _volume_claim(context: PlanContext, uri: str) -> ModelStorage:
     return ModelStorage(MODEL_DIR, _model_path(context, MODEL_DIR), (volume,), (mount,))
 
 
-def _claim(name: str, uri: str, folder: str) -> tuple[dict[str, Json], dict[str, Json]]:
+def _claim(name: str, uri: str, folder: str) -> tuple[Object, Object]:
     """Return volume and mount of `pvc://claim/folder`, also in OME's form `pvc://namespace:claim/folder`."""
     claim, _, inside = uri.removeprefix("pvc://").partition("/")
     volume = {"name": name, "persistentVolumeClaim": {"claimName": claim.rpartition(":")[2], "readOnly": True}}
-    mount: dict[str, Json] = {"name": name, "mountPath": folder, "readOnly": True}
+    mount: Object = {"name": name, "mountPath": folder, "readOnly": True}
     return volume, mount | ({"subPath": inside.strip("/")} if inside.strip("/") else {})
 
 
@@ -199,9 +193,8 @@ def _several(context: PlanContext) -> ModelStorage:
         name, uri, folder = f"model-{index}", entry["uri"], entry.get("mountPath") or MODEL_DIR
         volume, mount = _claim(name, uri, folder)
         if not uri.startswith("pvc://"):
-            volume, mount = {"name": name, "emptyDir": {}}, {"name": name, "mountPath": folder, "readOnly": True}
-            target = {"name": name, "mountPath": folder}
-            fetches.append(_fetch(f"storage-initializer-{index}", context, uri, target))
+            volume, mount, fetch = _fetched(name, f"storage-initializer-{index}", context, uri, folder)
+            fetches.append(fetch)
         volumes.append(volume)
         mounts.append(mount)
     path = context.component.storage_uris[0].get("mountPath") or MODEL_DIR
@@ -222,28 +215,23 @@ def _node_directory(context: PlanContext, _: str) -> ModelStorage:
     folder = str(model.storage["path"])
     volume = {"name": VOLUME, "hostPath": {"path": folder, "type": "Directory"}}
     mount = {"name": VOLUME, "mountPath": folder, "readOnly": True}
-    return ModelStorage(
-        folder, _model_path(context, folder), (volume,), (mount,), node_selector={model_label(model): "Ready"}
-    )
+    selector = {model_label(model): "Ready"}
+    return ModelStorage(folder, _model_path(context, folder), (volume,), (mount,), node_selector=selector)
 
 
-def _token(context: PlanContext) -> tuple[dict[str, Json], ...]:
+def _token(context: PlanContext) -> tuple[Object, ...]:
     """Return credentials: OME's storage.key is a Secret with a hub token, KServe's an entry of a shared Secret."""
     own = context.component.model.storage if context.component.model is not None else {}
     if own.get("key"):
-        return _configured(context, own)
+        secret = context.annotation(*annotations.STORAGE_SECRET) or "storage-config"
+        entry = {"secretKeyRef": {"name": secret, "key": str(own["key"])}}
+        override = json.dumps(dict(own.get("parameters") or {}), sort_keys=True)
+        return ({"name": "STORAGE_CONFIG", "valueFrom": entry}, {"name": "STORAGE_OVERRIDE_CONFIG", "value": override})
     model = context.choice.model
     key = str(model.storage.get("key", "")) if model is not None else ""
     if not key or not location(context)[0].startswith(("hf://", "hf_model://")):
         return ()
     return ({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": key, "key": "token"}}},)
-
-
-def _configured(context: PlanContext, storage: Mapping[str, Json]) -> tuple[dict[str, Json], ...]:
-    secret = context.annotation(*annotations.STORAGE_SECRET) or "storage-config"
-    entry = {"secretKeyRef": {"name": secret, "key": str(storage["key"])}}
-    parameters = json.dumps(dict(storage.get("parameters") or {}), sort_keys=True)
-    return ({"name": "STORAGE_CONFIG", "valueFrom": entry}, {"name": "STORAGE_OVERRIDE_CONFIG", "value": parameters})
 
 
 def model_label(model: BaseModel) -> str:

@@ -19,8 +19,7 @@ Json = Any
 
 def revision_name(context: PlanContext, template: PodTemplate, extra: Mapping[str, Json]) -> str:
     """Return the name of a revision. `extra`: immutable fields of a Knative revision other than the pod."""
-    content = [template.template, template.worker, dict(extra)]
-    return names.revision(context.name, canonical_json(content))
+    return names.revision(context.name, canonical_json([template.template, template.worker, dict(extra)]))
 
 
 def stable_revision(name: str, rendered: str, current: Current) -> str:
@@ -47,12 +46,11 @@ def decide_traffic(context: PlanContext, rendered: str, current: Current, log: D
     role = context.component.role
     override = (current.overrides.get(context.name) or {}).get("traffic")
     if override and context.serverless:
-        log.decide(
-            role,
-            "traffic",
-            _describe(shares := _override_shares(override, rendered)),
-            "kept as set by hand; --reset clears it",
+        shares = tuple(
+            Traffic(rendered if revision in ("", "latest") else str(revision), int(percent), str(tag))
+            for revision, percent, tag in ((one["revision"], one["percent"], one.get("tag", "")) for one in override)
         )
+        log.decide(role, "traffic", _describe(shares), "kept as set by hand; --reset clears it")
         return shares
     percent = canary_percent(context, current)
     stable = stable_revision(context.name, rendered, current)
@@ -83,18 +81,6 @@ def canary_percent(context: PlanContext, current: Current) -> int | None:
     return overrides[0] if overrides else context.component.canary_traffic_percent
 
 
-def _override_shares(override: list[Mapping[str, Json]], rendered: str) -> tuple[Traffic, ...]:
-    """Return the shares of a live override; `latest` means the rendered revision."""
-    return tuple(
-        Traffic(
-            rendered if share["revision"] in ("", "latest") else str(share["revision"]),
-            int(share["percent"]),
-            str(share.get("tag", "")),
-        )
-        for share in override
-    )
-
-
 def _describe(shares: tuple[Traffic, ...]) -> str:
     return ", ".join(f"{share.revision} {share.percent} %" for share in shares)
 
@@ -120,9 +106,7 @@ def check_canary(context: PlanContext, stable: str, current: Current, log: Decis
         log.error("PL353", path, "a stateful component has one identity per replica and no second side; use raw")
         return False
     if stable not in current.templates:
-        message = (
-            f"the pods of {stable} are not known, so that they cannot be kept beside the new ones; read them from the"
-        )
-        log.error("PL354", context.path("canaryTrafficPercent"), f"{message} target or --current")
+        message = f"the pods of {stable} are not known, so that they cannot be kept beside the new ones"
+        log.error("PL354", context.path("canaryTrafficPercent"), f"{message}; read them from the target or --current")
         return False
     return True

@@ -1,8 +1,6 @@
-"""Plan, Workload, Decision log.
+"""The Plan (workloads, scaling, traffic, and the decisions behind them), its inputs, and the log of one plan() run.
 
-The Plan: workloads, scaling, traffic, and the decisions behind them. Pure data; render() writes it out.
-
-Decision log of one plan() run: decisions with reasons, problems with source locations, requirements.
+Pure data; render() writes the Plan out.
 """
 
 from collections.abc import Mapping
@@ -37,7 +35,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A trigger of a ScaledObject; built by plan/keda.py only, which excludes unsafe combinations."""
+    """A trigger of a ScaledObject; built by plan/scaling/keda.py only, which excludes unsafe combinations."""
 
     type: str
     name: str

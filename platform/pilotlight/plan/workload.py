@@ -1,9 +1,4 @@
-"""Workloads, rollout strategy, routing.
-
-Rollout strategy of a workload: surge if there are free devices, else recreate.
-
-Workloads of one component: usually one, two while a raw canary runs.
-"""
+"""Workloads of one component, usually one, two while a raw canary runs; and the rollout strategy of each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,54 +25,6 @@ from pilotlight.plan.types import Current, DecisionLog, Scaling, Traffic, Worklo
 Json = Any
 
 
-def decide_strategy(context: PlanContext, scaling: Scaling, log: DecisionLog) -> dict[str, Json]:
-    """Return the strategy in the form of the mode's object: Deployment, StatefulSet or LeaderWorkerSet."""
-    if context.serverless:
-        _check_gpus_for_revision(context, log)
-        return {}
-    if context.mode == "stateful":
-        return {"type": "RollingUpdate"}
-    if context.on_ray:
-        log.decide(context.component.role, "rollout", "KubeRay's own", "a RayCluster has no strategy to set")
-        return {}
-    surge, unavailable, reason = _surge(context, scaling)
-    if context.mode == "multi-node":
-        log.decide(context.component.role, "rollout", f"surge {surge}", reason)
-        # A LeaderWorkerSet has no Recreate: without spare devices it must stop a group first.
-        limits = {"maxSurge": surge, "maxUnavailable": unavailable if surge else 1}
-        return {"type": "RollingUpdate", "rollingUpdateConfiguration": limits}
-    if context.component.deployment_strategy:
-        path = f"{context.component.role}.deploymentStrategy"
-        log.decide(context.component.role, "rollout", context.component.deployment_strategy.get("type", ""), path)
-        return dict(context.component.deployment_strategy)
-    if not surge and not unavailable:
-        log.decide(context.component.role, "rollout", "recreate", reason)
-        return {"type": "Recreate"}
-    log.decide(context.component.role, "rollout", "surge" if surge else "one by one", reason)
-    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
-
-
-def _surge(context: PlanContext, scaling: Scaling) -> tuple[int, int, str]:
-    """Return (maxSurge, maxUnavailable, reason); both 0: recreate."""
-    needed, free = context.gpus, context.capabilities.gpus
-    if not needed or free is None:
-        return 1, 0, "no GPU is needed" if not needed else "the number of free GPUs is unknown"
-    if free >= needed:
-        return 1, 0, f"{free} GPUs are free and a replica needs {needed}"
-    short = f"{free} GPUs are free, a replica needs {needed}"
-    if scaling.min_replicas > 1:
-        return 0, 1, f"{short}: the others serve meanwhile"
-    return 0, 0, f"{short}: the old replica must end before the new one starts"
-
-
-def _check_gpus_for_revision(context: PlanContext, log: DecisionLog) -> None:
-    """Warn about missing GPUs: Knative always starts a new revision before it stops the old one."""
-    needed, free = context.gpus, context.capabilities.gpus
-    if needed and free is not None and free < needed:
-        message = f"a new revision starts beside the old one and needs {needed} free GPUs, there are {free}; use raw"
-        log.warn("PL352", context.path(), message)
-
-
 def decide_workloads(
     context: PlanContext, canaries: Sequence[tuple[PlanContext, int]], entry: bool, current: Current, log: DecisionLog
 ) -> list[Workload]:
@@ -91,9 +38,7 @@ def decide_workloads(
     split = is_split(context, percent) and (known or context.mode == "stateful")
     workload = _with_traffic(context, _workload(context, entry, 1 if split else 0, log), current, log)
     stable = stable_revision(context.name, workload.revision, current)
-    if not split:
-        return [workload]
-    if context.mode == "stateful" or stable:
+    if split and (context.mode == "stateful" or stable):
         return _with_stable(context, workload, stable, current, log)
     return [workload]
 
@@ -111,6 +56,8 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
     deadline = progress_deadline(context, log)
     revision = revision_name(context, template, _revision_fields(context, scaling, timeout_s, deadline))
     log.decide(component.role, "revision", revision, "hash of the rendered pod template")
+    written = {**context.service.annotations, **component.annotations} if context.serverless else {}
+    object_annotations: dict[str, str] = {key: written[key] for key in annotations.ON_SERVICE_OBJECT if key in written}
     workers = group_size(context.choice.runtime, component) if context.mode == "multi-node" else 0
     return Workload(
         role=component.role, name=context.name, revision=revision, mode=context.mode,
@@ -121,7 +68,7 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
         port=template.port, port_name=template.port_name, metrics_port=template.metrics_port,
         container_concurrency=component.container_concurrency, timeout_seconds=timeout_s,
         progress_deadline_seconds=deadline, disruption=_disruption(context, log),
-        labels={"app.kubernetes.io/component": component.role}, annotations=_object_annotations(context),
+        labels={"app.kubernetes.io/component": component.role}, annotations=object_annotations,
         is_pilotlight=context.choice.is_pilotlight, cluster="ray" if context.on_ray else "leader-worker-set",
         internal=not entry, pod_security=template.level,
         model_bytes=context.model_bytes if context.serves_model else 0,
@@ -148,11 +95,6 @@ def _with_revision(context: PlanContext, template: PodTemplate, revision: str) -
     main = spec["containers"][0]
     main = {**main, "env": [*main.get("env", ()), environment.revision_variable(revision)]}
     return {**template.template, "spec": {**spec, "containers": [main, *spec["containers"][1:]]}}
-
-
-def _object_annotations(context: PlanContext) -> dict[str, str]:
-    written = {**context.service.annotations, **context.component.annotations}
-    return {key: written[key] for key in annotations.ON_SERVICE_OBJECT if key in written and context.serverless}
 
 
 def _disruption(context: PlanContext, log: DecisionLog) -> dict[str, Json]:
@@ -197,10 +139,51 @@ def _with_declared_canaries(
     for canary, percent in canaries:
         variant = _workload(canary, entry, 1, log.for_variant(canary.name))
         variants.append(replace(variant, canary=True))
-        shares = [
-            replace(shares[0], percent=shares[0].percent - percent),
-            *shares[1:],
-            Traffic(variant.revision, percent),
-        ]
+        shares[0] = replace(shares[0], percent=shares[0].percent - percent)
+        shares.append(Traffic(variant.revision, percent))
     log.decide("predictor", "traffic", ", ".join(f"{s.revision} {s.percent} %" for s in shares), "spec.canary")
     return [replace(workload, traffic=tuple(shares)), *variants]
+
+
+def decide_strategy(context: PlanContext, scaling: Scaling, log: DecisionLog) -> dict[str, Json]:
+    """Return the strategy in the form of the mode's object: Deployment, StatefulSet or LeaderWorkerSet."""
+    if context.serverless:
+        # Knative always starts a new revision before it stops the old one.
+        needed, free = context.gpus, context.capabilities.gpus
+        if needed and free is not None and free < needed:
+            reason = f"needs {needed} free GPUs, there are {free}"
+            log.warn("PL352", context.path(), f"a new revision starts beside the old one and {reason}; use raw")
+        return {}
+    if context.mode == "stateful":
+        return {"type": "RollingUpdate"}
+    if context.on_ray:
+        log.decide(context.component.role, "rollout", "KubeRay's own", "a RayCluster has no strategy to set")
+        return {}
+    surge, unavailable, reason = _surge(context, scaling)
+    if context.mode == "multi-node":
+        log.decide(context.component.role, "rollout", f"surge {surge}", reason)
+        # A LeaderWorkerSet has no Recreate: without spare devices it must stop a group first.
+        limits = {"maxSurge": surge, "maxUnavailable": unavailable if surge else 1}
+        return {"type": "RollingUpdate", "rollingUpdateConfiguration": limits}
+    if context.component.deployment_strategy:
+        path = f"{context.component.role}.deploymentStrategy"
+        log.decide(context.component.role, "rollout", context.component.deployment_strategy.get("type", ""), path)
+        return dict(context.component.deployment_strategy)
+    if not surge and not unavailable:
+        log.decide(context.component.role, "rollout", "recreate", reason)
+        return {"type": "Recreate"}
+    log.decide(context.component.role, "rollout", "surge" if surge else "one by one", reason)
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
+
+
+def _surge(context: PlanContext, scaling: Scaling) -> tuple[int, int, str]:
+    """Return (maxSurge, maxUnavailable, reason); both 0: recreate."""
+    needed, free = context.gpus, context.capabilities.gpus
+    if not needed or free is None:
+        return 1, 0, "no GPU is needed" if not needed else "the number of free GPUs is unknown"
+    if free >= needed:
+        return 1, 0, f"{free} GPUs are free and a replica needs {needed}"
+    short = f"{free} GPUs are free, a replica needs {needed}"
+    if scaling.min_replicas > 1:
+        return 0, 1, f"{short}: the others serve meanwhile"
+    return 0, 0, f"{short}: the old replica must end before the new one starts"

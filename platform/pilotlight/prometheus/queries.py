@@ -7,14 +7,7 @@ NaN, the quantile of no requests, never reaches the autoscaler.
 import re
 from typing import Final, Literal
 
-from pilotlight.contract import (
-    LABEL_NAMESPACE,
-    LABEL_SERVICE,
-    METRIC_GPU_UTILIZATION,
-    METRIC_IN_FLIGHT,
-    METRIC_QUEUE_DEPTH,
-    METRIC_REQUEST_DURATION,
-)
+from pilotlight import contract
 
 Kind = Literal["latency", "rps", "concurrency", "queue-depth", "gpu-utilization"]
 Measure = Literal["level", "total"]
@@ -41,23 +34,23 @@ _TOTAL: Final = re.compile(r"\s*\(*\s*(?:sum|count)\b", re.IGNORECASE)
 
 
 def labels(service: str, namespace: str) -> str:
-    return f'{LABEL_SERVICE}="{service}",{LABEL_NAMESPACE}="{namespace}"'
+    return f'{contract.LABEL_SERVICE}="{service}",{contract.LABEL_NAMESPACE}="{namespace}"'
 
 
 def request_rate(service: str, namespace: str) -> str:
-    return f"sum(rate({METRIC_REQUEST_DURATION}_count{{{labels(service, namespace)}}}[{WINDOW}]))"
+    return f"sum(rate({contract.METRIC_REQUEST_DURATION}_count{{{labels(service, namespace)}}}[{WINDOW}]))"
 
 
 def metric_query(kind: Kind, service: str, namespace: str) -> str:
     """Return the query of one of the predictor's metrics, as one number."""
     chosen = labels(service, namespace)
-    buckets = f"sum by (le) (rate({METRIC_REQUEST_DURATION}_bucket{{{chosen}}}[{WINDOW}]))"
+    buckets = f"sum by (le) (rate({contract.METRIC_REQUEST_DURATION}_bucket{{{chosen}}}[{WINDOW}]))"
     return {
         "latency": f"histogram_quantile({QUANTILE}, {buckets})",
         "rps": request_rate(service, namespace),
-        "concurrency": f"sum({METRIC_IN_FLIGHT}{{{chosen}}})",
-        "queue-depth": f"sum({METRIC_QUEUE_DEPTH}{{{chosen}}})",
-        "gpu-utilization": f"100 * avg({METRIC_GPU_UTILIZATION}{{{chosen}}})",
+        "concurrency": f"sum({contract.METRIC_IN_FLIGHT}{{{chosen}}})",
+        "queue-depth": f"sum({contract.METRIC_QUEUE_DEPTH}{{{chosen}}})",
+        "gpu-utilization": f"100 * avg({contract.METRIC_GPU_UTILIZATION}{{{chosen}}})",
     }[kind]
 
 
@@ -75,7 +68,7 @@ def measure(query: str) -> Measure:
 def guarded(
     query: str, measured: Measure, service: str, namespace: str, *, from_zero: bool, has_request_rate: bool
 ) -> str:
-    """Guard a query. `counted`: our request rate is available to detect an idle service.
+    """Guard a query. `has_request_rate`: our request rate is available to detect an idle service.
 
     The line breaks around the query keep a comment in it from disabling the guard.
     """
@@ -100,7 +93,7 @@ def _idle(service: str, namespace: str, from_zero: bool, has_request_rate: bool)
 
     Our predictor labels its metrics itself; `up` has the service's name only through a ServiceMonitor or PodMonitor.
     """
-    alive = METRIC_IN_FLIGHT if has_request_rate else "up"
+    alive = contract.METRIC_IN_FLIGHT if has_request_rate else "up"
     return "vector(0)" if from_zero else f"(0 * sum({alive}{{{labels(service, namespace)}}}))"
 
 

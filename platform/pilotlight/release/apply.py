@@ -1,8 +1,4 @@
-"""Plan against what runs, apply with retry.
-
-Relative `storageUri` paths of a document: made absolute, and refused for remote targets. Pure.
-
-Releases from documents: read the live state, plan all services, apply each.
+"""Releases from documents: read the live state, plan all services, apply each, again after a conflict.
 
 A target stores the document as planned: --set applied, variables substituted, paths absolute. So `rollback`, `canary`
 and `deploy NAME` can plan it again on any machine.
@@ -25,6 +21,12 @@ if TYPE_CHECKING:
     from pilotlight.spec.problems import Problem
     from pilotlight.spec.service import Service
     from pilotlight.targets.target import ServiceStatus, Target
+
+Overrides = Mapping[str, Mapping[str, Any]]  # by workload: manual bounds and traffic splits
+# Non-default capabilities of the plan, so that the same document gives the same revision again.
+PLANNED_WITH: Final = ANNOTATION_PLANNED_WITH
+MAX_ATTEMPTS: Final = 5
+BACKOFF_S: Final = 0.2
 
 
 def with_absolute_paths(service: "Service") -> Any:
@@ -58,16 +60,8 @@ def _resolve_paths(value: Any, path: str, service: "Service") -> Any:
         return {key: _resolve_paths(item, f"{path}.{key}", service) for key, item in value.items()}
     if isinstance(value, list):
         return [_resolve_paths(item, f"{path}[{index}]", service) for index, item in enumerate(value)]
-    return (
-        resolve_uri(value, service.location(path)) if path.endswith("storageUri") and isinstance(value, str) else value
-    )
-
-
-# Non-default capabilities of the plan, so that the same document gives the same revision again.
-PLANNED_WITH: Final = ANNOTATION_PLANNED_WITH
-MAX_ATTEMPTS: Final = 5
-BACKOFF_S: Final = 0.2
-Overrides = Mapping[str, Mapping[str, Any]]  # by workload: manual bounds and traffic splits
+    is_uri = path.endswith("storageUri") and isinstance(value, str)
+    return resolve_uri(value, service.location(path)) if is_uri else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +101,11 @@ def prepare(request: ReleaseRequest, target: "Target | None") -> "tuple[list[Pre
     live = {key: tuple(target.live(key)) if target and generations[key] else () for key in keys}
     running = {key: current_of(live[key]).get(key) for key in keys}
     overrides = {key: _remaining_overrides(one, request) for key, one in running.items()}
-    current = {key: _current_for_plan(running[key], overrides[key]) for key in keys}
+    current = {
+        key: replace(live_state, overrides=_traffic_overrides(replace(live_state, overrides=overrides[key])))
+        for key, live_state in running.items()
+        if live_state is not None
+    }
     planned = plan_documents(request.documents, request.capabilities, current)
     prepared = [
         _prepare_release(service, plan, request, live[key], generations[key], overrides[key])
@@ -157,11 +155,15 @@ def generation(target: "Target | None", key: Key) -> int:
 
 def read_release(release: Release, sets: Sequence[str] = ()) -> "tuple[Documents, Capabilities]":
     """Read a stored release as it was planned; `sets` change its document."""
+    from msgspec import json
+
+    from pilotlight.plan.types import Capabilities
     from pilotlight.release.pipeline import Sources, read
 
     text = "\n---\n".join((release.document, *release.catalogue))
     documents = read(Sources(("-",), sets=sets, stdin=io.StringIO(text), namespace=release.namespace))
-    return documents, _recorded_capabilities(documents.services)
+    written = next((s.annotations[PLANNED_WITH] for s in documents.services if PLANNED_WITH in s.annotations), "{}")
+    return documents, json.decode(written, type=Capabilities)
 
 
 def _remaining_overrides(current: "Current | None", request: ReleaseRequest) -> Overrides:
@@ -174,14 +176,6 @@ def _remaining_overrides(current: "Current | None", request: ReleaseRequest) -> 
         workload: {name: value for name, value in written.items() if name != "traffic"}
         for workload, written in current.overrides.items()
     }
-
-
-def _current_for_plan(current: "Current | None", overrides: Overrides) -> "Current":
-    from pilotlight.plan.types import Current
-
-    if current is None:
-        return Current()
-    return replace(current, overrides=_traffic_overrides(replace(current, overrides=overrides)))
 
 
 def _traffic_overrides(current: "Current") -> dict[str, Mapping[str, Any]]:
@@ -202,9 +196,8 @@ def _prepare_release(
 ) -> PreparedRelease:  # fmt: skip
     from pilotlight.render import render
 
-    companions = [
-        one for one in request.documents.companions if one.kind != "Namespace" and one.namespace == plan.namespace
-    ]
+    others = (one for one in request.documents.companions if one.kind != "Namespace")
+    companions = [one for one in others if one.namespace == plan.namespace]
     catalogue = [node.plain() for node in request.documents.documents_with(service)]
     manifests = (*companions, *render(plan))
     release = Release(
@@ -231,9 +224,8 @@ def document_text(service: "Service", capabilities: "Capabilities") -> str:
     """Return the document as planned, self-contained."""
     written = {**service.document, "spec": with_absolute_paths(service)}
     metadata = {**written.get("metadata", {}), "namespace": service.namespace}
-    annotations = {
-        key: value for key, value in (metadata.pop("annotations", None) or {}).items() if key != PLANNED_WITH
-    }
+    annotations = dict(metadata.pop("annotations", None) or {})
+    annotations.pop(PLANNED_WITH, None)
     recorded = _non_default_capabilities(capabilities)
     if recorded:
         annotations[PLANNED_WITH] = recorded
@@ -260,12 +252,3 @@ def _non_default_capabilities(capabilities: "Capabilities") -> str:
     # Free GPUs vary from moment to moment: recording them would change the document.
     changed = {name: value for name, value in values.items() if value != getattr(defaults, name) and name != "gpus"}
     return json.encode(to_builtins(changed, order="sorted"), order="sorted").decode() if changed else ""
-
-
-def _recorded_capabilities(services: "Sequence[Service]") -> "Capabilities":
-    from msgspec import json
-
-    from pilotlight.plan.types import Capabilities
-
-    written = next((s.annotations[PLANNED_WITH] for s in services if PLANNED_WITH in s.annotations), "")
-    return json.decode(written, type=Capabilities) if written else Capabilities()

@@ -44,7 +44,11 @@ def _current(manifests: Iterable[Manifest]) -> Current:
             overrides[manifest.name] = manifest_overrides
         if manifest.api_version.startswith("serving.knative.dev/") and manifest.kind == "Service":
             traffic[manifest.name] = _shares(manifest.document)
-            revisions[manifest.name] = _knative_revisions(manifest.document, traffic[manifest.name])
+            status = _mapping_at(manifest.document, ("status",))
+            newest = [status.get("latestCreatedRevisionName"), status.get("latestReadyRevisionName")]
+            shared = (share.revision for share in traffic[manifest.name])
+            known = [*newest, _template_name(manifest.document), *shared]
+            revisions[manifest.name] = tuple(dict.fromkeys(filter(None, known)))
         elif manifest.kind in TEMPLATES:
             template = _mapping_at(manifest.document, TEMPLATES[manifest.kind])
             revision = _mapping_at(template, ("metadata", "labels")).get(names.LABEL_REVISION)
@@ -85,14 +89,6 @@ def _shares(document: Mapping[str, Json]) -> tuple[Traffic, ...]:
         for share in (written if isinstance(written, list | tuple) else ())
         if isinstance(share, Mapping) and (share.get("revisionName") or newest)
     )
-
-
-def _knative_revisions(document: Mapping[str, Json], shares: tuple[Traffic, ...]) -> tuple[str, ...]:
-    """Return the known revisions, newest first."""
-    status = _mapping_at(document, ("status",))
-    newest = [status.get("latestCreatedRevisionName"), status.get("latestReadyRevisionName"), _template_name(document)]
-    known = [*newest, *(share.revision for share in shares)]
-    return tuple(dict.fromkeys(name for name in known if name))
 
 
 def _template_name(document: Mapping[str, Json]) -> str:

@@ -1,9 +1,9 @@
 """Earlier releases of a service, and its document with another canary share: for `rollback` and `canary`."""
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pilotlight.errors import NotFound
 from pilotlight.k8s.names import ANNOTATION_SIDES, LABEL_REVISION
@@ -67,19 +67,15 @@ def previous_release(releases: "Sequence[Release]", to: str, failed: Set[str] = 
         if others and chosen is None:
             why = "what was deployed before failed, or was a canary that was aborted; name one with --to"
     else:
-        chosen = _find_release(releases, to)
+        # By generation, then by revision suffix: a hash may consist of digits only.
+        numbered = (one for one in releases if to.isdigit() and one.generation == int(to))
+        holding = (one for one in releases if any(name == to or name.endswith(f"-{to}") for name in revisions(one)))
+        chosen = next(chain(numbered, holding), None)
         why = f"generation {to} is not kept" if to.isdigit() else f"no release has a revision {to}"
     if chosen is None:
         stored = [f"{one.generation} ({', '.join(sorted(revisions(one))) or 'no revision'})" for one in releases]
         raise NotFound(f"{current.namespace}/{current.name}: {why}; kept are {', '.join(stored)}")
     return chosen
-
-
-def _find_release(releases: "Sequence[Release]", to: str) -> "Release | None":
-    """Find by generation, then by revision suffix: a hash may consist of digits only."""
-    numbered = (one for one in releases if to.isdigit() and one.generation == int(to))
-    holding = (one for one in releases if any(name == to or name.endswith(f"-{to}") for name in revisions(one)))
-    return next(chain(numbered, holding), None)
 
 
 def document_without_percent(service: "Service", capabilities: "Capabilities") -> str:
@@ -112,9 +108,8 @@ def running_canary(releases: "Sequence[Release]") -> RunningCanary | None:
         return None
     stable = next((one for one in releases[1:] if receives_all_traffic(one)), None)
     if stable is None:
-        raise NotFound(
-            f"the release before the canary of {releases[0].name} is not kept", "deploy its document: -f FILE"
-        )
+        message = f"the release before the canary of {releases[0].name} is not kept"
+        raise NotFound(message, "deploy its document: -f FILE")
     return RunningCanary(releases[0], stable, canary_percent(releases[0]) or 0)
 
 
@@ -150,9 +145,8 @@ def with_canary_percent(documents: "Documents", percent: int | None, *, judged: 
 
     `judged`: both variants get tags to be queried by, and the stable one stays at 100 % too.
     """
-    return replace(
-        documents, services=tuple(_service_with_percent(service, percent, judged) for service in documents.services)
-    )
+    services = tuple(_service_with_percent(service, percent, judged) for service in documents.services)
+    return replace(documents, services=services)
 
 
 def _service_with_percent(service: "Service", percent: int | None, judged: bool = False) -> "Service":
@@ -169,15 +163,13 @@ def _service_with_percent(service: "Service", percent: int | None, judged: bool 
     share = {} if percent is None else {PERCENT_FIELD: percent}
     others = {name: value for name, value in (spec.get(component) or {}).items() if name != PERCENT_FIELD}
     spec[component] = {**others, **share}
-    document = _annotated({**service.document, "spec": spec}, marker)
+    metadata = dict(service.document.get("metadata") or {})
+    written = dict(metadata.pop("annotations", None) or {})
+    written.pop(ANNOTATION_SIDES, None)
+    if written | marker:
+        metadata["annotations"] = written | marker
+    document = {**service.document, "spec": spec, "metadata": metadata}
     return replace(service, components=components, annotations=annotations, document=document)
-
-
-def _annotated(document: Mapping[str, Any], marker: Mapping[str, str]) -> dict[str, Any]:
-    metadata = dict(document.get("metadata") or {})
-    written = metadata.pop("annotations", None) or {}
-    annotations = {**{key: value for key, value in written.items() if key != ANNOTATION_SIDES}, **marker}
-    return {**document, "metadata": {**metadata, **({"annotations": annotations} if annotations else {})}}
 
 
 def redeploy_request(

@@ -20,14 +20,13 @@ from pilotlight.k8s.manifests import Manifest, in_apply_order
 from pilotlight.plan import plan
 from pilotlight.plan.types import Capabilities, Current, Plan
 from pilotlight.render import render
-from pilotlight.spec.load import LoadedDocuments, load
+from pilotlight.spec.load import SUFFIXES, LoadedDocuments, load
 from pilotlight.spec.problems import InvalidDocument, Problem, Problems
 from pilotlight.spec.service import Catalogue, Service
 from pilotlight.spec.yaml_nodes import Node
 
 ServiceKey = tuple[str, str]  # namespace, name
 OTHER_KIND: Final = "PL110"
-SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +90,13 @@ def read(sources: Sources) -> Documents:
     )
     catalogue, catalogue_nodes, target_nodes = _catalogue(sources, loaded)
     _raise_errors(loaded.problems.items)
-    companions = tuple(_companion(node, sources.namespace) for node in loaded.companions)
-    return Documents(
-        loaded.services, catalogue, tuple(loaded.problems.warnings), companions, catalogue_nodes, target_nodes
-    )
-
-
-def _companion(node: Node, namespace: str) -> Manifest:
-    """Return the object as written, with the default namespace if it needs one and names none."""
-    document = node.plain()
-    if document["kind"] != "Namespace" and not document["metadata"].get("namespace"):
-        document["metadata"]["namespace"] = namespace
-    return Manifest(document)
+    companions = tuple(Manifest(node.plain()) for node in loaded.companions)
+    for companion in companions:
+        metadata = companion.document["metadata"]
+        if companion.kind != "Namespace" and not metadata.get("namespace"):
+            metadata["namespace"] = sources.namespace
+    warnings = tuple(loaded.problems.warnings)
+    return Documents(loaded.services, catalogue, warnings, companions, catalogue_nodes, target_nodes)
 
 
 def plan_all(
@@ -138,16 +132,11 @@ def _catalogue(sources: Sources, loaded: LoadedDocuments) -> tuple[Catalogue, tu
     # A catalogue is often a folder of configuration: other kinds in it are not reported.
     problems.items.extend(problem for problem in added.problems.items if problem.code != OTHER_KIND)
     from_files = catalogue_from(added.catalogue_nodes, problems, sources.namespace)
-    from_target, target_nodes = _target_catalogue(sources, loaded.services)
+    namespaces = sorted({service.namespace for service in loaded.services}) or [sources.namespace]
+    installed = sources.target_catalogue(namespaces) if sources.target_catalogue is not None else ()
+    from_target, target_nodes = read_cluster_catalogue(installed, sources.namespace)
     catalogue = merge_catalogues(own, from_files, from_target, builtin())
     return catalogue, (*loaded.catalogue_nodes, *added.catalogue_nodes), target_nodes
-
-
-def _target_catalogue(sources: Sources, services: Sequence[Service]) -> tuple[Catalogue, tuple[Node, ...]]:
-    if sources.target_catalogue is None:
-        return Catalogue(), ()
-    namespaces = sorted({service.namespace for service in services}) or [sources.namespace]
-    return read_cluster_catalogue(sources.target_catalogue(namespaces), sources.namespace)
 
 
 def _files_below(path: str) -> list[str]:

@@ -1,8 +1,6 @@
-"""Table of templates; plan → manifests.
+"""Tables of templates with their conditions, filled with the values of a service: the second half of render.
 
-Tables of templates and their conditions. To add an object: a template, and one line in a table.
-
-Second half of render: values of a service filled into the registry's templates, in apply order.
+To add an object: a template, and one line in a table.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -55,7 +53,6 @@ SERVICE_OBJECTS: Final = (
     TemplateEntry("keda/prometheusrule.yaml.j2", when=lambda service: service["monitoring"]["rules"]),
 )
 
-
 # The chart has templates for these modes; other workloads are passed to it as finished objects.
 CHART_MODES: Final = frozenset({"serverless", "raw", "stateful"})
 
@@ -67,7 +64,9 @@ def render(plan: Plan) -> list[Manifest]:
 
 def objects_of(values: Mapping[str, Json]) -> Iterator[Manifest]:
     """Yield the objects of a service's values, in the order of the tables."""
-    yield from _service_objects(values)
+    for entry in SERVICE_OBJECTS:
+        if entry.when(values):
+            yield Manifest(document(entry.template, {"service": values}))
     for workload in values["workloads"]:
         yield from _workload_objects(values, workload)
     yield from map(Manifest, values["objects"])
@@ -82,12 +81,6 @@ def values_of(plan: Plan) -> dict[str, Json]:
             finished += [plain(manifest.document) for manifest in in_apply_order(_workload_objects(values, workload))]
     chosen = [workload for workload in values["workloads"] if workload["mode"] in CHART_MODES]
     return {**values, "workloads": chosen, "objects": finished}
-
-
-def _service_objects(values: Mapping[str, Json]) -> Iterator[Manifest]:
-    for entry in SERVICE_OBJECTS:
-        if entry.when(values):
-            yield Manifest(document(entry.template, {"service": values}))
 
 
 def _workload_objects(values: Mapping[str, Json], workload: Mapping[str, Json]) -> Iterator[Manifest]:

@@ -1,11 +1,5 @@
-"""HTTPRoute, selectors.
+"""Routing of a service: selectors and ports, backends with weights, HTTPRoute, address in the cluster. Pure."""
 
-Selectors and ports of a workload, for Services, NetworkPolicies and autoscalers. Pure.
-
-Routing of a service: backends with weights, HTTPRoute, address in the cluster. Pure.
-"""
-
-from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from pilotlight.errors import InternalError
@@ -15,6 +9,7 @@ from pilotlight.plan.types import Plan, Workload
 Json = Any
 SERVICE_PORT: Final = 80
 METRICS_PORT_NAME: Final = "metrics"
+DOMAIN: Final = "svc.cluster.local"
 
 # Scale target by mode; Knative scales its own.
 SCALE_TARGETS: Final = {
@@ -54,36 +49,25 @@ def ports_of(work: Workload) -> list[dict[str, Json]]:
     if work.metrics_port is not None:
         taken.setdefault(work.metrics_port, METRICS_PORT_NAME)
     serving, *metrics = taken
-    others = [port for port in _declared(work) if port["containerPort"] not in taken]
-    return [
-        _port(work.port_name, SERVICE_PORT, serving),
-        *(_port(_unique_name(port, taken.values()), port["containerPort"], port["containerPort"]) for port in others),
-        *(_port(METRICS_PORT_NAME, number, number) for number in metrics),
-    ]
+    containers = work.template.get("spec", {}).get("containers", [])
+    ports = [_port(work.port_name, SERVICE_PORT, serving)]
+    for declared in containers[0].get("ports", []) if containers else ():
+        name, number = str(declared.get("name", "")), declared["containerPort"]
+        if number not in taken:
+            # A Service requires unique names, a container does not.
+            unique = name if name and name not in taken.values() else f"port-{number}"
+            ports.append(_port(unique, number, number))
+    return [*ports, *(_port(METRICS_PORT_NAME, number, number) for number in metrics)]
 
 
 def metrics_port_name_of(work: Workload) -> str:
     return work.port_name if work.metrics_port == work.port else METRICS_PORT_NAME
 
 
-def _unique_name(port: Mapping[str, Json], taken: Collection[str]) -> str:
-    """Return a unique port name, which a Service requires and a container does not."""
-    name = str(port.get("name", ""))
-    return name if name and name not in taken else f"port-{port['containerPort']}"
-
-
 def _port(name: str, port: int, target: int) -> dict[str, Json]:
     """Return a Service port; gateways use HTTP/2 upstream only with an appProtocol."""
     clear_text_http2 = {"appProtocol": "kubernetes.io/h2c"} if name in ("h2c", "grpc") else {}
     return {"name": name, "port": port, "targetPort": target, "protocol": "TCP", **clear_text_http2}
-
-
-def _declared(work: Workload) -> list[dict[str, Json]]:
-    containers = work.template.get("spec", {}).get("containers", [])
-    return list(containers[0].get("ports", [])) if containers else []
-
-
-DOMAIN: Final = "svc.cluster.local"
 
 
 def entry_of(plan: Plan) -> Workload | None:
@@ -99,7 +83,14 @@ def backends_of(plan: Plan) -> list[tuple[Workload, int]]:
     if entry.mode == "serverless" or not entry.traffic:
         return [(entry, 100)]
     variants = {work.revision: work for work in plan.workloads if work.role == entry.role}
-    return [(_variant(entry, variants, share.revision, share.latest), share.percent) for share in entry.traffic]
+    backends = []
+    for share in entry.traffic:
+        variant = entry if share.latest else variants.get(share.revision)
+        if variant is None:
+            message = f"traffic goes to revision {share.revision}, which no workload of the plan runs"
+            raise InternalError(f"{entry.name}: {message}")
+        backends.append((variant, share.percent))
+    return backends
 
 
 def exposed_in(plan: Plan, work: Workload) -> bool:
@@ -107,54 +98,28 @@ def exposed_in(plan: Plan, work: Workload) -> bool:
     return not work.internal and (work.canary or work.name in {variant.name for variant, _ in backends_of(plan)})
 
 
-def _variant(entry: Workload, variants: dict[str, Workload], revision: str, latest: bool) -> Workload:
-    if latest:
-        return entry
-    if revision not in variants:
-        raise InternalError(f"{entry.name}: traffic goes to revision {revision}, which no workload of the plan runs")
-    return variants[revision]
-
-
 def route_of(plan: Plan) -> Json:
     """Return the HTTPRoute; None for Knative, which has its own ingress."""
     entry = entry_of(plan)
     if entry is None or entry.mode == "serverless" or not plan.gateway:
         return None
+    activator, grant, waiting = plan.activator, None, 0
+    backends = [{"name": work.name, "port": SERVICE_PORT, "weight": share} for work, share in backends_of(plan)]
+    if activator is not None:
+        waiting = entry.progress_deadline_seconds  # a request may wake the service
+        backends = [{"name": activator.service, "port": activator.port, "weight": 100}]
+        if activator.namespace != plan.namespace:
+            backends[0] = {"namespace": activator.namespace, **backends[0]}
+            name = names.truncate(f"{plan.namespace}-{plan.name}")
+            grant = {"name": name, "namespace": activator.namespace, "service": activator.service}  # ReferenceGrant
     return {
         "name": names.route(plan.name),
         "parent": plan.gateway,
         "hosts": plan.hosts,
-        "timeout": _timeout(plan, entry),
-        "backends": _backends(plan),
-        "grant": _grant(plan),
+        "timeout": "" if entry.timeout_seconds is None else f"{entry.timeout_seconds + waiting}s",
+        "backends": backends,
+        "grant": grant,
     }
-
-
-def _backends(plan: Plan) -> list[dict[str, Json]]:
-    if plan.activator is not None:
-        return [{**_namespaced(plan), "name": plan.activator.service, "port": plan.activator.port, "weight": 100}]
-    return [{"name": work.name, "port": SERVICE_PORT, "weight": share} for work, share in backends_of(plan)]
-
-
-def _namespaced(plan: Plan) -> dict[str, str]:
-    crosses = plan.activator is not None and plan.activator.namespace != plan.namespace
-    return {"namespace": plan.activator.namespace} if plan.activator is not None and crosses else {}
-
-
-def _grant(plan: Plan) -> Json:
-    """Return the ReferenceGrant that a route to another namespace needs."""
-    if plan.activator is None or plan.activator.namespace == plan.namespace:
-        return None
-    name = names.truncate(f"{plan.namespace}-{plan.name}")
-    return {"name": name, "namespace": plan.activator.namespace, "service": plan.activator.service}
-
-
-def _timeout(plan: Plan, entry: Workload) -> str:
-    """Return the route's timeout, with the start of the service if a request may wake it."""
-    if entry.timeout_seconds is None:
-        return ""
-    waiting = entry.progress_deadline_seconds if plan.activator is not None else 0
-    return f"{entry.timeout_seconds + waiting}s"
 
 
 def address_of(plan: Plan) -> Json:
@@ -169,16 +134,11 @@ def address_of(plan: Plan) -> Json:
     if plan.activator is not None:
         ports = [{"name": "http", "port": plan.activator.port, "protocol": "TCP"}]
         host = f"{plan.activator.service}.{plan.activator.namespace}.{DOMAIN}"
-        return {"name": name, **_shares(plan), "externalName": host, "ports": ports}
+        # Our gateway is the route's only backend, so it does the traffic split.
+        shares = ",".join(f"{work.name}={share}" for work, share in backends_of(plan))
+        split = {"annotations": {names.ANNOTATION_SHARES: shares}} if plan.activator.kind == "gateway" else {}
+        return {"name": name, **split, "externalName": host, "ports": ports}
     return {"name": name, "selector": service_selector_of(entry), "ports": ports_of(entry)[:1]}
-
-
-def _shares(plan: Plan) -> dict[str, Json]:
-    """Return the annotation with the traffic split for our gateway, which is the route's only backend."""
-    if plan.activator is None or plan.activator.kind != "gateway":
-        return {}
-    shares = ",".join(f"{work.name}={share}" for work, share in backends_of(plan))
-    return {"annotations": {names.ANNOTATION_SHARES: shares}}
 
 
 def hosts_in_cluster(plan: Plan) -> list[str]:

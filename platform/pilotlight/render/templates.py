@@ -1,9 +1,7 @@
-"""Jinja templates filled into documents.
+"""Jinja templates filled into documents, with no user data in the text that is parsed as YAML.
 
-Templates insert values by `{{ value | tojson }}`. The filter leaves a numbered mark in the text and stores the value;
-the text, free of user data, is parsed as YAML, and the marks are replaced by the values. So no string can change a
-document's structure, not even where JSON is not YAML (`1e5`, lone surrogates, keys of more than 1,024 characters), and
-the parsed text can be cached.
+`{{ value | tojson }}` leaves a numbered mark in the text and stores the value; the marks of the parsed document are
+replaced afterwards. So no string can change its structure, and the parsed text can be cached.
 """
 
 import re

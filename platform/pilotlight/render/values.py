@@ -1,14 +1,7 @@
-"""Plan → values, alerts.
+"""The plan as plain values for the templates of knative/ and keda/ and the Helm chart: the first half of render.
 
-Alerts of one service that depend on its plan, for its PrometheusRule.
-
-Alerts that apply to any service, such as errors and failing model loads, are rules of the platform
-(observability/rules.py).
-
-The plan as plain values for the templates of knative/ and keda/ and the Helm chart.
-
-First half of render: every name, port, selector and weight of an object is computed here, so that templates only insert
-values. The result is JSON in a stable order.
+Every name, port, selector and weight of an object is computed here, so that templates only insert values. The result is
+JSON in a stable order.
 """
 
 from collections.abc import Mapping
@@ -31,43 +24,32 @@ from pilotlight.render.routing import (
 )
 from pilotlight.render.templates import plain
 
-AlertRule = dict[str, Any]
-
+Json = Any
+AlertRule = dict[str, Json]
+API_VERSION: Final = "pilotlight.dev/v1alpha1"
 DEADLINE_SHARE: Final = 0.8  # of the progress deadline, above which the next slower start fails
 
 
 def rules_of(plan: Plan) -> list[AlertRule]:
-    """Return the alert rules. For foreign images, which do not export our metrics, only the scrape is watched."""
+    """Return the alerts that depend on the plan; those of any service are in observability/rules.py.
+
+    For foreign images, which do not export our metrics, only the scrape is watched.
+    """
     selector = f'{LABEL_SERVICE}="{plan.name}",{LABEL_NAMESPACE}="{plan.namespace}"'
     measured = [work for work in plan.workloads if work.metrics_port is not None and work.mode != "virtual"]
     rules = []
     if any(work.is_pilotlight for work in measured):
-        rules.append(
-            _slow_start(selector, max(work.progress_deadline_seconds for work in measured if work.is_pilotlight))
-        )
+        deadline = max(work.progress_deadline_seconds for work in measured if work.is_pilotlight)
+        bound = round(deadline * DEADLINE_SHARE)
+        expression = f'max({METRIC_COLD_START}{{{selector},phase="total"}}) > {bound}'
+        summary = f"A start took more than {bound} s of the {deadline} s that it may take: raise the progress deadline"
+        rules.append(_alert("PilotlightSlowStart", expression, "", "warning", summary))
     if any(work.scaling.min_replicas > 0 for work in measured):
-        rules.append(_not_scraped(selector))
-    return [_alerts_labelled(rule, plan) for rule in rules]
-
-
-def _alerts_labelled(rule: AlertRule, plan: Plan) -> AlertRule:
-    """Label a rule with its service, since `absent` and `max` drop the labels."""
-    return {**rule, "labels": {**rule["labels"], LABEL_NAMESPACE: plan.namespace, LABEL_SERVICE: plan.name}}
-
-
-def _slow_start(selector: str, deadline: int) -> AlertRule:
-    bound = round(deadline * DEADLINE_SHARE)
-    return _alert(
-        "PilotlightSlowStart", f'max({METRIC_COLD_START}{{{selector},phase="total"}}) > {bound}', "", "warning",
-        f"A start took more than {bound} s of the {deadline} s that it may take: raise the progress deadline",
-    )  # fmt: skip
-
-
-def _not_scraped(selector: str) -> AlertRule:
-    return _alert(
-        "PilotlightNotScraped", f"absent(up{{{selector}}} == 1)", "10m", "critical",
-        "Nothing of the service is scraped: scaling by latency holds its fallback",
-    )  # fmt: skip
+        summary = "Nothing of the service is scraped: scaling by latency holds its fallback"
+        rules.append(_alert("PilotlightNotScraped", f"absent(up{{{selector}}} == 1)", "10m", "critical", summary))
+    for rule in rules:  # `absent` and `max` drop the labels
+        rule["labels"] |= {LABEL_NAMESPACE: plan.namespace, LABEL_SERVICE: plan.name}
+    return rules
 
 
 def _alert(name: str, expression: str, pending: str, severity: str, summary: str) -> AlertRule:
@@ -78,10 +60,6 @@ def _alert(name: str, expression: str, pending: str, severity: str, summary: str
         "labels": {"severity": severity},
         "annotations": {"summary": summary},
     }
-
-
-Json = Any
-API_VERSION: Final = "pilotlight.dev/v1alpha1"
 
 
 def template_values(plan: Plan) -> dict[str, Json]:
@@ -112,6 +90,8 @@ def template_values(plan: Plan) -> dict[str, Json]:
 
 def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
     exposed = exposed_in(plan, work)
+    hidden = work.mode == "serverless" and not exposed and names.LABEL_VISIBILITY not in work.labels
+    visibility = {names.LABEL_VISIBILITY: "cluster-local"} if hidden else {}  # not on the public gateway
     return {
         "role": work.role,
         "name": work.name,
@@ -122,7 +102,7 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
         "annotations": {**plan.annotations, **work.annotations},
         "selector": selector_of(work),
         "serviceSelector": service_selector_of(work),
-        "serviceLabels": {**plan.labels, **work.labels, **names.selector(work.name), **_visibility(work, exposed)},
+        "serviceLabels": {**plan.labels, **work.labels, **names.selector(work.name), **visibility},
         "headlessName": names.headless(work.name),
         "monitorSelector": names.selector(work.name),
         "template": _labelled(work, work.template),
@@ -147,13 +127,6 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
     }
 
 
-def _visibility(work: Workload, exposed: bool) -> dict[str, str]:
-    """Keep an internal component off the public gateway."""
-    if work.mode != "serverless" or exposed or names.LABEL_VISIBILITY in work.labels:
-        return {}
-    return {names.LABEL_VISIBILITY: "cluster-local"}
-
-
 def _labelled(work: Workload, template: Mapping[str, Json]) -> dict[str, Json]:
     """Return the pod template with selector labels. Knative's is unchanged: its revision's name is its hash."""
     metadata = {key: value for key, value in template.get("metadata", {}).items() if value}
@@ -166,12 +139,15 @@ def _labelled(work: Workload, template: Mapping[str, Json]) -> dict[str, Json]:
 def _traffic(work: Workload) -> list[dict[str, Json]]:
     """Return the traffic split for Knative; without a revision name all goes to the latest."""
     shares = work.traffic or (Traffic(work.revision, 100, latest=not work.revision),)
-    return [_share(share) for share in shares] if work.mode == "serverless" else []
-
-
-def _share(share: Traffic) -> dict[str, Json]:
-    target = {"latestRevision": True} if share.latest else {"revisionName": share.revision, "latestRevision": False}
-    return {**target, "percent": share.percent, **({"tag": share.tag} if share.tag else {})}
+    return [
+        {
+            **({} if share.latest else {"revisionName": share.revision}),
+            "latestRevision": share.latest,
+            "percent": share.percent,
+            **({"tag": share.tag} if share.tag else {}),
+        }
+        for share in (shares if work.mode == "serverless" else ())
+    ]
 
 
 def _scaling(work: Workload) -> dict[str, Json]:

@@ -1,10 +1,4 @@
-"""CustomResourceDefinitions, status fields.
-
-Types of an InferenceService's status, in the terms of OME and KServe.
-
-`crds` generates the schema from them; `targets/kubernetes/kept_status` writes the status.
-
-CustomResourceDefinitions of the document kinds, which the platform chart installs where KServe and OME are not.
+"""CustomResourceDefinitions of the document kinds, which the platform chart installs where KServe and OME are not.
 
     types of a document → structural schema → CustomResourceDefinition → helm/inference-platform/files/crds
 
@@ -21,6 +15,10 @@ from pilotlight.schemas.json_schema import OPEN, record_schema, type_schema
 from pilotlight.spec import kserve_fields, ome_fields
 from pilotlight.spec.field_types import Boolean, Field, Integer, ListOf, MapOf, OneOf, Record, String
 
+Json = Any
+Columns = tuple[tuple[str, str, str, int], ...]  # name, type, path, priority
+
+# Status of an InferenceService in the terms of OME and KServe; targets/kubernetes writes it.
 MODEL_STATES: Final = ("Pending", "Standby", "Loading", "Loaded", "FailedToLoad")
 TRANSITIONS: Final = ("UpToDate", "InProgress", "BlockedByFailedLoad", "InvalidSpec")
 
@@ -53,38 +51,35 @@ _COMPONENT: Final = Record(
         "traffic": Field(ListOf(_TRAFFIC), "Who gets which share of the requests."),
     },
 )
-_status_fields_MODEL: Final = Record(
+_MODEL_STATES: Final = Record(
+    "modelRevisionStates",
+    {
+        "activeModelState": Field(OneOf(MODEL_STATES), "Of the model that answers."),
+        "targetModelState": Field(OneOf(MODEL_STATES), "Of the model that shall answer."),
+    },
+)
+_COPIES: Final = Record(
+    "modelCopies",
+    {
+        "totalCopies": Field(Integer(0), "Replicas that have it loaded."),
+        "failedCopies": Field(Integer(0), "Replicas that could not load it."),
+    },
+)
+_FAILURE: Final = Record(
+    "lastFailureInfo",
+    {
+        "reason": Field(String(), "One word for a program."),
+        "message": Field(String(), "What went wrong."),
+        "modelRevisionName": Field(String(), "With which revision."),
+    },
+)
+_MODEL_STATUS: Final = Record(
     "modelStatus",
     {
         "transitionStatus": Field(OneOf(TRANSITIONS), "Is what was asked for what answers?"),
-        "modelRevisionStates": Field(
-            Record(
-                "modelRevisionStates",
-                {
-                    "activeModelState": Field(OneOf(MODEL_STATES), "Of the model that answers."),
-                    "targetModelState": Field(OneOf(MODEL_STATES), "Of the model that shall answer."),
-                },
-            )
-        ),
-        "modelCopies": Field(
-            Record(
-                "modelCopies",
-                {
-                    "totalCopies": Field(Integer(0), "Replicas that have it loaded."),
-                    "failedCopies": Field(Integer(0), "Replicas that could not load it."),
-                },
-            )
-        ),
-        "lastFailureInfo": Field(
-            Record(
-                "lastFailureInfo",
-                {
-                    "reason": Field(String(), "One word for a program."),
-                    "message": Field(String(), "What went wrong."),
-                    "modelRevisionName": Field(String(), "With which revision."),
-                },
-            )
-        ),
+        "modelRevisionStates": Field(_MODEL_STATES),
+        "modelCopies": Field(_COPIES),
+        "lastFailureInfo": Field(_FAILURE),
     },
 )
 
@@ -97,14 +92,11 @@ STATUS: Final = Record(
         "observedGeneration": Field(Integer(0), "The generation that this tells about."),
         "conditions": Field(ListOf(_CONDITION), "What holds and what does not."),
         "components": Field(MapOf(_COMPONENT), "The same by component."),
-        "modelStatus": Field(_status_fields_MODEL, "How far the model is."),
+        "modelStatus": Field(_MODEL_STATUS, "How far the model is."),
     },
     "How far the service is. Written by the platform.",
 )
 
-
-Json = Any
-Columns = tuple[tuple[str, str, str, int], ...]  # name, type, path, priority
 _AGE: Final = ("Age", "date", ".metadata.creationTimestamp", 0)
 _READY: Final = '.status.conditions[?(@.type=="Ready")]'
 _RUNTIME: Final[Columns] = (
@@ -162,8 +154,6 @@ _KSERVE: Final = "serving.kserve.io"
 _ISVC: Final = ("InferenceService", "inferenceservices")
 _RUNTIMES: Final = ("ServingRuntime", "servingruntimes")
 _CLUSTER_RUNTIMES: Final = ("ClusterServingRuntime", "clusterservingruntimes")
-
-
 KINDS: Final = (
     CustomResource(
         *_OME, *_ISVC, ome_fields.inference_service, _service_columns("engine"), status=True, short=("isvc",)

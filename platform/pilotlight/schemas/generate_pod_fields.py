@@ -1,10 +1,7 @@
 """Generator of data/core_fields.json: fields and types of the pod spec, from the models of Kubernetes' Python client.
 
-Run it when the pinned Kubernetes changes (`python -m pilotlight.schemas.generate_pod_fields`, extra `kubernetes`); a test
+Run `python -m pilotlight.schemas.generate_pod_fields` (extra `kubernetes`) when the pinned Kubernetes changes; a test
 compares the file with its output. Nothing else imports it.
-
-A type is written as text: `string`, `bool`, `int`, `int 1..65535`, `quantity`, `int-or-string`, `any`, `A|B` for a
-choice, `[T]` for a list, `{T}` for a map, and any other word names a record. A field that ends in `!` is required.
 """
 
 import inspect
@@ -13,16 +10,13 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+# A type is written as text: `string`, `bool`, `int`, `int 1..65535`, `quantity`, `int-or-string`, `any`, `A|B` for a
+# choice, `[T]` for a list, `{T}` for a map; any other word names a record. A field that ends in `!` is required.
 TARGET: Final = Path(__file__).parent.parent / "spec" / "data" / "core_fields.json"
 ROOTS: Final = ("V1PodSpec", "V1DeploymentStrategy", "V2HorizontalPodAutoscalerBehavior")
 _PLAIN: Final = {
-    "str": "string",
-    "bool": "bool",
-    "int": "int",
-    "float": "number",
-    "datetime": "string",
-    "object": "any",
-}
+    "str": "string", "bool": "bool", "int": "int", "float": "number", "datetime": "string", "object": "any",
+}  # fmt: skip
 _OPERATORS: Final = "In|NotIn|Exists|DoesNotExist"
 
 # Types that the client's models leave open: quantities and ports are text or `object` there, enums are prose.
@@ -84,12 +78,9 @@ def generate() -> dict[str, dict[str, str]]:
         if (name := _record_name(model)) in records:
             continue
         fields = _fields(name, getattr(models, model))
-        records[name] = {
-            field: NARROWED.get(f"{name}.{field.rstrip('!')}", text) for field, (text, _) in fields.items()
-        }
-        queue += [
-            inner for field, (_, inner) in fields.items() if inner and f"{name}.{field.rstrip('!')}" not in NARROWED
-        ]
+        narrowed = {field: NARROWED.get(f"{name}.{field.rstrip('!')}") for field in fields}
+        records[name] = {field: narrowed[field] or text for field, (text, _) in fields.items()}
+        queue += [inner for field, (_, inner) in fields.items() if inner and not narrowed[field]]
     return dict(sorted(records.items()))
 
 

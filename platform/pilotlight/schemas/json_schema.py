@@ -1,14 +1,6 @@
-"""JSON Schema and CRD schema from types.
+"""JSON Schemas of the documents for editors, and structural schemas for CRDs, from the types that read the documents.
 
-JSON Schemas of the documents, generated from the types that read them, so that editors agree with `validate`.
-
-`python -m pilotlight.schemas.json_schema DIRECTORY` writes them; schemas/ holds the committed ones, and a test compares.
-A document refers to one by `# yaml-language-server: $schema=PATH`.
-
-Structural schemas for CustomResourceDefinitions, generated from the types that read documents.
-
-They allow no references, so Kubernetes' own records stay open: written out, a single InferenceService would be 600 KB,
-and `platformctl validate` and the API server check pods anyway.
+`python -m pilotlight.schemas.json_schema DIRECTORY` writes the former; schemas/ holds them, and a test compares.
 """
 
 import json
@@ -40,6 +32,8 @@ from pilotlight.spec.field_types import (
 )
 
 Json = Any
+OPEN: Final = "x-kubernetes-preserve-unknown-fields"
+EITHER: Final = "x-kubernetes-int-or-string"
 DOCUMENTS: Final[dict[str, Callable[[], Record]]] = {
     "ome-inferenceservice.json": ome_fields.inference_service,
     "kserve-inferenceservice.json": kserve_fields.inference_service,
@@ -82,7 +76,10 @@ def _field(known: Field, definitions: dict[str, Json]) -> Json:
 def _type(type: Type, definitions: dict[str, Json]) -> dict[str, Json]:  # noqa: A002
     match type:
         case RecordRef():
-            return _reference(type, definitions)
+            if type.name not in definitions:
+                definitions[type.name] = {}  # before its fields, since it may contain itself
+                definitions[type.name] = _record(type.resolve(type.name), definitions)
+            return {"$ref": f"#/$defs/{type.name}"}
         case Record():
             return _record(type, definitions)
         case ListOf():
@@ -90,23 +87,17 @@ def _type(type: Type, definitions: dict[str, Json]) -> dict[str, Json]:  # noqa:
         case ListOrMap():
             return {"anyOf": [_type(type.items, definitions), _record(type.map, definitions)]}
         case MapOf():
-            keys = {"propertyNames": {"pattern": f"^(?:{type.key})$"}} if type.key else {}
+            keys = {"propertyNames": {"pattern": _whole(type.key)}} if type.key else {}
             return {"type": "object", "additionalProperties": _type(type.value, definitions), **keys}
         case _:
             return _scalar(type)
 
 
-def _reference(named: RecordRef, definitions: dict[str, Json]) -> dict[str, Json]:
-    if named.name not in definitions:
-        definitions[named.name] = {}  # before its fields, since it may contain itself
-        definitions[named.name] = _record(named.resolve(named.name), definitions)
-    return {"$ref": f"#/$defs/{named.name}"}
-
-
 def _scalar(type: Type) -> dict[str, Json]:  # noqa: A002
     match type:
         case String():
-            return _text(type)
+            pattern = {"pattern": _whole(type.pattern)} if type.pattern else {}
+            return {"type": "string", **pattern, **({"maxLength": type.max_length} if type.max_length else {})}
         case Boolean():
             return {"type": "boolean"}
         case Integer():
@@ -117,43 +108,14 @@ def _scalar(type: Type) -> dict[str, Json]:  # noqa: A002
         case OneOf():
             return {"enum": list(type.values)}
         case Quantity():
-            return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^(?:{QUANTITY})$"}]}
+            return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": _whole(QUANTITY)}]}
         case IntOrString():
             return {"type": ["integer", "string"]}
         case Duration():
-            return {"type": "string", "pattern": f"^(?:{DURATION})$"}
+            return {"type": "string", "pattern": _whole(DURATION)}
         case Anything():
             return {}
     raise TypeError(f"{type!r} has no schema")
-
-
-def _text(text: String) -> dict[str, Json]:
-    fragment: dict[str, Json] = {"type": "string"}
-    if text.pattern:
-        fragment["pattern"] = f"^(?:{text.pattern})$"
-    return fragment | ({"maxLength": text.max_length} if text.max_length else {})
-
-
-def texts() -> dict[str, str]:
-    """Return file name → content of every schema."""
-    return {
-        name: json.dumps(schema(record()), indent=1, ensure_ascii=False) + "\n" for name, record in DOCUMENTS.items()
-    }
-
-
-def main() -> None:
-    directory = Path(sys.argv[1])
-    directory.mkdir(exist_ok=True)
-    for name, text in texts().items():
-        (directory / name).write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
-
-
-OPEN: Final = "x-kubernetes-preserve-unknown-fields"
-EITHER: Final = "x-kubernetes-int-or-string"
 
 
 def record_schema(record: Record) -> dict[str, Json]:
@@ -164,18 +126,21 @@ def record_schema(record: Record) -> dict[str, Json]:
     required = [name for name, known in record.fields.items() if known.required and not known.ignored]
     if required:
         schema["required"] = required
-    fields = {name: _structural_field(known) for name, known in record.fields.items() if not known.ignored}
+    fields = {name: type_schema(known.type) for name, known in record.fields.items() if not known.ignored}
+    for name, field in fields.items():
+        known = record.fields[name]
+        deprecated = f" Deprecated: {known.deprecated}." if known.deprecated else ""
+        if known.description or deprecated:
+            field["description"] = f"{known.description}{deprecated}"
     return schema | ({"properties": fields} if fields else {})
 
 
-def _structural_field(known: Field) -> dict[str, Json]:
-    schema = type_schema(known.type)
-    description = f"{known.description} Deprecated: {known.deprecated}." if known.deprecated else known.description
-    return schema | ({"description": description} if description else {})
-
-
 def type_schema(type: Type) -> dict[str, Json]:  # noqa: A002
-    """Return the schema of a type."""
+    """Return the structural schema of a type, which allows no references.
+
+    Kubernetes' own records stay open: written out, a single InferenceService would be 600 KB, and `platformctl
+    validate` and the API server check pods anyway.
+    """
     match type:
         case RecordRef() if type.resolve is pod_fields.record:
             return {"type": "object", OPEN: True}
@@ -189,38 +154,33 @@ def type_schema(type: Type) -> dict[str, Json]:  # noqa: A002
             return type_schema(type.items)  # one form only; the map is never stored in a cluster
         case MapOf():
             return {"type": "object", "additionalProperties": type_schema(type.value)}
-        case _:
-            return _structural_scalar(type)
-
-
-def _structural_scalar(type: Type) -> dict[str, Json]:  # noqa: A002
-    match type:
-        case String():
-            schema = {"pattern": _whole(type.pattern)} if type.pattern else {}
-            return {"type": "string", **schema, **({"maxLength": type.max_length} if type.max_length else {})}
-        case Integer():
-            bounds = {"minimum": type.minimum, "maximum": type.maximum}
-            return {"type": "integer", **{name: bound for name, bound in bounds.items() if bound is not None}}
         case OneOf():
             return {"type": "string", "enum": list(type.values)}
-        case Quantity():
-            return {**_either(), "pattern": _whole(QUANTITY)}
-        case IntOrString():
-            return _either()
-        case Duration():
-            return {"type": "string", "pattern": _whole(DURATION)}
-        case Boolean():
-            return {"type": "boolean"}
-        case Number():
-            return {"type": "number"}
+        case Quantity() | IntOrString():
+            pattern = {"pattern": _whole(QUANTITY)} if isinstance(type, Quantity) else {}
+            return {EITHER: True, "anyOf": [{"type": "integer"}, {"type": "string"}], **pattern}
         case Anything():
             return {OPEN: True}
-    raise TypeError(f"{type!r} has no structural schema")
-
-
-def _either() -> dict[str, Json]:
-    return {EITHER: True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
+        case _:
+            return _scalar(type)
 
 
 def _whole(pattern: str) -> str:
     return f"^(?:{pattern})$"
+
+
+def texts() -> dict[str, str]:
+    """Return file name → content of every schema."""
+    schemas = {name: schema(record()) for name, record in DOCUMENTS.items()}
+    return {name: json.dumps(each, indent=1, ensure_ascii=False) + "\n" for name, each in schemas.items()}
+
+
+def main() -> None:
+    directory = Path(sys.argv[1])
+    directory.mkdir(exist_ok=True)
+    for name, text in texts().items():
+        (directory / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

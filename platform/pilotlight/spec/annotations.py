@@ -1,17 +1,7 @@
-"""Our annotations and `spec.canary`.
+"""Annotations under `pilotlight.dev/`, and the canary policy as `spec.canary`; `load` runs both on every document.
 
-Validation of annotations under `pilotlight.dev/`, run by `load` on every document.
-
-An unknown one is an error, although Kubernetes would ignore it: a misspelt `pilotlight.dev/auth-tokens` would leave a
-service open to requests without a token.
-
-The canary policy under `spec.canary` of a service, as a map. A list there is KServe's own field.
-
-spec:
-  canary: {steps: "5,25,50,100", check: [p99_ms<300, error_rate<1%], compare: baseline}
-
-`move_to_annotation` turns it into the annotation that later stages and targets read (canary/block.py), so that the
-stored document stays valid for KServe and OME. `POLICY` describes the keys to editors.
+An unknown annotation is an error, although Kubernetes would ignore it: a misspelt `pilotlight.dev/auth-tokens` would
+leave a service open to requests without a token.
 """
 
 import json
@@ -33,59 +23,6 @@ from pilotlight.spec.yaml_nodes import Node, parse
 
 PREFIX: Final = f"{DOMAIN}/"
 OF_DOCUMENT: Final = "metadata.annotations"
-
-
-def check_annotations(document: Node, problems: Problems) -> None:
-    """Report annotations of our domain that have no effect (PL115), and invalid values (PL116, PL117)."""
-    service = document.text("kind") == "InferenceService"
-    on_document = SERVICE_ANNOTATIONS if service else CATALOGUE_ANNOTATIONS
-    for path, node in _annotations(document, ""):
-        known = on_document if path == OF_DOCUMENT else COMPONENT_ANNOTATIONS
-        for name, value in _entries(node):
-            if name.startswith(PREFIX) and name not in known:
-                elsewhere = on_document if path != OF_DOCUMENT else ()
-                problems.error("PL115", value.key_location, child_path(path, name), _reason(name, known, elsewhere))
-            elif name == ANNOTATION_CANARY and isinstance(value.value, str):
-                _check_canary(value, value.value, child_path(path, name), problems)
-            elif name == ANNOTATION_PARK and value.value not in ("true", "false"):
-                message = f'= {value.value}, must be "true" or "false"'
-                problems.error("PL117", value.location, child_path(path, name), message)
-
-
-def _check_canary(node: Node, text: str, path: str, problems: Problems) -> None:
-    from pilotlight.spec.canary_policy import parse_block, parse_policy
-
-    try:
-        parse_policy(parse_block(text))
-    except UsageError as error:
-        problems.error("PL116", node.location, path, str(error))
-
-
-def _reason(name: str, known: tuple[str, ...], elsewhere: tuple[str, ...]) -> str:
-    if name in elsewhere:
-        return f"has no effect here; put it under {OF_DOCUMENT}"
-    short = tuple(each.removeprefix(PREFIX) for each in known)
-    near = suggestion(name.removeprefix(PREFIX), short).replace("mean ", f"mean {PREFIX}")
-    return f"is no annotation of ours{near or f'; known here are {PREFIX}' + ', '.join(short)}"
-
-
-def _annotations(node: Node, path: str) -> Iterator[tuple[str, Node]]:
-    """Yield path and node of every map called `annotations`, at any depth."""
-    if isinstance(node.value, list):
-        for index, child in enumerate(node.value):
-            yield from _annotations(child, f"{path}[{index}]")
-    for name, child in _entries(node):
-        if name == "annotations":
-            yield child_path(path, name), child
-        else:
-            yield from _annotations(child, child_path(path, name))
-
-
-def _entries(node: Node) -> Iterator[tuple[str, Node]]:
-    if isinstance(node.value, dict):
-        yield from node.value.items()
-
-
 PATH: Final = "spec.canary"
 POLICY: Final = Record(
     "canary",
@@ -115,15 +52,71 @@ POLICY: Final = Record(
 )
 
 
+def check_annotations(document: Node, problems: Problems) -> None:
+    """Report annotations of our domain that have no effect (PL115), and invalid values (PL116, PL117)."""
+    service = document.text("kind") == "InferenceService"
+    on_document = SERVICE_ANNOTATIONS if service else CATALOGUE_ANNOTATIONS
+    for path, node in _annotations(document, ""):
+        known = on_document if path == OF_DOCUMENT else COMPONENT_ANNOTATIONS
+        for name, value in _entries(node):
+            if name.startswith(PREFIX) and name not in known:
+                elsewhere = path != OF_DOCUMENT and name in on_document
+                reason = f"has no effect here; put it under {OF_DOCUMENT}" if elsewhere else _unknown(name, known)
+                problems.error("PL115", value.key_location, child_path(path, name), reason)
+            elif name == ANNOTATION_CANARY and isinstance(value.value, str):
+                from pilotlight.spec.canary_policy import parse_block, parse_policy  # few documents need it
+
+                try:
+                    parse_policy(parse_block(value.value))
+                except UsageError as error:
+                    problems.error("PL116", value.location, child_path(path, name), str(error))
+            elif name == ANNOTATION_PARK and value.value not in ("true", "false"):
+                message = f'= {value.value}, must be "true" or "false"'
+                problems.error("PL117", value.location, child_path(path, name), message)
+
+
+def _unknown(name: str, known: tuple[str, ...]) -> str:
+    short = tuple(each.removeprefix(PREFIX) for each in known)
+    near = suggestion(name.removeprefix(PREFIX), short).replace("mean ", f"mean {PREFIX}")
+    return f"is no annotation of ours{near or f'; known here are {PREFIX}' + ', '.join(short)}"
+
+
+def _annotations(node: Node, path: str) -> Iterator[tuple[str, Node]]:
+    """Yield path and node of every map called `annotations`, at any depth."""
+    if isinstance(node.value, list):
+        for index, child in enumerate(node.value):
+            yield from _annotations(child, f"{path}[{index}]")
+    for name, child in _entries(node):
+        if name == "annotations":
+            yield child_path(path, name), child
+        else:
+            yield from _annotations(child, child_path(path, name))
+
+
+def _entries(node: Node) -> Iterator[tuple[str, Node]]:
+    if isinstance(node.value, dict):
+        yield from node.value.items()
+
+
 def move_to_annotation(document: Node, problems: Problems) -> None:
-    """Replace `spec.canary` by the annotation, in place. An invalid policy is a problem (PL116) and dropped."""
+    """Replace `spec.canary` by the annotation that later stages and targets read, in place.
+
+    So the stored document stays valid for KServe and OME; a list there is KServe's own field. An invalid policy is a
+    problem (PL116) and dropped.
+    """
     spec = document.get("spec")
     block = spec.get("canary") if spec else None
     if spec is None or block is None or not isinstance(block.value, dict):
         return
     assert isinstance(spec.value, dict)
     del spec.value["canary"]
-    if not _is_valid(block, problems):
+    from pilotlight.spec.canary_policy import parse_policy
+
+    try:
+        parse_policy(block.plain())
+    except UsageError as error:
+        key = block.get(str(error).partition(" ")[0]) or block  # most messages begin with the key
+        problems.error("PL116", key.key_location, PATH, str(error))
         return
     annotations = _child_map(_child_map(document, "metadata", block.key_location), "annotations", block.key_location)
     if not isinstance(annotations.value, dict):
@@ -150,23 +143,6 @@ def move_to_spec(document: Node) -> None:
     del annotations.value[ANNOTATION_CANARY]
     blocks[0].key_location = written.key_location
     spec.value["canary"] = blocks[0]
-
-
-def _is_valid(block: Node, problems: Problems) -> bool:
-    from pilotlight.spec.canary_policy import parse_policy
-
-    try:
-        parse_policy(block.plain())
-    except UsageError as error:
-        problems.error("PL116", _key_location(block, str(error)), PATH, str(error))
-        return False
-    return True
-
-
-def _key_location(block: Node, message: str) -> SourceLocation:
-    """Return the location of the key that the message begins with, else of the block."""
-    named = block.get(message.partition(" ")[0])
-    return named.key_location if named else block.key_location
 
 
 def _child_map(node: Node, name: str, location: SourceLocation) -> Node:

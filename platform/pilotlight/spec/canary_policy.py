@@ -1,21 +1,7 @@
-"""Canary policy and its checks: part of the document's language.
+"""Canary policy of a service, its checks and the requests of its probes.
 
-Checks of a policy: `p99_ms<300`, `error_rate<1%`, PromQL queries of users. Parsing, placeholders, display.
-
-Request of probes: the example of the policy, or zeros by the metadata of the model.
-
-An example is a request body; its first known key determines the protocol and the path.
-
-Canary policy, parsed from the flags of `canary start` or from a manifest. Both have the same keys.
-
-spec.canary of a manifest becomes an annotation (spec/canary_block.py):
-
-metadata:
-  annotations:
-    pilotlight.dev/canary: |
-      steps: 5,25,50,100
-      check: [p99_ms<300, error_rate<1%]
-      compare: baseline
+Parsed from the flags of `canary start`, or from the annotation that spec/annotations.py makes of `spec.canary`. Both
+have the same keys.
 """
 
 import json
@@ -23,7 +9,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import prod
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
@@ -39,6 +24,19 @@ from pilotlight.spec.field_types import display, suggestion
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.yaml_nodes import parse
 
+Json = Any
+OnNoData = Literal["probe", "pause", "fail", "pass"]
+OnInconclusive = Literal["pause", "fail", "pass"]
+MAX_STEPS: Final = 8
+MAX_EXAMPLE_BYTES: Final = 65_536  # it is stored with the canary in an annotation
+# The first known key of an example request determines its protocol and path.
+PATH_BY_KEY: Final = {
+    "inputs": "/v2/models/{model}/infer",
+    "instances": "/v1/models/{model}:predict",
+    "messages": "/openai/v1/chat/completions",
+    "prompt": "/openai/v1/completions",
+    "input": "/openai/v1/embeddings",
+}
 # Built-in metrics and their descriptions.
 METRICS: Final = {
     "p50_ms": "the latency that half of the requests stay below",
@@ -54,7 +52,6 @@ COMPARED_METRICS: Final = ("error_rate", "p50_ms", "p99_ms")  # always compared 
 PLACEHOLDERS: Final = ("revision", "stable", "namespace", "service", "window")
 MAX_QUERY_LENGTH: Final = 2000  # characters
 MAX_LATENCY_MS: Final = LATENCY_BUCKETS[-1] * 1000
-
 _CHECK: Final = re.compile(r"\s*([\w.-]+)\s*(?:(<=|>=|<|>|==|=)\s*(\S.*?))?\s*")
 _AMOUNT: Final = re.compile(r"([+]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|ms|s|/s)?")
 _SCALES: Final = {"ms": {"": 1.0, "ms": 1.0, "s": 1000.0}, "rate": {"": 1.0, "%": 0.01}, "rps": {"": 1.0, "/s": 1.0}}
@@ -64,13 +61,33 @@ _PLACEHOLDER: Final = re.compile(r"\{\{\s*(\w*)\s*\}\}")
 
 
 class Check(Struct, frozen=True, omit_defaults=True):
-    """Metric with bounds: of METRICS by its name, or of a query. Milliseconds if the name ends in `_ms`; rates are
-    fractions of 1."""
+    """Metric of METRICS or of a query, with bounds. `_ms` in its name: milliseconds; rates are fractions of 1."""
 
     name: str
     query: str = ""
     maximum: float | None = None
     minimum: float | None = None
+
+
+class CanaryPolicy(Struct, frozen=True, omit_defaults=True):
+    """Steps, checks and limits of a canary."""
+
+    steps: tuple[int, ...] = (5, 25, 50, 100)
+    bake_s: float = 120.0  # minimum time at each step
+    interval_s: float = 15.0  # between measurements
+    checks: tuple[Check, ...] = ()
+    compare: Literal["", "baseline"] = ""
+    ratio: float = 1.2  # tolerated factor relative to the baseline
+    min_requests: int = 50  # of the canary, before a measurement can succeed
+    failure_limit: int = 2  # failed measurements without a successful one in between, before the rollback
+    on_no_data: OnNoData = "probe"
+    example: str = ""  # request body of probes as JSON; default: zeros, by the metadata of the model
+    on_inconclusive: OnInconclusive = "pause"
+    inconclusive_limit: int = 120  # consecutive, after the bake, before on_inconclusive applies
+    deadline_s: float = 3600.0
+    auto_promote: bool = True
+    dry_run_checks: bool = False  # measured and shown, without effect on the rollout
+    keep_stable_s: float = 30.0  # the stable revision keeps its replicas this long after the promotion
 
 
 def parse_check(text: str) -> Check:
@@ -93,23 +110,19 @@ def _bound(text: str, name: str, amount: str) -> float:
     kind = "ms" if name.endswith("_ms") else "rate" if name == "error_rate" else "rps"
     scales, matched = _SCALES[kind], _AMOUNT.fullmatch(amount)
     if matched is None or (matched[2] or "") not in scales:
-        units = " or ".join(f"{unit}" for unit in scales if unit)
-        raise UsageError(
-            f'the check "{text}" has the bound {amount}, must be a number, with {units} behind it or nothing'
-        )
+        must = f"must be a number, with {' or '.join(filter(None, scales))} behind it or nothing"
+        raise UsageError(f'the check "{text}" has the bound {amount}, {must}')
     bound = float(matched[1]) * scales[matched[2] or ""]
     if kind == "rate" and bound > 1:
         raise UsageError(f'the check "{text}" asks for a rate above 1; write {float(matched[1]):g}% for percent')
     if name in QUANTILES and bound > MAX_LATENCY_MS:
-        raise UsageError(
-            f'the check "{text}" is beyond {MAX_LATENCY_MS:g} ms, where latencies are no longer told apart'
-        )
+        message = f'the check "{text}" is beyond {MAX_LATENCY_MS:g} ms, where latencies are no longer told apart'
+        raise UsageError(message)
     return bound
 
 
 def promql_checks(queries: Sequence[str], maxima: Sequence[str], minima: Sequence[str]) -> tuple[Check, ...]:
-    """Parse `NAME=QUERY` with bounds `NAME=0.5`; each query needs a bound. The bound of a single query needs no
-    name."""
+    """Parse `NAME=QUERY` with bounds `NAME=0.5`; each query needs one. The bound of a single query needs no name."""
     checks: dict[str, Check] = {}
     for text in queries:
         name, query = _pair("promql", text, "NAME=QUERY")
@@ -132,9 +145,8 @@ def _bounds(key: str, bounds: Sequence[str], checks: Mapping[str, Check]) -> Ite
         unnamed = "=" not in text and len(checks) == 1
         name, amount = _pair(key, f"{next(iter(checks))}={text}" if unnamed else text, "NAME=NUMBER")
         if name in METRICS:
-            raise UsageError(
-                f"{key} {text} is about a figure of ours; write the check {name}{'<>'[key == 'min']}{amount}"
-            )
+            check = f"{name}{'<>'[key == 'min']}{amount}"
+            raise UsageError(f"{key} {text} is about a figure of ours; write the check {check}")
         if name not in checks:
             hint = suggestion(name, tuple(checks)) or f"; add promql {name}=QUERY"
             raise UsageError(f"{key} {text} has no query{hint}")
@@ -157,8 +169,8 @@ def _pair(key: str, text: str, form: str) -> tuple[str, str]:
 def check_query(name: str, query: str) -> None:
     """Raise UsageError for a query whose placeholders cannot be filled safely; Prometheus checks the rest."""
     if len(query) > MAX_QUERY_LENGTH:
-        most = f"{MAX_QUERY_LENGTH} characters at most can be kept"
-        raise UsageError(f"promql {name} has {len(query)} characters, and {most}; make a recording rule of it")
+        problem = f"has {len(query)} characters, and {MAX_QUERY_LENGTH} characters at most can be kept"
+        raise UsageError(f"promql {name} {problem}; make a recording rule of it")
     if wrong := syntax_problem(query):
         raise UsageError(f"promql {name} {wrong}")
     fill_placeholders(query, dict.fromkeys(PLACEHOLDERS, "1s"), name)
@@ -172,24 +184,20 @@ def fill_placeholders(query: str, values: Mapping[str, str], name: str = "") -> 
 def _filled(piece: str, values: Mapping[str, str], name: str) -> str:
     quote = piece[0] if piece[0] in "\"'`" and len(piece) > 1 else ""
 
-    def value(matched: re.Match[str]) -> str:
+    def replacement(matched: re.Match[str]) -> str:
         placeholder = matched[1]
         if placeholder not in PLACEHOLDERS:
             known = ", ".join(f"{{{{{each}}}}}" for each in PLACEHOLDERS)
             raise UsageError(f"promql {name} has {matched[0]}, which stands for nothing; known are {known}")
         if not quote and placeholder != "window":
             raise UsageError(f'promql {name} has {matched[0]} outside of quotes; write label="{matched[0]}"')
-        return _escaped(values[placeholder], quote)
+        # Raw strings in backticks have no escapes, so backticks are dropped; no name has one.
+        value = values[placeholder]
+        if quote == "`":
+            return value.replace("`", "")
+        return value.replace("\\", "\\\\").replace("\n", "\\n").replace(quote, f"\\{quote}") if quote else value
 
-    return piece if piece.startswith("#") else _PLACEHOLDER.sub(value, piece)
-
-
-def _escaped(value: str, quote: str) -> str:
-    """Escape a value for its quotes. Raw strings in backticks have no escapes, so backticks are dropped; no name has
-    one."""
-    if quote == "`":
-        return value.replace("`", "")
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace(quote, f"\\{quote}") if quote else value
+    return piece if piece.startswith("#") else _PLACEHOLDER.sub(replacement, piece)
 
 
 def format_value(name: str, value: float | None) -> str:
@@ -199,17 +207,6 @@ def format_value(name: str, value: float | None) -> str:
     if name.endswith("_ms"):
         return f"{value:.4g} ms"
     return f"{value * 100:.3g} %" if name == "error_rate" else f"{value:.4g}/s" if name == "rps" else f"{value:.6g}"
-
-
-Json = Any
-MAX_EXAMPLE_BYTES: Final = 65_536  # it is stored with the canary in an annotation
-PATH_BY_KEY: Final = {
-    "inputs": "/v2/models/{model}/infer",
-    "instances": "/v1/models/{model}:predict",
-    "messages": "/openai/v1/chat/completions",
-    "prompt": "/openai/v1/completions",
-    "input": "/openai/v1/embeddings",
-}
 
 
 def parse_example(key: str, value: Json) -> str:
@@ -237,40 +234,13 @@ def request_path(body: Mapping[str, Json], model: str) -> str:
 
 def zero_request(metadata: Mapping[str, Json]) -> dict[str, Json]:
     """Return a V2 request of zeros and empty strings, with size 1 for variable dimensions."""
-    return {"inputs": [_zeros(each) for each in metadata.get("inputs") or ()]}
-
-
-def _zeros(tensor: Mapping[str, Json]) -> dict[str, Json]:
-    shape = [max(1, int(size)) for size in tensor.get("shape") or (1,)]
-    datatype = str(tensor["datatype"])
-    value: Json = "" if datatype == "BYTES" else False if datatype == "BOOL" else 0
-    return {"name": tensor["name"], "datatype": datatype, "shape": shape, "data": [value] * prod(shape)}
-
-
-MAX_STEPS: Final = 8
-OnNoData = Literal["probe", "pause", "fail", "pass"]
-OnInconclusive = Literal["pause", "fail", "pass"]
-
-
-class CanaryPolicy(Struct, frozen=True, omit_defaults=True):
-    """Steps, checks and limits of a canary."""
-
-    steps: tuple[int, ...] = (5, 25, 50, 100)
-    bake_s: float = 120.0  # minimum time at each step
-    interval_s: float = 15.0  # between measurements
-    checks: tuple[Check, ...] = ()
-    compare: Literal["", "baseline"] = ""
-    ratio: float = 1.2  # tolerated factor relative to the baseline
-    min_requests: int = 50  # of the canary, before a measurement can succeed
-    failure_limit: int = 2  # failed measurements without a successful one in between, before the rollback
-    on_no_data: OnNoData = "probe"
-    example: str = ""  # request body of probes as JSON; default: zeros, by the metadata of the model
-    on_inconclusive: OnInconclusive = "pause"
-    inconclusive_limit: int = 120  # consecutive, after the bake, before on_inconclusive applies
-    deadline_s: float = 3600.0
-    auto_promote: bool = True
-    dry_run_checks: bool = False  # measured and shown, without effect on the rollout
-    keep_stable_s: float = 30.0  # the stable revision keeps its replicas this long after the promotion
+    inputs = []
+    for tensor in metadata.get("inputs") or ():
+        shape = [max(1, int(size)) for size in tensor.get("shape") or (1,)]
+        value: Json = {"BYTES": "", "BOOL": False}.get(str(tensor["datatype"]), 0)
+        data = [value] * math.prod(shape)
+        inputs.append({"name": tensor["name"], "datatype": str(tensor["datatype"]), "shape": shape, "data": data})
+    return {"inputs": inputs}
 
 
 def parse_policy(options: Mapping[str, Json]) -> CanaryPolicy:
@@ -316,8 +286,7 @@ def _checks(values: Mapping[str, Json]) -> tuple[Check, ...]:
     for index, name in enumerate(names):
         if name in names[:index]:
             raise UsageError(f"check {name} is given twice; keep one of them")
-    promql, maxima, minima = (_pairs(key, values.get(key, ())) for key in ("promql", "max", "min"))
-    return (*checks, *promql_checks(promql, maxima, minima))
+    return (*checks, *promql_checks(*(_pairs(key, values.get(key, ())) for key in ("promql", "max", "min"))))
 
 
 def _texts(key: str, value: Json) -> list[str]:

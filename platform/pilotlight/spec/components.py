@@ -1,10 +1,6 @@
-"""Fields that all components share.
-
-Component fields that both API groups share: metadata, pod fields, scaling, and their conversion to a Component.
+"""Fields that components of both API groups share: metadata, pod fields, scaling, storage; and their conversion.
 
 `ome` and `kserve` add their own. A component *is* a Kubernetes pod spec with more fields, and so is its type.
-
-Storage URIs of models, and the resolution of paths relative to a document.
 """
 
 import os.path
@@ -14,7 +10,7 @@ from functools import cache
 from typing import Any, Final
 
 from pilotlight.contract import RESERVED_NAMES
-from pilotlight.spec import pod_fields as spec_pod_fields
+from pilotlight.spec import pod_fields
 from pilotlight.spec.field_types import Anything, Field, Integer, MapOf, OneOf, Record, RecordRef, String
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.service import Component, Role
@@ -49,6 +45,7 @@ METADATA: Final = Record(
     hints={"generateName": "give it a name: its URL and its revisions are named after it"},
 )
 
+_STRATEGY: Final = pod_fields.core("DeploymentStrategy")
 SCALE_METRIC: Final = OneOf(("cpu", "memory", "concurrency", "rps"))
 EXTENSION: Final[Mapping[str, Field]] = {
     "minReplicas": Field(Integer(0), "Least number of replicas; 0 lets the component scale to zero."),
@@ -59,10 +56,20 @@ EXTENSION: Final[Mapping[str, Field]] = {
     "canaryTrafficPercent": Field(Integer(0, 100), "Share of the requests that go to the newest revision."),
     "labels": Field(LABELS, "Labels of the component's pods."),
     "annotations": Field(ANNOTATIONS, "Annotations of the component's pods."),
-    "deploymentStrategy": Field(
-        spec_pod_fields.core("DeploymentStrategy"), "How a Deployment replaces pods (raw mode)."
-    ),
+    "deploymentStrategy": Field(_STRATEGY, "How a Deployment replaces pods (raw mode)."),
 }
+STORAGE_URI: Final = String(
+    r"\S+", "a URI such as s3://bucket/path, pvc://claim/path, or ./model.onnx beside this file"
+)
+STORAGE: Final = Record(
+    "ModelStorageSpec",
+    {
+        "key": Field(String(), "Which entry of the storage secret holds the credentials."),
+        "path": Field(String(), "Path of the model within the storage."),
+        "schemaPath": Field(String(), "Path of the model's schema within the storage."),
+        "parameters": Field(MapOf(String()), "Overrides of the storage's settings: type, bucket, endpoint_url, …"),
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +92,15 @@ class DocumentContext:
 
 
 @cache
-def pod_fields() -> dict[str, Field]:
+def inline_pod_fields() -> dict[str, Field]:
     """Return the fields of an inline pod spec; its containers are optional, since the runtime may bring them."""
-    return spec_pod_fields.fields("PodSpec", optional=("containers",), without=("ephemeralContainers",))
+    return pod_fields.fields("PodSpec", optional=("containers",), without=("ephemeralContainers",))
 
 
 @cache
 def container_record(name: str) -> Record:
     """Return the type of a container whose name is optional, because only one is possible."""
-    return Record(name, spec_pod_fields.fields("Container", optional=("name",)))
+    return Record(name, pod_fields.fields("Container", optional=("name",)))
 
 
 def container(name: str) -> RecordRef:
@@ -115,13 +122,8 @@ def document(group: str, spec: RecordRef) -> Record:
     )
 
 
-def misplaced_field_hints(inner: Record, advice: str) -> dict[str, str]:
-    """Return hints for fields that were written one level too high."""
-    return dict.fromkeys(inner.fields, advice)
-
-
 def pod_of(value: Mapping[str, Json]) -> dict[str, Json]:
-    return {name: value[name] for name in value if name in pod_fields()}
+    return {name: value[name] for name in value if name in inline_pod_fields()}
 
 
 def component(role: Role, value: Mapping[str, Json], **own: Any) -> Component:
@@ -163,20 +165,6 @@ def check_name(metadata: Mapping[str, Json], context: DocumentContext) -> None:
 
 def annotations_of(metadata: Mapping[str, Json]) -> dict[str, str]:
     return {key: value for key, value in metadata.get("annotations", {}).items() if key != LAST_APPLIED}
-
-
-STORAGE_URI: Final = String(
-    r"\S+", "a URI such as s3://bucket/path, pvc://claim/path, or ./model.onnx beside this file"
-)
-STORAGE: Final = Record(
-    "ModelStorageSpec",
-    {
-        "key": Field(String(), "Which entry of the storage secret holds the credentials."),
-        "path": Field(String(), "Path of the model within the storage."),
-        "schemaPath": Field(String(), "Path of the model's schema within the storage."),
-        "parameters": Field(MapOf(String()), "Overrides of the storage's settings: type, bucket, endpoint_url, …"),
-    },
-)
 
 
 def resolve_uri(uri: str, location: SourceLocation) -> str:

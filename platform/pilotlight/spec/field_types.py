@@ -1,11 +1,7 @@
-"""Type algebra that collects every problem.
-
-Field paths such as `spec.engine.runner.env[0].value`: written in problems, parsed from `--set`.
-
-Type algebra that documents are validated against: the second step of reading, from nodes to plain JSON.
+"""Types that documents are validated against: the second step of reading, from nodes to plain JSON.
 
 `read` collects every problem with its location, path, value and expectation and returns the valid rest, so that one run
-reports everything that is wrong. JSON Schemas are generated from the same types (`json_schema`).
+reports everything that is wrong. JSON Schemas are generated from the same types (schemas/json_schema.py).
 """
 
 import re
@@ -16,11 +12,13 @@ from typing import Any, Final, Protocol
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.yaml_nodes import Node
 
+Json = Any
+Step = str | int
+QUANTITY: Final = r"\+?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
+DURATION: Final = r"0|(?:[0-9]+(?:\.[0-9]*)?(?:ns|us|µs|ms|s|m|h))+"
 _SIMPLE_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_-]*")
 # A name up to the next dot or bracket (a backslash keeps a dot in it), an index, or a quoted name.
 _STEP: Final = re.compile(r'\.?((?:\\.|[^.\[\]\\])+)|\[(\d+)\]|\["([^"]*)"\]')
-
-Step = str | int
 
 
 def child_path(path: str, name: str) -> str:
@@ -39,9 +37,8 @@ def parse_path(path: str) -> list[Step] | None:
         if match is None or (position == 0 and path[0] == "."):
             return None
         name, index, quoted = match.groups()
-        parsed.append(
-            int(index) if index is not None else quoted if quoted is not None else re.sub(r"\\(.)", r"\1", name)
-        )
+        text = quoted if quoted is not None else re.sub(r"\\(.)", r"\1", name or "")
+        parsed.append(text if index is None else int(index))
         position = match.end()
     return parsed or None
 
@@ -55,23 +52,16 @@ def source_locations(node: Node, path: str = "") -> dict[str, SourceLocation]:
 
 def _collect(node: Node, path: str, locations: dict[str, SourceLocation]) -> None:
     value = node.value
+    is_scalar = not isinstance(value, dict | list)
+    locations[path] = node.location if is_scalar or not node.key_location.line else node.key_location
     if isinstance(value, dict):
-        locations[path] = node.key_location if node.key_location.line else node.location
         for name, child in value.items():
             _collect(child, child_path(path, name), locations)
             # Also index the unquoted key: planning refers to `metadata.annotations.ome.io/deploymentMode`.
             locations.setdefault(f"{path}.{name}" if path else name, child.location)
     elif isinstance(value, list):
-        locations[path] = node.key_location if node.key_location.line else node.location
         for index, child in enumerate(value):
             _collect(child, f"{path}[{index}]", locations)
-    else:
-        locations[path] = node.location
-
-
-Json = Any
-QUANTITY: Final = r"\+?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
-DURATION: Final = r"0|(?:[0-9]+(?:\.[0-9]*)?(?:ns|us|µs|ms|s|m|h))+"
 
 
 class Type(Protocol):
@@ -213,13 +203,11 @@ class Duration:
     """A duration in Go's notation: 300s, 1h30m, 250ms."""
 
     def read(self, node: Node, path: str, problems: Problems) -> str | None:
-        if not isinstance(node.value, str):
-            _wrong_type(node, path, problems, "a duration with its unit, such as 90s or 1h30m")
-            return None
-        if not re.fullmatch(DURATION, node.value):
-            _wrong_value(node, path, problems, "a duration with its unit, such as 90s or 1h30m")
-            return None
-        return node.value
+        if isinstance(node.value, str) and re.fullmatch(DURATION, node.value):
+            return node.value
+        report = _wrong_value if isinstance(node.value, str) else _wrong_type
+        report(node, path, problems, "a duration with its unit, such as 90s or 1h30m")
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +217,10 @@ class OneOf:
     def read(self, node: Node, path: str, problems: Problems) -> str | None:
         if isinstance(node.value, str) and node.value in self.values:
             return node.value
+        report, hint = (_wrong_type, "")
         if isinstance(node.value, str):
-            hint = suggestion(node.value, self.values)
-            _wrong_value(node, path, problems, f"one of {', '.join(self.values)}{hint}")
-        else:
-            _wrong_type(node, path, problems, f"one of {', '.join(self.values)}")
+            report, hint = _wrong_value, suggestion(node.value, self.values)
+        report(node, path, problems, f"one of {', '.join(self.values)}{hint}")
         return None
 
 
@@ -320,14 +307,16 @@ class Record:
             if known is None:
                 problems.error("PL101", child.key_location, child_path(path, name), self._unknown(name))
             elif not known.ignored and child.value is not None:
+                field_path = child_path(path, name)
                 if known.deprecated:
-                    problems.warn(
-                        "PL109", child.key_location, child_path(path, name), f"is deprecated; {known.deprecated}"
-                    )
-                value = known.type.read(child, child_path(path, name), problems)
+                    problems.warn("PL109", child.key_location, field_path, f"is deprecated; {known.deprecated}")
+                value = known.type.read(child, field_path, problems)
                 if value is not None:
                     values[name] = value
-        self._missing(node, path, problems)
+        for name, known in self.fields.items():
+            if known.required and (name not in node.value or node.value[name].value is None):
+                location = node.key_location if node.key_location.line else node.location
+                problems.error("PL103", location, child_path(path, name), "is missing and required")
         return values
 
     def _unknown(self, name: str) -> str:
@@ -337,13 +326,6 @@ class Record:
         if not close and len(self.fields) <= 10:
             close = f"; it has {', '.join(sorted(self.fields))}"
         return f"unknown field of {self.name}{close}"
-
-    def _missing(self, node: Node, path: str, problems: Problems) -> None:
-        assert isinstance(node.value, dict)
-        for name, known in self.fields.items():
-            if known.required and (name not in node.value or node.value[name].value is None):
-                location = node.key_location if node.key_location.line else node.location
-                problems.error("PL103", location, child_path(path, name), "is missing and required")
 
 
 @dataclass(frozen=True, slots=True)

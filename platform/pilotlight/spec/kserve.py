@@ -43,10 +43,8 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
     components: dict[Role, Component] = {}
     if "predictor" in spec:
         components["predictor"] = _predictor(spec["predictor"], "spec.predictor", context)
-    if "transformer" in spec:
-        components["transformer"] = _custom_component("transformer", spec["transformer"], context)
-    if "explainer" in spec:
-        components["explainer"] = _custom_component("explainer", spec["explainer"], context)
+    custom: tuple[Role, ...] = ("transformer", "explainer")
+    components |= {role: _custom_component(role, spec[role], context) for role in custom if role in spec}
     return Service(
         group="kserve",
         name=metadata.get("name", ""),
@@ -66,21 +64,26 @@ def _locations(node: Node) -> dict[str, SourceLocation]:
     for framework in FRAMEWORKS:
         short, long = f"spec.predictor.{framework}", "spec.predictor.model"
         if short in locations and long not in locations:
-            same = {
-                path: location for path, location in locations.items() if path == short or path.startswith(f"{short}.")
+            locations |= {
+                f"{long}{path[len(short) :]}": location
+                for path, location in locations.items()
+                if path == short or path.startswith(f"{short}.")
             }
-            locations |= {f"{long}{path[len(short) :]}": location for path, location in same.items()}
     return locations
 
 
 def _component(role: Role, value: Mapping[str, Json], path: str, context: DocumentContext, **own: Any) -> Component:
     scaling = value.get("autoScaling", {})
+    metrics = (
+        _metric(each, f"{path}.autoScaling.metrics[{index}]", context)
+        for index, each in enumerate(scaling.get("metrics", ()))
+    )
     result = component(
         role,
         value,
         timeout_seconds=value.get("timeout"),
         scale_metric_type=value.get("scaleMetricType"),
-        metrics=_metrics(scaling.get("metrics", ()), f"{path}.autoScaling.metrics", context),
+        metrics=tuple(metric for metric in metrics if metric is not None),
         behavior=scaling.get("behavior", {}),
         batcher=value.get("batcher"),
         logger=value.get("logger"),
@@ -96,16 +99,22 @@ def _predictor(value: Mapping[str, Json], path: str, context: DocumentContext) -
     if len(models) > 1:
         context.error("PL111", f"{path}.{models[1]}", f"excludes {models[0]}: a predictor serves one model; keep one")
     elif not models and not value.get("containers"):
-        context.error(
-            "PL103", f"{path}.model", f"is missing; give model, one of {', '.join(FRAMEWORKS)}, or containers"
-        )
+        message = f"is missing; give model, one of {', '.join(FRAMEWORKS)}, or containers"
+        context.error("PL103", f"{path}.model", message)
+    worker, group = None, value.get("workerSpec")
+    if group is not None:
+        # A pipeline of N has a leader and N - 1 workers.
+        sizes = {"pipeline": group.get("pipelineParallelSize"), "tensor": group.get("tensorParallelSize")}
+        parallelism = {name: size for name, size in sizes.items() if size is not None}
+        worker = NodeGroup(pod_of(group), size=max(parallelism.get("pipeline", 2) - 1, 0), parallelism=parallelism)
+    model = _model(models[0], value[models[0]], f"{path}.{models[0]}", context) if models else None
     return _component(
         "predictor",
         value,
         path,
         context,
-        model=_model(models[0], value[models[0]], f"{path}.{models[0]}", context) if models else None,
-        worker=_worker(value.get("workerSpec")),
+        model=model,
+        worker=worker,
         name=value.get("name", ""),
         storage_container=value.get("storageContainerName", ""),
     )
@@ -154,20 +163,6 @@ def _model(kind: str, value: Mapping[str, Json], path: str, context: DocumentCon
         confidential=value.get("confidential", {}),
         config=value.get("config", {}),
     )
-
-
-def _worker(value: Mapping[str, Json] | None) -> NodeGroup | None:
-    """Read the worker group: a pipeline of N has a leader and N - 1 workers."""
-    if value is None:
-        return None
-    sizes = {"pipeline": value.get("pipelineParallelSize"), "tensor": value.get("tensorParallelSize")}
-    parallelism = {name: size for name, size in sizes.items() if size is not None}
-    return NodeGroup(pod_of(value), size=max(parallelism.get("pipeline", 2) - 1, 0), parallelism=parallelism)
-
-
-def _metrics(values: list[Json], path: str, context: DocumentContext) -> tuple[ScalingMetric, ...]:
-    metrics = (_metric(value, f"{path}[{index}]", context) for index, value in enumerate(values))
-    return tuple(metric for metric in metrics if metric is not None)
 
 
 def _metric(value: Mapping[str, Json], path: str, context: DocumentContext) -> ScalingMetric | None:
@@ -221,9 +216,8 @@ def _canaries(spec: Mapping[str, Json], context: DocumentContext) -> tuple[Mappi
         if not name:
             context.error("PL103", f"{path}.predictor.name", "is missing: the canary's objects are named after it")
         elif name == stable or name in canaries:
-            context.error(
-                "PL104", f"{path}.predictor.name", f'is "{name}", which another predictor has; choose another'
-            )
+            message = f'is "{name}", which another predictor has; choose another'
+            context.error("PL104", f"{path}.predictor.name", message)
         canaries[name or path] = {
             "name": name,
             "trafficPercent": entry.get("trafficPercent", 0),

@@ -3,17 +3,9 @@
 from functools import cache
 from typing import Final
 
-from pilotlight.spec import pod_fields as spec_pod_fields
+from pilotlight.spec import pod_fields
 from pilotlight.spec.annotations import POLICY
-from pilotlight.spec.components import (
-    EXTENSION,
-    NAME,
-    STORAGE,
-    STORAGE_URI,
-    document,
-    misplaced_field_hints,
-    pod_fields,
-)
+from pilotlight.spec.components import EXTENSION, NAME, STORAGE, STORAGE_URI, document, inline_pod_fields
 from pilotlight.spec.field_types import (
     Boolean,
     Duration,
@@ -80,17 +72,15 @@ def _named(name: str) -> RecordRef:
 
 
 def _spec(name: str) -> Record:
+    canaries = ListOrMap(ListOf(_named("CanarySpec")), POLICY)
     fields = {
         "predictor": Field(_named("PredictorSpec"), "What answers requests.", required=True),
         "transformer": Field(_named("TransformerSpec"), "What prepares requests and finishes responses."),
         "explainer": Field(_named("ExplainerSpec"), "What explains answers."),
-        "canary": Field(
-            ListOrMap(ListOf(_named("CanarySpec")), POLICY), "Other predictors that get a share of the requests."
-        ),
+        "canary": Field(canaries, "Other predictors that get a share of the requests."),
     }
-    hints = misplaced_field_hints(record("PredictorSpec"), "put it under predictor") | {
-        "engine": "that is OME's; here use predictor"
-    }
+    hints = dict.fromkeys(record("PredictorSpec").fields, "put it under predictor")
+    hints["engine"] = "that is OME's; here use predictor"
     return Record(name, fields, "What to serve and how.", hints)
 
 
@@ -122,16 +112,18 @@ def _predictor(name: str) -> Record:
         "storageContainerName": Field(String(), "Which ClusterStorageContainer downloads the model."),
         "workerSpec": Field(_named("WorkerSpec"), "The other pods of a multi-node predictor."),
     }
-    return Record(name, {**pod_fields(), **_extension(), **own}, "What answers requests.", _RENAMED)
+    return Record(name, {**inline_pod_fields(), **_extension(), **own}, "What answers requests.", _RENAMED)
 
 
 def _transformer(name: str) -> Record:
-    return Record(name, {**pod_fields(), **_extension()}, "What prepares requests and finishes responses.", _RENAMED)
+    return Record(
+        name, {**inline_pod_fields(), **_extension()}, "What prepares requests and finishes responses.", _RENAMED
+    )
 
 
 def _explainer(name: str) -> Record:
     own = {"art": Field(_named("ARTExplainerSpec"), "An explainer of the Adversarial Robustness Toolbox.")}
-    return Record(name, {**pod_fields(), **_extension(), **own}, "What explains answers.", _RENAMED)
+    return Record(name, {**inline_pod_fields(), **_extension(), **own}, "What explains answers.", _RENAMED)
 
 
 def _canary(name: str) -> Record:
@@ -151,7 +143,7 @@ def _framework(name: str) -> Record:
         },
     )
     fields = {
-        **spec_pod_fields.fields("Container", without=("name",)),
+        **pod_fields.fields("Container", without=("name",)),
         "name": Field(
             String(), "Without effect: the container's name is the runtime's. A cluster's own copies have it."
         ),
@@ -182,7 +174,7 @@ def _model(name: str) -> Record:
 
 def _art(name: str) -> Record:
     fields = {
-        **spec_pod_fields.fields("Container", optional=("name",)),
+        **pod_fields.fields("Container", optional=("name",)),
         "type": Field(OneOf(ART_TYPES), "Kind of explanation."),
         "storageUri": Field(STORAGE_URI, "Where the explainer's model is."),
         "storage": Field(STORAGE, "Where the explainer's model is, by the storage secret."),
@@ -197,7 +189,7 @@ def _worker(name: str) -> Record:
         "pipelineParallelSize": Field(Integer(1), "How many pods share a model's layers, the first included."),
         "tensorParallelSize": Field(Integer(1), "How many GPUs each of them uses."),
     }
-    return Record(name, {**pod_fields(), **own}, "The other pods of a multi-node predictor.")
+    return Record(name, {**inline_pod_fields(), **own}, "The other pods of a multi-node predictor.")
 
 
 def _storage_uri(name: str) -> Record:
@@ -254,7 +246,7 @@ def _auto_scaling(name: str) -> Record:
     )
     fields = {
         "metrics": Field(ListOf(metric), "What is scaled by; the one that asks for most wins."),
-        "behavior": Field(spec_pod_fields.core("HorizontalPodAutoscalerBehavior"), "How fast."),
+        "behavior": Field(pod_fields.core("HorizontalPodAutoscalerBehavior"), "How fast."),
     }
     return Record(name, fields)
 

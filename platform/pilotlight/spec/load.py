@@ -1,8 +1,4 @@
-"""Files, stdin, --set → services.
-
-Edits by `--set path=value`, applied before validation, so that their mistakes are reported like any other.
-
-Loading of documents: files, directories and standard input into services, with all their problems.
+"""Documents of files, directories and standard input, edited by `--set`, read into services with all their problems.
 
 The only part of `spec` that reads the file system. Catalogue documents (runtimes, models) are returned as nodes.
 """
@@ -21,85 +17,7 @@ from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node, parse
 
-
-class _PathError(Exception):
-    """The path does not fit the document."""
-
-
-def apply(node: Node, sets: list[str] | tuple[str, ...], problems: Problems) -> None:
-    """Apply the edits in order, in place. `null` removes a field; missing parent maps and lists are created."""
-    for edit in sets:
-        path, equals, value = edit.partition("=")
-        location = SourceLocation(f"--set {edit}")
-        steps = parse_path(path.strip())
-        if not equals or steps is None:
-            problems.error("PL108", location, "", "must read path=value, such as spec.engine.minReplicas=0")
-            continue
-        try:
-            _set(node, steps, _value(value, location))
-        except _PathError as error:
-            problems.error("PL108", location, path, str(error))
-
-
-def _value(text: str, location: SourceLocation) -> Node:
-    """Parse a value as YAML, else take it as text: `--set x=@handle` needs no quotes."""
-    silent = Problems()
-    nodes = parse(text, location.file, silent)
-    node = Node(location, text) if silent.errors or len(nodes) > 1 else nodes[0] if nodes else Node(location, None)
-    _relocate(node, location)
-    return node
-
-
-def _relocate(node: Node, location: SourceLocation) -> None:
-    node.location = node.key_location = location
-    children = node.value.values() if isinstance(node.value, dict) else node.value
-    for child in children if not isinstance(children, str | int | float | None) else ():
-        _relocate(child, location)
-
-
-def _set(node: Node, steps: list[Step], value: Node) -> None:
-    for step, following in pairwise(steps):
-        node = _child(node, step, Node(value.location, [] if isinstance(following, int) else {}, value.location))
-    last = steps[-1]
-    if isinstance(last, int):
-        items = _edits_items(node, last)
-        items[last : last + 1] = [] if value.value is None else [value]
-    elif value.value is None:
-        _entries(node, last).pop(last, None)
-    else:
-        _entries(node, last)[last] = value
-
-
-def _child(node: Node, step: Step, default: Node) -> Node:
-    """Return the child at a step, adding `default` where there is none."""
-    if isinstance(step, int):
-        items = _edits_items(node, step)
-        if step == len(items):
-            items.append(default)
-        return items[step]
-    entries = _entries(node, step)
-    if step not in entries or entries[step].value is None:
-        entries[step] = default
-    return entries[step]
-
-
-def _entries(node: Node, step: str) -> dict[str, Node]:
-    if not isinstance(node.value, dict):
-        raise _PathError(f"{step} cannot be set: what holds it is no map")
-    return node.value
-
-
-def _edits_items(node: Node, step: int) -> list[Node]:
-    if not isinstance(node.value, list):
-        raise _PathError(f"[{step}] cannot be set: what holds it is no list")
-    if step > len(node.value):
-        raise _PathError(
-            f"[{step}] cannot be set: the list has {len(node.value)} items; the next is [{len(node.value)}]"
-        )
-    return node.value
-
-
-_SUFFIXES: Final = (".yaml", ".yml", ".json")
+SUFFIXES: Final = (".yaml", ".yml", ".json")
 _READERS: Final = {ome_fields.GROUP: ome.read_service, kserve_fields.GROUP: kserve.read_service}
 _CATALOGUE_KINDS: Final = (
     "AcceleratorClass", "BaseModel", "ClusterBaseModel", "ClusterServingRuntime", "FineTunedWeight", "ServingRuntime",
@@ -145,11 +63,15 @@ def load(
             check_annotations(node, problems)
             catalogue_nodes.append(node)
         elif version == COMPANION_KINDS.get(kind):
-            companions += _companion(node, problems)
+            metadata = node.get("metadata")
+            if metadata is not None and metadata.text("name"):
+                companions.append(node)
+            else:
+                problems.error("PL103", (metadata or node).location, "metadata.name", "is missing and required")
         elif kind == "InferenceService" and version in _READERS:
             if any(each.lstrip().startswith(annotations.PATH) for each in sets):
                 annotations.move_to_spec(node)
-            apply(node, tuple(sets), problems)
+            apply_sets(node, sets, problems)
             annotations.move_to_annotation(node, problems)
             check_annotations(node, problems)
             services.append(_READERS[version](node, problems, namespace))
@@ -162,63 +84,41 @@ def load(
 def _documents(
     files: Sequence[str], environ: Mapping[str, str] | None, stdin: TextIO | None, problems: Problems
 ) -> Iterator[Node]:
-    for name, text in _texts(files, stdin, problems):
+    for name, text in read_texts(files, stdin, problems):
         has_documents = False
         for node in parse(text, name, problems, environ):
             has_documents = True
-            yield from _items(node)
+            items = node.get("items")
+            if node.text("kind").endswith("List") and items is not None and isinstance(items.value, list):
+                yield from items.value  # as `kubectl get -o yaml` writes it
+            else:
+                yield node
         if not has_documents and not any(problem.location.file == name for problem in problems.errors):
             problems.error("PL112", SourceLocation(name), "", "holds no document")
 
 
-def _items(node: Node) -> Iterator[Node]:
-    """Yield the items of a List, as `kubectl get -o yaml` writes it, else the document itself."""
-    items = node.get("items")
-    if node.text("kind").endswith("List") and items is not None and isinstance(items.value, list):
-        yield from items.value
-    else:
-        yield node
-
-
-def _texts(files: Sequence[str], stdin: TextIO | None, problems: Problems) -> Iterator[tuple[str, str]]:
+def read_texts(files: Sequence[str], stdin: TextIO | None, problems: Problems) -> Iterator[tuple[str, str]]:
     """Yield name and content of each file; of a directory, its YAML and JSON files in order of name."""
     for name in files:
         if name == "-":
             yield "<stdin>", stdin.read() if stdin is not None else ""
             continue
-        members = _members(name)
+        members = [name]
+        if os.path.isdir(name):
+            members = [os.path.join(name, each) for each in sorted(os.listdir(name)) if each.endswith(SUFFIXES)]
         if not members:
-            problems.error("PL112", SourceLocation(name), "", f"is a directory without {', '.join(_SUFFIXES)} files")
+            problems.error("PL112", SourceLocation(name), "", f"is a directory without {', '.join(SUFFIXES)} files")
         for member in members:
             try:
                 yield member, Path(member).read_text(encoding="utf-8")
             except (OSError, ValueError) as error:
-                problems.error("PL112", SourceLocation(member), "", f"cannot be read: {_reason(error)}")
-
-
-def _members(name: str) -> list[str]:
-    if not os.path.isdir(name):
-        return [name]
-    return [os.path.join(name, each) for each in sorted(os.listdir(name)) if each.endswith(_SUFFIXES)]
-
-
-def _reason(error: OSError | ValueError) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not UTF-8 text"
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
-
-
-def _companion(node: Node, problems: Problems) -> list[Node]:
-    metadata = node.get("metadata")
-    if metadata is not None and metadata.text("name"):
-        return [node]
-    problems.error("PL103", (metadata or node).location, "metadata.name", "is missing and required")
-    return []
+                not_utf8 = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else ""
+                reason = not_utf8 or getattr(error, "strerror", None) or error
+                problems.error("PL112", SourceLocation(member), "", f"cannot be read: {reason}")
 
 
 def _reject_kind(node: Node, kind: str, version: str, problems: Problems) -> None:
     """Report a document of an unknown kind, with the known kinds and a suggestion."""
-    named = node.get("kind" if kind not in KNOWN_KINDS else "apiVersion") or node
     understood = f"understood are InferenceService ({', '.join(_READERS)}) and {', '.join(_CATALOGUE_KINDS)}"
     if not kind or not version:
         missing = child_path("", "kind" if not kind else "apiVersion")
@@ -229,9 +129,9 @@ def _reject_kind(node: Node, kind: str, version: str, problems: Problems) -> Non
         message = f'is "{version}", must be {COMPANION_KINDS[kind]} for a {kind}'
         problems.error("PL110", location, "apiVersion", message)
         return
-    hint = suggestion(kind, KNOWN_KINDS) if kind not in KNOWN_KINDS else ""
-    path = "kind" if kind not in KNOWN_KINDS else "apiVersion"
-    problems.error("PL110", named.location, path, f"{version} {kind} is not read here{hint or f'; {understood}'}")
+    path, hint = ("apiVersion", "") if kind in KNOWN_KINDS else ("kind", suggestion(kind, KNOWN_KINDS))
+    message = f"{version} {kind} is not read here{hint or f'; {understood}'}"
+    problems.error("PL110", (node.get(path) or node).location, path, message)
 
 
 def _reject_duplicates(services: Sequence[Service], problems: Problems) -> None:
@@ -243,3 +143,75 @@ def _reject_duplicates(services: Sequence[Service], problems: Problems) -> None:
             message = f'is "{service.name}", as the service at {where} is; give each its own name or namespace'
             problems.error("PL113", service.location("metadata.name"), "metadata.name", message)
         first.setdefault(key, service)
+
+
+class _PathError(Exception):
+    """A path of `--set` does not fit the document."""
+
+
+def apply_sets(node: Node, sets: Sequence[str], problems: Problems) -> None:
+    """Apply the edits in order, in place. `null` removes a field; missing parent maps and lists are created."""
+    for edit in sets:
+        path, equals, value = edit.partition("=")
+        location = SourceLocation(f"--set {edit}")
+        steps = parse_path(path.strip())
+        if not equals or steps is None:
+            problems.error("PL108", location, "", "must read path=value, such as spec.engine.minReplicas=0")
+            continue
+        try:
+            # A value that is no YAML is text: `--set x=@handle` needs no quotes.
+            nodes = parse(value, location.file, silent := Problems())
+            is_text = silent.errors or len(nodes) > 1
+            parsed = Node(location, value) if is_text else nodes[0] if nodes else Node(location, None)
+            _relocate(parsed, location)
+            _set(node, steps, parsed)
+        except _PathError as error:
+            problems.error("PL108", location, path, str(error))
+
+
+def _relocate(node: Node, location: SourceLocation) -> None:
+    node.location = node.key_location = location
+    children = node.value.values() if isinstance(node.value, dict) else node.value
+    for child in children if not isinstance(children, str | int | float | None) else ():
+        _relocate(child, location)
+
+
+def _set(node: Node, steps: list[Step], value: Node) -> None:
+    for step, following in pairwise(steps):
+        node = _child(node, step, Node(value.location, [] if isinstance(following, int) else {}, value.location))
+    last = steps[-1]
+    if isinstance(last, int):
+        items = _items(node, last)
+        items[last : last + 1] = [] if value.value is None else [value]
+    elif value.value is None:
+        _entries(node, last).pop(last, None)
+    else:
+        _entries(node, last)[last] = value
+
+
+def _child(node: Node, step: Step, default: Node) -> Node:
+    """Return the child at a step, adding `default` where there is none."""
+    if isinstance(step, int):
+        items = _items(node, step)
+        if step == len(items):
+            items.append(default)
+        return items[step]
+    entries = _entries(node, step)
+    if step not in entries or entries[step].value is None:
+        entries[step] = default
+    return entries[step]
+
+
+def _entries(node: Node, step: str) -> dict[str, Node]:
+    if not isinstance(node.value, dict):
+        raise _PathError(f"{step} cannot be set: what holds it is no map")
+    return node.value
+
+
+def _items(node: Node, step: int) -> list[Node]:
+    if not isinstance(node.value, list):
+        raise _PathError(f"[{step}] cannot be set: what holds it is no list")
+    if step > len(node.value):
+        length = len(node.value)
+        raise _PathError(f"[{step}] cannot be set: the list has {length} items; the next is [{length}]")
+    return node.value

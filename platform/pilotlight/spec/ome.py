@@ -36,6 +36,8 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
     check_name(metadata, context)
     components = _components(spec, context)
     model, weights = _model(spec, context)
+    older = spec.get("predictor", {}).get("model", {})
+    runtime = spec.get("runtime", {"name": older["runtime"]} if "runtime" in older else {})
     return Service(
         group="ome",
         name=metadata.get("name", ""),
@@ -43,7 +45,7 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
         components=components,
         model=model,
         fine_tuned_weights=weights,
-        runtime=_runtime(spec),
+        runtime=_reference(runtime, "ClusterServingRuntime"),
         keda=_keda(spec.get("kedaConfig")),
         accelerator=spec.get("acceleratorSelector"),
         labels=metadata.get("labels", {}),
@@ -67,10 +69,7 @@ def _locations(node: Node) -> dict[str, SourceLocation]:
 
 
 def _components(spec: Mapping[str, Json], context: DocumentContext) -> dict[Role, Component]:
-    components: dict[Role, Component] = {}
-    for role in _ROLES:
-        if role in spec:
-            components[role] = _component(role, spec[role], f"spec.{role}", context)
+    components = {role: _component(role, spec[role], f"spec.{role}", context) for role in _ROLES if role in spec}
     if "predictor" in spec and "engine" in spec:
         context.error("PL111", "spec.predictor", "excludes spec.engine, which replaces it; keep spec.engine")
     elif "predictor" in spec:
@@ -141,12 +140,6 @@ def _model(spec: Mapping[str, Json], context: DocumentContext) -> tuple[Referenc
         message = f"excludes kind {WEIGHTS}, which names the weights itself; keep one of them"
         context.error("PL111", f"{path}.fineTunedWeights", message)
     return _reference(value, "ClusterBaseModel"), weights
-
-
-def _runtime(spec: Mapping[str, Json]) -> Reference | None:
-    older = spec.get("predictor", {}).get("model", {})
-    value = spec.get("runtime", {"name": older["runtime"]} if "runtime" in older else {})
-    return _reference(value, "ClusterServingRuntime")
 
 
 def _reference(value: Mapping[str, Json], kind: str) -> Reference | None:

@@ -3,9 +3,9 @@
 from functools import cache
 from typing import Final
 
-from pilotlight.spec import pod_fields as spec_pod_fields
+from pilotlight.spec import pod_fields
 from pilotlight.spec.annotations import POLICY
-from pilotlight.spec.components import EXTENSION, STORAGE_URI, container, document, misplaced_field_hints, pod_fields
+from pilotlight.spec.components import EXTENSION, STORAGE_URI, container, document, inline_pod_fields
 from pilotlight.spec.field_types import (
     Boolean,
     Field,
@@ -25,12 +25,8 @@ OPERATORS: Final = ("GreaterThanOrEqual", "LessThanOrEqual")
 _RENAMED: Final = {
     "timeout": "OME's name is timeoutSeconds",
     "replicas": "use minReplicas and maxReplicas",
-    "image": "put it under runner",
-    "env": "put it under runner",
-    "args": "put it under runner",
-    "command": "put it under runner",
-    "model": "put it under spec, beside the component",
-    "runtime": "put it under spec, beside the component",
+    **dict.fromkeys(("image", "env", "args", "command"), "put it under runner"),
+    **dict.fromkeys(("model", "runtime"), "put it under spec, beside the component"),
     "storageUri": "name a model under spec.model, and give a BaseModel with that storage",
 }
 
@@ -137,8 +133,8 @@ def inference_service() -> Record:
 
 
 def _component(name: str, own: dict[str, Field], description: str) -> Record:
-    resources = Field(spec_pod_fields.core("ResourceRequirements"), "Resources of the runner.")
-    fields = {**pod_fields(), **extension(), "resources": resources, **own}
+    resources = Field(pod_fields.core("ResourceRequirements"), "Resources of the runner.")
+    fields = {**inline_pod_fields(), **extension(), "resources": resources, **own}
     return Record(name, fields, description, _RENAMED)
 
 
@@ -162,20 +158,19 @@ def _router(name: str) -> Record:
 
 
 def _leader(name: str) -> Record:
-    return Record(name, {**pod_fields(), "runner": _runner()}, "Pod fields of the leader.")
+    return Record(name, {**inline_pod_fields(), "runner": _runner()}, "Pod fields of the leader.")
 
 
 def _worker(name: str) -> Record:
-    return Record(
-        name, {**_leader(name).fields, "size": Field(Integer(0), "How many workers.")}, "Pod fields of a worker."
-    )
+    fields = {**_leader(name).fields, "size": Field(Integer(0), "How many workers.")}
+    return Record(name, fields, "Pod fields of a worker.")
 
 
 def _predictor(name: str) -> Record:
     model = Record(
         "PredictorModel",
         {
-            **spec_pod_fields.fields("Container", optional=("name",)),
+            **pod_fields.fields("Container", optional=("name",)),
             "baseModel": Field(String(), "Name of the model."),
             "runtime": Field(String(), "Name of the runtime."),
             "fineTunedWeights": Field(ListOf(String()), "Fine-tuned weights."),
@@ -201,7 +196,6 @@ def _spec(name: str) -> Record:
         "canary": Field(POLICY, POLICY.description),
         "predictor": Field(RecordRef("PredictorSpec", record), "The older form.", deprecated=use),
     }
-    hints = misplaced_field_hints(record("EngineSpec"), "put it under engine") | {
-        "transformer": "that is KServe's; use router"
-    }
+    hints = dict.fromkeys(record("EngineSpec").fields, "put it under engine")
+    hints["transformer"] = "that is KServe's; use router"
     return Record(name, fields, "What to serve and how.", hints)

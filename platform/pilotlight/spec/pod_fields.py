@@ -1,6 +1,6 @@
 """Kubernetes' records (PodSpec, Container, Probe, …) as types, for the pod fields that are passed through.
 
-Read from data/core_fields.json, which `core_generation` writes; a record is built on first use.
+Read from data/core_fields.json, which schemas/generate_pod_fields.py writes; a record is built on first use.
 """
 
 import json
@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, cast
 
-from pilotlight.spec.field_types import (  # fmt: skip
+from pilotlight.spec.field_types import (
     Anything,
     Boolean,
     Field,

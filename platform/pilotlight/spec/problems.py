@@ -1,12 +1,7 @@
-"""Numbered problems and their page.
+"""Problems of a document with their code and source location, and the table of codes that docs/problems.md shows.
 
-Problems of a document with their source location. Readers collect all of them instead of stopping at the first.
-
-Table of all problem codes of reading, the catalogue and planning.
-
-docs/problems.md is generated from it (`python -m pilotlight.spec.problems docs/problems.md`); a test compares.
-A code has one meaning and is never reused. PL1xx: reading a document. PL2xx: the catalogue. PL3xx: the plan.
-Rules of `platformctl lint` (PL4xx) are listed with the rules themselves.
+Readers collect all problems instead of stopping at the first. A code has one meaning and is never reused: PL1xx for
+reading a document, PL2xx for the catalogue, PL3xx for the plan; PL4xx are the rules of `platformctl lint`.
 """
 
 import sys
@@ -143,12 +138,10 @@ CODES: Final[dict[str, Code]] = {
     "PL303": Code("Several nodes and serverless exclude each other.", "Remove leader and worker, or the annotation."),
     "PL304": Code("The target cannot run the mode.", "Install what is named, or choose raw."),
     "PL305": Code(
-        "The component that serves the model is missing.",
-        "Add `spec.engine` (OME) or `spec.predictor` (KServe).",
+        "The component that serves the model is missing.", "Add `spec.engine` (OME) or `spec.predictor` (KServe)."
     ),
     "PL306": Code(
-        "No accelerator class meets what is asked for.",
-        "Name a class of the catalogue, or loosen the constraints.",
+        "No accelerator class meets what is asked for.", "Name a class of the catalogue, or loosen the constraints."
     ),
     "PL307": Code("A container has no image.", "Name an image, or a runtime that brings one."),
     "PL309": Code(
@@ -159,8 +152,7 @@ CODES: Final[dict[str, Code]] = {
     "PL311": Code("A decoder cannot scale to zero (warning).", "Set its minReplicas to 1, which is kept anyway."),
     "PL312": Code("The autoscalerClass is unknown.", "Write hpa, keda, external or none."),
     "PL313": Code(
-        "An HPA cannot do what is asked for.",
-        "Use keda, or set minReplicas to 1 and remove what only KEDA can do.",
+        "An HPA cannot do what is asked for.", "Use keda, or set minReplicas to 1 and remove what only KEDA can do."
     ),
     "PL314": Code("KEDA is missing or older than 2.18.", "Install or upgrade it, or use hpa."),
     "PL320": Code(
@@ -173,8 +165,7 @@ CODES: Final[dict[str, Code]] = {
     "PL324": Code("The server exports no metric that we know.", "Give customPromQuery and scalingThreshold."),
     "PL325": Code("rps of a foreign server is unknown (warning).", "Give a query, or scale by concurrency."),
     "PL326": Code(
-        "The annotation asks for a trigger that does not exist.",
-        "Write one of those that the message lists.",
+        "The annotation asks for a trigger that does not exist.", "Write one of those that the message lists."
     ),
     "PL327": Code("The scalingOperator is unknown.", "Write GreaterThanOrEqual or LessThanOrEqual."),
     "PL328": Code(
@@ -186,16 +177,13 @@ CODES: Final[dict[str, Code]] = {
     "PL331": Code("An annotation repeats what a field says (warning).", "Write the field that is named."),
     "PL332": Code("Knative has no such autoscaling annotation.", "Write one of those that the message lists."),
     "PL333": Code(
-        "An autoscaling annotation is out of Knative's bounds.",
-        "Keep within the bounds that the message gives.",
+        "An autoscaling annotation is out of Knative's bounds.", "Keep within the bounds that the message gives."
     ),
     "PL334": Code(
-        "A formula names no trigger.",
-        "Use the names of the triggers; a dash in a kind is an underscore in its name.",
+        "A formula names no trigger.", "Use the names of the triggers; a dash in a kind is an underscore in its name."
     ),
     "PL335": Code(
-        "A formula leaves out what could wake the service.",
-        "Use `requests` in it, or set minReplicas to 1.",
+        "A formula leaves out what could wake the service.", "Use `requests` in it, or set minReplicas to 1."
     ),
     "PL336": Code("A formula's target is no whole number.", "Write 1 or more: KEDA drops the fallback otherwise."),
     "PL340": Code("Nothing can fetch the URI.", "Use one of the schemes that are listed, a claim or an image."),
@@ -207,8 +195,7 @@ CODES: Final[dict[str, Code]] = {
     "PL347": Code("The router has no such setting.", "Write one of those that the message lists."),
     "PL348": Code("The health check interval is no duration within bounds.", "Write 100ms to 60m."),
     "PL350": Code(
-        "Pods reach into the node (warning).",
-        "Deploy into a namespace that admits privileged pods, or do without.",
+        "Pods reach into the node (warning).", "Deploy into a namespace that admits privileged pods, or do without."
     ),
     "PL351": Code(
         "A foreign image meets only Pod Security baseline (warning).",
@@ -223,8 +210,7 @@ CODES: Final[dict[str, Code]] = {
     "PL358": Code("`spec.canary` needs Deployments.", "Annotate Standard, or use canaryTrafficPercent."),
     "PL359": Code("Knative refuses the field; it is left out (warning).", "Remove it, or use raw."),
     "PL360": Code(
-        "The field has no effect in the mode (warning).",
-        "Remove it, or choose a mode that honours it: docs/modes.md.",
+        "The field has no effect in the mode (warning).", "Remove it, or choose a mode that honours it: docs/modes.md."
     ),
     "PL361": Code("Only our predictor could do that (warning).", "Use the server's own setting."),
     "PL362": Code("Requests and limits of a device differ.", "Write the same number, or only the limit."),
@@ -236,7 +222,7 @@ CODES: Final[dict[str, Code]] = {
 
 
 def as_markdown() -> str:
-    """Return the content of docs/problems.md."""
+    """Return docs/problems.md, as `python -m pilotlight.spec.problems docs/problems.md` writes it."""
     parts = [
         "# Problems and their codes\n",
         "Every problem names its place (`file:line:column`), the path in the document, the value and what it must be.",
@@ -250,9 +236,5 @@ def as_markdown() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def main() -> None:
-    Path(sys.argv[1]).write_text(as_markdown(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    Path(sys.argv[1]).write_text(as_markdown(), encoding="utf-8")

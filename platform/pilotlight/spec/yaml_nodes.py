@@ -1,18 +1,7 @@
-"""YAML with positions, ${VAR}.
+"""YAML and JSON text parsed into nodes with source locations: the first step of reading a document.
 
-Values of plain YAML scalars as kubectl resolves them: YAML 1.1 booleans, Go integers, no sexagesimals, no dates.
-
-kubectl's rules differ from PyYAML's (`1e3` is a number, `1:30` and
-`2024-01-15` are text), so PyYAML's resolver is not used.
-
-Substitution of `${VARIABLE}` in scalar values (`--env`).
-
-Applied after YAML has been parsed, so that a variable's content cannot change the structure of a document.
-
-YAML and JSON text parsed into nodes with source locations: the first step of reading a document.
-
-Composes libyaml's events itself because `yaml.compose` recurses in C and crashes on deeply nested text. The meaning of
-a document is the concern of `types`.
+Scalars are resolved as kubectl does, which differs from PyYAML: `1e3` is a number, `1:30` and `2024-01-15` are text.
+libyaml's events are composed here because `yaml.compose` recurses in C and crashes on deeply nested text.
 """
 
 import json
@@ -23,8 +12,18 @@ from typing import Any, Final
 
 from pilotlight.spec.problems import Problems, SourceLocation
 
+Json = Any
 Scalar = str | int | float | bool | None
 
+# Deeper than any Kubernetes object (a probe's header in a pod template is at 9), shallower than Python's stack.
+MAX_DEPTH: Final = 100
+# Nodes that all aliases of a text may expand to: a "billion laughs" of nine lines would expand to a billion.
+MAX_ALIASED: Final = 100_000
+_CORE_TAG: Final = "tag:yaml.org,2002:"
+# Compiled on first use: its ranges take 10 ms, and few texts need it.
+_NOT_YAML: Final = "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+_SURROGATES: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_VARIABLE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _WORDS: Final[dict[str, Scalar]] = {
     **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
     **dict.fromkeys(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
@@ -48,20 +47,14 @@ def resolve(text: str) -> Scalar:
         return text
     plain = text.replace("_", "")
     if len(plain) <= _LONGEST_INTEGER and _INTEGER.fullmatch(plain):
-        return _integer(plain)
+        # Go's base prefixes; a leading zero alone means octal.
+        digits = plain.lstrip("+-")
+        octal = len(digits) > 1 and digits[0] == "0" and digits[1] in "01234567"
+        return int(digits, 8 if octal else 0) * (-1 if plain[0] == "-" else 1)
     if _FLOAT.fullmatch(plain):
         number = float(plain)
         return text if number in (float("inf"), float("-inf")) else number
     return text
-
-
-def _integer(plain: str) -> int:
-    """Parse an integer with Go's base prefixes; a leading zero alone means octal."""
-    sign = -1 if plain[0] == "-" else 1
-    digits = plain.lstrip("+-")
-    if len(digits) > 1 and digits[0] == "0" and digits[1] in "01234567":
-        return sign * int(digits, 8)
-    return sign * int(digits, 0)
 
 
 def key_text(value: Scalar) -> str | None:
@@ -73,11 +66,11 @@ def key_text(value: Scalar) -> str | None:
     return str(value)
 
 
-_VARIABLE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-
-
 def interpolate(text: str, environ: Mapping[str, str], location: SourceLocation, problems: Problems) -> str:
-    """Replace `${NAME}` and `${NAME:-default}`; `$${` becomes `${`. An unset variable is a problem (PL107)."""
+    """Replace `${NAME}` and `${NAME:-default}`; `$${` becomes `${`. An unset variable is a problem (PL107).
+
+    Only scalars of parsed YAML are substituted, so a variable's content cannot change the structure of a document.
+    """
 
     def replacement(match: re.Match[str]) -> str:
         name, default = match.group(1), match.group(2)
@@ -86,24 +79,11 @@ def interpolate(text: str, environ: Mapping[str, str], location: SourceLocation,
         if name in environ:
             return environ[name]
         if default is None:
-            problems.error(
-                "PL107", location, "", f"${{{name}}}: {name} is not set; set it, or write ${{{name}:-default}}"
-            )
+            message = f"${{{name}}}: {name} is not set; set it, or write ${{{name}:-default}}"
+            problems.error("PL107", location, "", message)
         return default or ""
 
     return _VARIABLE.sub(replacement, text)
-
-
-Json = Any
-
-# Deeper than any Kubernetes object (a probe's header in a pod template is at 9), shallower than Python's stack.
-MAX_DEPTH: Final = 100
-# Nodes that all aliases of a text may expand to: a "billion laughs" of nine lines would expand to a billion.
-MAX_ALIASED: Final = 100_000
-_CORE_TAG: Final = "tag:yaml.org,2002:"
-# Compiled on first use: its ranges take 10 ms, and few texts need it.
-_NOT_YAML: Final = "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-_SURROGATES: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 
 
 @dataclass(slots=True)
@@ -190,7 +170,11 @@ class _Composer:
         if _is(event, "ScalarEvent"):
             node = Node(location, self._scalar(event, location))
         elif _is(event, "SequenceStartEvent"):
-            node = Node(location, self._list(event, depth))
+            self._refuse_tag(event, "seq")
+            items = []
+            while not _is(child := next(self._events), "SequenceEndEvent"):
+                items.append(self._node(child, depth + 1))
+            node = Node(location, items)
         else:
             node = Node(location, self._map(event, depth))
         if event.anchor:
@@ -227,34 +211,29 @@ class _Composer:
         if tag == "float" and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if tag != {bool: "bool", int: "int", float: "float", type(None): "null"}.get(type(value), "timestamp"):
-            self._problems.error(
-                "PL106", location, "", f"tag !!{tag} does not fit {value!r}; write the value without a tag"
-            )
+            message = f"tag !!{tag} does not fit {value!r}; write the value without a tag"
+            self._problems.error("PL106", location, "", message)
         return value
-
-    def _list(self, event: Any, depth: int) -> list[Node]:
-        self._refuse_tag(event, "seq")
-        items = []
-        while not _is(child := next(self._events), "SequenceEndEvent"):
-            items.append(self._node(child, depth + 1))
-        return items
 
     def _map(self, event: Any, depth: int) -> dict[str, Node]:
         self._refuse_tag(event, "map")
         entries: dict[str, Node] = {}
-        merged: list[Node] = []
+        merged: list[dict[str, Node]] = []
         while not _is(child := next(self._events), "MappingEndEvent"):
             key = self._node(child, depth + 1)
             value = self._node(next(self._events), depth + 1)
             value.key_location = key.location
             if key.value == "<<" and _is(child, "ScalarEvent") and child.implicit[0]:
-                merged.extend(self._merge_sources(value))
+                for source in value.value if isinstance(value.value, list) else [value]:
+                    if isinstance(source.value, dict):
+                        merged.append(source.value)
+                    else:
+                        message = "a merge key takes a map or a list of maps"
+                        self._problems.error("PL106", source.location, "<<", message)
             else:
                 self._add(entries, key, value)
-        for source in merged:
-            assert isinstance(source.value, dict)
-            for name, node in source.value.items():
-                entries.setdefault(name, node)
+        for inherited in merged:
+            entries |= {name: node for name, node in inherited.items() if name not in entries}
         return entries
 
     def _add(self, entries: dict[str, Node], key: Node, value: Node) -> None:
@@ -267,13 +246,6 @@ class _Composer:
             self._problems.error("PL105", key.location, name, message)
         else:
             entries[name] = value
-
-    def _merge_sources(self, value: Node) -> list[Node]:
-        sources = value.value if isinstance(value.value, list) else [value]
-        for source in sources:
-            if not isinstance(source.value, dict):
-                self._problems.error("PL106", source.location, "<<", "a merge key takes a map or a list of maps")
-        return [source for source in sources if isinstance(source.value, dict)]
 
     def _refuse_tag(self, event: Any, expected: str) -> None:
         if event.tag not in (None, "!", _CORE_TAG + expected):
@@ -301,7 +273,10 @@ def _events(text: str, file: str) -> Iterator[Any]:
         location = SourceLocation(file, mark.line + 1, mark.column + 1) if mark else SourceLocation(file)
         raise _ParseError(location, _syntax_message(error)) from None
     except (yaml.reader.ReaderError, UnicodeEncodeError):
-        location = _location_at(re.search(_NOT_YAML, text), text, file)
+        # libyaml reports a byte offset, which is not a column.
+        match = re.search(_NOT_YAML, text)
+        start = match.start() if match else 0
+        location = SourceLocation(file, text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start))
         raise _ParseError(location, "this character cannot stand in YAML; escape it") from None
 
 
@@ -312,12 +287,6 @@ def _syntax_message(error: Any) -> str:
     elif "did not find expected" in message:
         message += "; check the indentation, and put values that begin with {, [, * or & in quotes"
     return f"not valid YAML: {message}"
-
-
-def _location_at(match: re.Match[str] | None, text: str, file: str) -> SourceLocation:
-    """Return the location of a match: libyaml reports a byte offset, which is not a column."""
-    start = match.start() if match else 0
-    return SourceLocation(file, text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start))
 
 
 def _as_yaml(text: str) -> str:

@@ -4,12 +4,13 @@ A target does not plan: it applies a `Release` (the document and its manifests) 
 manifests, which are the `current` of the next plan.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from pilotlight.errors import NotFound, UsageError
 from pilotlight.k8s.manifests import Manifest
 
 Json = Any
@@ -126,8 +127,46 @@ class Sample(Struct, frozen=True):
     at: float = 0.0
 
 
-class Target(Protocol):
-    """Deployment target. Raises errors of `pilotlight.errors` only. Calls block; callers wait by polling `status`."""
+class SampleBody(Struct, frozen=True):
+    """A sample as JSON. Its value is a string, since JSON has no NaN."""
+
+    labels: dict[str, str]
+    value: str
+    at: float
+
+
+class LogLine(Struct, frozen=True):
+    replica: str
+    line: str
+
+
+class ServiceVerbs(Protocol):
+    """Verbs of a target that the control API serves. They return before the rollout: callers poll `status`."""
+
+    def live(self, key: Key) -> list[Manifest]:
+        """Return the live objects of a service, with `status` and override annotations; empty: no such service."""
+
+    def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus: ...
+    def status(self, key: Key) -> ServiceStatus: ...
+    def list(self, namespace: str | None) -> Sequence[ServiceStatus]: ...
+    def releases(self, key: Key) -> Sequence[Release]:
+        """Return the stored releases, newest first."""
+
+    def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
+        """Override `minReplicas` and `maxReplicas`, also for later deploys; None: remove the override."""
+
+    def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus: ...
+    def delete(self, key: Key) -> None: ...
+    def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
+        """Return the canaries of all services that have had one."""
+
+    def canary(self, key: Key) -> CanaryRecord | None: ...
+    def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
+        """Replace the record with that version ("": none yet). Raises Conflict if it has changed since."""
+
+
+class Target(ServiceVerbs, Protocol):
+    """Deployment target. Raises errors of `pilotlight.errors` only. Calls block."""
 
     name: str
     poll_s: float  # polling interval
@@ -147,28 +186,16 @@ class Target(Protocol):
     def record_status(self, status: ServiceStatus) -> None:
         """Record an observed status in the target, for other clients. Never fails."""
 
-    def live(self, key: Key) -> list[Manifest]:
-        """Return the live objects of a service, with `status` and override annotations; empty: no such service."""
-
-    def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus: ...
-    def status(self, key: Key) -> ServiceStatus: ...
-    def list(self, namespace: str | None) -> Sequence[ServiceStatus]: ...
-    def releases(self, key: Key) -> Sequence[Release]:
-        """Return the stored releases, newest first."""
-
-    def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
-        """Override `minReplicas` and `maxReplicas`, also for later deploys; None: remove the override."""
-
-    def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus: ...
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]: ...
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]: ...
-    def delete(self, key: Key) -> None: ...
-    def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
-        """Return the canaries of all services that have had one."""
-
-    def canary(self, key: Key) -> CanaryRecord | None: ...
-    def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
-        """Replace the record with that version ("": none yet). Raises Conflict if it has changed since."""
-
     def query(self, promql: str) -> Sequence[Sample]:
         """Evaluate PromQL on the metrics of services. Raises PlatformError."""
+
+
+def check_shares(shares: Sequence[Share], revisions: Collection[str]) -> None:
+    """Raise NotFound for a share of another revision, UsageError unless the shares add up to 100."""
+    unknown = [share.revision for share in shares if share.revision not in revisions]
+    if unknown:
+        raise NotFound(f"no revision is called {', '.join(unknown)}; there are {', '.join(sorted(revisions))}")
+    if shares and (total := sum(share.percent for share in shares)) != 100:
+        raise UsageError(f"the shares add up to {total}, must be 100")

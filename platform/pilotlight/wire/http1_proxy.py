@@ -1,14 +1,7 @@
-"""Any HTTP/1.1 head and body, strictly, for a proxy.
-
-Strict parser of HTTP/1.1 heads for the proxy; anything ambiguous is rejected to prevent request smuggling.
+"""Strict parser of HTTP/1.1 heads and bodies for the proxy; anything ambiguous is rejected against request smuggling.
 
 `http1.parse_head` is the fast parser of plain requests. This one serves the gateway, which must know for every message
 where it ends and which headers are hop-by-hop.
-
-Framing of HTTP/1.1 bodies for the proxy: find where a body ends while its bytes pass through.
-
-Each kind (content-length, chunked, until close) has `feed(data)`, which returns how many bytes belong to the body,
-and `done`.
 """
 
 import re
@@ -29,6 +22,11 @@ _SINGLETON: Final = frozenset({"content-length", "transfer-encoding", "host"})
 _HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "proxy-connection", "proxy-authorization", "te", "upgrade"})
 # `Connection: authorization` must not remove credentials, nor what a proxy in front has set.
 _NEVER_DROPPED: Final = _SINGLETON | {"authorization", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"}
+# 15 digits exceed any memory. Extensions pass, but no byte that another parser could take for a line end (smuggling).
+_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[\x20-\x7e\t]*)?")
+_TRAILER: Final = re.compile(_TOKEN + rb"+:[\x20-\x7e\t\x80-\xff]*")
+_MAX_LINE: Final = 4096
+_MAX_TRAILERS: Final = 1 << 14
 
 
 class Malformed(Exception):
@@ -78,7 +76,7 @@ def parse_request(head: bytes) -> RequestHead:
     headers = _join(lines)
     if minor and "host" not in headers:
         raise Malformed("the Host header is missing; HTTP/1.1 requires it")
-    options = _options(headers)
+    options = _split(headers.get("connection", ""))
     keep_alive = minor == 1 and "close" not in options
     upgrade = minor == 1 and "upgrade" in options and "upgrade" in headers
     length = _request_length(headers, minor)
@@ -115,7 +113,7 @@ def _parse_any_response(head: bytes, lowered: bytes) -> ResponseHead:
     if match is None:
         raise Malformed("the status line is malformed")
     headers = _join(_parse_lines(rest))
-    options = _options(headers)
+    options = _split(headers.get("connection", ""))
     keep_alive = match[1] == b"1" and "close" not in options
     return ResponseHead(int(match[2]), _response_length(headers), keep_alive, False, lowered)
 
@@ -157,29 +155,23 @@ def _join(lines: tuple[HeaderLine, ...]) -> dict[str, str]:
     return headers
 
 
-def _options(headers: dict[str, str]) -> set[str]:
-    return _split(headers.get("connection", ""))
-
-
 def _split(value: str) -> set[str]:
     return {option.strip(" \t").lower() for option in value.split(",")}
 
 
 def _request_length(headers: dict[str, str], minor: int) -> int:
     if "transfer-encoding" in headers:
-        return _chunked(headers, minor)
+        if "content-length" in headers or not minor:
+            raise Malformed(
+                "the header transfer-encoding cannot stand beside content-length, nor in HTTP/1.0; send one"
+            )
+        if headers["transfer-encoding"].lower() != "chunked":
+            raise Malformed("the header transfer-encoding names a coding other than chunked; send chunked alone", 501)
+        return CHUNKED
     length = headers.get("content-length", "0")
     if not _LENGTH.fullmatch(length):
         raise Malformed("the header content-length is no number; send the body's length in bytes, in digits")
     return int(length)
-
-
-def _chunked(headers: dict[str, str], minor: int) -> int:
-    if "content-length" in headers or not minor:
-        raise Malformed("the header transfer-encoding cannot stand beside content-length, nor in HTTP/1.0; send one")
-    if headers["transfer-encoding"].lower() != "chunked":
-        raise Malformed("the header transfer-encoding names a coding other than chunked; send chunked alone", 501)
-    return CHUNKED
 
 
 def _response_length(headers: dict[str, str]) -> int:
@@ -195,14 +187,9 @@ def _response_length(headers: dict[str, str]) -> int:
     return int(length)
 
 
-# 15 digits exceed any memory. Extensions pass, but no byte that another parser could take for a line end (smuggling).
-_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[\x20-\x7e\t]*)?")
-_TRAILER: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\x20-\x7e\t\x80-\xff]*")
-_MAX_LINE: Final = 4096
-_MAX_TRAILERS: Final = 1 << 14
-
-
 class BodyReader(Protocol):
+    """Finds where a body ends while its bytes pass through."""
+
     @property
     def done(self) -> bool: ...
 
@@ -211,7 +198,7 @@ class BodyReader(Protocol):
 
 
 def new_body(length: int) -> BodyReader:
-    """Return the reader of a body whose length is a number of bytes, CHUNKED or UNTIL_CLOSE."""
+    """Return the reader of a body; `length` is a number of bytes, CHUNKED or UNTIL_CLOSE."""
     if length == CHUNKED:
         return ChunkedBody()
     return UntilCloseBody() if length == UNTIL_CLOSE else ContentLengthBody(length)
@@ -241,7 +228,7 @@ class UntilCloseBody:
 
 
 class ChunkedBody:
-    """Chunked body with trailers. With `collect`, the payload of the chunks is stored for `taken`."""
+    """Chunked body with trailers. With `collect`, the payload of the chunks is stored for `take_payload`."""
 
     __slots__ = ("_left", "_line", "_pieces", "_state", "_trailers", "done")
 

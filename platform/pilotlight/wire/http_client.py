@@ -1,11 +1,6 @@
-"""Small blocking and asyncio clients for one address.
+"""Small HTTP clients: a blocking one for sequential requests to one address, an asyncio one for replicas on loopback.
 
-Blocking HTTP client for sequential requests to one address. Standard library only.
-
-For canary probes, microservices and the CLI. Errors are those of the library (FAILURES, TimeoutError among them);
-callers word their own messages.
-
-Minimal HTTP client for replicas on loopback: a starting replica is probed every few milliseconds.
+Errors of the blocking one are those of the library (FAILURES, TimeoutError among them); callers word their messages.
 """
 
 import asyncio
@@ -21,6 +16,8 @@ from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
 FAILURES: Final = (OSError, HTTPException)
+MAX_RESPONSE_BYTES: Final = 16 << 20
+Json = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,7 @@ class HttpClient:
         self._connection.close()
 
     def connect(self) -> None:
-        """Connect before the first request, to tell a refused connection from a missing response."""
+        """Connect before the first request, to distinguish a refused connection from a missing response."""
         self._connection.connect()
 
     def request(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> HttpReply:
@@ -68,10 +65,6 @@ class HttpClient:
             raise
         response_headers = {name.lower(): value for name, value in response.getheaders()}
         return HttpReply(response.status, response_headers, content, time.monotonic() - begin, response.reason)
-
-
-Json = Any
-MAX_RESPONSE_BYTES: Final = 16 << 20
 
 
 class LoopbackResponse(NamedTuple):
@@ -121,7 +114,10 @@ async def send_request(host: str, port: int, path: str, *, method: str = "GET", 
             if not piece:
                 break
             answer += piece
-    return _parse(bytes(answer))
+    head, _, body = bytes(answer).partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1."):
+        raise ValueError("no answer in HTTP")
+    return LoopbackResponse(int(head[9:12]), body)
 
 
 def _complete(answer: bytearray) -> bool:
@@ -129,10 +125,3 @@ def _complete(answer: bytearray) -> bool:
     head, end, body = bytes(answer).partition(b"\r\n\r\n")
     _, named, rest = head.lower().partition(b"\r\ncontent-length:")
     return bool(end and named) and len(body) >= int(rest.split(b"\r\n", 1)[0])
-
-
-def _parse(answer: bytes) -> LoopbackResponse:
-    head, _, body = answer.partition(b"\r\n\r\n")
-    if not head.startswith(b"HTTP/1."):
-        raise ValueError("no answer in HTTP")
-    return LoopbackResponse(int(head[9:12]), body)

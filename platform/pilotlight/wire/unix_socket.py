@@ -18,7 +18,12 @@ def listen(path: Path, backlog: int) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         temporary.unlink(missing_ok=True)
-        _bind(listener, temporary)
+        before = os.umask(0o177)
+        try:
+            with unix_address(temporary) as address:
+                listener.bind(address)
+        finally:
+            os.umask(before)
         listener.listen(backlog)
         temporary.replace(path)
     except BaseException:
@@ -26,15 +31,6 @@ def listen(path: Path, backlog: int) -> socket.socket:
         temporary.unlink(missing_ok=True)
         raise
     return listener
-
-
-def _bind(listener: socket.socket, path: Path) -> None:
-    before = os.umask(0o177)
-    try:
-        with unix_address(path) as address:
-            listener.bind(address)
-    finally:
-        os.umask(before)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
 from pilotlight_predictor.core.errors import BadRequest, LoadFailed
 from pilotlight_predictor.core.requests import Inputs, Outputs
-from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Tensor, TensorSpec, element_count
+from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Tensor, TensorSpec, element_count, tensor
 from pilotlight_predictor.observability.logs import log
 
 _DATATYPES: Final = {
@@ -37,23 +37,21 @@ class OnnxInstance(TensorInstance):
         self._names = [spec.name for spec in outputs]
         self._types = [spec.datatype for spec in outputs]
         self._plain = all(spec.datatype not in {"BYTES", "BF16"} for spec in (*inputs, *outputs))
-        self._run = _native_run(session) if quick else session.run
+        # The native `run` of a CPU session skips checks that cost as much as a small model takes. GPU sessions keep the
+        # public one, which can fall back to another provider.
+        self._run = getattr(getattr(session, "_sess", None), "run", session.run) if quick else session.run
 
     def run(self, inputs: Inputs) -> Outputs:
         try:
             if self._plain:
                 arrays = self._run(self._names, {name: tensor.array for name, tensor in inputs.items()}, None)
                 return {n: Tensor(t, a) for n, t, a in zip(self._names, self._types, arrays, strict=True)}
-            return self._run_any(inputs)
+            # Strings as str, or bfloat16 as OrtValues, which cannot hold strings.
+            run = self._session.run_with_ort_values if "BF16" in self._types else self._session.run
+            results = run(self._names, {name: _value(tensor) for name, tensor in inputs.items()})
+            return {n: _tensor(t, r) for n, t, r in zip(self._names, self._types, results, strict=True)}
         except Exception as error:
             raise _client_error(error) or error from None
-
-    def _run_any(self, inputs: Inputs) -> Outputs:
-        """Run with strings as str, or bfloat16 as OrtValues, which cannot hold strings."""
-        values = {name: _value(tensor) for name, tensor in inputs.items()}
-        run = self._session.run_with_ort_values if "BF16" in self._types else self._session.run
-        results = run(self._names, values)
-        return {n: _tensor(t, r) for n, t, r in zip(self._names, self._types, results, strict=True)}
 
     def clone(self) -> "OnnxInstance":
         return OnnxInstance(self._session, self.inputs, self.outputs, self.quick)
@@ -67,14 +65,6 @@ class OnnxInstance(TensorInstance):
         del self._session, self._run
 
 
-def _native_run(session: Any) -> Any:
-    """The native `run` of a CPU session, without checks that cost as much as a small model takes.
-
-    GPU sessions keep the public `run`, which can fall back to another provider.
-    """
-    return getattr(getattr(session, "_sess", None), "run", session.run)
-
-
 def prepare() -> None:
     """Import onnxruntime, during a download."""
     _import()
@@ -82,7 +72,12 @@ def prepare() -> None:
 
 def load(spec: LoadSpec) -> OnnxInstance:
     runtime = _import()
-    session = _session(runtime, spec, _options(runtime, spec))
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = spec.threads or _number(spec, THREADS)
+    # Threads do not spin by default: each would use 40 ms of CPU after every run and its start.
+    options.add_session_config_entry(SPINNING, str(_number(spec, SPINNING, most=1)))
+    options.log_severity_level = 4  # failures are raised and logged by us
+    session = _session(runtime, spec, options)
     return OnnxInstance(session, _specs(session.get_inputs()), _specs(session.get_outputs()), spec.device.kind == "cpu")
 
 
@@ -96,15 +91,6 @@ def _import() -> Any:
             f"ONNX models need the onnx (CPU) or gpu extra: pip install 'pilotlight[onnx]' ({error})"
         ) from None
     return onnxruntime
-
-
-def _options(runtime: Any, spec: LoadSpec) -> Any:
-    """Session options. Threads do not spin by default: each would use 40 ms of CPU after every run and its start."""
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = spec.threads or _number(spec, THREADS)
-    options.add_session_config_entry(SPINNING, str(_number(spec, SPINNING, most=1)))
-    options.log_severity_level = 4  # failures are raised and logged by us
-    return options
 
 
 def _number(spec: LoadSpec, name: str, most: int = 4096) -> int:
@@ -121,23 +107,16 @@ def _session(runtime: Any, spec: LoadSpec, options: Any) -> Any:
     except Exception as error:
         raise LoadFailed(f"{spec.path.name} is no ONNX model that onnxruntime can load: {error}") from None
     if spec.device.kind != "cpu" and CUDA not in session.get_providers():
-        message = (
-            f"model '{spec.config.name}' asks for {spec.device} but runs on the CPU: {_missing_cuda_reason(runtime)}"
-        )
+        reason = "this onnxruntime has no CUDA provider; install the gpu extra: pip install 'pilotlight[gpu]'"
+        if CUDA in runtime.get_available_providers():
+            reason = "the CUDA provider could not start; it needs the CUDA and cuDNN libraries that it was built for"
+        message = f"model '{spec.config.name}' asks for {spec.device} but runs on the CPU: {reason}"
         log("device.missing", message, level="WARNING", model=spec.config.name)
     return session
 
 
-def _missing_cuda_reason(runtime: Any) -> str:
-    if CUDA not in runtime.get_available_providers():
-        return "this onnxruntime has no CUDA provider; install the gpu extra: pip install 'pilotlight[gpu]'"
-    return "the CUDA provider could not start; it needs the CUDA and cuDNN libraries that it was built for"
-
-
 def _providers(runtime: Any, spec: LoadSpec) -> list[Any]:
-    if spec.device.kind == "cpu":
-        return ["CPUExecutionProvider"]
-    if CUDA not in runtime.get_available_providers():
+    if spec.device.kind == "cpu" or CUDA not in runtime.get_available_providers():
         return ["CPUExecutionProvider"]
     if hasattr(runtime, "preload_dlls"):
         runtime.preload_dlls()
@@ -155,29 +134,26 @@ def _specs(nodes: Sequence[Any]) -> tuple[TensorSpec, ...]:
     return tuple(specs)
 
 
-def _value(tensor: Tensor) -> Any:
+def _value(source: Tensor) -> Any:
     from onnxruntime import OrtValue
 
-    if tensor.datatype == "BF16":
-        return OrtValue.ortvalue_from_numpy_with_onnx_type(tensor.array, _BF16_ONNX)
-    if tensor.datatype == "BYTES":
+    datatype, array = source
+    if datatype == "BF16":
+        return OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BF16_ONNX)
+    if datatype == "BYTES":
         import numpy as np
 
-        text = np.empty(tensor.array.size, dtype=object)
-        text[:] = [item.decode() for item in tensor.array.ravel()]
-        return text.reshape(tensor.array.shape)
-    return OrtValue.ortvalue_from_numpy(tensor.array)
+        text = np.empty(array.size, dtype=object)
+        text[:] = [item.decode() for item in array.ravel()]
+        return text.reshape(array.shape)
+    return OrtValue.ortvalue_from_numpy(array)
 
 
 def _tensor(datatype: str, value: Any) -> Tensor:
     if datatype == "BF16":
         return Tensor(datatype, _bits(value))
     array = value.numpy() if hasattr(value, "numpy") else value
-    if datatype == "BYTES":
-        from pilotlight_predictor.core.tensors import tensor
-
-        return tensor(array)
-    return Tensor(datatype, array)
+    return tensor(array) if datatype == "BYTES" else Tensor(datatype, array)
 
 
 def _bits(value: Any) -> Array:

@@ -45,14 +45,13 @@ def _group_devices(group: InstanceGroup, setting: str, gpus: int) -> list[Device
     if group.kind == "CPU":
         return [CPU]
     if group.kind == "GPU" or group.gpus:
-        return [_gpu(index, gpus) for index in group.gpus or range(max(gpus, 1))]
+        indices = group.gpus or range(max(gpus, 1))
+        for index in indices:
+            if index >= gpus:
+                reason = f"instance_group asks for GPU {index}, but this machine offers {gpus}"
+                raise LoadFailed(f"{reason}; use kind: KIND_CPU")
+        return [Device("cuda", index) for index in indices]
     default = default_device(setting, gpus)
     if setting == "auto" and default.kind == "cuda":
         return [Device("cuda", index) for index in range(gpus)]
     return [default]
-
-
-def _gpu(index: int, gpus: int) -> Device:
-    if index >= gpus:
-        raise LoadFailed(f"instance_group asks for GPU {index}, but this machine offers {gpus}; use kind: KIND_CPU")
-    return Device("cuda", index)

@@ -40,7 +40,11 @@ class TensorFlowInstance(TensorInstance):
             raise BadRequest(f"the model refuses the input: {_first_line(error)}") from error
         except tf.errors.OpError as error:
             raise BackendFailed(f"model {self._spec.config.name!r} failed") from error
-        return {name: _from_tf(value) for name, value in results.items()}
+        arrays = {name: np.asarray(value.numpy()) for name, value in results.items()}
+        return {
+            name: Tensor("BF16", array.view(NUMPY_TYPES["BF16"])) if array.dtype.name == "bfloat16" else tensor(array)
+            for name, array in arrays.items()
+        }
 
     def clone(self) -> "TensorFlowInstance":
         return TensorFlowInstance(self._spec, self._function, self.inputs, self.outputs)
@@ -57,9 +61,7 @@ def load(spec: LoadSpec) -> TensorFlowInstance:
     if spec.threads:
         with suppress(RuntimeError):  # TensorFlow is initialised already, with the number of the first model
             tf.config.threading.set_intra_op_parallelism_threads(spec.threads)
-    if spec.path.is_dir():
-        return _saved_model(tf, spec)
-    return _graph(tf, spec)
+    return _saved_model(tf, spec) if spec.path.is_dir() else _graph(tf, spec)
 
 
 def _import() -> Any:
@@ -84,19 +86,13 @@ def _saved_model(tf: Any, spec: LoadSpec) -> TensorFlowInstance:
         known = ", ".join(model.signatures) or "none"
         raise LoadFailed(f"TF_SIGNATURE_DEF = {name}, but {spec.path.name} has the signatures: {known}")
     function = model.signatures[name]
-    bound = _BoundSignature(model, function)
+
+    def call(**inputs: Any) -> Mapping[str, Any]:
+        _ = model  # its variables, which the signature references only weakly
+        return function(**inputs)  # type: ignore[no-any-return]
+
     inputs = [_spec(n, s) for n, s in function.structured_input_signature[1].items()]
-    return TensorFlowInstance(spec, bound, inputs, [_spec(n, s) for n, s in function.structured_outputs.items()])
-
-
-class _BoundSignature:
-    """A signature and its model, whose variables the signature references only weakly."""
-
-    def __init__(self, model: Any, function: Function) -> None:
-        self._model, self._function = model, function
-
-    def __call__(self, **inputs: Any) -> Mapping[str, Any]:
-        return self._function(**inputs)
+    return TensorFlowInstance(spec, call, inputs, [_spec(n, s) for n, s in function.structured_outputs.items()])
 
 
 def _graph(tf: Any, spec: LoadSpec) -> TensorFlowInstance:
@@ -121,15 +117,11 @@ def _graph(tf: Any, spec: LoadSpec) -> TensorFlowInstance:
     def call(**inputs: Any) -> Mapping[str, Any]:
         return dict(zip(outputs, pruned(*(inputs[name] for name in names)), strict=True))
 
-    return TensorFlowInstance(spec, call, _specs(names, feeds), _specs(outputs, fetches))
+    return TensorFlowInstance(spec, call, list(map(_spec, names, feeds)), list(map(_spec, outputs, fetches)))
 
 
 def _with_port(name: str) -> str:
     return name if ":" in name else f"{name}:0"
-
-
-def _specs(names: Sequence[str], tensors: Sequence[Any]) -> list[TensorSpec]:
-    return [_spec(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
 
 
 def _spec(name: str, tensor: Any) -> TensorSpec:
@@ -145,12 +137,6 @@ def _to_tf(tf: Any, value: Tensor) -> Any:
     if value.datatype == "BYTES":
         return tf.constant(value.array.tolist(), dtype=tf.string, shape=value.array.shape)
     return tf.constant(value.array)
-
-
-def _from_tf(value: Any) -> Tensor:
-    if value.dtype.name == "bfloat16":
-        return Tensor("BF16", np.asarray(value.numpy()).view(NUMPY_TYPES["BF16"]))
-    return tensor(np.asarray(value.numpy()))
 
 
 def _first_line(error: BaseException) -> str:

@@ -82,7 +82,11 @@ class TensorRTInstance(TensorInstance):
 
 
 def load(spec: LoadSpec) -> TensorRTInstance:
-    trt, torch = _import()
+    try:
+        import tensorrt as trt
+        import torch
+    except ImportError:
+        raise LoadFailed("tensorrt_plan needs the tensorrt extra: pip install 'pilotlight[tensorrt]'") from None
     if spec.device.kind != "cuda" or not torch.cuda.is_available():
         raise LoadFailed(
             f"a tensorrt_plan runs on a GPU only, but device = {spec.device}: serve the ONNX model instead"
@@ -95,27 +99,12 @@ def load(spec: LoadSpec) -> TensorRTInstance:
             f"{spec.path.name} is no engine for TensorRT {trt.__version__} on this GPU: build it here, or name one per "
             f"compute capability in cc_model_filenames"
         )
-    inputs, outputs = _specs(trt, engine)
-    return TensorRTInstance(spec, engine, inputs, outputs)
-
-
-def _import() -> tuple[Any, Any]:
-    try:
-        import tensorrt
-        import torch
-    except ImportError:
-        raise LoadFailed("tensorrt_plan needs the tensorrt extra: pip install 'pilotlight[tensorrt]'") from None
-    return tensorrt, torch
-
-
-def _specs(trt: Any, engine: Any) -> tuple[list[TensorSpec], list[TensorSpec]]:
     inputs: list[TensorSpec] = []
     outputs: list[TensorSpec] = []
-    for index in range(engine.num_io_tensors):
-        name = engine.get_tensor_name(index)
+    for name in map(engine.get_tensor_name, range(engine.num_io_tensors)):
         is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
         (inputs if is_input else outputs).append(_spec(engine, name))
-    return inputs, outputs
+    return TensorRTInstance(spec, engine, inputs, outputs)
 
 
 def _spec(engine: Any, name: str) -> TensorSpec:

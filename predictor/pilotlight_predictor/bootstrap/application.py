@@ -41,20 +41,19 @@ PREDICTOR_VARIABLE: Final = f"{ENV_SETTINGS_PREFIX}PREDICTOR_HOST"
 
 
 class Application:
-    """The server of one process. `worker`: set if it is one of several workers."""
+    """The server of one process. `worker`: this process is one of several workers."""
 
-    def __init__(self, settings: Settings, lifecycle: Lifecycle, seat: "WorkerProcess | None" = None) -> None:
+    def __init__(self, settings: Settings, lifecycle: Lifecycle, worker: "WorkerProcess | None" = None) -> None:
         self._settings = settings
         self._lifecycle = lifecycle
-        self._worker = seat
+        self._worker = worker
         if settings.model.predictor_host:  # user code reads the variable, wherever the setting comes from
             os.environ[PREDICTOR_VARIABLE] = settings.model.predictor_host
         metrics = Metrics(identity_labels(settings.observability))
         self._fetcher = ModelFetcher(settings.model.cache_dir, self._progress)
         sources = ModelSources(settings, self._fetcher.model, self._fetcher.repository)
         self.server = Server(settings, lifecycle, sources, metrics)
-        budget = settings.server.max_bytes_in_flight
-        self._admission = Admission(Access(settings.server), self.server.limits, budget)
+        self._admission = Admission(Access(settings.server), self.server.limits, settings.server.max_bytes_in_flight)
         self._dispatcher = self._create_dispatcher(self._apply_limits(startup_protocols()), self._all_protocols)
         self._fronts: list[HttpFront] = []
         port = reserve_port(settings.server)
@@ -135,25 +134,18 @@ class Application:
         lifecycle.move(ServerState.READY)
         self._freeze_garbage_collector()
         readiness = server.readiness()
-        if readiness.ready:
-            self._log_ready()
-        else:
+        if not readiness.ready:
             self._fail(readiness.reason)
+            return
+        phases = {name: round(seconds, 4) for name, seconds in lifecycle.phases.items()}
+        models = [name for name in server.registry.names() if server.registry.is_ready(name)]
+        log("ready", f"ready {phases['total']:.3f} s after exec", phases=phases, models=models[:20])
 
     def _fail(self, reason: str) -> None:
         """Fail the start; the process stays up by default, so that /status can report the reason."""
         self._lifecycle.move(ServerState.FAILED, reason)
-        ending = self._settings.server.exit_on_error
-        log(
-            "failed",
-            reason if ending else f"{reason}; /status tells it too (--exit-on-error ends instead)",
-            level="ERROR",
-        )
-
-    def _log_ready(self) -> None:
-        phases = {name: round(seconds, 4) for name, seconds in self._lifecycle.phases.items()}
-        models = [name for name in self.server.registry.names() if self.server.registry.is_ready(name)]
-        log("ready", f"ready {phases['total']:.3f} s after exec", phases=phases, models=models[:20])
+        advice = "" if self._settings.server.exit_on_error else "; /status tells it too (--exit-on-error ends instead)"
+        log("failed", reason + advice, level="ERROR")
 
     def _freeze_garbage_collector(self) -> None:
         """Exclude loaded objects from garbage collection, and make that rarer.

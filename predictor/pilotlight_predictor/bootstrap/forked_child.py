@@ -1,7 +1,7 @@
 """Child side of a pilot light's fork: set up the process as a fresh one and run the predictor.
 
-Two things are inherited: environment variables that are read only at interpreter start (requests that differ in those
-are refused, see preload.py), and Python's hash seed, so siblings order sets alike.
+Two things are inherited: environment variables read only at interpreter start (preload.py refuses requests that differ
+in those), and Python's hash seed, so siblings order sets alike.
 """
 
 import gc
@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
-from pilotlight_predictor.core.threads import restore_numpy_threads
+from pilotlight_predictor.bootstrap import run_command
+from pilotlight_predictor.core.threads import restore_blas_threads
 
 
 class ForkRequest(NamedTuple):
@@ -46,12 +47,12 @@ def run_predictor(request: ForkRequest, log_descriptor: int) -> NoReturn:
     code = 1
     try:
         _set_up_process(request, log_descriptor)
-        from pilotlight_predictor.bootstrap.startup import main
-
-        gc.disable()  # until models are loaded, as in __main__.py
-        code = main(request.argv, time.perf_counter())
+        code = run_command(request.argv)
     except SystemExit as error:
-        code = _exit_code(error)
+        if error.code is None or isinstance(error.code, int):
+            code = error.code or 0
+        else:
+            sys.stderr.write(f"{error.code}\n")
     except BaseException:
         import traceback
 
@@ -73,8 +74,10 @@ def _set_up_process(request: ForkRequest, log_descriptor: int) -> None:
     if not sys.flags.safe_path:  # `python -m` searches its working directory first
         sys.path[0] = request.cwd
     time.tzset()
-    _reseed()
-    restore_numpy_threads(request.env)
+    random.seed()  # Python reseeds after a fork, unless a model seeded it; siblings must draw different numbers
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    restore_blas_threads(request.env)
     gc.enable()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # last: a pending SIGTERM now ends the child
 
@@ -100,18 +103,3 @@ def _redirect(log: int) -> None:
         os.close(descriptor)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
-
-
-def _reseed() -> None:
-    """Reseed, so that siblings draw different numbers. `random` reseeds after a fork, unless a model seeded it."""
-    random.seed()
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-
-
-def _exit_code(error: SystemExit) -> int:
-    if error.code is None or isinstance(error.code, int):
-        return error.code or 0
-    sys.stderr.write(f"{error.code}\n")
-    return 1

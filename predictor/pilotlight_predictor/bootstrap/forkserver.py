@@ -1,19 +1,15 @@
-"""The warm process that forks predictors, and its socket.
+"""`python -m pilotlight_predictor.bootstrap.forkserver --socket PATH`: forks predictors, which skip their imports.
 
-The pilot light's socket: one line of JSON in, one back, with file descriptors attached. Blocking.
-
-`python -m pilotlight_predictor.bootstrap.forkserver --socket PATH`: fork server for predictors, which skip their imports.
-
-Imports everything first (preload.py), then listens on a unix socket with mode 0600. Each connection carries one line
-of JSON and gets one back:
+The pilot light imports everything first (preload.py), then listens on a unix socket with mode 0600. Each connection
+carries one line of JSON and gets one back:
 
     {"argv": [...], "env": {...}, "cwd": "…", "exit_file": "…"} + the log's descriptor  →  {"pid": 4711} + a pidfd
     {"report": true}                                                                →  {"rss": …, "pss": …, …}
     any failure                                                                     →  {"error": "one sentence"}
 
-A child becomes a predictor (forked.py). The pilot light stays single-threaded, without event loop or CUDA, and checks
-that before each fork. It reaps its children, writes their exit codes, and exits when it has no children and had no
-request for `--idle` seconds. Linux only.
+A child becomes a predictor (forked_child.py). The pilot light stays single-threaded, without event loop or CUDA, and
+checks that before each fork. It reaps its children, writes their exit codes, and exits when it has no children and had
+no request for `--idle` seconds. Linux only.
 """
 
 import json
@@ -34,6 +30,9 @@ from pilotlight_predictor.observability.logs import configure, log
 
 BACKLOG: Final = 64
 REQUEST_LIMIT: Final = 1 << 20  # an environment is a few kilobytes
+REQUEST_TIMEOUT_S: Final = 1.0  # clients send at once; other connections wait for this one
+IDLE_S: Final = 300.0
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def listen(path: Path) -> socket.socket:
@@ -63,11 +62,6 @@ def receive(connection: socket.socket, descriptors: list[int]) -> dict[str, Any]
 def send(connection: socket.socket, document: dict[str, Any], descriptor: int | None = None) -> None:
     line = json.dumps(document).encode() + b"\n"
     socket.send_fds(connection, [line], [] if descriptor is None else [descriptor])
-
-
-REQUEST_TIMEOUT_S: Final = 1.0  # clients send at once; other connections wait for this one
-IDLE_S: Final = 300.0
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class PilotLight:
@@ -108,7 +102,9 @@ class PilotLight:
 
     def serve(self) -> tuple[forked_child.ForkRequest, int] | None:
         """Serve until idle or signalled and return None; in a forked child return its request and log descriptor."""
-        while not self._stopping and not self._done():
+        while not self._stopping:
+            if not self._children and (self._unlinked or monotonic() - self._last_activity >= self._idle_s):
+                break
             idle_in = None if self._children else max(0.0, self._last_activity + self._idle_s - monotonic())
             for key, _ in self._selector.select(idle_in):
                 if key.fileobj is self._listener:
@@ -117,14 +113,14 @@ class PilotLight:
                         return child
                 elif key.fileobj is not self._signal_reader:
                     self._reap(key.fd)
-        self._shut_down()
+        self._unlink_socket()
+        for pidfd in list(self._children):  # those that run on are reparented
+            self._reap(pidfd)
+        log("stopped", f"the pilot light ends; {len(self._children)} predictors go on", forks=self._forks)
         return None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True
-
-    def _done(self) -> bool:
-        return not self._children and (self._unlinked or monotonic() - self._last_activity >= self._idle_s)
 
     def _unlink_socket(self) -> None:
         """Remove our socket so that a successor can start; leave a successor's socket alone."""
@@ -132,13 +128,6 @@ class PilotLight:
         with suppress(OSError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
-
-    def _shut_down(self) -> None:
-        """Reap exited children; running ones are reparented."""
-        self._unlink_socket()
-        for pidfd in list(self._children):
-            self._reap(pidfd)
-        log("stopped", f"the pilot light ends; {len(self._children)} predictors go on", forks=self._forks)
 
     def _handle_connection(self) -> tuple[forked_child.ForkRequest, int] | None:
         """Serve one connection; in a forked child return as `serve` does."""

@@ -1,7 +1,7 @@
 """Imports of a pilot light before it forks: all modules that predictors of one family need, without any thread.
 
 OpenBLAS (numpy) starts a thread pool at import, and onnxruntime a telemetry thread; environment variables, read only
-then, prevent both. A forked predictor restores numpy's pool (numpy_threads.py); telemetry stays off.
+then, prevent both. A forked predictor restores numpy's pool (core/threads.py); telemetry stays off.
 """
 
 import gc
@@ -16,9 +16,10 @@ from typing import Final, NamedTuple
 # Modules that every predictor imports until its first response or soon after.
 _SERVER_MODULES: Final = (
     "pilotlight_predictor.config", "pilotlight_predictor.bootstrap.startup",
-    "pilotlight_predictor.bootstrap.application", "pilotlight_predictor.frontends.http.aiohttp_server", "pilotlight_predictor.metrics.cpu_readings",
-    "pilotlight_predictor.metrics.gpu_readings", "pilotlight_predictor.repository.config_reader", "ctypes", "inspect", "numpy.random",
-    "orjson", "traceback", "uvloop",
+    "pilotlight_predictor.bootstrap.application", "pilotlight_predictor.frontends.http.aiohttp_server",
+    "pilotlight_predictor.metrics.cpu_readings", "pilotlight_predictor.metrics.gpu_readings",
+    "pilotlight_predictor.repository.config_reader", "ctypes", "inspect", "numpy.random", "orjson", "traceback",
+    "uvloop",
 )  # fmt: skip
 _TORCH_MODULES: Final = (
     "pilotlight_predictor.backends.torch.backend", "pilotlight_predictor.backends.torch.aot.package",
@@ -49,7 +50,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         ("GOMP_", "KMP_", "MKL_", "OMP_", "PYTORCH_", "TORCH_"),
     ),
     "python": Family(
-        tuple(f"pilotlight_predictor.core.backend_table.{name}" for name in ("python", "python_forms", "triton_model"))
+        tuple(f"pilotlight_predictor.backends.python.{name}" for name in ("backend", "functions", "triton.model"))
     ),
 }
 
@@ -71,18 +72,14 @@ def preload(family: str) -> None:
     parse(["--model-path", "model.onnx"], {})
     if family == "onnxruntime":
         with suppress(ImportError):
-            _open_first_session()
+            import onnxruntime
+
+            # The first session registers the operators (4 ms); with one thread it starts no pool.
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = options.inter_op_num_threads = 1
+            onnxruntime.InferenceSession(_IDENTITY_MODEL, options, providers=["CPUExecutionProvider"])
     gc.collect()
     gc.freeze()  # otherwise a collection in a child writes to, and so copies, the pages of every object
-
-
-def _open_first_session() -> None:
-    """Make onnxruntime register its operators (4 ms); a session with one thread starts no pool."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    onnxruntime.InferenceSession(_IDENTITY_MODEL, options, providers=["CPUExecutionProvider"])
 
 
 @contextmanager

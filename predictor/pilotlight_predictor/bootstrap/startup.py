@@ -1,13 +1,6 @@
-"""Bind, listen, import, serve, drain.
-
-Startup: listen first, then import the application, load models, serve, drain.
+"""Start of a predictor: listen first, then import the application, load models, serve, drain.
 
 Nothing heavy is imported at module level: the port responds "initializing" while numpy and the runtime are imported.
-
-`--workers N`: N identical predictor processes on one port, and a supervisor that makes them one server.
-
-The supervisor binds the ports, starts the workers and replaces those that exit. A request that concerns all workers is
-forwarded to the supervisor, which sends it to each of them and merges the responses. Not imported with one worker.
 """
 
 import asyncio
@@ -25,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pilotlight_predictor.backends.torch.aot import early_start
 from pilotlight_predictor.config import ServerSettings, Settings, command_line
 from pilotlight_predictor.core.errors import PredictorError
-from pilotlight_predictor.core.threads import in_thread, one_thread, with_deep_stack
+from pilotlight_predictor.core.threads import in_thread, single_blas_thread, with_deep_stack
 from pilotlight_predictor.frontends.http import startup_responses
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.server import HttpFront, bind
@@ -46,10 +39,7 @@ class Signals:
         self.abort = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._received)
-
-    def _received(self) -> None:
-        (self.abort if self.stop.is_set() else self.stop).set()
+            loop.add_signal_handler(number, lambda: (self.abort if self.stop.is_set() else self.stop).set())
 
 
 def main(argv: list[str], entered: float) -> int:
@@ -59,10 +49,17 @@ def main(argv: list[str], entered: float) -> int:
     """
     lifecycle = Lifecycle(perf_counter() - seconds_since_exec(), entered)
     settings = command_line(argv, os.environ)
-    if settings.server.workers > 1:
-        gc.enable()
-        return run_workers(settings, lifecycle, argv)
-    return run(settings, lifecycle)
+    if settings.server.workers <= 1:
+        return run(settings, lifecycle)
+    from pilotlight_predictor.workers.worker import from_environment
+
+    gc.enable()
+    worker = from_environment(os.environ)  # None in the process that supervises the workers
+    if worker is not None:
+        return run(settings, lifecycle, worker)
+    from pilotlight_predictor.workers.supervisor import run as supervise
+
+    return supervise(settings, argv)
 
 
 def seconds_since_exec() -> float:
@@ -114,9 +111,9 @@ async def _serve(
     lifecycle.finish_phase("listen", perf_counter())
     metrics_port = metrics.getsockname()[1] if metrics else -1
     log("listening", http_port=listener.getsockname()[1], metrics_port=metrics_port, host=settings.server.host)
-    beside_torch = early_start.start(settings.model)
+    loads_torch = early_start.start(settings.model)
     try:
-        application = await _assemble(settings, lifecycle, signals.stop, worker, beside_torch)
+        application = await _assemble(settings, lifecycle, signals.stop, worker, loads_torch)
     except PredictorError as error:  # a setting that is checked only here, such as a missing token file
         log("failed", str(error), level="ERROR")
         return 1
@@ -137,7 +134,7 @@ async def _serve(
 
 
 async def _assemble(
-    settings: Settings, lifecycle: Lifecycle, stop: asyncio.Event, worker: "WorkerProcess | None", beside_torch: bool
+    settings: Settings, lifecycle: Lifecycle, stop: asyncio.Event, worker: "WorkerProcess | None", loads_torch: bool
 ) -> "Application | None":
     """Import and create the application. Return None if a signal came first.
 
@@ -145,9 +142,9 @@ async def _assemble(
     """
 
     def heavy() -> type["Application"]:
-        if beside_torch:
+        if loads_torch:
             early_start.load_libraries()
-        with nullcontext() if beside_torch else one_thread():
+        with nullcontext() if loads_torch else single_blas_thread():
             from pilotlight_predictor.bootstrap.application import Application
 
         return Application
@@ -188,19 +185,3 @@ def boot_response(lifecycle: Lifecycle, server: ServerSettings, request: HttpReq
     state = {"ready": False, "state": lifecycle.state.value, **reasons}
     status = 200 if request.path == "/status" else server.not_ready_status if request.path.endswith("/ready") else 503
     return HttpResponse(status, [json.dumps(state).encode()], headers={"Retry-After": "1"})
-
-
-def run_workers(settings: "Settings", lifecycle: "Lifecycle", argv: Sequence[str]) -> int:
-    """Run the supervisor, or a worker in a process that the supervisor started; return the exit code."""
-    from pilotlight_predictor.workers.worker import from_environment
-
-    seat = from_environment(os.environ)
-    if seat is None:
-        from pilotlight_predictor.workers.supervisor import run as supervise
-
-        return supervise(settings, argv)
-
-    return run(settings, lifecycle, seat)
-
-
-__all__ = ["run"]

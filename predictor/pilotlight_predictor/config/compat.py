@@ -1,7 +1,6 @@
-"""Flags of Triton and TensorRT Inference Server.
+"""Flags of Triton and TensorRT Inference Server that translate to several settings, have no effect, or are refused.
 
-Flags with the same meaning are aliases in `model.py`. Those here translate to several settings, have no effect, or
-would be unsafe to ignore.
+Those with the same meaning as a setting are its aliases in `schema`.
 """
 
 from collections.abc import Mapping
@@ -88,7 +87,12 @@ def translate(arguments: Mapping[str, list[str]], source: ParsedSource) -> None:
     """Turn the flags of `TRANSLATED` into values; `arguments` has all values per flag, in order."""
     last = {flag: texts[-1] for flag, texts in arguments.items()}
     switches = {flag: _switch(flag, text, source) for flag, text in last.items() if flag in BOOLEANS}
-    _ports(switches, source)
+    if not switches.get("--allow-http", True):
+        source.reject("--allow-http", "allow-http", "false", "true: HTTP is the only protocol that is served")
+    for name in ("grpc", "metrics"):
+        if not switches.get(f"--allow-{name}", True):
+            source.values[f"server.{name}_port"] = -1
+            source.origins[f"server.{name}_port"] = f"--allow-{name}"
     _log_level(switches, last.get("--log-verbose"), source)
     _control_mode(switches, arguments.get("--model-store", []), source)
     for text in arguments.get("--cache-config", []):
@@ -101,15 +105,6 @@ def _switch(flag: str, text: str, source: ParsedSource) -> bool:
     except ValueError:
         source.problems.append(f"{flag}: {flag[2:]} = {text}, must be true or false")
         return True
-
-
-def _ports(switches: Mapping[str, bool], source: ParsedSource) -> None:
-    if not switches.get("--allow-http", True):
-        source.reject("--allow-http", "allow-http", "false", "true: HTTP is the only protocol that is served")
-    for name in ("grpc", "metrics"):
-        if not switches.get(f"--allow-{name}", True):
-            source.values[f"server.{name}_port"] = -1
-            source.origins[f"server.{name}_port"] = f"--allow-{name}"
 
 
 def _log_level(switches: Mapping[str, bool], verbose: str | None, source: ParsedSource) -> None:

@@ -1,4 +1,4 @@
-"""`--help` and docs/settings.md, both generated from the table."""
+"""`--help` and docs/settings.md, both generated from the table of settings."""
 
 from collections.abc import Iterator
 from dataclasses import Field, fields
@@ -19,7 +19,7 @@ flag > variable > file > default. Dashes and underscores are the same; --flag va
 """
 PAGE = f"""# Settings of the predictor
 
-<!-- made by `python -m pilotlight_predictor.config`; change the rows in settings/model.py instead -->
+<!-- made by `python -m pilotlight_predictor.config`; change the rows in config/schema.py instead -->
 
 A setting is a flag, a variable or a key of the file that `--config` (or `INFERENCE_CONFIG`) names; the first of flag,
 variable, file and default that is given holds. `--flag value` and `--flag=value` are the same, dashes and underscores
@@ -63,29 +63,25 @@ def _shown(value: Any) -> str:
 def page() -> str:
     """Return docs/settings.md."""
     sections = [item for item in fields(Settings) if item.name != "warnings"]
-    foreign = "\n## Flags of Triton and TensorRT Inference Server\n\n"
-    return "".join([PAGE, *map(_section, sections), foreign, *_foreign()])
+    return "".join([PAGE, *(part for item in sections for part in _section(item)), *_foreign_flags()])
 
 
-def _section(item: "Field[Any]") -> str:
-    rows = [row for row in ROWS if row.key.startswith(f"{item.name}.")]
-    note = SAFEGUARDS if item.name == "safeguards" else ""
-    return f"\n## {item.name}\n\n{type(item.default).__doc__}\n{note}\n{''.join(_rows(rows))}"
-
-
-def _rows(rows: list[SettingRow]) -> Iterator[str]:
+def _section(item: "Field[Any]") -> Iterator[str]:
+    yield f"\n## {item.name}\n\n{type(item.default).__doc__}\n{SAFEGUARDS if item.name == 'safeguards' else ''}\n"
     yield "| key | flags | variables | value | default | what it does |\n|---|---|---|---|---|---|\n"
-    for row in rows:
-        default = f"`{_shown(row.default)}`" if _default(row) else ""
-        names = (_code(row.paths), _code(row.flags), _code(row.variables))
-        yield f"| {' | '.join((*names, row.kind.must, default, row.help))} |\n"
+    for row in ROWS:
+        if row.key.startswith(f"{item.name}."):
+            default = f"`{_shown(row.default)}`" if _default(row) else ""
+            names = (_code(row.paths), _code(row.flags), _code(row.variables))
+            yield f"| {' | '.join((*names, row.kind.must, default, row.help))} |\n"
 
 
 def _code(words: Any) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 
-def _foreign() -> Iterator[str]:
+def _foreign_flags() -> Iterator[str]:
+    yield "\n## Flags of Triton and TensorRT Inference Server\n\n"
     yield "Those with the same meaning are in the tables above. These are translated:\n\n"
     yield from (f"- `{flag}`: {text}\n" for flag, text in compat.TRANSLATED.items())
     yield "\nThese protect the server and are therefore refused, with what to use instead:\n\n"

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from pilotlight import contract
 from pilotlight_predictor.config.compat import implied_by, implied_by_dialect
@@ -26,7 +25,8 @@ class SettingsError(ValueError):
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     """Parse all sources; `argv` without the program's name. Raises SettingsError with all problems."""
     flags, variables = read_flags(argv), read_environment(environ)
-    document = _document(flags, variables)
+    named = next((source for source in (flags, variables) if CONFIG.key in source.values), None)
+    document = read_document(named.values[CONFIG.key], named.origins[CONFIG.key]) if named else ParsedSource()
     sources = (document, variables, flags)
     merged = _merge(sources)
     problems = [problem for source in reversed(sources) for problem in source.problems]
@@ -34,7 +34,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     if problems:
         raise SettingsError(problems)
     settings = build(merged.values, ())
-    return build(merged.values, (*merged.warnings, *_without_effect(merged), *_cautions(settings)))
+    return build(merged.values, (*merged.warnings, *_warnings(merged, settings)))
 
 
 def command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
@@ -52,13 +52,6 @@ def command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         raise SystemExit(EXIT_USAGE) from None
 
 
-def _document(flags: ParsedSource, variables: ParsedSource) -> ParsedSource:
-    for source in (flags, variables):
-        if CONFIG.key in source.values:
-            return read_document(source.values[CONFIG.key], source.origins[CONFIG.key])
-    return ParsedSource()
-
-
 def _merge(sources: Sequence[ParsedSource]) -> ParsedSource:
     """Merge sources, in order of rising precedence."""
     merged = ParsedSource()
@@ -70,55 +63,33 @@ def _merge(sources: Sequence[ParsedSource]) -> ParsedSource:
         merged.incomplete |= source.incomplete
     ports = implied_by(merged.values.get("server.compat", ""))
     ports |= implied_by_dialect(merged.values.get("server.dialect", ""))
-    merged.implied = ports | merged.implied | _enabled(merged.values)
+    merged.implied = ports | merged.implied
+    for group, limit in (("rate_limit", "requests_per_minute"), ("input_validation", "max_sequence_length")):
+        if f"safeguards.{group}.{limit}" in merged.values:  # a limit that is set is enabled, also without `enabled`
+            merged.implied[f"safeguards.{group}.enabled"] = True
     merged.values = merged.implied | merged.values
     return merged
 
 
-def _enabled(values: Mapping[str, Any]) -> dict[str, bool]:
-    """A limit that is set is enabled, also without `enabled: true`."""
-    limits = {"rate_limit": "requests_per_minute", "input_validation": "max_sequence_length"}
-    return {
-        f"safeguards.{name}.enabled": True for name, limit in limits.items() if f"safeguards.{name}.{limit}" in values
-    }
-
-
-def _conflicts(merged: ParsedSource) -> list[str]:
-    """Return problems of values that are valid alone and not together."""
-    settings = build(merged.values, ())
-    missing = [] if merged.incomplete else _missing(settings)
-    together = (*_load_models(settings, merged.origins), *_weights(merged), *_parking(settings, merged.origins))
-    return [*missing, *together, *_ports(settings, merged.origins)]
-
-
-def _weights(merged: ParsedSource) -> Iterator[str]:
-    weights, labels = (merged.values.get(f"model.version_{name}", {}) for name in ("weights", "labels"))
-    for problem in check_weights(weights, labels):
-        yield f"{merged.origins['model.version_weights']}: {problem}"
-
-
-def _missing(settings: Settings) -> list[str]:
-    if settings.model.path or settings.model.repositories:
-        return []
-    return ["model.path and model.repositories are empty, one must be given: --model-path or --model-repository"]
-
-
-def _load_models(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+def _conflicts(merged: ParsedSource) -> Iterator[str]:
+    """Yield problems of values that are valid alone and not together."""
+    settings, origins = build(merged.values, ()), merged.origins
     model = settings.model
+    if not merged.incomplete and not model.path and not model.repositories:
+        yield "model.path and model.repositories are empty, one must be given: --model-path or --model-repository"
     if model.load_models and model.control_mode != "explicit":
         yield (
             f"{origins['model.load_models']}: model.load_models = {', '.join(model.load_models)}, must be empty while "
             f"model.control_mode is {model.control_mode}; add --model-control-mode=explicit"
         )
-
-
-def _parking(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
-    model = settings.model
+    for problem in check_weights(model.version_weights, model.version_labels):
+        yield f"{origins['model.version_weights']}: {problem}"
     if model.park_after_s and not model.parks:
         yield (
             f"{origins['model.park_after_s']}: model.park_after_s = {model.park_after_s:g}, must be 0 while "
             f"model.park_memory is 0; add --park-memory=25%"
         )
+    yield from _ports(settings, origins)
 
 
 def _ports(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
@@ -132,15 +103,11 @@ def _ports(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
         taken.setdefault(port, name)
 
 
-def _without_effect(merged: ParsedSource) -> Iterator[str]:
-    """Yield warnings about settings without effect, unless they disable something."""
+def _warnings(merged: ParsedSource, settings: Settings) -> Iterator[str]:
+    """Yield warnings about settings without effect, unless they disable something, and about ones that may surprise."""
     for row in ROWS:
         if row.no_effect and row.key in merged.origins and merged.values[row.key] != -1:
             yield f"{merged.origins[row.key]}: {row.key} = {merged.values[row.key]} has no effect: {row.no_effect}"
-
-
-def _cautions(settings: Settings) -> Iterator[str]:
-    """Yield warnings about valid settings that may not do what is expected."""
     server = settings.server
     if limits(settings).requests_per_minute and server.behind_proxy and not server.trusted_proxies:
         yield (

@@ -1,13 +1,6 @@
-"""Every setting: default, kind, flag, variable, help.
+"""All settings of the predictor: name, type, default, flags, variables and help in one row each.
 
-Base of a group of settings: a frozen dataclass without generated methods.
-
-Generating and compiling six methods for each of eight groups took 8 ms of every start; these serve all groups. Fields,
-`dataclasses.fields`, `replace` and type checking work as usual; fields are keyword-only.
-
-All settings of the predictor: name, type, default, flags, variables and help in one row each.
-
-The parser, `--help` and docs/settings.md are generated from these rows (`table.py`). The objects are frozen: parsed at
+The parser, `--help` and docs/settings.md are generated from these rows (`table`). The objects are frozen: parsed at
 start and passed down. Precedence: flag > environment > file > implied by `--compat` > default.
 """
 
@@ -34,6 +27,11 @@ from pilotlight_predictor.config.value_types import (
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class SettingsGroup:
+    """Base of a group of settings: a frozen dataclass with keyword-only fields.
+
+    Generating and compiling six methods for each of eight groups took 8 ms of every start; these serve all groups.
+    """
+
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __init_subclass__(cls) -> None:
@@ -43,7 +41,10 @@ class SettingsGroup:
 
         def __init__(self, **values: Any) -> None:
             for name, item in self.__dataclass_fields__.items():
-                self.__dict__[name] = values.pop(name) if name in values else _default(item)
+                if name not in values and item.default is item.default_factory is MISSING:
+                    raise TypeError(f"the field {name} must be given")
+                default = item.default_factory() if item.default_factory is not MISSING else item.default
+                self.__dict__[name] = values.pop(name, default)
             if values:
                 raise TypeError(f"{type(self).__name__} has no field {', '.join(values)}")
 
@@ -61,14 +62,6 @@ class SettingsGroup:
 
     def __delattr__(self, name: str) -> NoReturn:
         raise FrozenInstanceError(f"{name} cannot be removed: settings are read once")
-
-
-def _default(item: "Field[Any]") -> Any:
-    if item.default_factory is not MISSING:
-        return item.default_factory()
-    if item.default is MISSING:
-        raise TypeError(f"the field {item.name} must be given")
-    return item.default
 
 
 T = TypeVar("T")
@@ -94,7 +87,7 @@ def setting(
 
 
 class ServerSettings(SettingsGroup):
-    """Where the server listens, whom it trusts, how it stops."""
+    """Ports and addresses, trust, readiness and shutdown."""
 
     host: str = setting("0.0.0.0", TEXT, "--host --http-address", "Address of the HTTP port.")  # noqa: S104 - a pod's own
     http_port: int = setting(
@@ -182,7 +175,7 @@ class ServerSettings(SettingsGroup):
 
 
 class ModelSettings(SettingsGroup):
-    """What is served, from where, and on which device."""
+    """Models to serve, where they come from, and their device."""
 
     path: str = setting("", TEXT, "--model-path --model-dir", "One model: a file, a directory or a URI.")
     name: str = setting(
@@ -195,7 +188,7 @@ class ModelSettings(SettingsGroup):
     )  # fmt: skip
     version_weights: Mapping[str, float] = setting(
         {}, value_types.WEIGHTS, "--version-weight",
-        "Share of a version in what /predict is asked without model_version, together 100; may be repeated.",
+        "Share of a version in /predict requests without model_version, together 100; may be repeated.",
     )  # fmt: skip
     repositories: tuple[str, ...] = setting(
         (), TEXTS, "--model-repository", "Directory or URI of a model repository; may be repeated."
@@ -238,7 +231,7 @@ class ModelSettings(SettingsGroup):
     )  # fmt: skip
     park_after_s: float = setting(
         0.0, SECONDS, "--park-after-s --park-after",
-        "A model that nobody asked for so long gives its GPU memory back until the next request; 0: only when told to.",
+        "A model without requests for so long frees its GPU memory until the next one; 0: only when an admin parks it.",
     )  # fmt: skip
     predictor_host: str = setting(
         "", TEXT, "--predictor-host",

@@ -1,16 +1,7 @@
-"""Command line, INFERENCE_* and inference.yaml as raw values.
+"""Sources of settings: command line, `INFERENCE_*` variables and inference.yaml, each parsed into a ParsedSource.
 
-Settings from the command line, by the table; importing argparse would add 6 ms to a cold start.
-
-`--flag value` equals `--flag=value`, and dashes equal underscores (KServe writes `--model_name`); a boolean flag needs
-no value, and `--no-…` turns it off.
-
-Settings from environment variables: `INFERENCE_*`, and a few that platforms set (Knative, OpenTelemetry).
-
-Settings from a file, `inference.yaml`; problems are reported with file:line:column.
-
-Only the structure is YAML's: the text of a scalar is parsed by the setting's kind, as a flag's is, so `8080` and
-`"8080"` are the same port. The YAML library is imported only if there is a file.
+Flags are parsed by the table: importing argparse would add 6 ms to a cold start. Of a file only the structure is
+YAML's: a scalar's text is parsed by the setting's kind, as a flag's is; problems are reported with file:line:column.
 """
 
 import re
@@ -25,9 +16,20 @@ from pilotlight_predictor.config.value_types import BOOL, FALSE, PORT, PORT_OR_O
 
 FLAGS: dict[str, SettingRow] = {flag: row for row in (*ROWS, CONFIG) for flag in row.flags}
 INFO_FLAGS = ("--help", "-h", "--version")
+# Kubernetes sets variables for each Service of the namespace: one named "inference" sets INFERENCE_PORT.
+SERVICE_LINK = r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT(_\d+_(TCP|UDP)(_\w+)?)?$"
+API_VERSION = "pilotlight.dev/v1alpha1"
+PATHS = {path: row for row in ROWS for path in row.paths}
+SECTIONS = {path.rsplit(".", depth)[0] for path in PATHS for depth in range(1, path.count(".") + 1)}
+SERVICE_KIND = "InferenceService"
+NULL = "tag:yaml.org,2002:null"
 
 
 def read_flags(argv: Sequence[str]) -> ParsedSource:
+    """Parse the command line: `--flag value` or `--flag=value`; dashes equal underscores (KServe: `--model_name`).
+
+    A boolean flag needs no value, and `--no-…` turns it off.
+    """
     source, rest = ParsedSource(), deque(argv)
     translated: dict[str, list[str]] = {}
     while rest:
@@ -82,50 +84,29 @@ def _report(word: str, flag: str, source: ParsedSource) -> None:
         source.skip(f"{word}: is not a flag; a value follows its flag, as in --model-path {word}")
 
 
-# Kubernetes sets variables for each Service of the namespace: one named "inference" sets INFERENCE_PORT.
-SERVICE_LINK = r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT(_\d+_(TCP|UDP)(_\w+)?)?$"
-
-
 def read_environment(environ: Mapping[str, str]) -> ParsedSource:
+    """Parse `INFERENCE_*`, and a few variables that platforms set (Knative, OpenTelemetry)."""
     source = ParsedSource()
     for row in (*ROWS, CONFIG):
         for name in row.variables:
-            if environ.get(name) and not _service_link(row, name, environ[name], source):
-                _take(row, name, environ[name], source)
-                break
-    _unknown(environ, source)
+            text = environ.get(name)
+            if not text:
+                continue
+            if row.kind in (PORT, PORT_OR_OFF) and "://" in text:
+                source.warnings.append(f"{name} = {text} describes a Kubernetes Service and is ignored")
+                continue
+            for part in text.split(",") if row.kind.many else [text]:
+                source.add(row, part.strip(), name)
+            break
+    known = {name for row in (*ROWS, CONFIG) for name in row.variables}
+    for name in environ:  # an unknown one is no error: other software may use the prefix
+        if name.startswith(contract.ENV_SETTINGS_PREFIX) and name not in known and not re.search(SERVICE_LINK, name):
+            source.warnings.append(f"{name} is not a setting and is ignored{did_you_mean(name, known)}")
     if environ.get("K_SERVICE") or environ.get(contract.ENV_SERVICE):
         source.implied |= {"server.behind_proxy": True, "server.admin_loopback": False}
     if environ.get("K_SERVICE") and environ.get("PORT", "").isdecimal():
         source.implied["server.reached_port"] = int(environ["PORT"])
     return source
-
-
-def _take(row: SettingRow, name: str, text: str, source: ParsedSource) -> None:
-    for part in text.split(",") if row.kind.many else [text]:
-        source.add(row, part.strip(), name)
-
-
-def _service_link(row: SettingRow, name: str, text: str, source: ParsedSource) -> bool:
-    if row.kind not in (PORT, PORT_OR_OFF) or "://" not in text:
-        return False
-    source.warnings.append(f"{name} = {text} describes a Kubernetes Service and is ignored")
-    return True
-
-
-def _unknown(environ: Mapping[str, str], source: ParsedSource) -> None:
-    """Warn about unknown variables; not an error, since other software may use the prefix."""
-    known = {name for row in (*ROWS, CONFIG) for name in row.variables}
-    for name in environ:
-        if name.startswith(contract.ENV_SETTINGS_PREFIX) and name not in known and not re.search(SERVICE_LINK, name):
-            source.warnings.append(f"{name} is not a setting and is ignored{did_you_mean(name, known)}")
-
-
-API_VERSION = "pilotlight.dev/v1alpha1"
-PATHS = {path: row for row in ROWS for path in row.paths}
-SECTIONS = {path.rsplit(".", depth)[0] for path in PATHS for depth in range(1, path.count(".") + 1)}
-SERVICE_KIND = "InferenceService"
-NULL = "tag:yaml.org,2002:null"
 
 
 def read_document(file: str, origin: str) -> ParsedSource:

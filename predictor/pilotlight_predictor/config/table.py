@@ -1,14 +1,6 @@
-"""The table of settings as rows; limits of a dialect.
+"""The settings of `schema` as a table of rows, the result of parsing one source of them, and the limits of a protocol.
 
-The settings of `model.py` as a table of rows, and construction of `Settings` from a mapping of values.
-
-Result of parsing one source of settings: values, implied values, problems and warnings.
-
-Each of `flags.py`, `environment.py` and `document.py` fills a ParsedSource; `parse.py` merges them.
-
-Request limits of a protocol: only those that are set; `/predict` has defaults.
-
-Admission enforces size and rate, ModelVersion.infer values and timeout.
+`sources` fills a ParsedSource each for flags, variables and file; `parse` merges them and builds `Settings`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +10,9 @@ from typing import Any, NamedTuple
 from pilotlight import contract
 from pilotlight_predictor.config.schema import MIB, Settings
 from pilotlight_predictor.config.value_types import TEXT, ValueKind
+
+PREDICT_MAX_REQUEST_MB = 10.0
+PREDICT_TIMEOUT_S = 30.0
 
 
 class SettingRow(NamedTuple):
@@ -126,12 +121,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-PREDICT_MAX_REQUEST_MB = 10.0
-PREDICT_TIMEOUT_S = 30.0
-
-
 class Limits(NamedTuple):
-    """Limits of one protocol. None, or 0 for the timeout: no limit."""
+    """Limits of one protocol: admission enforces size and rate, ModelVersion.infer values and timeout.
+
+    None, or 0 for the timeout: no limit.
+    """
 
     max_bytes: int
     timeout_s: float
@@ -143,21 +137,18 @@ class Limits(NamedTuple):
 def limits(settings: Settings, *, predict: bool = False) -> Limits:
     """Return the limits of the /predict protocol, or those of all others."""
     rate, check = settings.safeguards.rate_limit, settings.safeguards.input_validation
+    megabytes, max_bytes = settings.safeguards.max_request_size_mb, settings.server.http_max_input_size
+    if megabytes is not None:
+        max_bytes = int(megabytes * MIB)
+    elif predict:
+        max_bytes = min(max_bytes, int(PREDICT_MAX_REQUEST_MB * MIB))
     return Limits(
-        max_bytes=_max_bytes(settings, predict),
+        max_bytes=max_bytes,
         timeout_s=settings.performance.inference_timeout_s or (PREDICT_TIMEOUT_S if predict else 0.0),
         requests_per_minute=rate.requests_per_minute if _applies(rate.enabled, predict) else None,
         max_sequence_length=check.max_sequence_length if _applies(check.enabled, predict) else None,
         messages_per_second=rate.messages_per_second if _applies(rate.enabled, predict) else None,
     )
-
-
-def _max_bytes(settings: Settings, predict: bool) -> int:
-    megabytes = settings.safeguards.max_request_size_mb
-    if megabytes is not None:
-        return int(megabytes * MIB)
-    max_bytes = settings.server.http_max_input_size
-    return min(max_bytes, int(PREDICT_MAX_REQUEST_MB * MIB)) if predict else max_bytes
 
 
 def _applies(enabled: bool | None, predict: bool) -> bool:

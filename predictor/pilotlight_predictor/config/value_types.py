@@ -1,10 +1,6 @@
-"""Kinds of values: sizes, durations, shares.
+"""Kinds of setting values, parsed in the same way from a flag, a variable or a file.
 
-Kinds of setting values, parsed in the same way from a flag, a variable or a file.
-
-`read` raises ValueError for invalid text; `reading.py`, which knows the origin, builds the message from `must`.
-
-Version labels (`v1.2.0=3`) and traffic weights (`v1.2.0=90`, `iris/v1.2.0=90`): value kinds and validation.
+`read` raises ValueError for invalid text; ParsedSource, which knows the origin, builds the message from `must`.
 """
 
 import re
@@ -13,6 +9,10 @@ from typing import Any, Literal, NamedTuple
 
 TRUE = frozenset({"true", "1", "yes", "on"})
 FALSE = frozenset({"false", "0", "no", "off"})
+TOTAL = 100.0  # of a model's traffic weights
+# Not compiled at import: few servers have labels, and every start would pay for it.
+_LABEL = r"(?:[^/=]+/)?[^/=\s]*[^/=\s\d][^/=\s]*"
+_VERSION = r"(?:[^/=]+/)?[^/=\s]+"
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
@@ -88,6 +88,21 @@ def pickle(text: str) -> tuple[str, str]:
     return name, digest.lower()
 
 
+def label(text: str) -> tuple[str, int]:
+    name, _, number = text.rpartition("=")
+    if not re.fullmatch(_LABEL, name) or not re.fullmatch(r"[0-9]{1,18}", number):
+        raise ValueError
+    return name, int(number)
+
+
+def weight(text: str) -> tuple[str, float]:
+    name, _, number = text.rpartition("=")
+    percentage = float(number)
+    if not re.fullmatch(_VERSION, name) or not 0 <= percentage <= TOTAL:
+        raise ValueError
+    return name, percentage
+
+
 def text(value: str) -> str:
     return value
 
@@ -113,6 +128,7 @@ def count(least: int = 0, most: int = 2**31 - 1) -> ValueKind:
 BOOL = ValueKind("true|false", "true or false", boolean)
 BYTES = ValueKind("BYTES", "a number of bytes such as 67108864 or 64MiB", size)
 DEVICE = ValueKind("DEVICE", "auto, cpu, cuda or cuda:N", device)
+LABELS = ValueKind("[MODEL/]LABEL=N", "a label that is no number, = and the number of a version", label, "map")
 MEMORY = ValueKind("MEMORY", "a number of bytes such as 8GiB, or a share of the machine's such as 25%", memory)
 MILLISECONDS = ValueKind("MS", "a number of milliseconds, 0 or greater", amount)
 NETWORKS = ValueKind("CIDR", "a network such as 10.0.0.0/8", network, "list")
@@ -123,20 +139,17 @@ SECONDS = ValueKind("SECONDS", "a number of seconds, 0 or greater", amount)
 MEGABYTES = ValueKind("MB", "a number of megabytes, 0 or greater", amount)
 TEXT = ValueKind("TEXT", "text", text)
 TEXTS = ValueKind("TEXT", "text", text, "list")
-
-
-TOTAL = 100.0
-# Not compiled at import: few servers have labels, and every start would pay for it.
-_LABEL = r"(?:[^/=]+/)?[^/=\s]*[^/=\s\d][^/=\s]*"
-_VERSION = r"(?:[^/=]+/)?[^/=\s]+"
+WEIGHTS = ValueKind(
+    "[MODEL/]VERSION=PERCENT", "a version's number or label, = and a percentage from 0 to 100", weight, "map"
+)
 
 
 def weights_by_model(weights: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Group weights of "model/version" by model; those of every model are under the empty name."""
     by_model: dict[str, dict[str, float]] = {}
-    for key, weight in weights.items():
+    for key, share in weights.items():
         model, _, version = key.rpartition("/")
-        by_model.setdefault(model, {})[version] = weight
+        by_model.setdefault(model, {})[version] = share
     return by_model
 
 
@@ -145,30 +158,9 @@ def check_weights(weights: Mapping[str, float], labels: Mapping[str, int]) -> It
     for model, versions in weights_by_model(weights).items():
         total = sum(versions.values())
         if abs(total - TOTAL) > 1e-6:
-            values = ", ".join(f"{version}={weight:g}" for version, weight in versions.items())
+            values = ", ".join(f"{version}={share:g}" for version, share in versions.items())
             owner = f" of '{model}'" if model else ""
             yield f"model.version_weights{owner} = {values}, must be 100 together, not {total:g}"
         for version in versions:
             if not version.isdigit() and version not in labels and f"{model}/{version}" not in labels:
                 yield f"model.version_weights = {version}, must be a number or a label given with --version-label"
-
-
-def _label(text: str) -> tuple[str, int]:
-    name, _, number = text.rpartition("=")
-    if not re.fullmatch(_LABEL, name) or not re.fullmatch(r"[0-9]{1,18}", number):
-        raise ValueError
-    return name, int(number)
-
-
-def _weight(text: str) -> tuple[str, float]:
-    name, _, number = text.rpartition("=")
-    weight = float(number)
-    if not re.fullmatch(_VERSION, name) or not 0 <= weight <= TOTAL:
-        raise ValueError
-    return name, weight
-
-
-LABELS = ValueKind("[MODEL/]LABEL=N", "a label that is no number, = and the number of a version", _label, "map")
-WEIGHTS = ValueKind(
-    "[MODEL/]VERSION=PERCENT", "a version's number or label, = and a percentage from 0 to 100", _weight, "map"
-)

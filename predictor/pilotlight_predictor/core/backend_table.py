@@ -1,4 +1,4 @@
-"""Table of backends. Adding one takes a module in this folder and a line in the table (docs/backends.md).
+"""Table of backends. Adding one takes a module in backends/ and a line in the table (docs/backends.md).
 
 Out-of-tree packages add theirs through the entry point group `pilotlight.backends` (name = module).
 """
@@ -78,11 +78,8 @@ def backend_for_folder(folder: Path) -> BackendEntry | None:
         architectures = json.loads((folder / "config.json").read_bytes()).get("architectures") or ()
     except (OSError, ValueError, AttributeError):
         return None
-    return (
-        find_backend("text")
-        if any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in architectures)
-        else None
-    )
+    causal = any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in architectures)
+    return find_backend("text") if causal else None
 
 
 def module(entry: BackendEntry) -> ModuleType:

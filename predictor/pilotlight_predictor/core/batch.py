@@ -28,8 +28,9 @@ class SplitOutputs(Sequence[Outputs]):
     def __iter__(self) -> Iterator[Outputs]:
         start = 0
         for count in self.rows:
-            yield self._rows(start, start + count)
-            start += count
+            end = start + count
+            yield {name: tensor_of((datatype, array[start:end])) for name, (datatype, array) in self.outputs.items()}
+            start = end
 
     @overload
     def __getitem__(self, index: int) -> Outputs: ...
@@ -37,9 +38,6 @@ class SplitOutputs(Sequence[Outputs]):
     def __getitem__(self, index: slice) -> list[Outputs]: ...
     def __getitem__(self, index: int | slice) -> Outputs | list[Outputs]:
         return list(self)[index]
-
-    def _rows(self, start: int, end: int) -> Outputs:
-        return {name: tensor_of((datatype, array[start:end])) for name, (datatype, array) in self.outputs.items()}
 
 
 def rows_of(inputs: Inputs) -> int:

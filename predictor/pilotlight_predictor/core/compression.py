@@ -56,14 +56,10 @@ class _Output:
         if start == 0:
             self._first = piece
         elif piece:
-            pages = self._pages or self._allocate()
-            pages[start : self._size] = piece
-
-    def _allocate(self) -> mmap.mmap:
-        """Map the maximum size: pages that are not written cost nothing."""
-        self._pages = mmap.mmap(-1, self._max_size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._pages[: len(self._first)] = self._first
-        return self._pages
+            if self._pages is None:  # the maximum size: pages that are not written cost nothing
+                self._pages = mmap.mmap(-1, self._max_size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                self._pages[: len(self._first)] = self._first
+            self._pages[start : self._size] = piece
 
     def bytes(self) -> Buffer:
         return self._first if self._pages is None else memoryview(self._pages)[: self._size]
@@ -118,5 +114,4 @@ def compress(pieces: list[Buffer], encoding: str) -> list[Buffer] | None:
     if len(zlib.compress(sample, 1)) > 0.8 * len(sample):
         return None
     stream = zlib.compressobj(1, zlib.DEFLATED, _WINDOW[encoding])
-    compressed = b"".join([*(stream.compress(piece) for piece in pieces), stream.flush()])
-    return [compressed]
+    return [b"".join([*(stream.compress(piece) for piece in pieces), stream.flush()])]

@@ -19,7 +19,7 @@
     ├── BackendFailed              500 INTERNAL        the model raised: opaque to the client, logged in full
     └── LoadFailed                 400 INVALID_ARG     a model cannot be loaded; the reason is for the operator
 
-An error becomes a response in one place, `dispatch.error_response`.
+An error becomes a response in one place, `error_response`.
 """
 
 from typing import ClassVar

@@ -1,7 +1,7 @@
 """Sampling parameters of text generation: parsing and validation for every protocol. Pure.
 
-Used by the OpenAI protocol and by V2's `sampling_parameters`, for the text backend (backends/text.py). Names and
-ranges are OpenAI's, with `top_k` and `ignore_eos` added.
+Used by the OpenAI protocol and V2's `sampling_parameters`, for the text backend. Names and ranges are OpenAI's, with
+`top_k` and `ignore_eos` added.
 """
 
 from collections.abc import Callable, Mapping
@@ -65,13 +65,11 @@ def read_sampling(parameters: Mapping[str, Any], default_max_tokens: int = 0, pr
         try:
             read[name] = reader(value)
         except (AttributeError, TypeError, ValueError, OverflowError):
-            raise BadField(name, f"{prefix}{name} = {_shown(value)}, must be {must}") from None
+            plain = isinstance(value, str | int | float | bool | list)
+            text = msgspec.json.encode(value).decode() if plain else "an object"
+            shown = text if len(text) <= 60 else text[:57] + "…"
+            raise BadField(name, f"{prefix}{name} = {shown}, must be {must}") from None
     return SamplingParameters(**read)
-
-
-def _shown(value: Any) -> str:
-    text = msgspec.json.encode(value).decode() if isinstance(value, str | int | float | bool | list) else "an object"
-    return text if len(text) <= 60 else text[:57] + "…"
 
 
 def _integer(least: int, most: int) -> Callable[[Any], int]:

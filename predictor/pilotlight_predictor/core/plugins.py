@@ -27,14 +27,11 @@ def plugins(group: str) -> "tuple[EntryPoint, ...]":
 
 @cache
 def _has_entry_points(folder: str) -> bool:
-    """Whether any package in a folder of sys.path has entry points of ours; cached for the life of the process."""
+    """Whether a package in a folder of sys.path has entry points of a Pilotlight group; cached for the process."""
     with suppress(OSError), os.scandir(folder or ".") as entries:
-        return any(_GROUP_PREFIX in _read_entry_points(entry) for entry in entries)
+        for entry in entries:
+            if entry.name.endswith((".dist-info", ".egg-info")):
+                with suppress(OSError), open(os.path.join(entry.path, "entry_points.txt"), "rb") as file:
+                    if _GROUP_PREFIX in file.read():
+                        return True
     return False
-
-
-def _read_entry_points(entry: "os.DirEntry[str]") -> bytes:
-    if entry.name.endswith((".dist-info", ".egg-info")):
-        with suppress(OSError), open(os.path.join(entry.path, "entry_points.txt"), "rb") as file:
-            return file.read()
-    return b""

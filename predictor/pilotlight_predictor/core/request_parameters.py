@@ -1,9 +1,4 @@
-"""V2 request parameters: sequences, shared memory.
-
-Sequence parameters of a request: sequence_id, sequence_start, sequence_end. Pure.
-
-Shared-memory parameters of a tensor: region, offset, byte size. Pure.
-"""
+"""V2 parameters of a request (sequence_id, sequence_start, sequence_end) and of a tensor in shared memory. Pure."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,6 +8,9 @@ from pilotlight_predictor.core.requests import Parameters, SequencePoint, Shared
 
 KEY: Final = "sequence_id"
 MAX_ID: Final = 128  # of a string, as in Triton
+OFF: Final = "shared memory is not enabled on this server (--allow-shared-memory)"
+REGION: Final = "shared_memory_region"
+FindRegion = Callable[[SharedMemorySlice], memoryview]
 
 
 def sequence_point(parameters: Parameters) -> SequencePoint | None:
@@ -24,20 +22,11 @@ def sequence_point(parameters: Parameters) -> SequencePoint | None:
         raise BadRequest(f"parameters.{KEY} = {identity}, must be from 0 to {(1 << 64) - 1}")
     if isinstance(identity, str) and len(identity) > MAX_ID:
         raise BadRequest(f"parameters.{KEY} has {len(identity)} characters, must be at most {MAX_ID}")
-    start, end = (_flag(parameters, key) for key in ("sequence_start", "sequence_end"))
+    start, end = parameters.get("sequence_start", False), parameters.get("sequence_end", False)
+    for key, flag in (("sequence_start", start), ("sequence_end", end)):
+        if not isinstance(flag, bool):
+            raise BadRequest(f"parameters.{key} = {flag!r}, must be true or false")
     return SequencePoint(identity, start, end) if identity else None
-
-
-def _flag(parameters: Parameters, key: str) -> bool:
-    value = parameters.get(key, False)
-    if not isinstance(value, bool):
-        raise BadRequest(f"parameters.{key} = {value!r}, must be true or false")
-    return value
-
-
-OFF: Final = "shared memory is not enabled on this server (--allow-shared-memory)"
-REGION: Final = "shared_memory_region"
-FindRegion = Callable[[SharedMemorySlice], memoryview]
 
 
 def no_shared_memory(_: SharedMemorySlice) -> memoryview:

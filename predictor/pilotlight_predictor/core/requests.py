@@ -82,7 +82,7 @@ class InferRequest(msgspec.Struct):
     batch_first: bool = False  # raw request: the codec cannot know the batch dimension, so validation adds one
     document: Any = None  # V1 JSON, for a model that takes it undecoded; then there are no inputs
     verb: str = "predict"  # of such a request: predict or explain
-    trace: Any = None  # request_traces.Trace of a sampled request
+    trace: Any = None  # RequestTrace of a sampled request
     sequence: SequencePoint | None = None  # from the parameters sequence_id, sequence_start and sequence_end
     template: Any = None  # V2 request template that matched the body
     block: Any = None  # array with the inputs of consecutive requests of this template

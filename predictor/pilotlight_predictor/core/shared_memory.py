@@ -1,8 +1,7 @@
 """System shared memory extension: clients on this machine share tensors with the server without copies.
 
 An operator registers a region, a part of an object in /dev/shm, under a name; requests then have region, offset and
-size in slice_ of data. A region is mapped once; views keep the mapping alive, so that a request which uses a region
-finishes even if it is unregistered.
+size in place of data. A region is mapped once; views keep the mapping alive after it is unregistered.
 """
 
 import mmap
@@ -50,7 +49,10 @@ class SharedMemory:
         for field, value, least in (("offset", offset, 0), ("byte_size", byte_size, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 62:
                 raise BadRequest(f"{field} = {value!r}, must be an integer of {least} or more")
-        memory = _mapped(self._folder / _file_name(key), key, offset + byte_size)
+        file = key.removeprefix("/")  # as of shm_open; it cannot leave /dev/shm
+        if not file or len(file.encode()) > MAX_NAME or "/" in file or "\0" in file or file in {".", ".."}:
+            raise BadRequest(f"key = {key[:100]!r}, must be the name of a shared memory object, such as /my_tensors")
+        memory = _mapped(self._folder / file, key, offset + byte_size)
         self._regions[name] = Region(name, key, offset, byte_size, memory)
 
     def unregister(self, name: str = "") -> None:
@@ -87,14 +89,6 @@ class SharedMemory:
     def _check_enabled(self) -> None:
         if not self._enabled:
             raise Unsupported(OFF)
-
-
-def _file_name(key: str) -> str:
-    """Return a name as of shm_open, with or without a leading slash. It cannot leave /dev/shm."""
-    name = key.removeprefix("/")
-    if not name or len(name.encode()) > MAX_NAME or "/" in name or "\0" in name or name in {".", ".."}:
-        raise BadRequest(f"key = {key[:100]!r}, must be the name of a shared memory object, such as /my_tensors")
-    return name
 
 
 def _mapped(path: Path, key: str, length: int) -> mmap.mmap:
@@ -137,7 +131,5 @@ def place_outputs(request: InferRequest, response: InferResponse) -> None:
                 f" should be at least {len(data)} bytes to hold the results"
             )
         output.target[: len(data)] = data
-        response.shared_outputs = {
-            **response.shared_outputs,
-            output.name: output.shared_memory._replace(byte_size=len(data)),
-        }
+        written = output.shared_memory._replace(byte_size=len(data))
+        response.shared_outputs = {**response.shared_outputs, output.name: written}

@@ -1,13 +1,7 @@
-"""Datatypes, Tensor, raw bytes ↔ arrays.
+"""Datatypes and tensors of the V2 protocol, which every protocol decodes to and every backend computes on.
 
-Datatypes and tensors of the V2 protocol, which every protocol decodes to and every backend computes on.
-
-A tensor is a numpy array and the V2 name of its type. BF16 has no numpy type and is stored as uint16 bits; BYTES is an
-object array of `bytes`.
-
-Tensors as raw bytes, little-endian and row-major: the V2 binary extension and gRPC's raw contents.
-
-Fixed-size types are decoded without a copy: the array is a read-only view of the request's own buffer.
+BF16 has no numpy type and is stored as uint16 bits; BYTES is an object array of `bytes`. Raw bytes are little-endian
+and row-major, as in the V2 binary extension and gRPC's raw contents.
 """
 
 from collections.abc import Callable, Iterable
@@ -44,6 +38,7 @@ DATATYPES: Final = frozenset(NUMPY_TYPES)
 FROM_NUMPY: Final[dict[np.dtype[Any], str]] = {
     dtype: name for name, dtype in NUMPY_TYPES.items() if name not in {"BF16", "BYTES"}
 }
+_LENGTH: Final = Struct("<I")  # of an element of BYTES
 
 
 class Tensor(NamedTuple):
@@ -82,12 +77,15 @@ def tensor(array: Array) -> Tensor:
     """Wrap an array that a backend returned; strings become BYTES."""
     datatype = datatype_of(array)
     if datatype == "BYTES":
-        array = np.array([_as_bytes(item) for item in array.ravel()], dtype=object).reshape(array.shape)
+        items = [item if isinstance(item, bytes) else str(item).encode() for item in array.ravel()]
+        array = np.array(items, dtype=object).reshape(array.shape)
     return Tensor(datatype, array)
 
 
-def _as_bytes(item: object) -> bytes:
-    return item if isinstance(item, bytes) else str(item).encode()
+def zeros(datatype: str, shape: Shape) -> Tensor:
+    """Return a tensor of zeros; of BYTES, of empty strings."""
+    dtype = NUMPY_TYPES[datatype]
+    return Tensor(datatype, np.full(shape, b"", dtype) if datatype == "BYTES" else np.zeros(shape, dtype))
 
 
 def element_count(shape: Iterable[int]) -> int:
@@ -106,11 +104,8 @@ def bf16_to_float(bits: Array) -> Array:
     return (bits.astype("<u4") << 16).view("<f4")
 
 
-_LENGTH = Struct("<I")
-
-
 def decode_raw(where: str, datatype: str, shape: Shape, data: Buffer) -> Tensor:
-    """Decode raw bytes; `where` names the field in errors, as in `input 'x'`."""
+    """Decode raw bytes, numbers as a read-only view of `data`; `where` names the field in errors, as in `input 'x'`."""
     array = _decode_bytes(where, shape, data) if datatype == "BYTES" else _decode_numbers(where, datatype, shape, data)
     try:
         return Tensor(datatype, array.reshape(shape))

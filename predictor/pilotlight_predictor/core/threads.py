@@ -1,17 +1,6 @@
-"""Blocking work off the event loop; BLAS threads.
+"""Blocking work off the event loop, in daemon threads: a load that hangs must not prevent the process's exit.
 
-Blocking work off the event loop, in daemon threads: a load that hangs must not prevent the process's exit.
-
-Work that holds the GIL, such as a load or an import, in a thread while requests are served.
-
-A thread releases the GIL after another has waited for the switch interval, 5 ms by default, and a request acquires it
-several times: when its bytes arrive, when the model has computed, when the response is written. During an import it
-would take 10 ms instead of 0.25 ms. So the interval is short while such work runs.
-
-Threads of numpy's BLAS: one during the cold start, the configured number once a model may compute with numpy.
-
-OpenBLAS starts a spinning thread for each processor of the machine when it is loaded: on a node with 64 processors and
-a CPU limit of one, these consume the CPU time of the start. The server itself multiplies no matrices.
+Also the process-wide settings of threads: the GIL's switch interval and the number of BLAS threads.
 """
 
 import asyncio
@@ -27,13 +16,14 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 STACK_SLOTS: Final = (1 << 15) + 200  # pointers; above a power of two, because a chunk is rounded up to the next one
+LOADED_INTERVAL_S: Final = 0.0002  # duration of a small request: much less would interrupt requests themselves
+BLAS_THREAD_VARIABLES: Final = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def in_thread(work: Callable[[], T], unclaimed: Callable[[T], None] | None = None) -> asyncio.Future[T]:
     """Run `work` in a thread of its own. If the future is cancelled, `unclaimed` frees a late result."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-
     Thread(target=_run, args=(loop, future, work, unclaimed), name="pilotlight-load", daemon=True).start()
     return future
 
@@ -58,6 +48,27 @@ def _run(
         _post(loop, future, partial(future.set_result, result), free)
     finally:
         del future, work
+
+
+def _post(
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[T],
+    settle: Callable[[], None],
+    free: Callable[[], None] | None = None,
+) -> None:
+    """Settle the future on the loop, where it is known whether it was cancelled; free a late result in a thread."""
+
+    def settle_if_pending() -> None:
+        if not future.done():
+            settle()
+        elif free is not None:
+            Thread(target=free, name="pilotlight-free", daemon=True).start()
+
+    try:
+        loop.call_soon_threadsafe(settle_if_pending)
+    except RuntimeError:  # the loop is closed
+        if free is not None:
+            free()
 
 
 def with_deep_stack(work: Callable[[], T]) -> T:
@@ -107,32 +118,12 @@ class ThreadLimiter:
             return await in_thread(work)
 
 
-def _post(
-    loop: asyncio.AbstractEventLoop,
-    future: asyncio.Future[T],
-    settle: Callable[[], None],
-    free: Callable[[], None] | None = None,
-) -> None:
-    """Settle the future on the loop, where it is known whether it was cancelled; free a late result in a thread."""
-
-    def settle_once() -> None:
-        if not future.done():
-            settle()
-        elif free is not None:
-            Thread(target=free, name="pilotlight-free", daemon=True).start()
-
-    try:
-        loop.call_soon_threadsafe(settle_once)
-    except RuntimeError:  # the loop is closed
-        if free is not None:
-            free()
-
-
-LOADED_INTERVAL_S: Final = 0.0002  # duration of a small request: much less would interrupt requests themselves
-
-
 class _SwitchInterval:
-    """The process-wide switch interval: the first of several works shortens it, the last one restores it."""
+    """The process-wide switch interval: the first of several works shortens it, the last one restores it.
+
+    A thread releases the GIL after another has waited for the interval, 5 ms by default, and a request acquires it
+    several times: during an import it would take 10 ms instead of 0.25 ms.
+    """
 
     def __init__(self) -> None:
         self._works, self._usual, self._lock = 0, 0.0, Lock()
@@ -178,35 +169,36 @@ def in_thread_under_load(work: Callable[[], T], unclaimed: Callable[[T], None] |
     return future
 
 
-SIZES: Final = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
-
-
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit OpenBLAS to one thread while numpy is imported, unless the environment sets a number."""
-    if any(name in os.environ for name in SIZES):
+def single_blas_thread() -> Iterator[None]:
+    """Limit OpenBLAS to one thread while numpy is imported, unless the environment sets a number.
+
+    Else it starts a spinning thread for each processor of the machine, which on a node with 64 processors and a CPU
+    limit of one consume the CPU time of the start. The server itself multiplies no matrices.
+    """
+    if any(name in os.environ for name in BLAS_THREAD_VARIABLES):
         yield
         return
-    os.environ[SIZES[0]] = "1"
+    os.environ[BLAS_THREAD_VARIABLES[0]] = "1"
     try:
         yield
     finally:
-        os.environ.pop(SIZES[0], None)
+        os.environ.pop(BLAS_THREAD_VARIABLES[0], None)
 
 
 @cache
-def restore_once() -> None:
+def ensure_blas_threads() -> None:
     """Restore the threads before the first model that may compute with numpy; only once, so that the number which a
     model sets itself is not overwritten."""
-    restore_numpy_threads(os.environ)
+    restore_blas_threads(os.environ)
 
 
-def restore_numpy_threads(environ: Mapping[str, str]) -> None:
+def restore_blas_threads(environ: Mapping[str, str]) -> None:
     """Set the number of threads that OpenBLAS would have started itself, from the same variables."""
     library = openblas()
     if library is None:
         return
-    configured = next((environ[name] for name in SIZES if environ.get(name, "").isdecimal()), "")
+    configured = next((environ[name] for name in BLAS_THREAD_VARIABLES if environ.get(name, "").isdecimal()), "")
     count = int(configured or 0) or len(os.sched_getaffinity(0))
     with suppress(AttributeError):
         library.scipy_openblas_set_num_threads64_(count)

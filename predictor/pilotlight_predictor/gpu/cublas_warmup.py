@@ -1,8 +1,7 @@
 """cuBLAS and kernel warm-up on a GPU while weights are still being transferred.
 
 The first matrix product of a process takes cuBLAS 100 ms to select and load kernels, and torch's first own kernels take
-50 ms; the first request would wait for them. Called by aot/early.py after torch's libraries, which include cuBLAS, are
-loaded.
+50 ms; the first request would wait for them. Called by aot/early_start.py after torch's libraries are loaded.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """Virtual address ranges on a device whose physical memory can be unmapped and mapped again.
 
 Parkable weights lie in such ranges: torch or a compiled model finds its tensors at the same addresses after a wake.
-moving.py fills ranges, parked_weights.py unmaps and restores them.
+transfer.py fills ranges, parked_weights.py unmaps and restores them.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Weights of one model on one device that can be parked in pinned host memory and restored by one transfer.
 
-Backends hold one where their weights lie in address ranges (device_range.py). Weights do not change, so they are
+Backends hold one where their weights lie in address ranges (device_memory.py). Weights do not change, so they are
 copied to the host once; later parkings only unmap the device's memory.
 """
 
@@ -68,8 +68,15 @@ class ParkedWeights:
 
         Raises LoadFailed if the host has no memory for them.
         """
-        if not self._copies:
-            self._copy_to_host()
+        if self._copies:
+            return
+        copies: list[PinnedMemory] = []
+        for block in self._blocks:
+            block.context.synchronize()
+            copies.append(PinnedMemory(block.context, block.size))
+            with Streams(block.context) as streams:
+                streams.copy("cuMemcpyDtoHAsync_v2", copies[-1].address, block.pointer, block.size)
+        self._copies = copies
 
     def park(self) -> None:
         if self.parked:
@@ -88,15 +95,6 @@ class ParkedWeights:
             assert block.range is not None
             with suppress(LoadFailed):
                 block.range.release()
-
-    def _copy_to_host(self) -> None:
-        copies: list[PinnedMemory] = []
-        for block in self._blocks:
-            block.context.synchronize()
-            copies.append(PinnedMemory(block.context, block.size))
-            with Streams(block.context) as streams:
-                streams.copy("cuMemcpyDtoHAsync_v2", copies[-1].address, block.pointer, block.size)
-        self._copies = copies
 
     def wake(self, largest: int = CHUNK_BYTES, streams: int = STREAMS) -> None:
         """Restore the weights. Raises LoadFailed if the device has no memory for them; then they stay parked."""

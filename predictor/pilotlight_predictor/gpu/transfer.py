@@ -1,12 +1,4 @@
-"""Pinned host memory → device.
-
-Pinned host memory, from which the device copies at the speed of its link.
-
-parked_weights.py stores copies of blocks in it, moving.py sends weights through buffers of it. The driver's own
-allocation pins page by page in one thread; registering huge pages that several threads have touched is six times as
-fast in total (2 GiB with an H200: 0.16 s against 1.03 s).
-
-Transfer of safetensors files to GPU memory, in background threads.
+"""Transfer of safetensors files to GPU memory, in background threads, and the pinned host memory for it.
 
 Two strategies. While a framework is being imported the GIL is contended, so every thread makes one long copy straight
 from the page cache. Otherwise a ring of pinned buffers, which the device reads while the next one is filled, is more
@@ -35,10 +27,19 @@ from pilotlight_predictor.gpu.safetensors import TensorInfo, WeightsFile, read_h
 THREADS: Final = 8
 HUGE_PAGE: Final = 2 << 20
 MIN_BYTES_PER_THREAD: Final = 32 << 20  # one thread touches this before another has started
+THREADS_NAME: Final = "pilotlight-weights"
+BUFFER_BYTES: Final = 4 << 20
+STEP_ALIGNMENT: Final = 1 << 20
+PAGE_CACHE_THREADS: Final = 8
+RING_THREADS: Final = 8  # 32 GB/s from the page cache; 12 threads contend, at 21 GB/s
 
 
 class PinnedMemory:
-    """Pinned memory, freed with its last reference. Raises LoadFailed if the host has none."""
+    """Pinned memory, freed with its last reference. Raises LoadFailed if the host has none.
+
+    The driver's own allocation pins page by page in one thread; registering huge pages that several threads have
+    touched is six times as fast in total (2 GiB with an H200: 0.16 s against 1.03 s).
+    """
 
     def __init__(self, context: Context, size: int) -> None:
         self._context, self.size = context, size
@@ -71,20 +72,16 @@ def _register_pages(context: Context, size: int) -> tuple[mmap.mmap, int]:
         with suppress(OSError):  # a kernel without huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)
         address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
-        _touch(address, size)
+        # Whole huge pages per thread, so that no two threads fault on the same one.
+        threads = min(THREADS, os.cpu_count() or 1)
+        step = max(-(-size // (threads * HUGE_PAGE)) * HUGE_PAGE, MIN_BYTES_PER_THREAD)
+        work = [partial(ctypes.memset, address + begin, 0, min(step, size - begin)) for begin in range(0, size, step)]
+        in_threads(work, "pilotlight-pinning")
         context.call("cuMemHostRegister_v2", address, size, 0)
     except BaseException:
         pages.close()
         raise
     return pages, address
-
-
-def _touch(address: int, size: int) -> None:
-    """Touch all pages, whole huge pages per thread, so that no two threads fault on the same one."""
-    threads = min(THREADS, os.cpu_count() or 1)
-    step = max(-(-size // (threads * HUGE_PAGE)) * HUGE_PAGE, MIN_BYTES_PER_THREAD)
-    work = [partial(ctypes.memset, address + begin, 0, min(step, size - begin)) for begin in range(0, size, step)]
-    in_threads(work, "pilotlight-pinning")
 
 
 class PinnedBuffer:
@@ -119,13 +116,6 @@ class PinnedBuffer:
         self.memory.release()
         self._pinned = None
         self._context.call("cuStreamDestroy_v2", self.stream)
-
-
-THREADS_NAME: Final = "pilotlight-weights"
-BUFFER_BYTES: Final = 4 << 20
-STEP_ALIGNMENT: Final = 1 << 20
-PAGE_CACHE_THREADS: Final = 8
-RING_THREADS: Final = 8  # 32 GB/s from the page cache; 12 threads contend, at 21 GB/s
 
 
 @dataclass(slots=True)
@@ -198,20 +188,23 @@ class WeightTransfer:
         self.seconds = perf_counter() - started
 
 
-def transfer(file: WeightsFile, block: Block, beside_import: bool) -> None:
+def transfer(file: WeightsFile, block: Block, during_import: bool) -> None:
     descriptor = os.open(file.path, os.O_RDONLY)
     try:
-        (_copy_from_page_cache if beside_import else _copy_through_ring)(descriptor, file, block)
+        (_copy_from_page_cache if during_import else _copy_through_ring)(descriptor, file, block)
     finally:
         os.close(descriptor)
 
 
 def _copy_from_page_cache(descriptor: int, file: WeightsFile, block: Block) -> None:
+    import numpy as np
+
     whole = file.data_offset + file.data_bytes
     if not file.data_bytes:
         return
     with mmap.mmap(descriptor, whole, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE) as pages:
-        address = _address(pages) + file.data_offset
+        # numpy tells the address of a read-only map, ctypes does not.
+        address = int(np.frombuffer(pages, np.uint8).ctypes.data) + file.data_offset
         step = -(-file.data_bytes // (PAGE_CACHE_THREADS * STEP_ALIGNMENT)) * STEP_ALIGNMENT
 
         def copy(begin: int) -> None:
@@ -219,13 +212,6 @@ def _copy_from_page_cache(descriptor: int, file: WeightsFile, block: Block) -> N
             block.context.copy_to_device(block.pointer + begin, address + begin, min(step, file.data_bytes - begin))
 
         in_threads([partial(copy, begin) for begin in range(0, file.data_bytes, step)], THREADS_NAME)
-
-
-def _address(pages: mmap.mmap) -> int:
-    """Address of a read-only map, which ctypes refuses to give; numpy does."""
-    import numpy as np
-
-    return int(np.frombuffer(pages, np.uint8).ctypes.data)
 
 
 def _copy_through_ring(descriptor: int, file: WeightsFile, block: Block) -> None:

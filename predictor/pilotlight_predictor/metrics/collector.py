@@ -1,29 +1,14 @@
-"""`Metrics` → metric families in the order of the table, computed at scrape time to keep requests cheap."""
+"""`Metrics` → metric families in the order of their definitions, computed at scrape time to keep requests cheap."""
 
 import re
 from collections.abc import Iterable
 from typing import Final
 
-from pilotlight.contract import (
-    BATCH_BUCKETS,
-    METRIC_BATCH_SIZE,
-    METRIC_COLD_START,
-    METRIC_GPU_UTILIZATION,
-    METRIC_IN_FLIGHT,
-    METRIC_MODEL_LOAD,
-    METRIC_MODEL_STATE,
-    METRIC_MODEL_WAKE,
-    METRIC_PARKED_BYTES,
-    METRIC_PARKED_MODELS,
-    METRIC_QUEUE_DEPTH,
-    METRIC_QUEUE_SECONDS,
-    METRIC_REQUEST_DURATION,
-)
-from pilotlight_predictor.metrics.cpu_readings import CpuSample
+from pilotlight import contract
 from pilotlight_predictor.metrics.definitions import TABLE
 from pilotlight_predictor.metrics.exposition import Family, Labels
 from pilotlight_predictor.metrics.gpu_readings import GpuSample
-from pilotlight_predictor.metrics.registry import Metrics, ModelState
+from pilotlight_predictor.metrics.registry import Metrics
 from pilotlight_predictor.metrics.stats import Histogram, ModelStats
 
 MODEL_STATES: Final = ("READY", "PARKED", "LOADING", "UNLOADING", "UNAVAILABLE")
@@ -31,31 +16,39 @@ Families = dict[str, Family]
 
 
 def collect(metrics: Metrics) -> list[Family]:
-    families = {name: Family(metric) for name, metric in TABLE.items()}
-    _requests(families, metrics)
-    for stats in metrics.models.values():
-        _model(families, metrics.identity, stats)
-    _queues(families, metrics)
-    for current in metrics.model_states():
-        _state(families, metrics.identity, current)
-    _parking(families, metrics)
-    _starts(families, metrics)
-    _gpus(families, metrics.gpus())
-    _cpu(families, metrics.cpu.read())
-    return [*families.values(), *metrics.custom_families]
-
-
-def _requests(families: Families, metrics: Metrics) -> None:
+    families, identity = {name: Family(metric) for name, metric in TABLE.items()}, metrics.identity
     for (model, version, protocol, code), histogram in metrics.requests.items():
         labels = {**_labels(model, version), "protocol": protocol, "code": str(code)}
-        families[METRIC_REQUEST_DURATION].add(histogram, {**metrics.identity, **labels})
-    families[METRIC_IN_FLIGHT].add(metrics.in_flight, metrics.identity)
+        families[contract.METRIC_REQUEST_DURATION].add(histogram, {**identity, **labels})
+    families[contract.METRIC_IN_FLIGHT].add(metrics.in_flight, identity)
+    for stats in metrics.models.values():
+        _model(families, identity, stats)
+    _queues(families, metrics)
+    for model, version, actual in metrics.model_states():
+        for state in MODEL_STATES:
+            labels = {**_labels(model, version), "state": state}
+            families[contract.METRIC_MODEL_STATE].add(int(state == actual), {**identity, **labels})
+    parked, size = metrics.parked()
+    families[contract.METRIC_PARKED_MODELS].add(parked, identity)
+    families[contract.METRIC_PARKED_BYTES].add(size, identity)
+    for (model, version), histogram in metrics.wakes.items():
+        families[contract.METRIC_MODEL_WAKE].add(histogram, {**identity, **_labels(model, version)})
+    _starts(families, metrics)
+    _gpus(families, metrics.gpus())
+    if (cpu := metrics.cpu.read()) is not None:
+        families["nv_cpu_utilization"].add(cpu.utilization, {})
+        families["nv_cpu_memory_total_bytes"].add(cpu.memory_total_bytes, {})
+        families["nv_cpu_memory_used_bytes"].add(cpu.memory_used_bytes, {})
+    return [*families.values(), *metrics.custom_families]
 
 
 def _model(families: Families, identity: Labels, stats: ModelStats) -> None:
     labels = _labels(stats.name, stats.version)
-    families[METRIC_QUEUE_SECONDS].add(stats.queue_seconds, {**identity, **labels})
-    families[METRIC_BATCH_SIZE].add(_batch_sizes(stats), {**identity, **labels})
+    families[contract.METRIC_QUEUE_SECONDS].add(stats.queue_seconds, {**identity, **labels})
+    batch_sizes = Histogram(contract.BATCH_BUCKETS)
+    for rows, (executions, *_) in stats.batches.items():
+        batch_sizes.observe_many(rows, executions)
+    families[contract.METRIC_BATCH_SIZE].add(batch_sizes, {**identity, **labels})
     labels |= {_tag(name): value for name, value in stats.tags.items()}
     for name, value in _triton_counters(stats):
         families[name].add(value, labels)
@@ -81,52 +74,30 @@ def _triton_counters(stats: ModelStats) -> Iterable[tuple[str, int]]:
         yield "nv_cache_miss_duration_per_model", stats.cache_miss_ns // 1000
 
 
-def _batch_sizes(stats: ModelStats) -> Histogram:
-    histogram = Histogram(BATCH_BUCKETS)
-    for rows, (executions, *_) in stats.batches.items():
-        histogram.observe_many(rows, executions)
-    return histogram
-
-
 def _queues(families: Families, metrics: Metrics) -> None:
     for model, version, requests in metrics.queue_depths():
         labels = _labels(model, version)
-        families[METRIC_QUEUE_DEPTH].add(requests, {**metrics.identity, **labels})
+        families[contract.METRIC_QUEUE_DEPTH].add(requests, {**metrics.identity, **labels})
         stats = metrics.models.get((model, version))
         tags = stats.tags if stats is not None else {}
         tagged = labels | {_tag(name): value for name, value in tags.items()}
         families["nv_inference_pending_request_count"].add(requests, tagged)
 
 
-def _state(families: Families, identity: Labels, current: ModelState) -> None:
-    model, version, actual = current
-    for state in MODEL_STATES:
-        labels = {**identity, **_labels(model, version), "state": state}
-        families[METRIC_MODEL_STATE].add(int(state == actual), labels)
-
-
-def _parking(families: Families, metrics: Metrics) -> None:
-    models, size = metrics.parked()
-    families[METRIC_PARKED_MODELS].add(models, metrics.identity)
-    families[METRIC_PARKED_BYTES].add(size, metrics.identity)
-    for (model, version), histogram in metrics.wakes.items():
-        families[METRIC_MODEL_WAKE].add(histogram, {**metrics.identity, **_labels(model, version)})
-
-
 def _starts(families: Families, metrics: Metrics) -> None:
     for (model, version), phases in metrics.loads.items():
         labels = _labels(model, version)
         for phase, seconds in phases.items():
-            families[METRIC_MODEL_LOAD].add(seconds, {**metrics.identity, **labels, "phase": phase})
+            families[contract.METRIC_MODEL_LOAD].add(seconds, {**metrics.identity, **labels, "phase": phase})
         families["nv_model_load_duration_secs"].add(phases["total"], labels)
     for phase, seconds in metrics.cold_start.items():
-        families[METRIC_COLD_START].add(seconds, {**metrics.identity, "phase": phase})
+        families[contract.METRIC_COLD_START].add(seconds, {**metrics.identity, "phase": phase})
 
 
 def _gpus(families: Families, gpus: Iterable[GpuSample]) -> None:
     for gpu in gpus:
         values = {
-            METRIC_GPU_UTILIZATION: gpu.utilization,
+            contract.METRIC_GPU_UTILIZATION: gpu.utilization,
             "nv_gpu_memory_total_bytes": gpu.memory_total_bytes,
             "nv_gpu_memory_used_bytes": gpu.memory_used_bytes,
             "nv_gpu_power_usage": gpu.power_usage_w,
@@ -136,13 +107,6 @@ def _gpus(families: Families, gpus: Iterable[GpuSample]) -> None:
         for name, value in values.items():
             if value is not None:
                 families[name].add(value, {"gpu_uuid": gpu.uuid})
-
-
-def _cpu(families: Families, sample: CpuSample | None) -> None:
-    if sample is not None:
-        families["nv_cpu_utilization"].add(sample.utilization, {})
-        families["nv_cpu_memory_total_bytes"].add(sample.memory_total_bytes, {})
-        families["nv_cpu_memory_used_bytes"].add(sample.memory_used_bytes, {})
 
 
 def _labels(model: str, version: int) -> dict[str, str]:

@@ -1,7 +1,11 @@
-"""CPU and memory usage of the machine from /proc, read when `/metrics` is scraped."""
+"""CPU and memory of the machine from /proc, read when `/metrics` is scraped, and the memory that its cgroups allow."""
 
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from pilotlight.wire.machine import meminfo_bytes
 
 
 class CpuTimes(NamedTuple):
@@ -26,11 +30,38 @@ def parse_cpu_times(stat: str) -> CpuTimes:
     return CpuTimes(busy=sum(ticks) - sum(ticks[3:5]), total=sum(ticks))
 
 
-def parse_memory(meminfo: str) -> tuple[int, int]:
-    """Total and used bytes; reclaimable memory does not count as used."""
-    fields = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
-    total, available = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    return total, total - available
+def machine_bytes(meminfo: str, limits: Iterable[str]) -> int:
+    """Memory of the machine (/proc/meminfo), or the lowest cgroup limit if that is less."""
+    total = meminfo_bytes(meminfo, "MemTotal") or 0
+    return min([total, *(int(limit) for limit in limits if limit.strip().isdigit())])
+
+
+def limit_files(cgroup: str) -> list[str]:
+    """Memory limit files of the cgroup in /proc/self/cgroup and of all its parents, up to the mount's root.
+
+    In a container the mount's root is the container's own group.
+    """
+    files: list[str] = []
+    for _, kinds, path in (line.split(":", 2) for line in cgroup.splitlines() if line.count(":") >= 2):
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        mount, name = ("/memory", "memory.limit_in_bytes") if kinds else ("", "memory.max")
+        steps = [step for step in path.split("/") if step]
+        groups = ["".join(f"/{step}" for step in steps[:depth]) for depth in range(len(steps), -1, -1)]
+        files += [f"/sys/fs/cgroup{mount}{group}/{name}" for group in groups]
+    return files
+
+
+def read_machine_bytes() -> int:
+    """Return the memory that this process may use; 0 if /proc cannot be read."""
+    return machine_bytes(_read("/proc/meminfo"), map(_read, limit_files(_read("/proc/self/cgroup"))))
+
+
+def _read(file: str) -> str:
+    """Text of a file; empty if it does not exist."""
+    with suppress(OSError):
+        return Path(file).read_text()
+    return ""
 
 
 def utilization(before: CpuTimes, after: CpuTimes) -> float:
@@ -49,8 +80,11 @@ class CpuMeter:
         """Return None if there is no readable /proc."""
         try:
             after = parse_cpu_times((self._proc / "stat").read_text())
-            memory_total, memory_used = parse_memory((self._proc / "meminfo").read_text())
-        except (OSError, ValueError, KeyError):
+            meminfo = (self._proc / "meminfo").read_text()
+        except (OSError, ValueError):
+            return None
+        total, available = meminfo_bytes(meminfo, "MemTotal"), meminfo_bytes(meminfo, "MemAvailable")
+        if total is None or available is None:
             return None
         before, self._before = self._before, after
-        return CpuSample(utilization(before, after), memory_total, memory_used)
+        return CpuSample(utilization(before, after), total, total - available)

@@ -1,6 +1,6 @@
 """Custom metrics of user models: they exist as long as the model holds them and is loaded.
 
-Written by the threads of models, read by a scrape (`collect`). Two models, or two versions of one, may create a family
+Written by the threads of models, read by a scrape. Two models, or two versions of one, may create a family
 of the same name; both then count in the same series.
 """
 
@@ -91,12 +91,19 @@ class CustomMetrics:
         self, owner: object, family: CustomFamily, labels: Mapping[str, str], bounds: Sequence[float] = ()
     ) -> CustomSeries:
         """Return the series with these labels; other bounds than before replace it."""
-        _check_labels(family, labels)
+        for label, value in labels.items():
+            if not isinstance(label, str) or not _LABEL.fullmatch(label) or label.startswith("__") or label == "le":
+                raise ValueError(
+                    f"metric {family.name} has the label {label!r}, must be letters, digits and _, and not le"
+                )
+            if not isinstance(value, str):
+                raise ValueError(f"label {label} of metric {family.name} is {type(value).__name__}, must be text")
         key = tuple(sorted(labels.items()))
         with self._lock:
             series = family.series.get(key)
             if series is None or series.bounds != tuple(bounds):
-                self._check_limit()
+                if sum(len(each.series) for each in list(self._families.values())) >= MAX_SERIES:
+                    raise ValueError(f"models have {MAX_SERIES} series already, no more are made: labels must be few")
                 series = family.series[key] = CustomSeries(family, labels, bounds)
             series.owners.add(owner)
             self._families.setdefault(family.name, family)
@@ -118,7 +125,7 @@ class CustomMetrics:
             snapshot = [(family, list(family.series.values())) for family in list(self._families.values())]
         exposed = []
         for custom, every in sorted(snapshot, key=lambda each: each[0].name):
-            family = Family(Metric(custom.name, custom.kind, (), custom.description))
+            family = Family(Metric(custom.name, custom.kind, custom.description))
             for series in every:
                 family.add(series.read(), series.labels)
             exposed.append(family)
@@ -132,18 +139,6 @@ class CustomMetrics:
         if _lines(name, kind) & taken:
             raise ValueError(f"the metric's name is {name}, which another metric of the server has; choose another")
 
-    def _check_limit(self) -> None:
-        if sum(len(family.series) for family in list(self._families.values())) >= MAX_SERIES:
-            raise ValueError(f"models have {MAX_SERIES} series already, no more are made: labels must be few")
-
 
 def _lines(name: str, kind: MetricKind) -> set[str]:
     return {name, *(f"{name}{end}" for end in _HISTOGRAM_SUFFIXES)} if kind == "histogram" else {name}
-
-
-def _check_labels(family: CustomFamily, labels: Mapping[str, str]) -> None:
-    for label, value in labels.items():
-        if not isinstance(label, str) or not _LABEL.fullmatch(label) or label.startswith("__") or label == "le":
-            raise ValueError(f"metric {family.name} has the label {label!r}, must be letters, digits and _, and not le")
-        if not isinstance(value, str):
-            raise ValueError(f"label {label} of metric {family.name} is {type(value).__name__}, must be text")

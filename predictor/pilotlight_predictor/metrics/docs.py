@@ -9,7 +9,7 @@ from pilotlight_predictor.metrics.stats import FAILURE_REASONS, LOAD_RATIO_BUCKE
 
 INTRODUCTION: Final = """# Metrics of a predictor
 
-This page is generated from `pilotlight_predictor/metrics/table.py`; a test keeps the two equal.
+This page is generated from `pilotlight_predictor/metrics/definitions.py`; a test keeps the two equal.
 
 Scrape `/metrics` on port {port} (with `--compat triton|trtis`: 8002), or on the serving port. The format is Prometheus
 text 0.0.4, or OpenMetrics 1.0 when the `Accept` header asks for it. Series have the same names in both; OpenMetrics
@@ -18,7 +18,7 @@ What Python models count themselves ([page](decoupled.md)) comes after all of th
 
 """
 
-OURS: Final = """## Pilotlight
+PILOTLIGHT_SECTION: Final = """## Pilotlight
 
 Every series also carries {identity}, as far as they are set
 (`observability.service`, `.namespace` and `.revision` in settings.md). `version` and `model` are empty for requests
@@ -29,7 +29,7 @@ that reached no model.
 
 """
 
-TRITONS: Final = """## Triton
+TRITON_SECTION: Final = """## Triton
 
 The names, types and labels of NVIDIA Triton and, where they differ, of the TensorRT Inference Server before it
 (`nv_inference_compute_duration_us`, `nv_inference_load_ratio`). A tag `team` among a model's `metric_tags` becomes the
@@ -46,9 +46,11 @@ are sampled each second, off the request path.
 
 def page() -> str:
     identity = ", ".join(f"`{label}`" for label in IDENTITY_LABELS)
-    ours = OURS.format(identity=identity, latency=_edges(LATENCY_BUCKETS), batch=_edges(BATCH_BUCKETS))
-    tritons = TRITONS.format(reasons=", ".join(FAILURE_REASONS), ratio=_edges(LOAD_RATIO_BUCKETS))
-    parts = [INTRODUCTION.format(port=METRICS_PORT), ours, _table(PILOTLIGHT), "\n", tritons, _table(TRITON)]
+    pilotlight = PILOTLIGHT_SECTION.format(
+        identity=identity, latency=_edges(LATENCY_BUCKETS), batch=_edges(BATCH_BUCKETS)
+    )
+    triton = TRITON_SECTION.format(reasons=", ".join(FAILURE_REASONS), ratio=_edges(LOAD_RATIO_BUCKETS))
+    parts = [INTRODUCTION.format(port=METRICS_PORT), pilotlight, _table(PILOTLIGHT), "\n", triton, _table(TRITON)]
     return "".join(parts)
 
 

@@ -7,12 +7,11 @@ in both, so that queries do not depend on the scraper.
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from pilotlight.wire import prometheus_text
-from pilotlight.wire.prometheus_text import LABEL_ESCAPES, number
+from pilotlight.wire.prometheus_text import CONTENT_TYPE, LABEL_ESCAPES, format_labels, number
 from pilotlight_predictor.metrics.definitions import Metric
 from pilotlight_predictor.metrics.stats import Histogram
 
-TEXT: Final = prometheus_text.CONTENT_TYPE
+TEXT: Final = CONTENT_TYPE
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 Labels = Mapping[str, str]
@@ -59,12 +58,13 @@ def expose(families: Iterable[Family], content: str = TEXT) -> bytes:
 
 
 def _write_family(lines: list[str], family: Family, openmetrics: bool) -> None:
-    name, kind, _, help_text = family.metric
+    name, kind, help_text, _ = family.metric
     # OpenMetrics requires counters to be named …_total; type "unknown" preserves Triton's names.
     exposed_kind = "unknown" if openmetrics and kind == "counter" and not name.endswith("_total") else kind
-    lines.append(f"# HELP {name} {_escape_help(help_text, openmetrics)}\n# TYPE {name} {exposed_kind}\n")
+    escaped = help_text.translate(LABEL_ESCAPES if openmetrics else _HELP_ESCAPES)
+    lines.append(f"# HELP {name} {escaped}\n# TYPE {name} {exposed_kind}\n")
     for labels, value in family.samples:
-        written = prometheus_text.format_labels(labels)
+        written = format_labels(labels)
         if isinstance(value, Histogram):
             _write_histogram(lines, name, written, value)
         else:
@@ -79,7 +79,3 @@ def _write_histogram(lines: list[str], name: str, written: str, histogram: Histo
         lines.append(f'{name}_bucket{{{prefix}le="{number(float(bound))}"}} {cumulative}\n')
     suffix = f"{{{written}}}" if written else ""
     lines.append(f"{name}_count{suffix} {cumulative}\n{name}_sum{suffix} {number(histogram.sum)}\n")
-
-
-def _escape_help(text: str, openmetrics: bool) -> str:
-    return text.translate(LABEL_ESCAPES if openmetrics else _HELP_ESCAPES)

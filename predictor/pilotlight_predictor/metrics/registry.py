@@ -40,14 +40,6 @@ def identity_labels(settings: ObservabilitySettings) -> dict[str, str]:
     return {label: value for label, value in labels.items() if value}
 
 
-def _nothing() -> tuple[()]:
-    return ()
-
-
-def _none_parked() -> tuple[int, int]:
-    return 0, 0
-
-
 class Metrics:
     """All metrics of one process. Used on the event loop only, without locks; `custom` from any thread."""
 
@@ -59,10 +51,10 @@ class Metrics:
         self.wakes: dict[tuple[str, int], Histogram] = {}
         self.loads: dict[tuple[str, int], dict[str, float]] = {}
         self.cold_start: dict[str, float] = {}
-        self.queue_depths: Callable[[], Iterable[QueueDepth]] = _nothing
-        self.model_states: Callable[[], Iterable[ModelState]] = _nothing
-        self.parked: Callable[[], tuple[int, int]] = _none_parked
-        self.gpus: Callable[[], Sequence[GpuSample]] = _nothing
+        self.queue_depths: Callable[[], Iterable[QueueDepth]] = tuple
+        self.model_states: Callable[[], Iterable[ModelState]] = tuple
+        self.parked: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self.gpus: Callable[[], Sequence[GpuSample]] = tuple
         self.cpu = CpuMeter()
         self._custom: CustomMetrics | None = None
         self._lock = Lock()
@@ -74,12 +66,11 @@ class Metrics:
         """
         key = (model, version, protocol, code)
         histogram = self.requests.get(key)
-        return histogram if histogram is not None else self._new_request(key)
-
-    def _new_request(self, key: tuple[str, int, str, int]) -> Histogram:
-        if len(self.requests) >= MAX_REQUEST_SERIES:
-            key = ("", 0, *key[2:])
-        return self.requests.setdefault(key, Histogram())
+        if histogram is None:
+            if len(self.requests) >= MAX_REQUEST_SERIES:
+                key = ("", 0, protocol, code)
+            histogram = self.requests.setdefault(key, Histogram())
+        return histogram
 
     def model(
         self, name: str, version: int, tags: Mapping[str, str] | None = None, cache_enabled: bool = False

@@ -1,7 +1,7 @@
 """Counters and histograms of a model version: plain integers, aggregated only when read.
 
 The scheduler calls `record_execution` once per executed batch, on the event loop: no locks, and a batch of 32 requests
-costs as much as one request. Readers are `GET /v2/models/{m}/stats` (`as_v2`) and `metrics.collect`.
+costs as much as one request. Readers are `GET /v2/models/{m}/stats` (`as_v2`) and the collector.
 """
 
 from bisect import bisect_left
@@ -50,27 +50,9 @@ class ModelStats:
     """Statistics of one model version since it was loaded. Durations are nanoseconds."""
 
     __slots__ = (
-        "batches",
-        "cache_enabled",
-        "cache_hit_count",
-        "cache_hit_ns",
-        "cache_miss_count",
-        "cache_miss_ns",
-        "execution_count",
-        "failure_ns",
-        "failures",
-        "infer_ns",
-        "inference_count",
-        "input_ns",
-        "last_inference_ms",
-        "load_ratio",
-        "name",
-        "output_ns",
-        "queue_ns",
-        "queue_seconds",
-        "success_count",
-        "success_ns",
-        "tags",
+        "batches", "cache_enabled", "cache_hit_count", "cache_hit_ns", "cache_miss_count", "cache_miss_ns",
+        "execution_count", "failure_ns", "failures", "infer_ns", "inference_count", "input_ns", "last_inference_ms",
+        "load_ratio", "name", "output_ns", "queue_ns", "queue_seconds", "success_count", "success_ns", "tags",
         "version",
     )  # fmt: skip
 
@@ -167,40 +149,35 @@ class ModelStats:
 
     def as_v2(self) -> dict[str, Any]:
         """One element of `model_stats` in the statistics extension of the V2 protocol."""
+        computed = self.success_count - self.cache_hit_count
         return {
             "name": self.name,
             "version": str(self.version),
             "last_inference": self.last_inference_ms,
             "inference_count": self.inference_count,
             "execution_count": self.execution_count,
-            "inference_stats": self._inference_stats(),
+            "inference_stats": {
+                "success": _duration(self.success_count, self.success_ns),
+                "fail": _duration(self.failure_count, self.failure_ns),
+                "queue": _duration(self.success_count, self.queue_ns),
+                "compute_input": _duration(computed, self.input_ns),
+                "compute_infer": _duration(computed, self.infer_ns),
+                "compute_output": _duration(computed, self.output_ns),
+                "cache_hit": _duration(self.cache_hit_count, self.cache_hit_ns),
+                "cache_miss": _duration(self.cache_miss_count, self.cache_miss_ns),
+            },
             "response_stats": {},
-            "batch_stats": [_batch_stat(rows, self.batches[rows]) for rows in sorted(self.batches)],
+            "batch_stats": [
+                {
+                    "batch_size": rows,
+                    "compute_input": _duration(count, input_ns),
+                    "compute_infer": _duration(count, infer_ns),
+                    "compute_output": _duration(count, output_ns),
+                }
+                for rows, (count, input_ns, infer_ns, output_ns) in sorted(self.batches.items())
+            ],
             "memory_usage": [],
         }
-
-    def _inference_stats(self) -> dict[str, dict[str, int]]:
-        computed = self.success_count - self.cache_hit_count
-        return {
-            "success": _duration(self.success_count, self.success_ns),
-            "fail": _duration(self.failure_count, self.failure_ns),
-            "queue": _duration(self.success_count, self.queue_ns),
-            "compute_input": _duration(computed, self.input_ns),
-            "compute_infer": _duration(computed, self.infer_ns),
-            "compute_output": _duration(computed, self.output_ns),
-            "cache_hit": _duration(self.cache_hit_count, self.cache_hit_ns),
-            "cache_miss": _duration(self.cache_miss_count, self.cache_miss_ns),
-        }
-
-
-def _batch_stat(rows: int, batch: Sequence[int]) -> dict[str, Any]:
-    count, input_ns, infer_ns, output_ns = batch
-    return {
-        "batch_size": rows,
-        "compute_input": _duration(count, input_ns),
-        "compute_infer": _duration(count, infer_ns),
-        "compute_output": _duration(count, output_ns),
-    }
 
 
 def _duration(count: int, ns: int) -> dict[str, int]:

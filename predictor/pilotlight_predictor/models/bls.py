@@ -1,24 +1,7 @@
-"""Models that call or load other models; deadlock check.
-
-Deadlock detection for models that call other models. Pure.
-
-An instance that waits for a response serves no other request. If A calls B while B calls A and each has one instance,
-both wait until the server stops. So each call is checked before it is made: a model *makes progress* if one of its
-instances does not wait, or waits only for models that make progress. A call of a model without progress is refused.
-
-    A (1 instance) → B (1 idle instance)             B makes progress: call allowed, one instance of A waits for B
-    B → A at the same time                           all of A wait for B, all of B would wait for A: refused
-    B → A, but A has a second instance that is idle  A makes progress
-
-Loading and unloading of models by other models of the server, from the threads of their instances.
-
-The server's model control does the work, in explicit mode only, as for an operator's request. Such loads take no slot
-of the load queue while the caller itself holds one, and a model that would wait for its own load is refused (WAITING).
-
-Calls of models by other models of the server, from the threads of their instances: business logic scripting (BLS).
+"""Business logic scripting (BLS): models that call, load or unload other models, from the threads of their instances.
 
 The load queue makes one BlsClient; a backend gets it in its LoadSpec. The calling thread blocks for its responses; the
-called model runs as for any client, on the event loop or in its own threads.
+called model runs as for any client. Loads are done by the server's model control, in explicit mode only.
 """
 
 import asyncio
@@ -40,6 +23,15 @@ if TYPE_CHECKING:
     from pilotlight_predictor.metrics.custom import CustomMetrics
 
 
+FindVersion = Callable[[str, int], ModelVersion]
+Document = Mapping[str, Any]
+Files = Mapping[str, bytes]
+
+# Models that wait for the load or unload that runs in this context, perhaps for their own load: such a load takes no
+# slot of the load queue, since its caller may hold one, and a model that would wait for its own load is refused.
+WAITING: Final[ContextVar[frozenset[str]]] = ContextVar("waiting", default=frozenset())
+
+
 class VersionCapacity(NamedTuple):
     """Instances of a version; `steps` are the models of an ensemble, all of which must make progress."""
 
@@ -51,7 +43,16 @@ CapacityOf = Callable[[VersionId], VersionCapacity]
 
 
 class DeadlockDetector:
-    """Wait-for graph of the instances that wait for other models."""
+    """Wait-for graph of the instances that wait for other models. Pure.
+
+    An instance that waits for a response serves no other request. If A calls B while B calls A and each has one
+    instance, both wait until the server stops. So each call is checked before it is made: a model *makes progress* if
+    one of its instances does not wait, or waits only for models that make progress. A call of one without is refused.
+
+        A (1 instance) → B (1 idle instance)             B makes progress: allowed, one instance of A waits for B
+        B → A at the same time                           all of A wait for B, all of B would wait for A: refused
+        B → A, but A has a second instance that is idle  A makes progress
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[VersionId, dict[int, list[VersionId]]] = {}  # by model, by the instance's thread
@@ -86,14 +87,6 @@ class DeadlockDetector:
         )
 
 
-FindVersion = Callable[[str, int], ModelVersion]
-Document = Mapping[str, Any]
-Files = Mapping[str, bytes]
-
-# Models that wait for the load or unload that runs in this context, perhaps for their own load.
-WAITING: Final[ContextVar[frozenset[str]]] = ContextVar("waiting", default=frozenset())
-
-
 class ModelController(Protocol):
     """The server's model control, as far as models may use it."""
 
@@ -119,33 +112,35 @@ class ModelManagement:
         self._waits: list[tuple[str, str]] = []  # (caller, model whose load it waits for)
 
     def load(self, caller: str, name: str, config: Document | None, files: Files) -> None:
-        self._wait(self._load(self._control(), caller, name, config, files))
+        control = self._control()
+
+        async def load() -> None:
+            self._waits.append((caller, name))
+            WAITING.set(self._waiting_for(name))
+            try:
+                await control.load(name, config, files)
+            finally:
+                self._waits.remove((caller, name))
+
+        self._wait(load())
 
     def unload(self, caller: str, name: str, dependents: bool) -> None:
-        self._wait(self._unload(self._control(), caller, name, dependents))
+        control = self._control()
+
+        async def unload() -> None:
+            WAITING.set(self._waiting_for(caller) | {caller})
+            await control.unload(name, dependents)
+
+        self._wait(unload())
 
     def ready(self, name: str, version: int) -> bool:
-        return bool(self._wait(self._ready(name, version)))
+        async def ready() -> bool:
+            try:
+                return bool(self._context.find(name, version).executor.alive)
+            except (NotFound, NotReady):
+                return False
 
-    async def _load(
-        self, control: ModelController, caller: str, name: str, config: Document | None, files: Files
-    ) -> None:
-        self._waits.append((caller, name))
-        WAITING.set(self._waiting_for(name))
-        try:
-            await control.load(name, config, files)
-        finally:
-            self._waits.remove((caller, name))
-
-    async def _unload(self, control: ModelController, caller: str, name: str, dependents: bool) -> None:
-        WAITING.set(self._waiting_for(caller) | {caller})
-        await control.unload(name, dependents)
-
-    async def _ready(self, name: str, version: int) -> bool:
-        try:
-            return bool(self._context.find(name, version).executor.alive)
-        except (NotFound, NotReady):
-            return False
+        return bool(self._wait(ready()))
 
     def _waiting_for(self, name: str) -> frozenset[str]:
         """Return every model whose own load or response waits, directly or not, for the load of this one."""
@@ -271,7 +266,10 @@ class CallResponses:
     def part(self, result: InferResponse | Exception, final: bool) -> None:
         self._queue.put((result, final))
         if self._ticket is not None and not final and self._queue.qsize() >= MAX_UNREAD:
-            self._pause(self._ticket)
+            self._paused = True
+            self._ticket.pause()
+            if self._queue.qsize() < MAX_UNREAD // 2:  # the thread emptied the queue before it saw _paused
+                self._resume()
         if self._on_response is not None:
             self._on_response()
 
@@ -289,12 +287,6 @@ class CallResponses:
     def cancel(self) -> None:
         if not self.ended:
             self._on_loop(self._cancel)
-
-    def _pause(self, ticket: Ticket) -> None:
-        self._paused = True
-        ticket.pause()
-        if self._queue.qsize() < MAX_UNREAD // 2:  # the thread emptied the queue before it saw _paused
-            self._resume()
 
     def _resume(self) -> None:
         if self._ticket is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -95,17 +96,14 @@ class ModelControl:
         changes = settled_changes(self._applied, self._observed, seen)
         self._observed = seen
         for name in changes.removed:
-            await self._remove_model(name)
+            del self._applied[name]
+            await self._registry.unload(name)
+            self._registry.forget(name)
+            self._drop_required([name])
         for name in (*changes.added, *changes.changed):
             await self._reload_changed(sources[name], seen[name])
         if not self.required:  # the repository was empty at start: the first models to appear are required
             self.required = changes.added
-
-    async def _remove_model(self, name: str) -> None:
-        del self._applied[name]
-        await self._registry.unload(name)
-        self._registry.forget(name)
-        self._drop_required([name])
 
     def _drop_required(self, names: Collection[str]) -> None:
         """Stop requiring models that an operator removed: readiness does not depend on them."""
@@ -193,37 +191,32 @@ class ModelControl:
         if_absent: bool = False,
     ) -> None:
         """Load a model; in explicit mode an ensemble's steps that are not ready are loaded first."""
-        config = override or await in_thread(lambda: _config_or_none(source))
+        config = override
+        with suppress(PredictorError):  # reported by the load itself
+            config = config or await in_thread(lambda: check_source(source))
         parts = {step.model for step in config.ensemble} if config and self._mode == "explicit" else set()
         for part in sorted(parts - {source.name, *above}):  # the registry refuses an ensemble that contains itself
-            if not self._registry.is_ready(part):
-                await self._load_step(source.name, part, (*above, source.name))
+            if self._registry.is_ready(part):
+                continue
+            try:
+                await self._load_with_steps(await self._find(part), above=(*above, source.name), if_absent=True)
+            except PredictorError as error:  # also in the index; the ensemble is loaded but not ready
+                message = f"'{part}', a model of the ensemble '{source.name}', was not loaded: {error}"
+                log("model.part_failed", message, level="ERROR", model=part, ensemble=source.name)
         await self._registry.load(source, override, if_absent=if_absent)
-
-    async def _load_step(self, ensemble: str, part: str, above: tuple[str, ...]) -> None:
-        """Load a step of an ensemble. A failure is in the index; the ensemble is loaded but not ready."""
-        try:
-            await self._load_with_steps(await self._find(part), above=above, if_absent=True)
-        except PredictorError as error:
-            message = f"'{part}', a model of the ensemble '{ensemble}', was not loaded: {error}"
-            log("model.part_failed", message, level="ERROR", model=part, ensemble=ensemble)
 
 
 def _inline_source(directory: Path, name: str, files: Mapping[str, bytes]) -> ModelSource:
     try:
-        _write(directory, files)
+        for path, content in files.items():
+            target = directory / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
     except OSError as error:  # only the client's file names can be at fault: one too long, one within another
         raise BadRequest(
             f"failed to load '{name}': parameters: its files cannot be written: {error.strerror}"
         ) from None
     return plain_source(directory, name)
-
-
-def _write(directory: Path, files: Mapping[str, bytes]) -> None:
-    for path, content in files.items():
-        target = directory / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
 
 
 def _remove_tree(root: Path) -> None:
@@ -242,13 +235,6 @@ def _override(name: str, document: Mapping[str, Any]) -> ModelConfig:
     if config.name and config.name != name:
         raise BadRequest(f"parameters.config: name = '{config.name}', must be '{name}' as in the path")
     return replace(config, name=name)
-
-
-def _config_or_none(source: ModelSource) -> ModelConfig | None:
-    try:
-        return check_source(source)
-    except PredictorError:
-        return None  # reported by the load itself
 
 
 def _fingerprints(sources: Mapping[str, ModelSource]) -> dict[str, Fingerprint]:

@@ -1,11 +1,7 @@
-"""Does a request fit the model; operator's limits.
+"""Validation of requests against the model's inputs and outputs, and the operator's optional limits on values. Pure.
 
-Validation of requests against the model's inputs and outputs: names, datatypes, shapes. Pure.
-
-Optional input limits of the operator: rejects NaN, infinities and long sequences. Pure.
-
-Enabled by `safeguards.input_validation`, for valid requests of clients; tensors passed between the steps of an
-ensemble are not checked.
+The limits are `safeguards.input_validation`, for requests of clients; tensors between the steps of an ensemble are not
+checked.
 """
 
 from typing import Any, NamedTuple
@@ -47,8 +43,12 @@ class InputValidator:
         if request.batch_first and self._max_rows:
             request.inputs = {n: Tensor(t.datatype, t.array[None]) for n, t in request.inputs.items()}
         rows = self._check_tensors(request)
-        if request.outputs and self._outputs:
-            self._check_outputs(request)
+        for output in request.outputs:
+            if self._outputs and output.name not in self._outputs:
+                known = ", ".join(f"'{name}'" for name in sorted(self._outputs))
+                raise BadRequest(
+                    f"unexpected inference output '{output.name}' for model '{self._model}'; it gives {known}"
+                )
         if self.reshapes:
             self._reshape(request, rows)
         if self._uniform or not self._max_rows:
@@ -73,19 +73,16 @@ class InputValidator:
             shape = array.shape
             if declared is not None:
                 if datatype != declared.datatype:
-                    raise self._wrong_type(declared, datatype)
+                    raise BadRequest(
+                        f"inference input '{name}' data-type is '{datatype}', but model '{self._model}' expects"
+                        f" '{declared.datatype}'"
+                    )
                 self._check_shape(declared, shape)
             if self._max_rows and not rows:
                 rows = self._rows(name, shape)
             elif self._max_rows and (not shape or shape[0] != rows):
                 raise BadRequest(f"input '{name}' has shape {list(shape)}, but the request's batch size is {rows}")
         return rows or 1
-
-    def _wrong_type(self, declared: TensorConfig, datatype: str) -> BadRequest:
-        return BadRequest(
-            f"inference input '{declared.name}' data-type is '{datatype}', but model '{self._model}' expects"
-            f" '{declared.datatype}'"
-        )
 
     def _check_shape(self, declared: TensorConfig, shape: Shape) -> None:
         dims = declared.dims
@@ -115,14 +112,6 @@ class InputValidator:
             )
         return rows
 
-    def _check_outputs(self, request: InferRequest) -> None:
-        for output in request.outputs:
-            if output.name not in self._outputs:
-                known = ", ".join(f"'{name}'" for name in sorted(self._outputs))
-                raise BadRequest(
-                    f"unexpected inference output '{output.name}' for model '{self._model}'; it gives {known}"
-                )
-
     def _reshape(self, request: InferRequest, rows: int) -> None:
         for name, tensor in request.inputs.items():
             target = self._inputs[name].reshape
@@ -145,8 +134,14 @@ def check_values(
     """
     for name, tensor in request.inputs.items():
         if name not in fixed:
-            _check_length(name, sequence_length(tensor.array.shape, batched), max_sequence_length)
-        if not _finite(tensor):
+            length = sequence_length(tensor.array.shape, batched)
+            if length > max_sequence_length:
+                raise BadRequest(
+                    f"input '{name}' has a sequence of {length}, at most {max_sequence_length} are taken"
+                    " (safeguards.input_validation.max_sequence_length)"
+                )
+        array = bf16_to_float(tensor.array) if tensor.datatype == "BF16" else tensor.array
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise BadRequest(
                 f"input '{name}' has NaN or an infinity, which this server refuses (safeguards.input_validation)"
             )
@@ -155,16 +150,3 @@ def check_values(
 def sequence_length(shape: Shape, batched: bool) -> int:
     """Return the sequence length: the last dimension of a vector or of rows of vectors. An image has none (0)."""
     return shape[-1] if len(shape) == 2 or (len(shape) == 1 and not batched) else 0
-
-
-def _check_length(name: str, length: int, limit: int) -> None:
-    if length > limit:
-        raise BadRequest(
-            f"input '{name}' has a sequence of {length}, at most {limit} are taken"
-            " (safeguards.input_validation.max_sequence_length)"
-        )
-
-
-def _finite(tensor: Tensor) -> bool:
-    array = bf16_to_float(tensor.array) if tensor.datatype == "BF16" else tensor.array
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())

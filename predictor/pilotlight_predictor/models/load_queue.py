@@ -1,10 +1,6 @@
-"""Bounded loads with time-out; version → executor.
+"""Loads of versions off the event loop: a few at a time, each within the load timeout; loaded version → ModelVersion.
 
-Load queue: version loads off the event loop, a few at a time, each within the load timeout.
-
-Creates the ModelVersion and the executor of a loaded version, by its configuration.
-
-Synchronous, so that the registry never exposes an incomplete version.
+`open_version` is synchronous, so that the registry never exposes an incomplete version.
 """
 
 import asyncio
@@ -51,28 +47,18 @@ class LoadQueue:
         async with nullcontext() if WAITING.get() else self._slots:
             started = perf_counter()
             try:
-                loaded = await self._load_within_timeout(source, version, config)
+                work = partial(load_version, source, version, config, self._settings, self._bls)
+                loading = in_thread_under_load(work, lambda late: discard(late.instances))
+                loaded = await asyncio.wait_for(loading, self._timeout_s or None)
             except Exception as error:
-                raise LoadFailed(self._report_failure(source.name, version, error)) from None
+                late = f"loading took longer than {self._timeout_s:g} s (--load-timeout)"
+                reason = late if isinstance(error, TimeoutError) else reason_of(error)
+                unexpected = None if isinstance(error, PredictorError | TimeoutError) else error
+                message = f"failed to load '{source.name}' version {version}: {reason}"
+                log("model.failed", message, level="ERROR", error=unexpected, model=source.name, version=version)
+                raise LoadFailed(reason) from None
             loaded.phases["total"] = perf_counter() - started
             return loaded
-
-    async def _load_within_timeout(
-        self, source: ModelSource, version: int, config: ModelConfig | None
-    ) -> LoadedVersion:
-        work = partial(load_version, source, version, config, self._settings, self._bls)
-        loading = in_thread_under_load(work, lambda late: discard(late.instances))
-        return await asyncio.wait_for(loading, self._timeout_s or None)
-
-    def _report_failure(self, name: str, version: int, error: Exception) -> str:
-        if isinstance(error, TimeoutError):
-            reason = f"loading took longer than {self._timeout_s:g} s (--load-timeout)"
-        else:
-            reason = reason_of(error)
-        unexpected = None if isinstance(error, PredictorError | TimeoutError) else error
-        message = f"failed to load '{name}' version {version}: {reason}"
-        log("model.failed", message, level="ERROR", error=unexpected, model=name, version=version)
-        return reason
 
 
 def reason_of(error: Exception) -> str:

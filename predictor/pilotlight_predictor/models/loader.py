@@ -1,10 +1,6 @@
-"""One version: files → backend → instances → warm-up.
+"""Loading of one model version: file → backend → instances on devices → completed configuration → warm-up.
 
-Warm-up requests: the configured samples, or zeros in the shapes of the model's inputs.
-
-Loading of one model version: file → backend → instances on devices → completed configuration → warm-up.
-
-Blocking; runs in a thread of its own.
+Blocking; runs in a thread of its own. Warm-up requests are the configured samples, or zeros.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +19,7 @@ from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core import backend_table
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.requests import InferRequest
-from pilotlight_predictor.core.tensors import NUMPY_TYPES, Shape, Tensor, decode_raw
+from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor, decode_raw, zeros
 from pilotlight_predictor.gpu.cuda_driver import compute_capability
 from pilotlight_predictor.models.input_validation import InputValidator
 from pilotlight_predictor.models.sources import prepare
@@ -31,67 +27,12 @@ from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.repository.autocomplete import BatchDefaults, ModelFileInfo, complete
 from pilotlight_predictor.repository.layout import ModelSource, model_file, read_labels
 from pilotlight_predictor.repository.model_config import ModelConfig, Warmup, WarmupInput
-from pilotlight_predictor.repository.tensor_validation import ignored_fields
+from pilotlight_predictor.repository.unsupported_fields import ignored_fields
 from pilotlight_predictor.scheduling.sequence_state import (
     check_sequences_can_be_served,
     sequence_instances,
     with_states,
 )
-
-
-def zero_request(config: ModelConfig) -> InferRequest:
-    """Return a request of zeros: variable dimensions are 1, BYTES empty."""
-    inputs = {
-        t.name: _zeros(t.datatype, _shape(config, t.dims if t.reshape is None else t.reshape, 1)) for t in config.inputs
-    }
-    return InferRequest(config.name, inputs)
-
-
-def configured_requests(config: ModelConfig, model_dir: Path) -> Iterator[InferRequest]:
-    for warmup in config.warmups:
-        inputs = {name: _input(config, warmup, name, spec, model_dir) for name, spec in warmup.inputs.items()}
-        for _ in range(max(1, warmup.count)):
-            yield InferRequest(config.name, dict(inputs))
-
-
-def _input(config: ModelConfig, warmup: Warmup, name: str, spec: WarmupInput, model_dir: Path) -> Tensor:
-    shape = _shape(config, spec.dims, max(1, warmup.batch_size))
-    if spec.source == "zero":
-        return _zeros(spec.datatype, shape)
-    if spec.source == "random":
-        return _random(spec.datatype, shape)
-    path = model_dir / "warmup" / spec.filename
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise LoadFailed(
-            f"model_warmup '{warmup.name}': cannot read {path.name} for input '{name}': {error.strerror}"
-        ) from None
-    return decode_raw(f"warm-up input '{name}'", spec.datatype, shape, data)
-
-
-def _shape(config: ModelConfig, dims: Shape, rows: int) -> Shape:
-    fixed = tuple(1 if dim < 0 else dim for dim in dims)
-    return (rows, *fixed) if config.max_batch_size else fixed
-
-
-def _zeros(datatype: str, shape: Shape) -> Tensor:
-    if datatype == "BYTES":
-        empty = np.empty(shape, dtype=object)
-        empty.fill(b"")
-        return Tensor(datatype, empty)
-    return Tensor(datatype, np.zeros(shape, NUMPY_TYPES[datatype]))
-
-
-def _random(datatype: str, shape: Shape) -> Tensor:
-    if datatype == "BYTES":
-        return _zeros(datatype, shape)
-    generator = np.random.default_rng(0)
-    if datatype.startswith("FP"):
-        return Tensor(datatype, generator.random(shape).astype(NUMPY_TYPES[datatype]))
-    if datatype == "BF16":
-        return Tensor(datatype, generator.integers(0, 0x3F80, shape).astype(NUMPY_TYPES[datatype]))
-    return Tensor(datatype, generator.integers(0, 2, shape).astype(NUMPY_TYPES[datatype]))
 
 
 class LoadedVersion(Struct):
@@ -117,14 +58,15 @@ def load_version(
         _warn_ignored_fields(declared, version)
         completed = complete(config, source.name, ModelFileInfo("ensemble"), _defaults(settings))
         return LoadedVersion(completed, version, (), read_labels(source.model_dir, completed), phases)
-    path = _file(source, version, declared)
-    row = _row(declared, path)
+    capability = compute_capability(0) if declared.cc_model_filenames else None
+    path = model_file(declared, source.versions[version], capability)
+    row = _backend_entry(declared, path)
     _warn_ignored_fields(declared, version, row.graphs)
     spec = _spec(LoadSpec(with_states(declared), version, path, source.model_dir, calls=calls), settings)
     devices = instance_devices(
         declared.instance_groups, settings.model.device, gpu_count(), settings.performance.instance_count
     )
-    with _Timed(phases, "import"):
+    with _PhaseTimer(phases, "import"):
         row = _preferred_backend(row, replace(spec, device=devices[0]))
         module = backend_table.module(row)
         if hasattr(module, "prefetch"):  # weights are transferred while their library is imported
@@ -132,7 +74,7 @@ def load_version(
         prepare(row)
     instances: list[AnyInstance] = []
     try:
-        with _Timed(phases, "load"):
+        with _PhaseTimer(phases, "load"):
             _create_instances(instances, module, spec, devices)
             config = getattr(instances[0], "completed", None) or config
             completed = complete(config, source.name, _file_info(row, instances[0]), _defaults(settings))
@@ -140,7 +82,7 @@ def load_version(
             labels = read_labels(source.model_dir, completed)
             if completed.sequence_batching is not None:
                 instances[:] = sequence_instances(instances, completed, source.model_dir)
-        with _Timed(phases, "warmup"):
+        with _PhaseTimer(phases, "warmup"):
             answered = [_warm_up(instance, completed, source.model_dir) for instance in instances]
             trial_ns = _measure(instances[0], completed) if instances[0].quick and all(answered) else 0
     except BaseException:
@@ -159,7 +101,7 @@ def discard(instances: Sequence[AnyInstance]) -> None:
             log("backend.close_failed", message, level="ERROR", error=error)
 
 
-class _Timed:
+class _PhaseTimer:
     def __init__(self, phases: dict[str, float], name: str) -> None:
         self._phases, self._name = phases, name
 
@@ -176,21 +118,15 @@ def _warn_ignored_fields(config: ModelConfig, version: int, graphs: bool = False
         log("model.without_effect", message, level="WARNING", model=config.name, version=version)
 
 
-def _file(source: ModelSource, version: int, config: ModelConfig) -> Path:
-    capability = compute_capability(0) if config.cc_model_filenames else None
-    return model_file(config, source.versions[version], capability)
-
-
-def _row(config: ModelConfig, path: Path) -> backend_table.BackendEntry:
+def _backend_entry(config: ModelConfig, path: Path) -> backend_table.BackendEntry:
     named = config.platform or config.backend
-    row = (
-        backend_table.find_backend(named)
-        if named
-        else backend_table.backend_for_folder(path) or backend_table.backend_for_file(path.name)
-    )
-    if row is None and named:
-        known = ", ".join(name for r in backend_table.all_backends() for name in r.names)
-        raise LoadFailed(f"no backend '{named}'; there are {known}")
+    if named:
+        row = backend_table.find_backend(named)
+        if row is None:
+            known = ", ".join(name for r in backend_table.all_backends() for name in r.names)
+            raise LoadFailed(f"no backend '{named}'; there are {known}")
+        return row
+    row = backend_table.backend_for_folder(path) or backend_table.backend_for_file(path.name)
     if row is None:
         endings = dict.fromkeys("." + file.rpartition(".")[2] for r in backend_table.TABLE for file in r.files)
         kind = f"{path.suffix} files" if path.suffix else "files without an ending"
@@ -254,7 +190,7 @@ def _measure(instance: AnyInstance, config: ModelConfig) -> int:
     request, shortest = zero_request(config), 0
     for _ in range(3):
         started = perf_counter_ns()
-        if _attempt(instance, request) is not None:
+        if _try_request(instance, request) is not None:
             return 0
         took = perf_counter_ns() - started
         shortest = min(shortest or took, took)
@@ -267,18 +203,18 @@ def _warm_up(instance: AnyInstance, config: ModelConfig, model_dir: Path) -> boo
     if config.warmups:
         rules = InputValidator(config)
         for request in configured_requests(config, model_dir):
-            problem = _attempt(instance, request, rules)
+            problem = _try_request(instance, request, rules)
             if problem is not None:
                 raise LoadFailed(f"warm-up of model '{config.name}' failed: {problem}") from problem
     elif config.inputs:
-        problem = _attempt(instance, zero_request(config))
+        problem = _try_request(instance, zero_request(config))
         if problem is not None:
             message = f"model '{config.name}' could not answer a warm-up of zeros: {problem}"
             log("model.warmup_failed", message, level="WARNING", model=config.name)
     return problem is None
 
 
-def _attempt(instance: AnyInstance, request: InferRequest, rules: InputValidator | None = None) -> Exception | None:
+def _try_request(instance: AnyInstance, request: InferRequest, rules: InputValidator | None = None) -> Exception | None:
     try:
         if rules is not None:
             rules.check(request)
@@ -286,3 +222,46 @@ def _attempt(instance: AnyInstance, request: InferRequest, rules: InputValidator
     except Exception as error:
         return error
     return answer if isinstance(answer, Exception) else None
+
+
+def zero_request(config: ModelConfig) -> InferRequest:
+    """Return a request of zeros: variable dimensions are 1, BYTES empty."""
+    shapes = {t.name: t.dims if t.reshape is None else t.reshape for t in config.inputs}
+    return InferRequest(
+        config.name, {t.name: zeros(t.datatype, _shape(config, shapes[t.name], 1)) for t in config.inputs}
+    )
+
+
+def configured_requests(config: ModelConfig, model_dir: Path) -> Iterator[InferRequest]:
+    for warmup in config.warmups:
+        inputs = {name: _input(config, warmup, name, spec, model_dir) for name, spec in warmup.inputs.items()}
+        for _ in range(max(1, warmup.count)):
+            yield InferRequest(config.name, dict(inputs))
+
+
+def _input(config: ModelConfig, warmup: Warmup, name: str, spec: WarmupInput, model_dir: Path) -> Tensor:
+    shape = _shape(config, spec.dims, max(1, warmup.batch_size))
+    if spec.source == "zero" or (spec.source == "random" and spec.datatype == "BYTES"):
+        return zeros(spec.datatype, shape)
+    if spec.source == "random":
+        return _random(spec.datatype, shape)
+    path = model_dir / "warmup" / spec.filename
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise LoadFailed(
+            f"model_warmup '{warmup.name}': cannot read {path.name} for input '{name}': {error.strerror}"
+        ) from None
+    return decode_raw(f"warm-up input '{name}'", spec.datatype, shape, data)
+
+
+def _shape(config: ModelConfig, dims: Shape, rows: int) -> Shape:
+    fixed = tuple(1 if dim < 0 else dim for dim in dims)
+    return (rows, *fixed) if config.max_batch_size else fixed
+
+
+def _random(datatype: str, shape: Shape) -> Tensor:
+    generator = np.random.default_rng(0)
+    most = 0x3F80 if datatype == "BF16" else 2
+    values: Array = generator.random(shape) if datatype.startswith("FP") else generator.integers(0, most, shape)
+    return Tensor(datatype, values.astype(NUMPY_TYPES[datatype]))

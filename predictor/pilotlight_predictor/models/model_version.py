@@ -1,8 +1,6 @@
-"""A loaded version: validate, cache, schedule, shape.
+"""A loaded model version: validates requests, looks in the response cache, schedules, and shapes responses.
 
-Classification extension: an output's best classes as "value:index[:label]" instead of its numbers. Pure.
-
-A loaded model version: validates requests, looks in the response cache, schedules, and shapes responses.
+The classification extension turns an output into its best classes as "value:index[:label]".
 """
 
 import asyncio
@@ -27,13 +25,18 @@ from pilotlight_predictor.scheduling.executor import Executor, HeldExecutor, Req
 from pilotlight_predictor.scheduling.queue import QueuedRequest
 from pilotlight_predictor.scheduling.streaming import FirstResponseTimeout
 
+_LOADS = count(1)
+
 
 def classify(name: str, tensor: Tensor, count: int, labels: Sequence[str], batched: bool) -> Tensor:
     """Return the `count` largest values of each row as strings."""
     rows, top = ranked(name, tensor, count, batched)
     texts = np.empty(top.shape, dtype=object)
     for position, index in np.ndenumerate(top):
-        texts[position] = _text(rows[position[0], index], int(index), labels)
+        value = rows[position[0], index]
+        number = f"{float(value):f}" if value.dtype.kind == "f" else str(int(value))
+        label = f":{labels[index]}" if index < len(labels) and labels[index] else ""
+        texts[position] = f"{number}:{index}{label}".encode()
     return Tensor("BYTES", texts if batched else texts.reshape(-1))
 
 
@@ -47,15 +50,6 @@ def ranked(name: str, tensor: Tensor, count: int, batched: bool) -> tuple[Array,
     best = min(count, rows.shape[1])
     top = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :best]
     return rows, top
-
-
-def _text(value: np.generic, index: int, labels: Sequence[str]) -> bytes:
-    number = f"{float(value):f}" if value.dtype.kind == "f" else str(int(value))
-    label = labels[index] if index < len(labels) else ""
-    return f"{number}:{index}:{label}".encode() if label else f"{number}:{index}".encode()
-
-
-_LOADS = count(1)
 
 
 class ModelVersion:
@@ -143,15 +137,16 @@ class ModelVersion:
         def answered(answer: Outputs | Exception, final: bool) -> None:
             guarded(self.response(request, answer), final)
 
+        def expire() -> None:
+            item.answer(_deadline_error(timeout_s))
+            runner.cancel(item)
+
         item = QueuedRequest(request, lambda error: answered(error, True), rows, signature, part=answered)
         runner.submit(item)
-        if limits is not None and limits.timeout_s > 0:
-            guarded.limit(limits.timeout_s, lambda: self._expire(item, limits.timeout_s, runner))
+        timeout_s = limits.timeout_s if limits is not None else 0.0
+        if timeout_s > 0:
+            guarded.limit(timeout_s, expire)
         return Ticket(runner, item)
-
-    def _expire(self, item: QueuedRequest, timeout_s: float, runner: RequestRunner) -> None:
-        item.answer(_deadline_error(timeout_s))
-        runner.cancel(item)
 
     def _infer_single(
         self, request: InferRequest, done: Done, limits: Limits | None, held: HeldExecutor | None

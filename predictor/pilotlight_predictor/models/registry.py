@@ -1,13 +1,7 @@
-"""Models by name and version; load, unload, swap.
+"""Registry of models by name and version: lookup for requests, load and unload for operators.
 
-State of one model: serving versions, the status of every version, and why one is unavailable.
-
-Written by the registry; read by requests, the repository index and readiness.
-
-Registry of models by name and version: lookup for requests, load and unload for operators.
-
-Used on the event loop; loads run in threads (loader.py). A reloaded version replaces the old one in one step, so that
-a reload leaves no gap, and a failed one leaves the old version serving.
+Used on the event loop; loads run in threads. A reloaded version replaces the old one in one step, so that a reload
+leaves no gap, and a failed one leaves the old version serving.
 """
 
 import asyncio
@@ -129,9 +123,11 @@ class ModelRegistry:
         self.parking = create_parking(settings, metrics)
         self._closing: set[asyncio.Task[None]] = set()
         self.scanned = False  # the repository has been read: before that, an unknown model is NotReady, not NotFound
-        self.on_version: Callable[[ModelVersion], None] = _ignore
-        metrics.queue_depths = self._queue_depths
-        metrics.model_states = self._model_states
+        self.on_version: Callable[[ModelVersion], None] = lambda served: None
+        metrics.queue_depths = lambda: [QueueDepth(s.name, s.version, s.executor.pending) for s in self.serving()]
+        metrics.model_states = lambda: [
+            ModelState(row["name"], int(row["version"]), row["state"]) for row in self.index() if "version" in row
+        ]
 
     def find(self, name: str, version: int = NEWEST) -> ModelVersion:
         """Return a version, by default the newest that is ready. Raises NotFound or NotReady with the reason."""
@@ -367,23 +363,9 @@ class ModelRegistry:
             self._close(served)
         await asyncio.gather(*self._closing)
 
-    def _queue_depths(self) -> list[QueueDepth]:
-        return [QueueDepth(s.name, s.version, s.executor.pending) for s in self.serving()]
-
-    def _model_states(self) -> list[ModelState]:
-        return [
-            ModelState(row["name"], int(row["version"]), row["state"])
-            for row in self.index()
-            if "version" in row
-        ]  # fmt: skip
-
 
 def _check_deadlock(entry: ModelEntry) -> None:
     """Raise LoadFailed if this load or unload would wait for a model that waits for it (BLS)."""
     name = entry.source.name
     if entry.lock.locked() and name in WAITING.get():
         raise LoadFailed(f"'{name}' is being loaded and waits for this itself: neither would end")
-
-
-def _ignore(_: ModelVersion) -> None:
-    """Default `on_version`."""

@@ -41,18 +41,12 @@ class ResponseCache:
             size += sum(len(name) + len(str(value)) + 64 for name, value in outputs.parameters.items())
         if size > self.capacity or key in self._entries:
             return
-        self._entries[key] = (
-            size,
-            with_tensors(outputs, {name: _frozen_copy(tensor) for name, tensor in outputs.items()}),
-        )
+        copies: Outputs = {}
+        for name, (datatype, array) in outputs.items():
+            copies[name] = Tensor(datatype, array.copy())
+            copies[name].array.flags.writeable = False  # shared by all requests that hit it
+        self._entries[key] = (size, with_tensors(outputs, copies))
         self.used += size
         while self.used > self.capacity:
             _, (freed, _) = self._entries.popitem(last=False)
             self.used -= freed
-
-
-def _frozen_copy(tensor: Tensor) -> Tensor:
-    """Return a read-only copy: a cached response is shared by all requests that hit it."""
-    array = tensor.array.copy()
-    array.flags.writeable = False
-    return Tensor(tensor.datatype, array)

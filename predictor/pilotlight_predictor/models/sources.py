@@ -1,10 +1,6 @@
-"""Configured paths and URIs → local model directories.
+"""Configured model paths and URIs → ModelSource by name, on local disk. Blocking; runs in a thread.
 
-Configured model paths and URIs → ModelSource by name. Blocking; runs in a thread.
-
-Fetching of remote models, and import of their runtime during the download.
-
-Blocking; ModelSources calls it in a thread. A local path costs no import and no copy.
+Remote models are fetched, and their runtime is imported during the download; a local path costs no import and no copy.
 """
 
 import os
@@ -18,9 +14,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from pilotlight_predictor.config import Settings
-from pilotlight_predictor.core import backend_table, threads
+from pilotlight_predictor.core import backend_table
 from pilotlight_predictor.core.errors import LoadFailed
-from pilotlight_predictor.core.threads import with_deep_stack
+from pilotlight_predictor.core.threads import ensure_blas_threads, with_deep_stack
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.repository.layout import ModelSource, is_repository, plain_source, scan
 
@@ -50,10 +46,12 @@ class ModelSources:
             sources |= {source.name: source for source in self._from_path(self._fetch(self._path))}
         for repository in self._repositories:
             for source in scan(self._sync(repository)):
-                if source.name in sources:
-                    self._warn_shadowed(source.name, repository)
-                else:
+                if source.name not in sources:
                     sources[source.name] = source
+                elif (source.name, repository) not in self._warned:  # once: polling reads them every few seconds
+                    self._warned.add((source.name, repository))
+                    message = f"model '{source.name}' is in several repositories; that of {repository} is ignored"
+                    log("model.shadowed", message, level="WARNING", model=source.name)
         return sources
 
     def _from_path(self, path: Path) -> list[ModelSource]:
@@ -63,13 +61,6 @@ class ModelSources:
         source = plain_source(path, self._name or None)
         number = self._labels.get(f"{source.name}/{self._version}", self._labels.get(self._version))
         return [_select_version(source, self._version if number is None else str(number))]
-
-    def _warn_shadowed(self, name: str, repository: str) -> None:
-        """Warn once: polling reads the repositories every few seconds."""
-        if (name, repository) not in self._warned:
-            self._warned.add((name, repository))
-            message = f"model '{name}' is in several repositories; that of {repository} is ignored"
-            log("model.shadowed", message, level="WARNING", model=name)
 
 
 def _select_version(source: ModelSource, version: str) -> ModelSource:
@@ -168,6 +159,6 @@ def prepare(row: backend_table.BackendEntry) -> None:
     """Import the backend's library, the slow part of many cold starts."""
     module = backend_table.module(row)
     if row.numpy:
-        threads.restore_once()
+        ensure_blas_threads()
     if hasattr(module, "prepare"):
         module.prepare()

@@ -52,26 +52,29 @@ class VersionRouter:
         """Choose one of the `ready` versions by weight; equal keys get the same one while it is ready."""
         shares = self._shares.get(model) or self._shares.get("", {})
         weights = {self.number(model, text): weight for text, weight in shares.items()}
-        point = _point(key) if key else next(self._counter) * _GOLDEN % 1
-        chosen = _at(weights, point)
-        self._warn_absent(model, {text for text in shares if self.number(model, text) not in ready})
+        if key:
+            from hashlib import blake2b  # not needed at start
+
+            digest = blake2b(key.encode("utf-8", "replace"), digest_size=8).digest()
+            point = int.from_bytes(digest, "big") / 2**64
+        else:
+            point = next(self._counter) * _GOLDEN % 1
+        chosen = _version_at(weights, point)
+        for absent in [text for text in shares if self.number(model, text) not in ready]:
+            if (model, absent) not in self._warned:
+                self._warned.add((model, absent))
+                message = f"'{model}' has a share for version {absent}, which does not serve: the others take it"
+                log("model.share_absent", message, level="WARNING", model=model)
         if chosen in ready:
             return chosen
-        return _at({version: weight for version, weight in weights.items() if version in ready}, point)
-
-    def _warn_absent(self, model: str, versions: set[str]) -> None:
-        """Warn once about each version that has a weight and does not serve."""
-        for version in versions - {text for name, text in self._warned if name == model}:
-            self._warned.add((model, version))
-            message = f"'{model}' has a share for version {version}, which does not serve: the others take it"
-            log("model.share_absent", message, level="WARNING", model=model)
+        return _version_at({version: weight for version, weight in weights.items() if version in ready}, point)
 
     def _names(self, model: str) -> dict[str, int]:
         own = {key.partition("/")[2]: number for key, number in self._labels.items() if key.startswith(f"{model}/")}
         return own | {key: number for key, number in self._labels.items() if "/" not in key and key not in own}
 
 
-def _at(weights: Mapping[int, float], point: float) -> int:
+def _version_at(weights: Mapping[int, float], point: float) -> int:
     """Return the version whose weight covers `point` of [0, 1); the newest if there are no weights."""
     left = point * sum(weights.values())
     for version, weight in weights.items():
@@ -79,10 +82,3 @@ def _at(weights: Mapping[int, float], point: float) -> int:
         if left < 0:
             return version
     return NEWEST
-
-
-def _point(key: str) -> float:
-    from hashlib import blake2b  # not needed at start
-
-    digest = blake2b(key.encode("utf-8", "replace"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64

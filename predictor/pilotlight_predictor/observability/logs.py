@@ -1,18 +1,10 @@
-"""JSON logs; log settings changed live.
-
-Structured logs in one schema: a JSON object per line on stderr, or text on a terminal.
+"""Structured logs in one schema: a JSON object per line on stderr, or text on a terminal; settings may change live.
 
     {"ts": "2026-01-31T12:00:00.123Z", "level": "INFO", "event": "model.loaded", "message": "…", "logger": "pilotlight",
      "request_id": "…", "traceparent": "…", …fields, "traceback": "…"}
 
-`request_id`, `traceparent`, fields and `traceback` are present only with a value. Libraries and models that use
-`logging` are logged in the same schema, with the event "log". Values that look like credentials are masked. Writing
-never raises: a full disk or a closed pipe loses lines, not requests.
-
-Triton's log settings, changed while the server runs.
-
-`log_info`, `log_warning` and `log_error` enable single levels, `log_verbose_level` above 0 enables debug lines;
-`log_file` is a file in --files-dir; `log_format`: ISO8601 for text lines, default for the format set at start.
+Keys from `request_id` on are present only with a value. Libraries and models that use `logging` are logged in the same
+schema, with the event "log". Writing never raises: a full disk or a closed pipe loses lines, not requests.
 """
 
 import logging
@@ -34,6 +26,12 @@ LEVELS: Final[dict[Level, int]] = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERRO
 LOGGER: Final = "pilotlight"
 ACCESS_LOGGER: Final = "pilotlight.access"
 MASK: Final = "[redacted]"
+FORMATS: Final = ("default", "ISO8601")
+_SWITCHES: Final = {
+    "log_info": (logging.INFO,),
+    "log_warning": (logging.WARNING,),
+    "log_error": (logging.ERROR, logging.CRITICAL),
+}
 
 # A count of tokens (max_tokens, prompt_tokens) is not a secret; a token is.
 _MASKED_NAMES: Final = (
@@ -97,7 +95,7 @@ def redact(value: Any, name: str = "") -> Any:
         return MASK
     if isinstance(value, str):
         # Every pattern needs one of these characters; most values, such as ids and paths, have none.
-        return _secret_text().sub(_masked, value) if " " in value or ":" in value or "=" in value else value
+        return _secret_text().sub(_mask, value) if " " in value or ":" in value or "=" in value else value
     if isinstance(value, Mapping):
         return {str(key): redact(item, str(key)) for key, item in value.items()}
     return value
@@ -114,7 +112,7 @@ def _secret_text() -> re.Pattern[str]:
     return re.compile(_MASKED_TEXTS, re.I)
 
 
-def _masked(match: re.Match[str]) -> str:
+def _mask(match: re.Match[str]) -> str:
     prefix = match.group(match.lastgroup or 0)
     return prefix + MASK + ("@" if match.lastgroup == "userinfo" else "")
 
@@ -131,7 +129,9 @@ def document(record: logging.LogRecord) -> dict[str, Any]:
     }
     line |= {name: redact(value, name) for name, value in fields.items() if name not in line}
     if record.exc_info and record.exc_info[1] is not None:
-        line["traceback"] = redact(_traceback(record.exc_info[1]))
+        import traceback
+
+        line["traceback"] = redact("".join(traceback.format_exception(record.exc_info[1])))
     return line
 
 
@@ -139,12 +139,6 @@ def timestamp(seconds: float) -> str:
     """Format as RFC 3339 in UTC with milliseconds."""
     millis = int(seconds * 1000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(millis // 1000)) + f".{millis % 1000:03d}Z"
-
-
-def _traceback(error: BaseException) -> str:
-    import traceback
-
-    return "".join(traceback.format_exception(error))
 
 
 class JsonFormatter(logging.Formatter):
@@ -203,16 +197,12 @@ def line_handler() -> LineHandler | None:
     return next((each for each in logging.getLogger().handlers if isinstance(each, LineHandler)), None)
 
 
-FORMATS: Final = ("default", "ISO8601")
-_SWITCHES: Final = {
-    "log_info": (logging.INFO,),
-    "log_warning": (logging.WARNING,),
-    "log_error": (logging.ERROR, logging.CRITICAL),
-}
-
-
 class LogSettings:
-    """`level`: minimum level at start; `folder`: --files-dir, empty for none."""
+    """Triton's log settings. `level`: minimum level at start; `folder`: --files-dir, empty for none.
+
+    `log_info`, `log_warning` and `log_error` enable single levels, `log_verbose_level` above 0 enables debug lines;
+    `log_file` is a file in --files-dir; `log_format`: ISO8601 for text lines, default for the format set at start.
+    """
 
     def __init__(self, level: str, folder: str) -> None:
         least = LEVELS[level.upper()]  # type: ignore[index]
@@ -248,28 +238,26 @@ class LogSettings:
         if key == "log_format" and value not in FORMATS:
             raise BadRequest(f"{key} = {value!r}, must be one of {', '.join(FORMATS)}")
         if key == "log_file" and value != "":
-            self._check_file(value)
+            if self._folder is None:
+                raise Forbidden("log_file: this server writes no files that a call names (--files-dir)")
+            check_file_name(key, value)
         return value
-
-    def _check_file(self, value: Any) -> None:
-        if self._folder is None:
-            raise Forbidden("log_file: this server writes no files that a call names (--files-dir)")
-        if not isinstance(value, str) or "/" in value or "\0" in value or value in {".", ".."} or len(value) > 200:
-            raise BadRequest(
-                f"log_file = {str(value)[:200]!r}, must be the name of a file in --files-dir, without folders"
-            )
 
     def _apply(self, updated: Mapping[str, Any], handler: LineHandler) -> None:
         if updated["log_file"] != self._values["log_file"]:
-            self._redirect(updated["log_file"], handler)
+            name = updated["log_file"]
+            try:
+                handler.redirect(self._folder / name if name and self._folder is not None else None)
+            except OSError as error:
+                raise BadRequest(f"log_file = {name!r}, cannot be opened in --files-dir: {error.strerror}") from None
         on = {number for key, numbers in _SWITCHES.items() if updated[key] for number in numbers}
         if updated["log_verbose_level"]:
             on.add(logging.DEBUG)
         handler.show(frozenset(on))
         handler.setFormatter(TextFormatter() if updated["log_format"] == "ISO8601" else handler.first_formatter)
 
-    def _redirect(self, name: str, handler: LineHandler) -> None:
-        try:
-            handler.redirect(self._folder / name if name and self._folder is not None else None)
-        except OSError as error:
-            raise BadRequest(f"log_file = {name!r}, cannot be opened in --files-dir: {error.strerror}") from None
+
+def check_file_name(key: str, value: Any) -> None:
+    """Raise BadRequest unless `value`, of the setting `key`, is the name of a file in --files-dir."""
+    if not isinstance(value, str) or "/" in value or "\0" in value or value in {".", ".."} or len(value) > 200:
+        raise BadRequest(f"{key} = {str(value)[:200]!r}, must be the name of a file in --files-dir, without folders")

@@ -1,10 +1,4 @@
-"""Triton's request traces and settings.
-
-Triton's trace settings: validation, and sampling of requests. Pure.
-
-Settings apply to all models or to one. request_traces.py stores them and writes the traces.
-
-Triton's request traces: one line of JSON per sampled request.
+"""Triton's trace settings and request traces: one line of JSON per sampled request.
 
 RequestTraces stores the settings and gives each version its sampler; a sampled request carries a RequestTrace, in which
 the scheduler records its execution; a thread writes the line after the response. While tracing is off a request costs
@@ -25,7 +19,7 @@ from msgspec import Struct
 from pilotlight_predictor.core.errors import BadRequest, Forbidden
 from pilotlight_predictor.core.requests import Done, InferRequest, InferResponse, Outputs
 from pilotlight_predictor.core.threads import in_thread
-from pilotlight_predictor.observability.logs import log
+from pilotlight_predictor.observability.logs import check_file_name, log
 
 OFF: Final = "OFF"
 LEVELS: Final = (OFF, "TIMESTAMPS", "TENSORS", "MIN", "MAX")
@@ -35,6 +29,9 @@ Values = Mapping[str, Any]
 DEFAULTS: Final[Values] = {
     "trace_file": "", "trace_level": (OFF,), "trace_rate": 1000, "trace_count": -1, "log_frequency": 0,
 }  # fmt: skip
+MAX_VALUES: Final = 1000  # of a tensor, at level TENSORS
+MAX_QUEUED: Final = 1000  # lines that wait for the disk; further traces are dropped
+_IDS = count(1)
 
 
 class TraceSettings(Struct, frozen=True):
@@ -63,7 +60,7 @@ def as_triton(values: Values) -> dict[str, Any]:
     return {**texts, "trace_level": list(complete["trace_level"]), "trace_mode": "triton"}
 
 
-def changed(values: Values, changes: Mapping[str, Any]) -> dict[str, Any]:
+def apply_changes(values: Values, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings after changes; None resets one to its default. Raises BadRequest."""
     updated = dict(values)
     for key, value in changes.items():
@@ -74,18 +71,23 @@ def changed(values: Values, changes: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             updated.pop(key, None)
         else:
-            updated[key] = _read(key, value)
+            updated[key] = _parse_value(key, value)
     return updated
 
 
-def _read(key: str, value: Any) -> Any:
+def _parse_value(key: str, value: Any) -> Any:
     if key == "trace_level":
         return _levels(value)
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
     if key == "trace_file":
-        return _file(value)
-    return _number(key, value)
+        check_file_name(key, value)
+        return value
+    least, text = _NUMBERS[key], str(value).strip()
+    digits = text.removeprefix("-")
+    if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()) or len(digits) > 9 or int(text) < least:
+        raise BadRequest(f"{key} = {str(value)[:100]!r}, must be an integer of {least} or more")
+    return int(text)
 
 
 def _levels(value: Any) -> tuple[str, ...]:
@@ -96,22 +98,6 @@ def _levels(value: Any) -> tuple[str, ...]:
     if OFF in chosen and len(chosen) > 1:
         raise BadRequest(f"trace_level = {value!r}, cannot have OFF beside another level")
     return chosen
-
-
-def _file(value: Any) -> str:
-    if not isinstance(value, str) or "/" in value or "\0" in value or value in {".", ".."} or len(value) > 200:
-        raise BadRequest(
-            f"trace_file = {str(value)[:200]!r}, must be the name of a file in --files-dir, without folders"
-        )
-    return value
-
-
-def _number(key: str, value: Any) -> int:
-    least, text = _NUMBERS[key], str(value).strip()
-    digits = text.removeprefix("-")
-    if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()) or len(digits) > 9 or int(text) < least:
-        raise BadRequest(f"{key} = {str(value)[:100]!r}, must be an integer of {least} or more")
-    return int(text)
 
 
 class Sampler:
@@ -143,11 +129,6 @@ class Sampler:
         return f"{settings.file}.{max(0, self.sampled - 1) // settings.log_frequency}"
 
 
-MAX_VALUES: Final = 1000  # of a tensor, at level TENSORS
-MAX_QUEUED: Final = 1000  # lines that wait for the disk; further traces are dropped
-_IDS = count(1)
-
-
 class TracedVersion(Protocol):
     """A model version, as far as traces need it."""
 
@@ -161,11 +142,8 @@ class RequestTrace:
 
     def __init__(self, served: TracedVersion, request: InferRequest) -> None:
         self._line: dict[str, Any] = {
-            "id": next(_IDS),
-            "model_name": served.name,
-            "model_version": served.version,
-            "request_id": request.id,
-        }
+            "id": next(_IDS), "model_name": served.name, "model_version": served.version, "request_id": request.id,
+        }  # fmt: skip
         self._times = [("REQUEST_START", perf_counter_ns())]
 
     def record_execution(self, queued_ns: int, started_ns: int, ended_ns: int) -> None:
@@ -236,7 +214,7 @@ class RequestTraces:
 
     def change(self, changes: Mapping[str, Any], model: str = "") -> dict[str, Any]:
         """Apply changes and return the settings. Raises BadRequest, or Forbidden if no file may be written."""
-        updated = changed(self._own.get(model, {}) if model else self._all, changes)
+        updated = apply_changes(self._own.get(model, {}) if model else self._all, changes)
         if updated.get("trace_file") and self._folder is None:
             raise Forbidden("trace_file: this server writes no files that a call names (--files-dir)")
         if not model:

@@ -1,9 +1,4 @@
-"""Table of protocols.
-
-Table of the HTTP serving protocols: one module each with a `PROTOCOL` (docs/dialects.md).
-
-Codecs: request and response bodies of each protocol ↔ InferRequest and InferResponse. Pure.
-"""
+"""Table of the HTTP serving protocols, one module each with a `PROTOCOL` (docs/dialects.md), and their codecs."""
 
 from importlib import import_module
 from typing import Final

@@ -1,17 +1,10 @@
-"""Generate, generate_stream.
-
-Codec of the generate extension: JSON ↔ InferRequest, InferResponse. Pure.
+"""Triton's generate extension: POST …/generate and …/generate_stream, JSON with the model's tensor names.
 
     {"text_input": "hi", "max_tokens": 5, "parameters": {"stream": true}}     keys that name inputs become tensors,
     {"model_name": "m", "model_version": "1", "text_output": "hello"}         all others parameters of the request
 
 A scalar is a tensor of one element. For a batching model, a flat list is as many rows as its elements fill, and any
 other value a batch of one. An output of one element is a scalar, any other a flat list.
-
-Triton's generate extension: POST …/generate and …/generate_stream, JSON with the model's tensor names.
-
-`generate` returns a single response. `generate_stream` sends each response as a server-sent event; the first is awaited
-before the headers are sent, so that a rejected request gets its own status; later errors are events.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,16 +32,28 @@ from pilotlight_predictor.protocols.v2.request_codec import apply_parameters
 from pilotlight_predictor.scheduling.streaming import ResponseReader
 from pilotlight_predictor.server.context import Server
 
+NAME: Final = "generate"
+EVENTS: Final = "text/event-stream; charset=utf-8"
 ID: Final = "id"
 PARAMETERS: Final = "parameters"
-_generate_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def decode_generate(model: str, version: int, body: Buffer, specs: Sequence[TensorSpec], batched: bool) -> InferRequest:
     """Decode a body; `specs` are the model's inputs, with the batch dimension first if it is `batched`."""
-    document = _document(body)
+    try:
+        document = _decode_json(body)
+    except msgspec.ValidationError:
+        raise BadRequest("the body must be a JSON object with the model's inputs as its keys") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise BadRequest("the body is nested too deep") from None
+    identity = document.pop(ID, "")
+    if isinstance(identity, bool) or not isinstance(identity, str | int):
+        raise BadRequest("id must be a string or a number")
     known = {spec.name: spec for spec in specs}
-    request = InferRequest(model, {}, version, _id(document.pop(ID, "")))
+    request = InferRequest(model, {}, version, str(identity))
     nested = document.get(PARAMETERS)
     if isinstance(nested, dict):
         del document[PARAMETERS]
@@ -58,23 +63,6 @@ def decode_generate(model: str, version: int, body: Buffer, specs: Sequence[Tens
         _sort_fields(nested, f"{PARAMETERS}.", known, batched, request.inputs, parameters)
     apply_parameters(request, parameters)
     return request
-
-
-def _document(body: Buffer) -> dict[str, Any]:
-    try:
-        return _generate_decode(body)
-    except msgspec.ValidationError:
-        raise BadRequest("the body must be a JSON object with the model's inputs as its keys") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"the body is not valid JSON: {error}") from None
-    except RecursionError:
-        raise BadRequest("the body is nested too deep") from None
-
-
-def _id(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise BadRequest("id must be a string or a number")
-    return str(value)
 
 
 def _sort_fields(
@@ -115,17 +103,9 @@ def encode_generate(response: InferResponse) -> bytes:
 
     document: dict[str, Any] = {ID: response.id} if response.id else {}
     document |= {"model_name": response.model, "model_version": str(response.version), **response.parameters}
-    document |= {name: _value(tensor) for name, tensor in response.outputs.items()}
+    for name, (datatype, array) in response.outputs.items():
+        document[name] = to_json(Tensor(datatype, array.reshape(() if array.size == 1 else (-1,))))
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def _value(tensor: Tensor) -> Any:
-    shape = () if tensor.array.size == 1 else (-1,)
-    return to_json(Tensor(tensor.datatype, tensor.array.reshape(shape)))
-
-
-NAME: Final = "generate"
-EVENTS: Final = "text/event-stream; charset=utf-8"
 
 
 def generate(server: Server, request: HttpRequest) -> None:
@@ -151,7 +131,11 @@ def _decode(server: Server, request: HttpRequest) -> tuple[ModelVersion, InferRe
 
 
 class GenerateEvents:
-    """Body of a stream of events; ends with the last response or when the client disconnects."""
+    """Body of a stream of server-sent events; ends with the last response or when the client disconnects.
+
+    The first is awaited before the headers are sent, so that a rejected request gets its own status; later errors are
+    events.
+    """
 
     def __init__(self, server: Server, request: HttpRequest, served: ModelVersion, infer_request: InferRequest) -> None:
         self._server, self._request, self._served = server, request, served

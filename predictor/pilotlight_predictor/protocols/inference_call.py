@@ -1,6 +1,6 @@
-"""One inference for a handler: submit, count, encode and send the response.
+"""One inference for a handler, between decoder and encoder of a protocol: submit, count, encode, send the response.
 
-Between decoder and encoder of a protocol. V2 has its own hot path in v2_infer.py.
+V2 has its own hot path in v2/infer.py.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from typing import Final
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight_predictor.core.errors import Cancelled
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
+from pilotlight_predictor.frontends.event_loop import spawn
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import ServingProtocol, error_response
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -18,7 +19,6 @@ from pilotlight_predictor.server.context import Server
 
 MANY: Final = 1 << 16  # elements from which text is encoded in a thread
 Encode = Callable[[InferResponse], HttpResponse]
-_ENCODING: set[asyncio.Task[None]] = set()  # the loop holds tasks only weakly
 
 
 def run_inference(
@@ -54,29 +54,16 @@ def run_inference(
     def done(result: InferResponse | Exception) -> None:
         request.on_abandon = None
         if as_text and isinstance(result, InferResponse) and _is_long(result):
-            task = asyncio.get_running_loop().create_task(_send_encoded(server, lambda: make_response(result), send))
-            _ENCODING.add(task)
-            task.add_done_callback(_ENCODING.discard)
+            spawn(_send_encoded(server, lambda: make_response(result), send))
         else:
             send(make_response(result))
 
-    _submit(server, request, served, infer_request, done)
-
-
-def _submit(
-    server: Server,
-    request: HttpRequest,
-    served: ModelVersion,
-    infer_request: InferRequest,
-    done: Callable[[InferResponse | Exception], None],
-) -> None:
     server.metrics.in_flight += 1
     try:
-        ticket = served.infer(infer_request, done, server.limits)
+        request.on_abandon = served.infer(infer_request, done, server.limits).cancel
     except Exception:
         server.metrics.in_flight -= 1  # the dispatcher counts rejected requests
         raise
-    request.on_abandon = ticket.cancel
 
 
 def _is_long(response: InferResponse) -> bool:

@@ -1,14 +1,8 @@
-"""JSON arrays ↔ tensors.
-
-Long JSON arrays of numbers, decoded and encoded piece by piece.
-
-A JSON library holds the GIL for a whole call: 0.7 s for 56 MiB, in any thread. In pieces, and in a thread, the event
-loop runs every few milliseconds.
-
-Tensors as JSON numbers and strings, flat or nested.
+"""Tensors ↔ JSON numbers and strings, flat or nested.
 
 Decoding is typed and happens in C: `[1, "a"]` for an FP32 input fails with the position of the string. The text of a
-tensor stays undecoded (`msgspec.Raw`) until its datatype is known.
+tensor stays undecoded (`msgspec.Raw`) until its datatype is known. Long arrays are decoded and encoded in pieces, since
+a JSON library holds the GIL for a whole call, 0.7 s for 56 MiB, in any thread.
 """
 
 import re
@@ -30,9 +24,21 @@ from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor,
 LONG: Final = 1 << 20  # characters; a shorter body takes at most 10 ms
 LONG_ARRAY: Final = 1 << 16  # elements; 10,000 are encoded in 0.5 ms
 PIECE: Final = 1 << 18  # characters, decoded in 3 ms
-
+MAX_DEPTH: Final = 100
+FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
+NONFINITE_NAMES: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_ELEMENT: Final[dict[str, type]] = {"BOOL": bool, "BYTES": str, **dict.fromkeys(FLOATS, float)}
+_BEFORE_VALUES: Final = b" \t\r\n["
+# Format of one element for `struct`, which rejects values out of range, such as 1e39 for FP32; numpy stores infinity.
+_CODES: Final = {
+    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i",
+    "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d", "BF16": "f",
+}  # fmt: skip
+_PACKED_TYPES: Final = {**NUMPY_TYPES, "BF16": NUMPY_TYPES["FP32"]}
+# Possessive: an unterminated string is scanned once, or a body of quotes would be scanned again from each of them.
+_NONFINITE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(-?Infinity|NaN)', re.DOTALL)
 _COMMA: Final = re.compile(rb",")
-_pieces_OPENING: Final = re.compile(rb"\[")
+_OPENING: Final = re.compile(rb"\[")
 _NO_STRUCTURE: Final = bytes(set(range(256)) - set(b"[],"))
 
 Store = Callable[[int, bytes], int]  # index of the first element, text of an array → number of its elements
@@ -42,7 +48,7 @@ def read_pieces(text: memoryview, shape: Shape, store: Store) -> bool:
     """Store all elements of a valid JSON array; return False if it is neither flat nor nested as `shape`, or has
     another number of elements."""
     count = prod(shape)
-    is_flat = _pieces_OPENING.search(text, 1) is None
+    is_flat = _OPENING.search(text, 1) is None
     if not is_flat and not _is_nested_as(text, shape):
         return False
     done, start = 0, 0
@@ -82,20 +88,6 @@ def write_pieces(array: Array, write: Callable[[Any], bytes]) -> Iterator[bytes]
 
 def dump_json(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-MAX_DEPTH: Final = 100
-_FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
-_ELEMENT: Final[dict[str, type]] = {"BOOL": bool, "BYTES": str, **dict.fromkeys(_FLOATS, float)}
-_OPENING: Final = b" \t\r\n["
-# Format of one element for `struct`, which rejects values out of range, such as 1e39 for FP32; numpy stores infinity.
-_CODES: Final = {
-    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i",
-    "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d", "BF16": "f",
-}  # fmt: skip
-_PACKED_TYPES: Final = {**NUMPY_TYPES, "BF16": NUMPY_TYPES["FP32"]}
-# Possessive: an unterminated string is scanned once, or a body of quotes would be scanned again from each of them.
-_NONFINITE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(-?Infinity|NaN)', re.DOTALL)
 
 
 @cache
@@ -178,15 +170,12 @@ def _decode_any(index: int, datatype: str, shape: Shape, text: memoryview) -> Ar
         raise BadRequest(f"{where}.data must be an array, flat or nested as its shape")
     values, has_names = _parse(where, datatype, depth, text)
     values = _flat(where, datatype, values, depth)
+    if has_names:  # null is NaN, as KServe's client and server have it
+        values = [nan if value is None else float(value) for value in values]
     try:
-        return pack_values(where, datatype, shape, list(map(_number, values)) if has_names else values)
+        return pack_values(where, datatype, shape, values)
     except (OverflowError, struct.error):
         raise BadRequest(f"{where}.data has a number that does not fit {datatype}") from None
-
-
-def _number(value: float | str | None) -> float:
-    """Convert to float; null is NaN, as KServe's client and server have it."""
-    return nan if value is None else float(value)
 
 
 def _parse(where: str, datatype: str, depth: int, text: memoryview) -> tuple[list[Any], bool]:
@@ -194,8 +183,11 @@ def _parse(where: str, datatype: str, depth: int, text: memoryview) -> tuple[lis
     try:
         return _decoder(datatype, depth).decode(text), False
     except msgspec.DecodeError as error:
-        if datatype in _FLOATS:
-            return _with_nonfinite(where, depth, text, error), True
+        if datatype in FLOATS:
+            try:
+                return _decoder("", depth, True).decode(text), True
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                raise BadRequest(f"{where}.data: {explain(error)}") from None
         raise BadRequest(f"{where}.data: {explain(error)} for datatype {datatype}") from None
     except UnicodeDecodeError:
         raise BadRequest(f"{where}.data has text that is not UTF-8; send such bytes as a binary tensor") from None
@@ -206,17 +198,9 @@ def _depth(text: memoryview) -> int:
     for byte in text[: 4 * MAX_DEPTH]:
         if byte == 0x5B:
             depth += 1
-        elif byte not in _OPENING:
+        elif byte not in _BEFORE_VALUES:
             break
     return depth
-
-
-def _with_nonfinite(where: str, depth: int, text: memoryview, error: msgspec.DecodeError) -> list[Any]:
-    try:
-        values: list[Any] = _decoder("", depth, True).decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise BadRequest(f"{where}.data: {explain(error)}") from None
-    return values
 
 
 def _flat(where: str, datatype: str, values: list[Any], depth: int) -> list[Any]:
@@ -242,19 +226,15 @@ def encode_values(name: str, tensor: Tensor) -> Any:
     """Return `data` for the JSON encoder: a flat array, or a list of strings."""
     datatype, array = tensor
     if datatype == "BYTES":
-        return _strings(name, array)
+        try:
+            return [item.decode() for item in array.ravel()]
+        except UnicodeDecodeError:
+            raise BadRequest(
+                f"output '{name}' has bytes that are not UTF-8; ask for it with the parameter binary_data: true"
+            ) from None
     if datatype == "BF16":
         array = bf16_to_float(np.ascontiguousarray(array))
     return array.ravel()
-
-
-def _strings(name: str, array: Array) -> list[str]:
-    try:
-        return [item.decode() for item in array.ravel()]
-    except UnicodeDecodeError:
-        raise BadRequest(
-            f"output '{name}' has bytes that are not UTF-8; ask for it with the parameter binary_data: true"
-        ) from None
 
 
 def explain(error: msgspec.DecodeError) -> str:

@@ -1,17 +1,16 @@
 """Routes of KServe's V1 protocol: predict, explain, and readiness of models."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable
 
 from pilotlight_predictor.core.errors import NotFound, NotReady, Unsupported
-from pilotlight_predictor.core.requests import NEWEST, InferRequest, InferResponse
+from pilotlight_predictor.core.requests import NEWEST, InferRequest
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
-from pilotlight_predictor.frontends.http.router import Route, ServingProtocol
+from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.inference_call import Encode, await_response, run_inference
 from pilotlight_predictor.protocols.json_values import LONG
-from pilotlight_predictor.protocols.openai import routes
+from pilotlight_predictor.protocols.openai import routes as openai
 from pilotlight_predictor.protocols.v1_codec import decode_predict, encode_predictions, read_document
 from pilotlight_predictor.protocols.v2.infer import version_of
 from pilotlight_predictor.protocols.v2.infer_response import error_body
@@ -19,17 +18,12 @@ from pilotlight_predictor.server.context import Server
 
 
 def alive(_: Server, __: HttpRequest) -> HttpResponse:
-    """Liveness for KServe's V1 clients."""
     return json_response({"status": "alive"})
 
 
 def models(server: Server, _: HttpRequest) -> HttpResponse:
-    return json_response(model_list(server))
-
-
-def model_list(server: Server) -> dict[str, Any]:
     """Return `models` for KServe's clients and `data` for OpenAI's, which use the same path."""
-    return {"models": server.registry.names(), **routes.model_list(server)}
+    return json_response({"models": server.registry.names(), **openai.model_list(server)})
 
 
 def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
@@ -44,7 +38,7 @@ def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
     if not served.executor.alive:
         raise NotReady(f"model '{name}' is not ready: {served.executor.problem}")
     document = {"name": name, "ready": True}
-    return json_response({**document, **routes.model_object(served)} if routes.supports_openai(served) else document)
+    return json_response({**document, **openai.model_object(served)} if openai.supports_openai(served) else document)
 
 
 def predict(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | None:
@@ -64,7 +58,8 @@ def _infer(server: Server, request: HttpRequest, verb: str) -> Awaitable[HttpRes
         )
     if len(request.body) > LONG:
         return _infer_long(server, request, served, verb, version)
-    _run(server, request, served, *_decode(served, request, verb, version), None)
+    infer_request, encode = _decode(served, request, verb, version)
+    run_inference(server, request, served, infer_request, PROTOCOL, encode, as_text=True)
     return None
 
 
@@ -74,41 +69,25 @@ async def _infer_long(
     """Decode a large body in a thread; in the meantime the client may disconnect and the model be replaced."""
     infer_request, encode = await server.codecs.run(lambda: _decode(served, request, verb, version))
     newest = server.find(served.name, version)
-    return await await_response(request, lambda finish: _run(server, request, newest, infer_request, encode, finish))
-
-
-def _run(
-    server: Server,
-    request: HttpRequest,
-    served: ModelVersion,
-    infer_request: InferRequest,
-    encode: Encode,
-    finish: Callable[[HttpResponse], None] | None,
-) -> None:
-    run_inference(server, request, served, infer_request, PROTOCOL, encode, as_text=True, finish=finish)
+    return await await_response(
+        request,
+        lambda finish: run_inference(
+            server, request, newest, infer_request, PROTOCOL, encode, as_text=True, finish=finish
+        ),
+    )
 
 
 def _decode(served: ModelVersion, request: HttpRequest, verb: str, version: int) -> tuple[InferRequest, Encode]:
     document = read_document(request.body)
-    if verb in served.v1_verbs:
-        return InferRequest(served.name, {}, version, document=document, verb=verb), _document_response
-    decoded = decode_predict(
-        served.name, version, document, served.inputs, batched=served.config.max_batch_size > 0
-    )  # fmt: skip
+    if verb in served.v1_verbs:  # a kserve.Model, which takes and returns V1's JSON
+        infer_request = InferRequest(served.name, {}, version, document=document, verb=verb)
+        return infer_request, lambda response: HttpResponse(200, [response.outputs["document"].array[0]])
+    batched = served.config.max_batch_size > 0
+    decoded = decode_predict(served.name, version, document, served.inputs, batched=batched)
     return decoded.request, lambda response: HttpResponse(200, [encode_predictions(decoded, response)])
 
 
-def _document_response(response: InferResponse) -> HttpResponse:
-    """Return the response of a kserve.Model, which takes and returns V1's JSON."""
-    return HttpResponse(200, [response.outputs["document"].array[0]])
-
-
-def _of_model(
-    ending: str,
-    method: str,
-    handler: Callable[[Server, HttpRequest], HttpResponse | Awaitable[HttpResponse] | None],
-    action: Action,
-) -> tuple[Route, Route]:
+def _of_model(ending: str, method: str, handler: Handler, action: Action) -> tuple[Route, Route]:
     """Return the routes with and without a version."""
     return (
         Route(method, "/v1/models/{model}" + ending, handler, action, hot=True),

@@ -1,10 +1,7 @@
-"""V1 JSON ↔ tensors.
+"""Codec of V1 :predict: {"instances": rows} or {"inputs": columns} → tensors → {"predictions": …}. Pure.
 
-Values of V1: nested JSON without type or shape ↔ tensors.
-
-The shape is that of the nesting, the datatype the model's. Bytes that are not UTF-8 are sent as {"b64": "…"}.
-
-Codec of V1 :predict: {"instances": rows} or {"inputs": columns}, and {"predictions": …}. Pure.
+Values are nested JSON without type or shape: the shape is that of the nesting, the datatype the model's. Bytes that are
+not UTF-8 are sent as {"b64": "…"}.
 """
 
 import struct
@@ -22,12 +19,14 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs
 from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec, bf16_to_float
-from pilotlight_predictor.protocols.json_values import dump_json, pack_values, quote_nonfinite
+from pilotlight_predictor.protocols.json_values import FLOATS, NONFINITE_NAMES, dump_json, pack_values, quote_nonfinite
 
+Document = Mapping[str, Any]
+ROWS: Final = "instances"
+COLUMNS: Final = "inputs"
 MAX_DIMS: Final = 64  # numpy's own limit
-_FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
 _NAMED: Final = {"NaN": nan, "Infinity": float("inf"), "-Infinity": float("-inf")}
-_NAMES: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_decode = msgspec.json.Decoder().decode
 
 
 def is_b64(value: Any) -> bool:
@@ -61,22 +60,16 @@ def _flattened(where: str, values: Any) -> tuple[tuple[int, ...], list[Any]]:
 
 
 def _elements(where: str, datatype: str, flat: list[Any]) -> list[Any]:
-    element = _element_of(datatype)
+    element, expected = _ELEMENTS.get(datatype, (_integer, "an integer"))
     try:
         return list(map(element, flat))
     except (KeyError, TypeError, UnicodeEncodeError):
         wrong = next(value for value in flat if _fails(element, value))
-        raise BadRequest(f"{where} has {_quoted(wrong)}, must be {_expected(datatype)} for {datatype}") from None
+        quoted = f"{wrong!r:.50}".encode("ascii", "backslashreplace").decode()
+        value = "an object" if isinstance(wrong, dict) else quoted
+        raise BadRequest(f"{where} has {value}, must be {expected} for {datatype}") from None
     except (NotBase64, ValueError):
         raise BadRequest(f"{where} has a b64 that is not base64") from None
-
-
-def _element_of(datatype: str) -> Callable[[Any], Any]:
-    if datatype == "BYTES":
-        return _text
-    if datatype == "BOOL":
-        return _boolean
-    return _float if datatype in _FLOATS else _integer
 
 
 def _float(value: Any) -> float:
@@ -111,6 +104,13 @@ def _text(value: Any) -> "str | _Bytes":
     raise TypeError
 
 
+_ELEMENTS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
+    "BYTES": (_text, 'text or {"b64": "…"}'),
+    "BOOL": (_boolean, "true or false"),
+    **dict.fromkeys(FLOATS, (_float, "a number")),
+}
+
+
 class _Bytes(bytes):
     """Decoded b64 with the interface of str: `pack_values` calls encode() on each item."""
 
@@ -126,16 +126,6 @@ def _fails(element: Callable[[Any], Any], value: Any) -> bool:
     return False
 
 
-def _quoted(value: Any) -> str:
-    return f"{value!r:.50}".encode("ascii", "backslashreplace").decode() if not isinstance(value, dict) else "an object"
-
-
-def _expected(datatype: str) -> str:
-    if datatype == "BYTES":
-        return 'text or {"b64": "…"}'
-    return {"BOOL": "true or false"}.get(datatype, "a number" if datatype in _FLOATS else "an integer")
-
-
 def to_json(tensor: Tensor) -> Any:
     """Return the value for the JSON encoder: an array, or nested lists where NaN or infinities are written by name."""
     datatype, array = tensor
@@ -144,7 +134,7 @@ def to_json(tensor: Tensor) -> Any:
     if datatype == "BF16":
         array = bf16_to_float(np.ascontiguousarray(array))
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return _nested(array.astype(object), lambda value: _NAMES.get(str(value), value))
+        return _nested(array.astype(object), lambda value: NONFINITE_NAMES.get(str(value), value))
     return np.ascontiguousarray(array) if array.ndim else array.item()
 
 
@@ -159,12 +149,6 @@ def _text_or_b64(item: bytes) -> Any:
         return item.decode()
     except UnicodeDecodeError:
         return {"b64": b64encode(item).decode()}
-
-
-Document = Mapping[str, Any]
-ROWS: Final = "instances"
-COLUMNS: Final = "inputs"
-_decode = msgspec.json.Decoder().decode
 
 
 class DecodedPredict(NamedTuple):
@@ -199,7 +183,12 @@ def decode_predict(
         raise BadRequest(f"the body has {'both' if by_rows else 'neither'} of instances and inputs, must have one")
     if not specs:
         raise BadRequest(f"model '{model}' declares no inputs, so V1 cannot tell their names and types; use V2")
-    columns = _columns(document[ROWS], specs) if by_rows else _named(document[COLUMNS], specs)
+    if by_rows:
+        columns = _columns(document[ROWS], specs)
+    else:
+        columns = document[COLUMNS]
+        if not isinstance(columns, dict) or is_b64(columns):
+            columns = {_only(specs).name: columns}
     known = {spec.name: spec for spec in specs}
     inputs: Inputs = {}
     for name, values in columns.items():
@@ -215,23 +204,16 @@ def _columns(instances: Any, specs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Turn rows into columns: an instance is the value of the only input, or an object with all inputs."""
     if not isinstance(instances, list) or not instances:
         raise BadRequest("instances must be a list with at least one instance")
-    if not any(isinstance(instance, dict) for instance in instances) or _are_elements(instances, specs):
+    can_be_elements = len(specs) == 1 and specs[0].name != "b64"
+    if not any(isinstance(instance, dict) for instance in instances) or (
+        can_be_elements and all(is_b64(instance) or isinstance(instance, str) for instance in instances)
+    ):
         return {_only(specs).name: instances}
     first = instances[0]
     for index, instance in enumerate(instances):
         if not isinstance(instance, dict) or not isinstance(first, dict) or instance.keys() != first.keys():
             raise BadRequest(f"instances[{index}] must be an object with the same names as instances[0]")
     return {name: [instance[name] for instance in instances] for name in first}
-
-
-def _are_elements(instances: list[Any], specs: Sequence[TensorSpec]) -> bool:
-    return len(specs) == 1 and specs[0].name != "b64" and all(is_b64(i) or isinstance(i, str) for i in instances)
-
-
-def _named(values: Any, specs: Sequence[TensorSpec]) -> dict[str, Any]:
-    if isinstance(values, dict) and not is_b64(values):
-        return values
-    return {_only(specs).name: values}
 
 
 def _only(specs: Sequence[TensorSpec]) -> TensorSpec:
@@ -259,14 +241,9 @@ def encode_predictions(decoded: DecodedPredict, response: InferResponse) -> byte
     values = {name: to_json(tensor) for name, tensor in outputs.items()}
     if len(values) == 1:
         return dump_json({"predictions": next(iter(values.values()))})
-    if decoded.by_rows and _have_equal_rows(values):
+    lengths = {len(value) if isinstance(value, list | np.ndarray) else -1 for value in values.values()}
+    if decoded.by_rows and len(lengths) == 1 and -1 not in lengths:  # all outputs have as many rows
         names = list(values)
         rows = [dict(zip(names, row, strict=True)) for row in zip(*values.values(), strict=True)]
         return dump_json({"predictions": rows})
     return dump_json({"predictions": values})
-
-
-def _have_equal_rows(values: Mapping[str, Any]) -> bool:
-    """Return whether all outputs have the same number of rows."""
-    lengths = {len(value) if isinstance(value, list | np.ndarray) else -1 for value in values.values()}
-    return len(lengths) == 1 and -1 not in lengths

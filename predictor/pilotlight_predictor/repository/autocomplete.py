@@ -1,8 +1,4 @@
-"""Config derived from the model file.
-
-Comparison of a configuration with the tensors of the model file; part of `complete`. Pure.
-
-Auto-completion: derive missing parts of a configuration from the model file, and reject contradictions. Pure.
+"""Auto-completion: derive missing parts of a configuration from the model file, and reject contradictions. Pure.
 
 A backend reads the file and reports `ModelFileInfo`; `complete` merges it with the configuration (or with none) into
 the `ModelConfig` that is served. Tensors that a configuration leaves out follow Triton's auto-completion.
@@ -16,8 +12,13 @@ from msgspec.structs import replace
 
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import Shape, TensorSpec
-from pilotlight_predictor.repository.json_config import raw_config
-from pilotlight_predictor.repository.model_config import DynamicBatching, ModelConfig, TensorConfig
+from pilotlight_predictor.repository.model_config import (
+    DynamicBatching,
+    ModelConfig,
+    TensorConfig,
+    raw_config,
+    server_tensors,
+)
 from pilotlight_predictor.repository.schema import (
     DYNAMIC_BATCHING,
     INPUT,
@@ -27,104 +28,12 @@ from pilotlight_predictor.repository.schema import (
     with_defaults,
 )
 
-
-def check_agreement(config: ModelConfig, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Raise LoadFailed with the tensor, its declaration in the file and the one in the configuration."""
-    _check_all(config, "input", config.inputs, inputs)
-    _check_all(config, "output", config.outputs, outputs)
-    if inputs:
-        _check_missing(config, inputs)
-
-
-def _check_all(
-    config: ModelConfig, direction: str, tensors: Sequence[TensorConfig], specs: Sequence[TensorSpec]
-) -> None:
-    if not specs:
-        return
-    known = {spec.name: spec for spec in specs}
-    for tensor in tensors:
-        if tensor.name not in known:
-            raise LoadFailed(
-                f"{config.name}: {direction} '{tensor.name}' is in the configuration but not in the model file, "
-                f"whose {direction}s are {', '.join(known)}{_close(tensor.name, known)}"
-            )
-        _check_one(config, direction, tensor, known[tensor.name])
-
-
-def _close(name: str, known: dict[str, TensorSpec]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, known, n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
-
-
-def _check_one(config: ModelConfig, direction: str, tensor: TensorConfig, spec: TensorSpec) -> None:
-    what = f"{config.name}: {direction} '{tensor.name}'"
-    if tensor.datatype != spec.datatype:
-        raise LoadFailed(f"{what} is {spec.datatype} in the model file but {tensor.datatype} in the configuration")
-    if tensor.allow_ragged:  # rows of a ragged batch are concatenated, so the shape of the file differs
-        return
-    batched = config.max_batch_size > 0
-    if batched and (not spec.shape or spec.shape[0] != -1):
-        raise LoadFailed(
-            f"{what} has the shape {list(spec.shape)} in the model file, which does not batch, but max_batch_size is "
-            f"{config.max_batch_size}; set max_batch_size: 0 and write dims in full"
-        )
-    dims = tensor.dims if tensor.reshape is None else tensor.reshape
-    shape = (-1, *dims) if batched else dims
-    if not _fits(shape, spec.shape, lenient=direction == "output"):
-        raise LoadFailed(
-            f"{what} has the shape {list(spec.shape)} in the model file but {list(shape)} in the configuration"
-            f"{_batch_hint(shape, spec.shape, batched)}"
-        )
-
-
-def _fits(configured: Shape, actual: Shape, lenient: bool) -> bool:
-    """Whether a configured shape fits the one of the file: a fixed size fits -1, and with `lenient` (outputs) -1 fits a
-    fixed size."""
-    if not actual and configured == (1,):  # dims cannot be empty in Triton's format, so a scalar is written as [1]
-        return True
-    return len(configured) == len(actual) and all(
-        mine == theirs or theirs == -1 or (lenient and mine == -1)
-        for mine, theirs in zip(configured, actual, strict=True)
-    )
-
-
-def _batch_hint(configured: Shape, actual: Shape, batched: bool) -> str:
-    if batched and len(configured) == len(actual) + 1:
-        return "; with max_batch_size > 0 dims leave the batch dimension out"
-    if not batched and len(configured) + 1 == len(actual) and actual[0] == -1:
-        return "; set max_batch_size > 0, or write the leading dimension as -1"
-    return ""
-
-
-def _check_missing(config: ModelConfig, specs: Sequence[TensorSpec]) -> None:
-    """Check that every required input is declared or provided by the server."""
-    declared = {tensor.name for tensor in config.inputs} | _server_inputs(config)
-    for spec in specs:
-        if spec.name not in declared and not spec.optional:
-            raise LoadFailed(
-                f"{config.name}: the model file needs input '{spec.name}' ({spec.datatype} {list(spec.shape)}), which "
-                "the configuration leaves out; add it, or leave all inputs out to have them derived"
-            )
-
-
-def _server_inputs(config: ModelConfig) -> set[str]:
-    sequence = config.sequence_batching or {}
-    return {
-        *(name for tensor in config.raw.get("batch_input", []) for name in tensor["target_name"]),
-        *(control["name"] for control in sequence.get("control_input", [])),
-        *(state["input_name"] for state in sequence.get("state", [])),
-    }
-
-
 # Triton's `platform` of a backend with one format.
 BACKEND_PLATFORMS: Final = {"onnxruntime": "onnxruntime_onnx", "tensorrt": "tensorrt_plan"}
 
 
 class ModelFileInfo(Struct, frozen=True):
-    """Tensors of a model file, as its backend read them: full shapes with the leading dimension, -1 for a variable
-    size."""
+    """Tensors of a model file, as its backend read them: full shapes, -1 for a variable size."""
 
     backend: str
     inputs: Sequence[TensorSpec] = ()
@@ -158,8 +67,6 @@ def _without_server_tensors(info: ModelFileInfo, config: ModelConfig) -> ModelFi
     """Remove control and state tensors, which the server exchanges with the model and clients never see."""
     if config.sequence_batching is None:
         return info
-    from pilotlight_predictor.repository.model_config import server_tensors
-
     server_inputs, server_outputs = server_tensors(config)
     outputs = {tensor.name for tensor in config.outputs}
     return replace(
@@ -209,29 +116,19 @@ def _with_batching(config: ModelConfig, info: ModelFileInfo, defaults: BatchDefa
         )
     decided = "max_batch_size" in config.explicit_fields or bool(config.inputs or config.outputs)
     if not decided and info.batchable:
-        config = replace(config, max_batch_size=_default_size(config, defaults))
-    if config.dynamic_batching is not None and config.dynamic_batching.preferred_batch_size:
-        _check_batches(config)
-    scheduled = config.sequence_batching is not None or config.ensemble
-    if config.max_batch_size > 1 and config.dynamic_batching is None and not scheduled:
-        return replace(config, dynamic_batching=DynamicBatching(max_queue_delay_us=defaults.delay_us))
-    return config
-
-
-def _default_size(config: ModelConfig, defaults: BatchDefaults) -> int:
-    preferred = config.dynamic_batching.preferred_batch_size if config.dynamic_batching else ()
-    size = max((defaults.max_batch_size, *preferred))
-    return size if size > 1 else 0
-
-
-def _check_batches(config: ModelConfig) -> None:
-    assert config.dynamic_batching is not None
-    largest = max(config.dynamic_batching.preferred_batch_size)
+        preferred = config.dynamic_batching.preferred_batch_size if config.dynamic_batching else ()
+        size = max((defaults.max_batch_size, *preferred))
+        config = replace(config, max_batch_size=size if size > 1 else 0)
+    largest = max(config.dynamic_batching.preferred_batch_size, default=0) if config.dynamic_batching else 0
     if largest > config.max_batch_size:
         raise LoadFailed(
             f"{config.name}: dynamic_batching.preferred_batch_size has {largest}, must be at most max_batch_size, "
             f"which is {config.max_batch_size} for this model file"
         )
+    scheduled = config.sequence_batching is not None or config.ensemble
+    if config.max_batch_size > 1 and config.dynamic_batching is None and not scheduled:
+        return replace(config, dynamic_batching=DynamicBatching(max_queue_delay_us=defaults.delay_us))
+    return config
 
 
 def _with_tensors(config: ModelConfig, info: ModelFileInfo) -> ModelConfig:
@@ -271,7 +168,10 @@ def _with_raw(config: ModelConfig) -> ModelConfig:
         "output": [with_defaults({**raw_outputs.get(t.name, {}), **_io(t)}, OUTPUT) for t in config.outputs],
     }
     if config.dynamic_batching is not None:
-        raw["dynamic_batching"] = _raw_batching(config, config.dynamic_batching)
+        batching, size = config.dynamic_batching, config.max_batch_size
+        before = config.raw.get("dynamic_batching", {"max_queue_delay_microseconds": batching.max_queue_delay_us})
+        sizes = list(batching.preferred_batch_size) or ([size] if size else [])
+        raw["dynamic_batching"] = with_defaults({**before, "preferred_batch_size": sizes}, DYNAMIC_BATCHING)
     return replace(config, raw={name: raw[name] for name in MODEL_CONFIG.fields if name in raw})
 
 
@@ -279,7 +179,65 @@ def _io(tensor: TensorConfig) -> dict[str, Any]:
     return {"name": tensor.name, "data_type": data_type_name(tensor.datatype), "dims": list(tensor.dims)}
 
 
-def _raw_batching(config: ModelConfig, batching: DynamicBatching) -> dict[str, Any]:
-    raw = config.raw.get("dynamic_batching", {"max_queue_delay_microseconds": batching.max_queue_delay_us})
-    sizes = list(batching.preferred_batch_size) or ([config.max_batch_size] if config.max_batch_size else [])
-    return with_defaults({**raw, "preferred_batch_size": sizes}, DYNAMIC_BATCHING)
+def check_agreement(config: ModelConfig, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    """Raise LoadFailed with the tensor, its declaration in the file and the one in the configuration."""
+    for direction, tensors, specs in (("input", config.inputs, inputs), ("output", config.outputs, outputs)):
+        known = {spec.name: spec for spec in specs}
+        for tensor in tensors if known else ():
+            if tensor.name not in known:
+                from difflib import get_close_matches
+
+                close = get_close_matches(tensor.name, known, n=1)
+                raise LoadFailed(
+                    f"{config.name}: {direction} '{tensor.name}' is in the configuration but not in the model file, "
+                    f"whose {direction}s are {', '.join(known)}" + (f" (did you mean '{close[0]}'?)" if close else "")
+                )
+            _check_tensor(config, direction, tensor, known[tensor.name])
+    provided = {name for tensor in config.raw.get("batch_input", []) for name in tensor["target_name"]}
+    declared = {tensor.name for tensor in config.inputs} | provided | server_tensors(config)[0]
+    for spec in inputs:
+        if spec.name not in declared and not spec.optional:
+            raise LoadFailed(
+                f"{config.name}: the model file needs input '{spec.name}' ({spec.datatype} {list(spec.shape)}), which "
+                "the configuration leaves out; add it, or leave all inputs out to have them derived"
+            )
+
+
+def _check_tensor(config: ModelConfig, direction: str, tensor: TensorConfig, spec: TensorSpec) -> None:
+    what = f"{config.name}: {direction} '{tensor.name}'"
+    if tensor.datatype != spec.datatype:
+        raise LoadFailed(f"{what} is {spec.datatype} in the model file but {tensor.datatype} in the configuration")
+    if tensor.allow_ragged:  # rows of a ragged batch are concatenated, so the shape of the file differs
+        return
+    batched = config.max_batch_size > 0
+    if batched and (not spec.shape or spec.shape[0] != -1):
+        raise LoadFailed(
+            f"{what} has the shape {list(spec.shape)} in the model file, which does not batch, but max_batch_size is "
+            f"{config.max_batch_size}; set max_batch_size: 0 and write dims in full"
+        )
+    dims = tensor.dims if tensor.reshape is None else tensor.reshape
+    shape = (-1, *dims) if batched else dims
+    if not _fits(shape, spec.shape, lenient=direction == "output"):
+        raise LoadFailed(
+            f"{what} has the shape {list(spec.shape)} in the model file but {list(shape)} in the configuration"
+            f"{_batch_hint(shape, spec.shape, batched)}"
+        )
+
+
+def _fits(configured: Shape, actual: Shape, lenient: bool) -> bool:
+    """Whether a configured shape fits the one of the file: a fixed size fits -1, and with `lenient` (outputs) -1 fits a
+    fixed size."""
+    if not actual and configured == (1,):  # dims cannot be empty in Triton's format, so a scalar is written as [1]
+        return True
+    return len(configured) == len(actual) and all(
+        mine == theirs or theirs == -1 or (lenient and mine == -1)
+        for mine, theirs in zip(configured, actual, strict=True)
+    )
+
+
+def _batch_hint(configured: Shape, actual: Shape, batched: bool) -> str:
+    if batched and len(configured) == len(actual) + 1:
+        return "; with max_batch_size > 0 dims leave the batch dimension out"
+    if not batched and len(configured) + 1 == len(actual) and actual[0] == -1:
+        return "; set max_batch_size > 0, or write the leading dimension as -1"
+    return ""

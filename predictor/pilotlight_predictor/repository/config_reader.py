@@ -1,20 +1,13 @@
-"""Document → ModelConfig.
-
-Conversion of a configuration text to a `ModelConfig`: parse, check by the schema, validate, convert.
+"""Conversion of a configuration text to a `ModelConfig`: parse, check by the schema, validate, convert.
 
 Imported only for models with a configuration, so that others do not pay for the readers.
-
-Parameters of a load request: an overriding configuration and the model's files, for HTTP and gRPC.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Mapping
+from typing import Any
 
-import orjson
-
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.requests import NEWEST
-from pilotlight_predictor.repository.json_config import ConfigDocument, Values, document_from_json, raw_config
+from pilotlight_predictor.repository.json_config import ConfigDocument, Values, document_from_json
 from pilotlight_predictor.repository.model_config import (
     DynamicBatching,
     EnsembleStep,
@@ -26,7 +19,7 @@ from pilotlight_predictor.repository.model_config import (
     VersionPolicy,
     Warmup,
     WarmupInput,
-    stays_inside,
+    raw_config,
 )
 from pilotlight_predictor.repository.pbtxt import document_from_message, parse_pbtxt
 from pilotlight_predictor.repository.schema import MODEL_CONFIG, datatype_of
@@ -54,7 +47,15 @@ def _config(document: ConfigDocument) -> ModelConfig:
         max_batch_size=values.get("max_batch_size", 0),
         inputs=tuple(map(_tensor, values.get("input", []))),
         outputs=tuple(map(_tensor, values.get("output", []))),
-        instance_groups=tuple(map(_instance_group, values.get("instance_group", []))),
+        instance_groups=tuple(
+            InstanceGroup(
+                count=group.get("count", 1),
+                kind=group.get("kind", "KIND_AUTO").removeprefix("KIND_"),
+                gpus=tuple(group.get("gpus", ())),
+                name=group.get("name", ""),
+            )
+            for group in values.get("instance_group", [])
+        ),
         dynamic_batching=_dynamic_batching(values.get("dynamic_batching")),
         version_policy=_version_policy(values.get("version_policy", {})),
         default_model_filename=values.get("default_model_filename", ""),
@@ -81,15 +82,6 @@ def _tensor(values: Values) -> TensorConfig:
         optional=values.get("optional", False),
         allow_ragged=values.get("allow_ragged_batch", False),
         label_filename=values.get("label_filename", ""),
-    )
-
-
-def _instance_group(values: Values) -> InstanceGroup:
-    return InstanceGroup(
-        count=values.get("count", 1),
-        kind=values.get("kind", "KIND_AUTO").removeprefix("KIND_"),
-        gpus=tuple(values.get("gpus", ())),
-        name=values.get("name", ""),
     )
 
 
@@ -136,15 +128,10 @@ def _warmup(values: Values) -> Warmup:
 
 
 def _warmup_input(values: Values) -> WarmupInput:
-    source: Literal["zero", "random", "file"] = "zero"
-    if "input_data_file" in values:
-        source = "file"
-    elif "random_data" in values:
-        source = "random"
     return WarmupInput(
         datatype=datatype_of(values["data_type"]),
         dims=tuple(values.get("dims", ())),
-        source=source,
+        source="file" if "input_data_file" in values else "random" if "random_data" in values else "zero",
         filename=values.get("input_data_file", ""),
     )
 
@@ -169,40 +156,3 @@ def _step(values: Values) -> EnsembleStep:
         input_map=values["input_map"],
         output_map=values["output_map"],
     )
-
-
-PREFIX: Final = "file:"
-Read = Callable[[str, Any], bytes]
-
-
-def config_parameter(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the `config` parameter, which is a JSON string (as in Triton) or an object."""
-    config = parameters.get("config")
-    if config is None or isinstance(config, dict):
-        return config
-    try:
-        document = orjson.loads(config)
-    except (orjson.JSONDecodeError, TypeError) as error:
-        raise BadRequest(f"parameters.config is not a JSON model configuration: {error}") from None
-    if not isinstance(document, dict):
-        raise BadRequest("parameters.config must be a JSON object")
-    return document
-
-
-def file_parameters(parameters: Mapping[str, Any], read: Read) -> dict[str, bytes]:
-    """Return contents by path of the `file:<version>/<name>` parameters; `read` decodes a value."""
-    files: dict[str, bytes] = {}
-    for key, value in parameters.items():
-        if not key.startswith(PREFIX):
-            continue
-        path = key.removeprefix(PREFIX)
-        if not stays_inside(path):
-            raise BadRequest(f"parameters['{key[:100]}'] must be a path of the form <version>/<file> inside the model")
-        files[path] = read(key, value)
-    return files
-
-
-def bytes_parameter(key: str, value: Any) -> bytes:
-    if not isinstance(value, bytes):
-        raise BadRequest(f"parameters['{key[:100]}'] must be bytes, not {type(value).__name__}")
-    return value

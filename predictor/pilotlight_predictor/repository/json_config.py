@@ -1,42 +1,33 @@
-"""JSON configs and overrides.
+"""Configuration checked by the schema: plain values with Triton's field names, and positions for errors.
 
-Configuration validated against the schema: plain values with Triton's field names, and positions for errors.
-
-`config.pbtxt` and the JSON of the repository API both become a `ConfigDocument`, so one
-validation serves both. It holds only fields that were written; defaults are added by its readers.
-
-Proto3 JSON of a configuration (the `config` parameter of the repository API) as a `ConfigDocument`.
-
-Field names may have either spelling, 64-bit integers may be strings, and null means unset.
-
-Configuration as Triton's configuration endpoint prints it, with Triton's defaults.
+`config.pbtxt` and the JSON of the repository API both become a `ConfigDocument`, which one validation serves. It holds
+only fields that were written; defaults are added by its readers.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pilotlight_predictor.core.errors import LoadFailed
-from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.repository.schema import (
     ALIASES,
-    MODEL_CONFIG,
     EnumType,
     FieldType,
     MessageType,
     ScalarType,
     ValueType,
-    with_defaults,
 )
 
 Path = tuple[str | int, ...]
 Values = dict[str, Any]
+_INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
+_FLOAT_NAMES: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDocument:
-    """Values of a configuration, and `place`, which returns the position of a field as text."""
+    """Values of a configuration, and `position`, which returns the position of a field as text."""
 
     values: Values
     position: Callable[[Path], str]
@@ -93,11 +84,8 @@ def enum_value(value: object, type_: EnumType) -> str | None:
     return value if isinstance(value, str) and value in type_.values else None
 
 
-_INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
-_FLOAT_NAMES: Final = frozenset({"NaN", "Infinity", "-Infinity"})
-
-
 def document_from_json(root: object, where: str, type_: MessageType) -> ConfigDocument:
+    """Read proto3 JSON: field names in either spelling, 64-bit integers maybe as strings, null means unset."""
     return ConfigDocument(_Reader(where).message(root, type_, ()), lambda path: where)
 
 
@@ -115,7 +103,8 @@ class _Reader:
         for key, item in node.items():
             if item is None:
                 continue
-            name = field_name(str(key), type_, path) or field_name(_snake(str(key)), type_, path)
+            snake = re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match.group(1).lower(), str(key))
+            name = field_name(str(key), type_, path) or field_name(snake, type_, path)
             if name is None:
                 raise LoadFailed(f"{self._where}: {unknown_field(str(key), type_, path)}")
             if name in values:
@@ -155,7 +144,11 @@ def _scalar(node: object, type_: ScalarType) -> Any:
     if isinstance(node, bool):
         return None
     if type_.name == "float":
-        return _float(node)
+        known = not isinstance(node, str) or node in _FLOAT_NAMES or _INTEGER.fullmatch(node)
+        try:
+            return float(node) if known and isinstance(node, str | int | float) else None
+        except OverflowError:
+            return None
     if isinstance(node, str) and _INTEGER.fullmatch(node):
         node = int(node)
     if isinstance(node, float) and node.is_integer():
@@ -163,65 +156,8 @@ def _scalar(node: object, type_: ScalarType) -> Any:
     return node if isinstance(node, int) and type_.low <= node <= type_.high else None
 
 
-def _float(node: object) -> float | None:
-    if isinstance(node, str):
-        return float(node) if node in _FLOAT_NAMES or _INTEGER.fullmatch(node) else None
-    try:
-        return float(node) if isinstance(node, int | float) else None
-    except OverflowError:
-        return None
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match.group(1).lower(), name)
-
-
 def _shown(node: object) -> str:
     if isinstance(node, list | dict):  # repr() of a deeply nested value would exhaust the stack
         return "a list" if isinstance(node, list) else "an object"
     text = repr(node)
     return text if len(text) <= 60 else text[:57] + "…"
-
-
-# Triton's backend of a platform, for `raw`; the typed view has the written values.
-PLATFORM_BACKENDS: Final = {
-    "tensorrt_plan": "tensorrt",
-    "tensorflow_graphdef": "tensorflow",
-    "tensorflow_savedmodel": "tensorflow",
-    "onnxruntime_onnx": "onnxruntime",
-    "pytorch_libtorch": "pytorch",
-    "caffe2_netdef": "caffe2",
-}
-_SEQUENCE_IDLE_US: Final = 1_000_000
-
-
-def raw_config(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document with Triton's defaults, in Triton's order."""
-    full = dict(values)
-    full.setdefault("backend", PLATFORM_BACKENDS.get(full.get("platform", ""), ""))
-    full.setdefault("version_policy", {"latest": {"num_versions": 1}})
-    largest = full.get("max_batch_size", 0)
-    if "dynamic_batching" in full and largest:
-        full["dynamic_batching"] = {"preferred_batch_size": [largest], **full["dynamic_batching"]}
-    if "sequence_batching" in full:
-        full["sequence_batching"] = {
-            "max_sequence_idle_microseconds": _SEQUENCE_IDLE_US,
-            **full["sequence_batching"],
-        }
-    if "instance_group" in full:
-        full["instance_group"] = [{"count": 1, **group} for group in full["instance_group"]]
-    if "ensemble_scheduling" in full:
-        full["ensemble_scheduling"] = _steps_with_versions(full["ensemble_scheduling"])
-    else:
-        full["optimization"] = {
-            "input_pinned_memory": {"enable": True},
-            "output_pinned_memory": {"enable": True},
-            **full.get("optimization", {}),
-        }
-    return with_defaults(full, MODEL_CONFIG)
-
-
-def _steps_with_versions(scheduling: Mapping[str, Any]) -> dict[str, Any]:
-    """Write missing versions as -1 (newest): the default 0 of protobuf is a version, and the JSON may be sent back."""
-    steps = [{"model_version": NEWEST, **step} for step in scheduling.get("step", [])]
-    return {**scheduling, "step": steps}

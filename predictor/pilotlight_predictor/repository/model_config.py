@@ -1,17 +1,7 @@
-"""ModelConfig and its parts.
-
-Typed model configuration, used by scheduler, backends and routes. Pure data.
+"""Typed model configuration, used by scheduler, backends and routes. Pure data.
 
 `config.pbtxt`, a JSON override and a derived configuration all become a ModelConfig; `raw` has the whole document with
-Triton's field names and defaults, for `GET /v2/models/{m}/config`.
-
-msgspec structs instead of dataclasses: creating the classes takes a fiftieth of the time at start.
-
-Typed view of `sequence_batching` for scheduler and instances: strategy, slots, control tensors, states. Pure.
-
-The block has been validated with the rest of the configuration.
-
-Validation of model names and of file names within a model. Pure.
+Triton's field names and defaults. msgspec structs: creating the classes takes a fiftieth of dataclasses' time at start.
 """
 
 from collections.abc import Mapping
@@ -20,8 +10,22 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
+from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.core.tensors import Shape
-from pilotlight_predictor.repository.schema import datatype_of
+from pilotlight_predictor.repository.schema import MODEL_CONFIG, datatype_of, with_defaults
+
+IDLE_US: Final = 1_000_000  # Triton's default
+MAX_NAME: Final = 255
+# Triton's backend of a platform, for `raw`; the typed view has the written values.
+PLATFORM_BACKENDS: Final = {
+    "tensorrt_plan": "tensorrt",
+    "tensorflow_graphdef": "tensorflow",
+    "tensorflow_savedmodel": "tensorflow",
+    "onnxruntime_onnx": "onnxruntime",
+    "pytorch_libtorch": "pytorch",
+    "caffe2_netdef": "caffe2",
+}
+_PAIRS: Final = {"int32_false_true": "INT32", "fp32_false_true": "FP32", "bool_false_true": "BOOL"}
 
 
 class TensorConfig(Struct, frozen=True):
@@ -96,8 +100,7 @@ class Warmup(Struct, frozen=True):
 
 
 class GraphSpec(Struct, frozen=True):
-    """CUDA graph to capture: rows (0 without batch dimension), dims of variable inputs, and the fewest rows it serves
-    (`least`, 0: unset)."""
+    """CUDA graph to capture: rows (0 without batch dimension), fewest rows it serves (0: unset), dims of inputs."""
 
     rows: int
     min_rows: int = 0
@@ -105,11 +108,10 @@ class GraphSpec(Struct, frozen=True):
 
 
 class EnsembleStep(Struct, frozen=True):
-    """One model of an ensemble: `input_map` is model input → ensemble tensor, `output_map` model output → ensemble
-    tensor."""
+    """One model of an ensemble: `input_map` and `output_map` are tensor of the model → tensor of the ensemble."""
 
     model: str
-    version: int  # -1 (inference.NEWEST) is the newest, as in a request
+    version: int  # -1 (NEWEST) is the newest, as in a request
     input_map: Mapping[str, str]
     output_map: Mapping[str, str]
 
@@ -140,10 +142,6 @@ class ModelConfig(Struct, frozen=True):
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
-IDLE_US: Final = 1_000_000  # Triton's default
-_PAIRS: Final = {"int32_false_true": "INT32", "fp32_false_true": "FP32", "bool_false_true": "BOOL"}
-
-
 class SequenceControl(Struct, frozen=True):
     """Tensor that the server adds: `kind` START, END, READY with its two values, or CORRID with a datatype."""
 
@@ -154,8 +152,7 @@ class SequenceControl(Struct, frozen=True):
 
 
 class SequenceState(Struct, frozen=True):
-    """State tensor: `output_name` of a request becomes `input_name` of the next one; the first request gets the initial
-    state."""
+    """State tensor: `output_name` of a request becomes `input_name` of the next; the first gets the initial state."""
 
     input_name: str
     output_name: str
@@ -166,8 +163,7 @@ class SequenceState(Struct, frozen=True):
 
 
 class SequenceBatching(Struct, frozen=True):
-    """Sequence batcher; `slots` is the number of concurrent sequences of an instance. Direct: each slot is a row of the
-    batch."""
+    """Sequence batcher; `slots`: concurrent sequences of an instance. Direct: each slot is a row of the batch."""
 
     oldest: bool
     slots: int
@@ -228,9 +224,6 @@ def _state(raw: Mapping[str, Any]) -> SequenceState:
     return SequenceState(raw["input_name"], raw["output_name"], datatype, dims, shape, initial.get("data_file", ""))
 
 
-MAX_NAME: Final = 255
-
-
 def valid_model_name(name: str) -> bool:
     """Whether a name is a single portable path component; `...` and `model..1` are valid."""
     if name in {"", ".", ".."} or len(name.encode("utf-8", "replace")) > MAX_NAME or name != name.strip():
@@ -243,3 +236,28 @@ def stays_inside(filename: str) -> bool:
     if not filename or filename.startswith("/") or "\\" in filename or "\0" in filename:
         return False
     return ".." not in filename.split("/")
+
+
+def raw_config(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document with Triton's defaults, in Triton's order."""
+    full = dict(values)
+    full.setdefault("backend", PLATFORM_BACKENDS.get(full.get("platform", ""), ""))
+    full.setdefault("version_policy", {"latest": {"num_versions": 1}})
+    largest = full.get("max_batch_size", 0)
+    if "dynamic_batching" in full and largest:
+        full["dynamic_batching"] = {"preferred_batch_size": [largest], **full["dynamic_batching"]}
+    if "sequence_batching" in full:
+        full["sequence_batching"] = {"max_sequence_idle_microseconds": IDLE_US, **full["sequence_batching"]}
+    if "instance_group" in full:
+        full["instance_group"] = [{"count": 1, **group} for group in full["instance_group"]]
+    if "ensemble_scheduling" in full:
+        # Missing versions are written as -1 (newest): protobuf's default 0 is a version, and the JSON may be sent back.
+        steps = [{"model_version": NEWEST, **step} for step in full["ensemble_scheduling"].get("step", [])]
+        full["ensemble_scheduling"] = {**full["ensemble_scheduling"], "step": steps}
+    else:
+        full["optimization"] = {
+            "input_pinned_memory": {"enable": True},
+            "output_pinned_memory": {"enable": True},
+            **full.get("optimization", {}),
+        }
+    return with_defaults(full, MODEL_CONFIG)

@@ -1,11 +1,7 @@
-"""Text-format reader with positions.
+"""Reader of protobuf's text format: parses a `config.pbtxt` into a tree with positions, then checks it by the schema.
 
-Parser of protobuf's text format into a tree with positions: the first stage of reading a `config.pbtxt`.
-
-Hand-written because it runs during a cold start, where importing protobuf would cost more than the whole parsing. It
-knows the grammar only, not the schema. Line and column are computed from the offset only for errors.
-
-Tree of a `config.pbtxt` as a `ConfigDocument`: values validated against the schema, positions recorded.
+Hand-written because it runs during a cold start, where importing protobuf would cost more than the whole parsing. Line
+and column are computed from the offset only for errors.
 """
 
 import re
@@ -44,6 +40,8 @@ _TOKEN: Final = re.compile(
       | (?P<sign>[:{}<>\[\],;-])""",
     re.VERBOSE,
 )
+_BOOLS: Final = {"true": True, "True": True, "t": True, "false": False, "False": False, "f": False}
+_INFINITE: Final = re.compile(r"-?(?:inf(?:inity)?|nan)", re.IGNORECASE)
 
 
 class Source(NamedTuple):
@@ -107,7 +105,9 @@ def _tokens(source: Source) -> Iterator[_Token]:
         match = _TOKEN.match(text, offset)
         place = SourcePosition(source, offset)
         if match is None:
-            raise LoadFailed(f"{place}: {_unreadable(text[offset])}")
+            if text[offset] in "\"'":
+                raise LoadFailed(f"{place}: this string is not closed on its line; end it with the same quote")
+            raise LoadFailed(f"{place}: unexpected character {text[offset]!r}")
         kind = str(match.lastgroup)
         if offset == number_end and kind in {"name", "float", "integer"}:
             raise LoadFailed(f"{place}: a number must be followed by a space or a separator, not by {match.group()!r}")
@@ -118,12 +118,6 @@ def _tokens(source: Source) -> Iterator[_Token]:
     yield _Token("end", "", SourcePosition(source, len(text)))
 
 
-def _unreadable(character: str) -> str:
-    if character in "\"'":
-        return "this string is not closed on its line; end it with the same quote"
-    return f"unexpected character {character!r}"
-
-
 class _Parser:
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
@@ -132,11 +126,6 @@ class _Parser:
     @property
     def _next(self) -> _Token:
         return self._tokens[self._at]
-
-    def _take(self) -> _Token:
-        token = self._tokens[self._at]
-        self._at += 1
-        return token
 
     def _accept(self, *signs: str) -> bool:
         token = self._next
@@ -189,17 +178,13 @@ class _Parser:
             return PbtxtMessage(self.fields(_CLOSING[token.text], depth + 1), token.position)
         if not scalars:
             raise self._failure("'{' (only messages may stand without ':')")
-        if token.kind == "string":
-            return self._string()
-        return self._number_or_name()
-
-    def _string(self) -> Scalar:
-        first, parts, texts = self._next, [], []
-        while self._next.kind == "string":
-            token = self._take()
-            parts.append(_unquoted(token))
-            texts.append(token.text)
-        return Scalar(b"".join(parts), first.position, " ".join(texts))
+        if token.kind != "string":
+            return self._number_or_name()
+        first = self._at
+        while self._next.kind == "string":  # adjacent strings are one
+            self._at += 1
+        strings = self._tokens[first : self._at]
+        return Scalar(b"".join(map(_unquoted, strings)), token.position, " ".join(each.text for each in strings))
 
     def _number_or_name(self) -> Scalar:
         first = self._next
@@ -266,10 +251,6 @@ def _encoded(text: str, token: _Token) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise LoadFailed(f"{token.position}: half of a surrogate pair stands in a string") from None
-
-
-_BOOLS: Final = {"true": True, "True": True, "t": True, "false": False, "False": False, "f": False}
-_INFINITE: Final = re.compile(r"-?(?:inf(?:inity)?|nan)", re.IGNORECASE)
 
 
 def document_from_message(root: PbtxtMessage, type_: MessageType) -> ConfigDocument:
@@ -351,7 +332,10 @@ class _Reader:
 def _scalar(node: Scalar, type_: ScalarType) -> Any:
     value = node.value
     if type_.name == "string":
-        return _text(value) if isinstance(value, bytes) else None
+        try:
+            return value.decode() if isinstance(value, bytes) else None
+        except UnicodeDecodeError:
+            return None
     if type_.name == "integer":
         return value if isinstance(value, int) and type_.low <= value <= type_.high else None
     if type_.name == "bool":
@@ -359,10 +343,3 @@ def _scalar(node: Scalar, type_: ScalarType) -> Any:
     if isinstance(value, str):
         return float(value) if _INFINITE.fullmatch(value) else None
     return float(value) if isinstance(value, int | float) else None
-
-
-def _text(value: bytes) -> str | None:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None

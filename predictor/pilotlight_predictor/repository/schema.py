@@ -1,8 +1,4 @@
-"""Fields of config.pbtxt, both generations.
-
-Types of configuration fields, and the JSON of a message with its defaults.
-
-Schema of model configurations: Triton's, with the TensorRT Inference Server's as a subset.
+"""Schema of model configurations: Triton's, with the TensorRT Inference Server's as a subset.
 
 One superset reads both generations, because no field ever changed its meaning; `tags` is the old name of
 `metric_tags`. Fields are in the order in which Triton prints them.
@@ -136,16 +132,10 @@ OUTPUT: Final = message(
     is_shape_tensor=BOOL,
     is_non_linear_format_io=BOOL,
 )
-_BATCH_INPUT_KINDS = EnumType(
-    (
-        "BATCH_ELEMENT_COUNT",
-        "BATCH_ACCUMULATED_ELEMENT_COUNT",
-        "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO",
-        "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE",
-        "BATCH_ITEM_SHAPE",
-        "BATCH_ITEM_SHAPE_FLATTEN",
-    )
-)
+_BATCH_INPUT_KINDS = EnumType((
+    "BATCH_ELEMENT_COUNT", "BATCH_ACCUMULATED_ELEMENT_COUNT", "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO",
+    "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", "BATCH_ITEM_SHAPE", "BATCH_ITEM_SHAPE_FLATTEN",
+))  # fmt: skip
 _BATCH_INPUT = message(
     kind=_BATCH_INPUT_KINDS, target_name=many(STRING), data_type=DATA_TYPE, source_input=many(STRING)
 )
@@ -257,9 +247,7 @@ _WARMUP_INPUT = message(
     input_data_file=STRING,
 )
 _METRIC_CONTROL = message(
-    ("histogram_options",),
-    metric_identifier=message(family=STRING),
-    histogram_options=message(buckets=many(FLOAT)),
+    ("histogram_options",), metric_identifier=message(family=STRING), histogram_options=message(buckets=many(FLOAT))
 )
 
 ALIASES: Final = {"tags": "metric_tags"}  # top-level names of the older generation

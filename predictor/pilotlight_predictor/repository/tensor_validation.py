@@ -1,18 +1,10 @@
-"""Rules on tensors; settings without effect.
+"""Validation of declared inputs and outputs, part of `validate`. Pure."""
 
-Validation of declared inputs and outputs, part of `validate`. Pure.
-
-Unsupported configuration fields: rejected where responses would be wrong, else reported as ignored. Pure.
-
-`check_source` rejects after validation; the loader logs the ignored ones. docs/v2.md lists both under Differences.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.repository.json_config import ConfigDocument, Path, Values
-from pilotlight_predictor.repository.model_config import ModelConfig, stays_inside
+from pilotlight_predictor.repository.model_config import stays_inside
 
 VARIABLE: Final = -1
 _TENSORRT: Final = frozenset({"tensorrt_plan", "tensorrt"})
@@ -46,10 +38,6 @@ def _check_tensor(document: ConfigDocument, tensor: Values, path: Path) -> None:
     if tensor.get("label_filename") and not stays_inside(tensor["label_filename"]):
         sentence = f"= {tensor['label_filename']!r}, must be a path inside the model's directory"
         raise document.failure((*path, "label_filename"), sentence)
-    _check_tensorrt_only(document, tensor, path)
-
-
-def _check_tensorrt_only(document: ConfigDocument, tensor: Values, path: Path) -> None:
     names = {document.values.get("platform", ""), document.values.get("backend", "")}
     for field in ("is_shape_tensor", "is_non_linear_format_io"):
         if tensor.get(field) and not names & _TENSORRT:
@@ -100,51 +88,3 @@ def check_batch_tensors(document: ConfigDocument) -> None:
                 raise document.failure((*path, "source_input", 0), f"= {sources[0]!r} is no input of this model")
             if field == "batch_input" and tensor.get("data_type") not in {"TYPE_INT32", "TYPE_FP32"}:
                 raise document.failure((*path, "data_type"), "must be TYPE_INT32 or TYPE_FP32")
-
-
-_BLOCKS: Final = ("runtime", "model_operations", "model_repository_agents", "model_metrics")
-_OF_CUDA: Final = ("busy_wait_events", "output_copy_stream")
-_OF_INSTANCES: Final = ("rate_limiter", "secondary_devices", "profile", "passive", "host_policy")
-
-
-def reject_unsupported(config: ModelConfig) -> None:
-    """Raise LoadFailed for fields that change the outputs of a model, since clients could not detect wrong results."""
-    unsupported = {
-        "sequence_batching of a decoupled model": config.sequence_batching is not None and config.decoupled,
-        "batch_input": bool(config.raw.get("batch_input")),
-        "batch_output": bool(config.raw.get("batch_output")),
-    }
-    for field, is_set in unsupported.items():
-        if is_set:
-            raise LoadFailed(f"{config.name}: {field} is not served yet; remove it (docs/v2.md, Differences)")
-
-
-def ignored_fields(config: ModelConfig, *, graphs: bool = False) -> list[str]:
-    """Return the fields that are set and ignored; `graphs`: the backend captures CUDA graphs."""
-    return [*_blocks(config), *_optimizations(config, graphs), *_of_tensors_and_instances(config)]
-
-
-def _blocks(config: ModelConfig) -> Iterator[str]:
-    yield from (field for field in _BLOCKS if config.raw.get(field))
-    if config.raw.get("ensemble_scheduling", {}).get("max_inflight_requests"):
-        yield "ensemble_scheduling.max_inflight_requests"
-
-
-def _optimizations(config: ModelConfig, graphs: bool) -> Iterator[str]:
-    if "optimization" not in config.explicit_fields:
-        return
-    from pilotlight_predictor.repository.json_config import raw_config
-
-    defaults = raw_config({})["optimization"]
-    for field, value in config.raw["optimization"].items():
-        if field == "cuda" and graphs:
-            yield from (f"optimization.cuda.{name}" for name in _OF_CUDA if value.get(name))
-        elif value != defaults.get(field):
-            yield f"optimization.{field}"
-
-
-def _of_tensors_and_instances(config: ModelConfig) -> Iterator[str]:
-    if any(tensor.allow_ragged for tensor in config.inputs):
-        yield "input.allow_ragged_batch"
-    groups = config.raw.get("instance_group", [])
-    yield from (f"instance_group.{field}" for field in _OF_INSTANCES if any(group.get(field) for group in groups))

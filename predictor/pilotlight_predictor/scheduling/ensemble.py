@@ -1,7 +1,7 @@
 """Ensembles: a graph of models served as one; each step runs in its model's scheduler once its inputs are available.
 
-Has no instances and no file; opening.py creates it from `ensemble_scheduling`. A request holds all models of the graph
-from its first step to its last, so a model that is unloaded in between still serves it.
+Has no instances and no file; `open_version` creates it from `ensemble_scheduling`. A request holds all models of the
+graph from its first step to its last, so a model that is unloaded in between still serves it.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Ensemble:
         self._config = config
         self._find = find
         self._stats = stats
-        self._running: dict[QueuedRequest, _Run] = {}
+        self._running: dict[QueuedRequest, _EnsembleRun] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -73,7 +73,7 @@ class Ensemble:
         item.enqueued_ns = perf_counter_ns()
         self._idle.clear()
         finish = lambda answer: self._finish(item, answer, release)  # noqa: E731 - a name for three lines
-        run = self._running[item] = _Run(self._config, parts, item, finish)
+        run = self._running[item] = _EnsembleRun(self._config, parts, item, finish)
         run.advance()
 
     def _finish(self, item: QueuedRequest, answer: Outputs | Exception, release: Callable[[], None]) -> None:
@@ -142,7 +142,7 @@ class HeldEnsemble:
             part.held.release()
 
 
-class _Run:
+class _EnsembleRun:
     """One request running through the graph."""
 
     def __init__(
@@ -170,7 +170,12 @@ class _Run:
             if not self._ended:
                 self._start(part)
         if not self._ended and not self._tickets:
-            self.end(self._outputs())
+            names = [output.name for output in self._config.outputs]
+            missing = [name for name in names if name not in self._tensors]
+            if missing:
+                self.end(BackendFailed(f"ensemble '{self._config.name}': no step gave {', '.join(missing)}"))
+            else:
+                self.end({name: self._tensors[name] for name in names})
 
     def _start(self, part: HeldStep) -> None:
         step, key = part.step, id(part.step)
@@ -198,13 +203,6 @@ class _Run:
             if output in result.outputs:
                 self._tensors[tensor] = result.outputs[output]
         self.advance()
-
-    def _outputs(self) -> Outputs | Exception:
-        names = [output.name for output in self._config.outputs]
-        missing = [name for name in names if name not in self._tensors]
-        if missing:
-            return BackendFailed(f"ensemble '{self._config.name}': no step gave {', '.join(missing)}")
-        return {name: self._tensors[name] for name in names}
 
     def end(self, answer: Outputs | Exception) -> None:
         """Finish with an answer and cancel the steps still running."""

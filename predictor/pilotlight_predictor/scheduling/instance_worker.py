@@ -1,12 +1,6 @@
-"""An instance's thread; run-on-loop policy.
+"""Thread of one model instance: executes batches and passes the answers to the event loop.
 
-Thread of one model instance: executes batches and passes the answers to the event loop.
-
-Policy that decides whether a model is fast enough to run on the event loop. Pure.
-
-Passing a batch to a thread and back costs about 50 µs; a small ONNX model computes in 20 µs. Such a model runs on the
-loop, where requests of one tick form a batch for free. A slower model would block every connection: it runs in its
-instance's thread.
+Also the policy that decides whether a model is fast enough to run on the loop itself.
 """
 
 import asyncio
@@ -22,6 +16,12 @@ from pilotlight_predictor.core.errors import BackendFailed
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.scheduling.queue import QueuedRequest
+
+QUICK_NS: Final = 300_000
+TOO_SLOW_NS: Final = 1_000_000
+TRIALS: Final = 3  # consecutive fast executions in the thread before the model moves to the loop
+MAX_SLOW: Final = 2  # consecutive slow executions on the loop that end it: a single one may be noise
+RETRY_AFTER: Final = 1_000  # fast executions in the thread before a demoted model is tried on the loop again
 
 # (worker, batch, answers, started_ns, ended_ns, used_ns); without answers a decoupled batch has been started.
 Finished = Callable[["Worker", list[QueuedRequest], Sequence[Answer], int, int, int], None]
@@ -103,16 +103,13 @@ class Worker:
                 answers = self.execute(batch)
             ended, used = perf_counter_ns(), thread_time_ns() - used
             self._post(partial(self._finished, self, batch, answers, started, ended, used))
-        self._close()
-        assert self._stopped is not None
-        self._post(self._stopped)
-
-    def _close(self) -> None:
         try:
             self._instance.close()
         except BaseException as error:
             log("backend.close_failed", "an instance failed while it was closed", level="ERROR", error=error)
         del self._instance  # this worker is part of a reference cycle that may never be collected: free the weights now
+        assert self._stopped is not None
+        self._post(self._stopped)
 
     def _post(self, call: Callable[[], None]) -> None:
         try:
@@ -121,15 +118,13 @@ class Worker:
             return
 
 
-QUICK_NS: Final = 300_000
-TOO_SLOW_NS: Final = 1_000_000
-TRIALS: Final = 3  # consecutive fast executions in the thread before the model moves to the loop
-MAX_SLOW: Final = 2  # consecutive slow executions on the loop that end it: a single one may be noise
-RETRY_AFTER: Final = 1_000  # fast executions in the thread before a demoted model is tried on the loop again
-
-
 class InlineExecutionPolicy:
-    """`trial_ns`: duration of a warm-up execution on an idle model; 0 without warm-up."""
+    """Decides whether a model runs on the event loop. Pure.
+
+    Passing a batch to a thread and back costs about 50 µs; a small ONNX model computes in 20 µs. On the loop, requests
+    of one tick form a batch for free; a slower model would block every connection. `trial_ns`: duration of a warm-up
+    execution on an idle model; 0 without warm-up.
+    """
 
     def __init__(self, allowed: bool, trial_ns: int = 0) -> None:
         self._allowed = allowed

@@ -6,6 +6,7 @@ and a cancelled request does not hold its tensors for long.
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -86,23 +87,26 @@ class RequestQueue:
     def push(self, item: QueuedRequest, now_ns: int) -> None:
         """Append a request. Raises QueueFull or BadRequest (priority out of range)."""
         if self.priorities:
-            item.level = self._level_number(item.request.priority)
+            priority = item.request.priority
+            if priority > self.priorities:
+                raise BadRequest(
+                    f"parameters.priority = {priority}, must be at most the model's {self.priorities} levels"
+                )
+            item.level = priority or self._default_level
         level = self._levels[item.level]
         if level.size >= level.bound > 0:
             raise QueueFull(f"Exceeds maximum queue size: {level.size} requests wait for model '{item.request.model}'")
         item.enqueued_ns = item.enqueued_ns or now_ns  # a sequence's request has waited before it came here
         if level.policy.default_timeout_us or item.request.timeout_us:
-            timeout_us = _timeout_us(level.policy, item.request.timeout_us)
+            timeout_us, client_us = level.policy.default_timeout_us, item.request.timeout_us
+            # A client may shorten the model's timeout if the policy allows it, and set one if the model has none.
+            if client_us and (not timeout_us or (level.policy.allow_timeout_override and client_us < timeout_us)):
+                timeout_us = client_us
             item.expires_ns = item.enqueued_ns + timeout_us * 1000
             self._next_expiry_ns = min(item.expires_ns, self._next_expiry_ns or item.expires_ns)
         level.items.append(item)
         level.size += 1
         self.size += 1
-
-    def _level_number(self, priority: int) -> int:
-        if priority > self.priorities:
-            raise BadRequest(f"parameters.priority = {priority}, must be at most the model's {self.priorities} levels")
-        return priority or self._default_level
 
     def __iter__(self) -> Iterator[QueuedRequest]:
         first = next(iter(self._levels.values()))
@@ -112,10 +116,7 @@ class RequestQueue:
 
     def _live(self) -> Iterator[QueuedRequest]:
         for level in self._levels.values():
-            for item in level.items:
-                if not item.gone:
-                    yield item
-            for item in level.delayed:
+            for item in chain(level.items, level.delayed):
                 if not item.gone:
                     yield item
 
@@ -158,12 +159,9 @@ class RequestQueue:
                 for item in late:
                     self.discard(item)
                 rejected.extend(late)
-        self._next_expiry_ns = self._earliest()
-        return rejected
-
-    def _earliest(self) -> int:
         times = (i.expires_ns for level in self._levels.values() for i in level.items if i.expires_ns and not i.gone)
-        return min(times, default=0)
+        self._next_expiry_ns = min(times, default=0)
+        return rejected
 
     def next_expiry(self) -> int | None:
         """Return when to call `expire` again: no queued request expires before that."""
@@ -171,11 +169,3 @@ class RequestQueue:
 
     def clear(self) -> list[QueuedRequest]:
         return self.take(self.size)
-
-
-def _timeout_us(policy: QueuePolicy, client_us: int) -> int:
-    """A client may shorten the model's timeout if the policy allows it, and set one if the model has none."""
-    default_us = policy.default_timeout_us
-    if client_us and (default_us == 0 or (policy.allow_timeout_override and client_us < default_us)):
-        return client_us
-    return default_us

@@ -1,7 +1,7 @@
 """Scheduler of one model version: a request queue, the batcher's decisions, and instances that execute batches.
 
 Everything runs on the event loop except `Instance.execute`, which runs in the instance's own thread, or on the loop
-while the model is fast enough for that (pace.py).
+while the model is fast enough for that (InlineExecutionPolicy).
 """
 
 import asyncio
@@ -78,34 +78,24 @@ class Scheduler:
             self.on_request()
 
     def inline_call(self) -> InlineCall | None:
-        free = (
-            self._inline_allowed
-            and self._inline_policy.inline
-            and self._idle
-            and not self.queue.size
-            and not self._reject_reason
-        )
-        return self._run_inline if free else None
+        allowed = self._inline_allowed and self._inline_policy.inline and not self._reject_reason
+        return self._run_inline if allowed and self._idle and not self.queue.size else None
 
     def _run_inline(self, request: InferRequest, rows: int) -> Answer:
-        doubt = self._inline_policy.on_probation
-        started, before = perf_counter_ns(), thread_time_ns() if doubt else 0
+        measure_cpu = self._inline_policy.on_probation
+        started, before = perf_counter_ns(), thread_time_ns() if measure_cpu else 0
         answer = self._idle[0].answers([request])[0]
         ended = perf_counter_ns()
-        used = thread_time_ns() - before if doubt else ended - started
-        if isinstance(answer, Exception):
-            return self._fail_inline(request, rows, answer, (started, ended, used))
+        used = thread_time_ns() - before if measure_cpu else ended - started
+        if isinstance(answer, Exception):  # as of any batch: it is logged, and may remove the instance
+            answers: list[Answer] = []
+            item = QueuedRequest(request, answers.append, rows, enqueued_ns=started, gone=True)
+            self.executing += 1
+            self._finished(self._idle.popleft(), [item], [answer], started, ended, used)
+            return answers[0]
         self._inline_policy.observe(used)
         self.stats.record_execution(1, rows, 0, 0, ended - started, 0, time_ns() // 1_000_000)
         return answer
-
-    def _fail_inline(self, request: InferRequest, rows: int, error: Exception, times: tuple[int, int, int]) -> Answer:
-        """Handle the failure as that of any batch: it is logged, and may remove the instance."""
-        answers: list[Answer] = []
-        item = QueuedRequest(request, answers.append, rows, enqueued_ns=times[0], gone=True)
-        self.executing += 1
-        self._finished(self._idle.popleft(), [item], [error], *times)
-        return answers[0]
 
     def cancel(self, item: QueuedRequest) -> None:
         """Cancel for a client that disconnected: dequeue the request, or flag it so that the model may stop early."""
@@ -129,7 +119,11 @@ class Scheduler:
     def _tick(self) -> None:
         self._ticking = False
         now = perf_counter_ns()
-        self._reject_expired(now)
+        expired = self.queue.expire(now)
+        for item in expired:
+            self._drop(item, now, "REJECTED", QueueTimeout("Request timeout expired while it waited in the queue"))
+        if expired:
+            self._finish_close()
         wake_ns = self.queue.next_expiry() or 0
         while self._idle and self.queue.size:
             take, wait_ns = next_batch(self.queue, self._policy, now)
@@ -144,13 +138,6 @@ class Scheduler:
         if self.queue.size and wake_ns:
             self._timer_ns = 0
             self._wake_at(wake_ns, now)
-
-    def _reject_expired(self, now: int) -> None:
-        expired = self.queue.expire(now)
-        for item in expired:
-            self._drop(item, now, "REJECTED", QueueTimeout("Request timeout expired while it waited in the queue"))
-        if expired:
-            self._finish_close()
 
     def _drop(self, item: QueuedRequest, now: int, reason: FailureReason, error: PredictorError) -> None:
         """Fail a request that never reached an instance."""
@@ -180,13 +167,12 @@ class Scheduler:
             worker.start(batch, self._open.open(batch))
             return False
         if self._inline_policy.inline:
-            doubt = self._inline_policy.on_probation
-            started, before = perf_counter_ns(), thread_time_ns() if doubt else 0
+            measure_cpu = self._inline_policy.on_probation
+            started, before = perf_counter_ns(), thread_time_ns() if measure_cpu else 0
             answers = worker.execute(batch)
             ended = perf_counter_ns()
-            self._finished(
-                worker, batch, answers, started, ended, thread_time_ns() - before if doubt else ended - started
-            )
+            used = thread_time_ns() - before if measure_cpu else ended - started
+            self._finished(worker, batch, answers, started, ended, used)
             return True
         worker.start(batch)
         return False
@@ -201,10 +187,13 @@ class Scheduler:
         used_ns: int,
     ) -> None:
         self.executing -= len(batch)
-        if worker.failure:
-            self._remove_failed(worker)
-        else:
+        if not worker.failure:
             self._idle.append(worker)
+        else:  # it gets no more work
+            log("backend.died", f"an instance died: {worker.failure}", level="ERROR", model=self.stats.name)
+            if not self._live_workers:
+                self._reject_reason = f"is not ready: {worker.failure}; load it again or restart the server"
+                self.reject_all(NotReady(f"'{self.stats.name}' {self._reject_reason}"))
         if self.queue.size and not self._inline_policy.inline:
             self._tick()  # start the next batch first: the instance computes while these answers are encoded
         if self._decoupled:
@@ -218,14 +207,6 @@ class Scheduler:
             self._tick_soon()
         elif self._closed is not None:
             self._finish_close()
-
-    def _remove_failed(self, worker: Worker) -> None:
-        """Log a failed instance, which gets no more work; reject all requests when none is left."""
-        log("backend.died", f"an instance died: {worker.failure}", level="ERROR", model=self.stats.name)
-        if self._live_workers:
-            return
-        self._reject_reason = f"is not ready: {worker.failure}; load it again or restart the server"
-        self.reject_all(NotReady(f"'{self.stats.name}' {self._reject_reason}"))
 
     def _record(self, batch: list[QueuedRequest], answers: Sequence[Answer], started_ns: int, ended_ns: int) -> None:
         took, now_ms = ended_ns - started_ns, time_ns() // 1_000_000

@@ -1,6 +1,6 @@
 """Sequence batcher: each sequence of requests stays with one instance and is served in order.
 
-The executor of models with `sequence_batching`. It has one Scheduler per instance: sequences.py assigns slots and
+The executor of models with `sequence_batching`. It has one Scheduler per instance: SequenceTable assigns slots and
 chooses the next request, the instance's Scheduler forms the batches. At most one request of a sequence is submitted at
 a time, so a batch has requests of different sequences.
 """
@@ -19,8 +19,7 @@ from pilotlight_predictor.repository.model_config import ModelConfig, SequenceBa
 from pilotlight_predictor.scheduling.batching import BatchPolicy
 from pilotlight_predictor.scheduling.queue import QueuedRequest, RequestQueue
 from pilotlight_predictor.scheduling.scheduler import Scheduler
-from pilotlight_predictor.scheduling.sequence_slots import Sequence as Run
-from pilotlight_predictor.scheduling.sequence_slots import SequenceTable, Slot
+from pilotlight_predictor.scheduling.sequence_slots import SequenceRun, SequenceTable, Slot
 
 _RANGES: Final = {
     "UINT64": (0, 1 << 64),
@@ -38,7 +37,12 @@ class SequenceScheduler:
     ) -> None:
         batching = sequence_batching(config)
         self._loop = asyncio.get_running_loop()
-        policy = _policy(config.max_batch_size, batching)
+        rows = config.max_batch_size
+        policy = (
+            BatchPolicy(rows, batching.preferred, batching.delay_us * 1000, batching.min_rows)
+            if rows
+            else BatchPolicy()
+        )
         self._schedulers = [
             Scheduler(
                 [instance], policy, RequestQueue(None, 0), stats,
@@ -50,7 +54,7 @@ class SequenceScheduler:
         self._table = SequenceTable(slots, bound, batching.idle_us * 1000)
         self._check = partial(_check, batching)
         self._stats = stats
-        self._items: dict[QueuedRequest, Run] = {}
+        self._items: dict[QueuedRequest, SequenceRun] = {}
         self._sent: dict[QueuedRequest, QueuedRequest] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._holders = 0
@@ -82,7 +86,7 @@ class SequenceScheduler:
     def pause(self, item: QueuedRequest, paused: bool) -> None:
         """Do nothing: models with sequences answer each request once."""
 
-    def _forward(self, run: Run) -> None:
+    def _forward(self, run: SequenceRun) -> None:
         item = self._table.take(run)
         if item is None:
             return
@@ -103,7 +107,7 @@ class SequenceScheduler:
                 for waiting in self._table.backlog():
                     self._drop(waiting, error)
 
-    def _answered(self, run: Run, item: QueuedRequest, point: SequencePoint, answer: Answer) -> None:
+    def _answered(self, run: SequenceRun, item: QueuedRequest, point: SequencePoint, answer: Answer) -> None:
         """Update the table before answering: the client may send its next request from within the callback."""
         del self._items[item], self._sent[item]
         if isinstance(answer, Cancelled):
@@ -119,7 +123,7 @@ class SequenceScheduler:
             self._finish_close()
 
     def _drop(
-        self, run: Run, error: PredictorError, others: Mapping[QueuedRequest, PredictorError] | None = None
+        self, run: SequenceRun, error: PredictorError, others: Mapping[QueuedRequest, PredictorError] | None = None
     ) -> None:
         """End the sequence: fail its waiting requests with `error`, or with their own error in `others`."""
         now = perf_counter_ns()
@@ -183,14 +187,8 @@ class SequenceScheduler:
         return not self.problem
 
 
-def _ended(run: Run) -> BadRequest:
+def _ended(run: SequenceRun) -> BadRequest:
     return BadRequest(f"sequence {run.id} has ended, for one of its requests was cancelled: start it again")
-
-
-def _policy(max_batch_size: int, batching: SequenceBatching) -> BatchPolicy:
-    if not max_batch_size:
-        return BatchPolicy()
-    return BatchPolicy(max_batch_size, batching.preferred, batching.delay_us * 1000, batching.min_rows)
 
 
 def _check(batching: SequenceBatching, item: QueuedRequest) -> SequencePoint:

@@ -4,7 +4,7 @@ A sequence is a series of requests with one correlation id, from START to END, w
 holds a slot of an instance from its first request to its last, or until it was idle for too long; while all slots are
 taken, sequences wait in a backlog in the order of their first requests. One request of a sequence runs at a time.
 
-sequence_scheduler.py calls `add` for each request, `take` for the next to run, `finished` when it was answered.
+SequenceScheduler calls `add` for each request, `take` for the next to run, `finished` when it was answered.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ class Slot(NamedTuple):
     instance: int
 
 
-class Sequence(Struct, eq=False):
+class SequenceRun(Struct, eq=False):
     """`open`: its last request was not END, so more are accepted. `state`: the model's implicit state."""
 
     id: int | str
@@ -47,12 +47,12 @@ class SequenceTable:
         heapify(self._free)
         self._failed_instances: set[int] = set()
         self._bound, self._idle_ns = bound, idle_ns
-        self._known: dict[int | str, Sequence] = {}
-        self._backlog: dict[Sequence, None] = {}
+        self._known: dict[int | str, SequenceRun] = {}
+        self._backlog: dict[SequenceRun, None] = {}
         self.waiting = 0
         self.running = 0
 
-    def add(self, item: QueuedRequest, point: SequencePoint, now_ns: int) -> Sequence:
+    def add(self, item: QueuedRequest, point: SequencePoint, now_ns: int) -> SequenceRun:
         """Append a request to its sequence, which is returned. Raises BadRequest or QueueFull."""
         sequence = self._known.get(point.id)
         if not point.start and (sequence is None or not sequence.open):
@@ -60,12 +60,17 @@ class SequenceTable:
                 f"inference request for sequence {point.id} to model '{item.request.model}' must specify the START flag"
                 " on the first request of the sequence"
             )
-        if self._bound and self.waiting >= self._bound and (sequence is None or not _may_run(sequence)):
+        # Refusing a request that would run at once would block the backlog, which waits for its sequence's END.
+        if (
+            self._bound
+            and self.waiting >= self._bound
+            and (sequence is None or sequence.slot is None or not _is_idle(sequence))
+        ):
             raise QueueFull(
                 f"Exceeds maximum queue size: {self.waiting} requests of sequences wait for '{item.request.model}'"
             )
         if sequence is None:
-            sequence = self._known[point.id] = Sequence(point.id)
+            sequence = self._known[point.id] = SequenceRun(point.id)
             self._backlog[sequence] = None
             self.fill()
         sequence.waiting.append(item)
@@ -73,7 +78,7 @@ class SequenceTable:
         self.waiting += 1
         return sequence
 
-    def take(self, sequence: Sequence) -> QueuedRequest | None:
+    def take(self, sequence: SequenceRun) -> QueuedRequest | None:
         """Return the next request of a sequence that has a slot and no running request."""
         if sequence.slot is None or sequence.running is not None or not sequence.waiting:
             return None
@@ -82,7 +87,7 @@ class SequenceTable:
         self.running += 1
         return sequence.running
 
-    def finished(self, sequence: Sequence, end: bool, now_ns: int) -> list[Sequence]:
+    def finished(self, sequence: SequenceRun, end: bool, now_ns: int) -> list[SequenceRun]:
         """Record that its request was answered. Return the sequences that may run next."""
         sequence.running, sequence.last_request_ns = None, now_ns
         self.running -= 1
@@ -96,7 +101,7 @@ class SequenceTable:
             del self._known[sequence.id]
         return self.fill()
 
-    def drop(self, sequence: Sequence) -> list[QueuedRequest]:
+    def drop(self, sequence: SequenceRun) -> list[QueuedRequest]:
         """End a sequence before its END. Return its waiting requests, which the caller must fail."""
         left = list(sequence.waiting)
         sequence.waiting.clear()
@@ -130,11 +135,11 @@ class SequenceTable:
         self._free = [slot for slot in self._free if slot.instance != instance]
         heapify(self._free)
 
-    def backlog(self) -> list[Sequence]:
+    def backlog(self) -> list[SequenceRun]:
         """Return the sequences without a slot, in order."""
         return list(self._backlog)
 
-    def fill(self) -> list[Sequence]:
+    def fill(self) -> list[SequenceRun]:
         """Assign free slots to the sequences that have waited longest, and return these."""
         assigned = []
         while self._free and self._backlog:
@@ -144,16 +149,11 @@ class SequenceTable:
             assigned.append(sequence)
         return assigned
 
-    def _release(self, sequence: Sequence) -> None:
+    def _release(self, sequence: SequenceRun) -> None:
         slot, sequence.slot = sequence.slot, None
         if slot is not None and slot.instance not in self._failed_instances:
             heappush(self._free, slot)
 
 
-def _may_run(sequence: Sequence) -> bool:
-    """Whether its next request would run at once. Refusing it would block the backlog, which waits for its END."""
-    return sequence.slot is not None and _is_idle(sequence)
-
-
-def _is_idle(sequence: Sequence) -> bool:
+def _is_idle(sequence: SequenceRun) -> bool:
     return sequence.running is None and not sequence.waiting

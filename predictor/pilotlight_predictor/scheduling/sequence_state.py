@@ -12,8 +12,8 @@ import numpy as np
 
 from pilotlight_predictor.backends.base import Answer, AnyInstance, Instance, is_decoupled
 from pilotlight_predictor.core.errors import BackendFailed, LoadFailed
-from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs, SequencePoint, with_tensors
-from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor, decode_raw
+from pilotlight_predictor.core.requests import InferRequest, SequencePoint, with_tensors
+from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor, decode_raw, zeros
 from pilotlight_predictor.repository.model_config import (
     ModelConfig,
     SequenceBatching,
@@ -75,26 +75,23 @@ class SequencedInstance:
         self._slotted = ready and batched and not batching.oldest
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
-        rows = self._in_slots(batch) if self._slotted else dict(enumerate(batch))
+        slots = [each.sequence.slot if each.sequence else 0 for each in batch] if self._slotted else range(len(batch))
+        rows = dict(zip(slots, batch, strict=True))
         padded = [rows.get(slot) for slot in range(max(rows) + 1)]
-        answers = self._instance.execute([self._prepared(request or _padding_request(batch[0])) for request in padded])
+        answers = self._instance.execute([self._add_tensors(each or _padding_request(batch[0])) for each in padded])
         if len(answers) != len(padded):
             raise RuntimeError(f"the model gave {len(answers)} answers to {len(padded)} requests")
         pairs = zip(padded, answers, strict=True)
         extracted = {id(request): self._extract_states(request, answer) for request, answer in pairs if request}
         return [extracted[id(request)] for request in batch]
 
-    def _in_slots(self, batch: Sequence[InferRequest]) -> dict[int, InferRequest]:
-        return {request.sequence.slot if request.sequence else 0: request for request in batch}
-
-    def _prepared(self, request: InferRequest) -> InferRequest:
+    def _add_tensors(self, request: InferRequest) -> InferRequest:
+        """Add control tensors and the states of the sequence."""
         point = request.sequence or _ALONE
-        added = {control.name: _control(control, point, self._batched) for control in self._batching.controls}
-        return msgspec.structs.replace(request, tensors={**request.inputs, **added, **self._states(point)})
-
-    def _states(self, point: SequencePoint) -> Inputs:
+        controls = {control.name: _control(control, point, self._batched) for control in self._batching.controls}
         known = {} if point.start or not point.state else point.state
-        return {name: known.get(name, initial) for name, initial in self._initial.items()}
+        states = {name: known.get(name, initial) for name, initial in self._initial.items()}
+        return msgspec.structs.replace(request, tensors={**request.inputs, **controls, **states})
 
     def _extract_states(self, request: InferRequest, answer: Answer) -> Answer:
         """Store the states of an answer, and return it without them. Copies: views would hold the batch's memory."""
@@ -104,7 +101,9 @@ class SequencedInstance:
         if missing:
             return BackendFailed(f"the model gave no state '{missing[0]}', which sequence_batching.state names")
         if request.sequence is not None and request.sequence.state is not None:
-            request.sequence.state.update({state.input_name: _copy(answer, state) for state in self._batching.states})
+            for state in self._batching.states:
+                datatype, array = answer[state.output_name]
+                request.sequence.state[state.input_name] = Tensor(datatype, array.copy())
         hidden = {state.output_name for state in self._batching.states} - self._declared
         return with_tensors(answer, {name: tensor for name, tensor in answer.items() if name not in hidden})
 
@@ -122,46 +121,27 @@ class _EmptySlot(SequencePoint):
 
 def _padding_request(like: InferRequest) -> InferRequest:
     """Return the request for an empty slot: zeros, in the shapes of the others."""
-    inputs = {name: _zeros(tensor.datatype, tensor.array.shape) for name, tensor in like.inputs.items()}
+    inputs = {name: zeros(tensor.datatype, tensor.array.shape) for name, tensor in like.inputs.items()}
     return InferRequest(like.model, inputs, like.version, sequence=_EmptySlot(0))
 
 
 def _control(control: SequenceControl, point: SequencePoint, batched: bool) -> Tensor:
     shape = (1, 1) if batched else (1,)
     if control.kind == "CORRID":
-        return _identity(control.datatype, point.id, shape)
+        array = np.empty(shape, NUMPY_TYPES[control.datatype])
+        array.fill(str(point.id).encode() if control.datatype == "BYTES" else point.id)
+        return Tensor(control.datatype, array)
     holds = {"START": point.start, "END": point.end, "READY": not isinstance(point, _EmptySlot)}[control.kind]
     return Tensor(control.datatype, np.full(shape, control.values[holds], NUMPY_TYPES[control.datatype]))
-
-
-def _identity(datatype: str, identity: int | str, shape: tuple[int, ...]) -> Tensor:
-    if datatype != "BYTES":
-        return Tensor(datatype, np.full(shape, identity, NUMPY_TYPES[datatype]))
-    text = np.empty(shape, dtype=object)
-    text.fill(str(identity).encode())
-    return Tensor(datatype, text)
-
-
-def _copy(answer: Outputs, state: SequenceState) -> Tensor:
-    datatype, array = answer[state.output_name]
-    return Tensor(datatype, array.copy())
 
 
 def _initial(state: SequenceState, config: ModelConfig, model_dir: Path) -> Tensor:
     shape = (1, *state.initial_dims) if config.max_batch_size else state.initial_dims
     if not state.initial_file:
-        return _zeros(state.datatype, shape)
+        return zeros(state.datatype, shape)
     path = model_dir / "initial_state" / state.initial_file
     try:
         return decode_raw(f"state '{state.input_name}'", state.datatype, shape, path.read_bytes())
     except OSError as error:
         where = f"{config.name}: sequence_batching.state '{state.input_name}'"
         raise LoadFailed(f"{where}: cannot read initial_state/{state.initial_file}: {error.strerror}") from None
-
-
-def _zeros(datatype: str, shape: tuple[int, ...]) -> Tensor:
-    if datatype == "BYTES":
-        empty = np.empty(shape, dtype=object)
-        empty.fill(b"")
-        return Tensor(datatype, empty)
-    return Tensor(datatype, np.zeros(shape, NUMPY_TYPES[datatype]))

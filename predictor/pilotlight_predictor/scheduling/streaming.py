@@ -143,19 +143,14 @@ class OpenRequests:
         if not parts.cancelled:
             self._delivery.part(parts.item, answer, final)
         if final:
-            _, began = self._open.pop(parts.item)
-            self._record(parts, answer, began)
+            (_, began), now, enqueued = self._open.pop(parts.item), perf_counter_ns(), parts.item.enqueued_ns
+            if parts.cancelled or isinstance(answer, Exception):
+                self._stats.record_failure(now - enqueued, "CANCELED" if parts.cancelled else "BACKEND")
+            else:
+                self._stats.record_success(began - enqueued, 0, now - began, 0, now - enqueued, parts.item.rows)
             if not self._open:
                 self._delivery.end_batch()
             self._closed()
-
-    def _record(self, parts: ResponseBuffer, answer: Answer, began: int) -> None:
-        now, item = perf_counter_ns(), parts.item
-        if parts.cancelled or isinstance(answer, Exception):
-            self._stats.record_failure(now - item.enqueued_ns, "CANCELED" if parts.cancelled else "BACKEND")
-        else:
-            waited = began - item.enqueued_ns
-            self._stats.record_success(waited, 0, now - began, 0, now - item.enqueued_ns, item.rows)
 
 
 class FirstResponseTimeout:

@@ -1,8 +1,4 @@
-"""Safe unpacking, hashes.
-
-Checks of a download: size, hash and free disk space.
-
-Unpacking of untrusted .tar, .tar.gz, .tgz and .zip files into a directory that is removed on any error.
+"""Checks of a download (size, hash, free disk space), and unpacking of untrusted .tar, .tar.gz, .tgz and .zip files.
 
 No link is ever created: a link in a tar to a file of the same archive becomes a hard-linked copy, any other link is
 refused. So no member can be written through a link to a path outside.
@@ -17,7 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.storage.interface import MIB, Contents, Entry, FetchOptions
@@ -125,10 +121,7 @@ def unpack(archive: Path, target: Path, redacted: str, options: FetchOptions) ->
     target.mkdir(parents=True)
     budget = _Budget(redacted, target, options)
     try:
-        if archive.name.lower().endswith(".zip"):
-            _unzip(archive, target, budget)
-        else:
-            _untar(archive, target, budget)
+        (_unzip if archive.name.lower().endswith(".zip") else _untar)(archive, target, budget)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError) as error:
         shutil.rmtree(target, ignore_errors=True)
         raise LoadFailed(f"{redacted}: cannot be unpacked ({error}); check that it is a whole archive") from error
@@ -138,35 +131,30 @@ def unpack(archive: Path, target: Path, redacted: str, options: FetchOptions) ->
 
 
 def _untar(archive: Path, target: Path, budget: _Budget) -> None:
-    links: list[tuple[Path, str]] = []
+    links: list[tuple[Path, Path]] = []
     with tarfile.open(archive, mode="r:*") as tar:
         for member in tar:
             path = budget.admit(member.name, member.size if member.isreg() else 0)
             if member.isreg() or member.isdir():
                 tar.extract(member, target, filter="data")
             elif member.issym() or member.islnk():
-                links.append((path, _link_target(member, budget)))
+                links.append((path, target / _link_target(member, budget)))
             else:
                 raise budget.refused(f"has the member {member.name!r}, which is neither file nor directory")
     for path, source in links:
-        _hard_link(target / source, path, budget)
+        if not source.is_file():
+            raise budget.refused(f"has the link {path.name!r} to {source.name!r}, which is no file of the archive")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        os.link(source, path)
 
 
 def _link_target(member: tarfile.TarInfo, budget: _Budget) -> str:
-    """Return the member that a link points to: symbolic links are relative to their directory, hard links to the
-    root."""
+    """Return the member that a link points to: symbolic ones are relative to their directory, hard ones to the root."""
     base = posixpath.dirname(member.name) if member.issym() else ""
     if member.linkname.startswith("/"):
         raise budget.refused(f"has the link {member.name!r} to {member.linkname!r}, which leads out of it")
     return budget.inside(posixpath.normpath(posixpath.join(base, member.linkname)))
-
-
-def _hard_link(source: Path, path: Path, budget: _Budget) -> None:
-    if not source.is_file():
-        raise budget.refused(f"has the link {path.name!r} to {source.name!r}, which is no file of the archive")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    os.link(source, path)
 
 
 def _unzip(archive: Path, target: Path, budget: _Budget) -> None:
@@ -180,15 +168,10 @@ def _unzip(archive: Path, target: Path, budget: _Budget) -> None:
                 path.mkdir(parents=True, exist_ok=True)
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
+            left = member.file_size
             with bundle.open(member) as source, path.open("wb") as copy:
-                _copy(source, copy, member.file_size, budget)
-
-
-def _copy(source: IO[bytes], copy: IO[bytes], size: int, budget: _Budget) -> None:
-    """Copy a member, at most the size in its header: a zip may hold more than it declares."""
-    left = size
-    while piece := source.read(MIB):
-        left -= len(piece)
-        if left < 0:
-            raise budget.refused("has a member that is longer than it says")
-        copy.write(piece)
+                while piece := source.read(MIB):
+                    left -= len(piece)
+                    if left < 0:  # a zip may hold more than its header declares
+                        raise budget.refused("has a member that is longer than it says")
+                    copy.write(piece)

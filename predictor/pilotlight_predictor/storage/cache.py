@@ -1,8 +1,4 @@
-"""Cache entries and locks.
-
-Lock between processes by `flock` on a file or directory; the kernel releases it when the holder dies.
-
-Cache shared by processes: one directory per URI and revision, complete or absent.
+"""Cache shared by processes: one directory per URI and revision, complete or absent.
 
     <cache>/models/<key>/.source.json   the URI without secrets, and the name of the content
     <cache>/models/<key>/<name>        the model: a file or a directory
@@ -22,38 +18,47 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 from pilotlight_predictor.storage.interface import Contents
 from pilotlight_predictor.storage.uri import Location
 
+PARTIAL = ".pilotlight-partial"  # directory of an unfinished download outside the cache
 POLL_SECONDS = 0.05
+UNVERSIONED = "unversioned-"
+_COMMIT = re.compile(r"[@:]([0-9a-f]{40})(/|$)")
+
+Build = Callable[[Path], str]
 
 
 @contextmanager
 def file_lock(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock; `waiting` is called while another process holds it, and may raise to cancel."""
+    """Hold `flock` on a file or directory, which the kernel releases when the holder dies.
+
+    `on_wait` is called while another process holds it, and may raise to cancel.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        while not _try(handle):
-            on_wait()
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                on_wait()
             sleep(POLL_SECONDS)
         yield
     finally:
         os.close(handle)
 
 
-def _try(handle: int) -> bool:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object; empty if the file is missing or unreadable."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-UNVERSIONED = "unversioned-"
-Build = Callable[[Path], str]
-_COMMIT = re.compile(r"[@:]([0-9a-f]{40})(/|$)")
+        document: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return document
 
 
 def pinned_revision(location: Location) -> str:
@@ -65,8 +70,7 @@ def pinned_revision(location: Location) -> str:
 
 
 def revision_of(contents: Contents, now_ns: int) -> str:
-    """Return a hash of paths, sizes and etags; without etags changes are undetectable, so each call returns another
-    one."""
+    """Return a hash of paths, sizes and etags; another one on each call without etags, which alone show changes."""
     if any(not entry.etag and not entry.digest for entry in contents.entries):
         return f"{UNVERSIONED}{now_ns}"
     lines = (f"{entry.path}\0{entry.size}\0{entry.etag}\0{entry.digest}" for entry in contents.entries)
@@ -74,8 +78,8 @@ def revision_of(contents: Contents, now_ns: int) -> str:
 
 
 def cache_key(location: Location, revision: str) -> str:
-    """Return the key of a URI and revision. With a pinned hash the query is left out: a signed URL has another one each
-    time."""
+    """Return the key of a URI and revision."""
+    # With a pinned hash without the query: a signed URL has another one each time.
     text = location.text.partition("?")[0] if location.sha256 else location.text
     return f"{_short_hash(text)}-{_short_hash(revision)}"
 
@@ -86,16 +90,8 @@ def _short_hash(text: str) -> str:
 
 def cached(cache: Path, key: str) -> Path | None:
     home = cache / "models" / key
-    source = _source(home)
+    source = read_json(home / ".source.json")
     return home / source["content"] if source else None
-
-
-def _source(home: Path) -> dict[str, str]:
-    try:
-        source: dict[str, str] = json.loads((home / ".source.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return source
 
 
 def get_or_build(cache: Path, key: str, source: dict[str, str], build: Build, on_wait: Callable[[], None]) -> Path:
@@ -122,14 +118,14 @@ def get_or_build(cache: Path, key: str, source: dict[str, str], build: Build, on
 
 def _discard_superseded(cache: Path, key: str) -> None:
     """Remove unfinished downloads of other revisions of the URI, and unversioned copies, which no fetch can reuse."""
+
+    def raise_locked() -> None:
+        raise BlockingIOError
+
     same_uri = f"{key.partition('-')[0]}-*"
     for home in (cache / "models").glob(same_uri):
-        if home.name != key and _source(home).get("revision", "").startswith(UNVERSIONED):
+        if home.name != key and read_json(home / ".source.json").get("revision", "").startswith(UNVERSIONED):
             shutil.rmtree(home, ignore_errors=True)
     for other in (cache / "partial").glob(same_uri):
-        with suppress(BlockingIOError), file_lock(cache / "locks" / f"{other.name}.lock", _raise_locked):
+        with suppress(BlockingIOError), file_lock(cache / "locks" / f"{other.name}.lock", raise_locked):
             shutil.rmtree(other, ignore_errors=True)
-
-
-def _raise_locked() -> None:
-    raise BlockingIOError

@@ -18,10 +18,9 @@ from typing import NoReturn
 from pilotlight import contract
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.storage.fetcher import fetch_into, fetched_files
-from pilotlight_predictor.storage.interface import FetchOptions, Progress, UriNotFound
+from pilotlight_predictor.storage.interface import MIB, FetchOptions, Progress, UriNotFound
 from pilotlight_predictor.storage.uri import redact
 
-MIB = 1024 * 1024
 TERMINAL_SECONDS, LOG_SECONDS = 0.2, 5.0
 EXIT_INTERRUPTED = 130
 PROGRAM = "python -m pilotlight_predictor fetch"
@@ -32,14 +31,26 @@ def main(argv: list[str]) -> int:
         arguments = _parser(os.environ.get(contract.ENV_PROGRAM, PROGRAM)).parse_args(argv)
     except SystemExit as leaving:
         return int(leaving.code or 0)
-    show = ProgressLine(sys.stderr.isatty(), monotonic())
+    options = FetchOptions(
+        sha256=arguments.sha256,
+        size=arguments.size,
+        concurrency=arguments.concurrency,
+        allow_http=arguments.allow_http,
+        unpack=not arguments.no_unpack,
+    )
+    directory, show = Path(arguments.directory), ProgressLine(sys.stderr.isatty(), monotonic())
     try:
         with _interruptible():
-            path = fetch_into(arguments.uri, Path(arguments.directory), show, options=_options(arguments))
+            path = fetch_into(arguments.uri, directory, show, options=options)
     except LoadFailed as error:
         sys.stderr.write(f"{error}\n")
         return 3 if isinstance(error, UriNotFound) else 1
-    _print_result(arguments, path, show.latest)
+    if arguments.output == "json":
+        fetched = fetched_files(directory)
+        result = {"uri": redact(arguments.uri), "path": str(path), "bytes": fetched.bytes, "files": fetched.files}
+        sys.stdout.write(json.dumps({**result, "copied_bytes": show.latest.done_bytes}) + "\n")
+    else:
+        sys.stdout.write(f"{path}\n")
     return 0
 
 
@@ -90,25 +101,6 @@ def progress_text(progress: Progress, seconds: float) -> str:
     total = f" of {progress.total_bytes / MIB:.1f}" if progress.total_bytes >= 0 else ""
     speed = progress.done_bytes / MIB / seconds if seconds > 0 else 0.0
     return f"{done}{total} MiB, {progress.files_done} of {progress.files_total} files, {speed:.1f} MiB/s"
-
-
-def _print_result(arguments: argparse.Namespace, path: Path, progress: Progress) -> None:
-    if arguments.output == "json":
-        fetched = fetched_files(Path(arguments.directory))
-        result = {"uri": redact(arguments.uri), "path": str(path), "bytes": fetched.bytes, "files": fetched.files}
-        sys.stdout.write(json.dumps({**result, "copied_bytes": progress.done_bytes}) + "\n")
-    else:
-        sys.stdout.write(f"{path}\n")
-
-
-def _options(arguments: argparse.Namespace) -> FetchOptions:
-    return FetchOptions(
-        sha256=arguments.sha256,
-        size=arguments.size,
-        concurrency=arguments.concurrency,
-        allow_http=arguments.allow_http,
-        unpack=not arguments.no_unpack,
-    )
 
 
 def _parser(program: str) -> argparse.ArgumentParser:

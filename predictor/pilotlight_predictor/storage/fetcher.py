@@ -1,13 +1,6 @@
-"""URI → cached path, or a given folder.
+"""`fetch` a URI into the shared cache, or `fetch_into` a plain directory, for containers that mount it without a cache.
 
-`fetch`: from a URI to a complete path in the shared cache, in steps shared with `fetch_into` and `sync_repository`.
-
-locate (URI + options) ─> open_and_list (store, contents) ─> assemble (download, unpack) ─> cache | into | sync
-
-`fetch_into`: download into a plain directory, for containers that mount it without a cache.
-
-`.pilotlight-partial/` exists during a download; `.pilotlight-source.json` records the content, so that a restarted
-container downloads nothing and a changed model leaves no stale file behind.
+locate (URI + options) ─> open_and_list (store, contents) ─> assemble (download, unpack) ─> cache | directory | sync
 """
 
 import json
@@ -15,14 +8,24 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic, time_ns
 from typing import Any, NamedTuple, TypeVar
 
 from pilotlight.contract import ENV_CACHE_DIR
 from pilotlight_predictor.core.errors import LoadFailed
-from pilotlight_predictor.storage.archives import check_file, check_size, total_size
-from pilotlight_predictor.storage.cache import cache_key, cached, file_lock, get_or_build, pinned_revision, revision_of
+from pilotlight_predictor.storage.archives import check_file, check_size, total_size, unpack
+from pilotlight_predictor.storage.cache import (
+    PARTIAL,
+    cache_key,
+    cached,
+    file_lock,
+    get_or_build,
+    pinned_revision,
+    read_json,
+    revision_of,
+)
 from pilotlight_predictor.storage.interface import (
     ContentChanged,
     Contents,
@@ -47,6 +50,15 @@ from pilotlight_predictor.storage.uri import (
 T = TypeVar("T")
 DEFAULTS = FetchOptions()
 ATTEMPTS_WHILE_CHANGING = 3
+# Content of a directory: a restarted container downloads nothing, and a changed model leaves no stale file behind.
+SOURCE = ".pilotlight-source.json"
+
+
+class FetchedFiles(NamedTuple):
+    """Number and size of fetched files in a directory, from any run."""
+
+    files: int
+    bytes: int
 
 
 def fetch(uri: str, cache: Path, progress: ProgressCallback | None = None, *, options: FetchOptions = DEFAULTS) -> Path:
@@ -133,8 +145,6 @@ def assemble(
         name = _moved(files / first, partial / first).name
         files.rmdir()
         return name
-    from pilotlight_predictor.storage.archives import unpack
-
     target = partial / _directory_name(without_archive_ending(first))
     shutil.rmtree(target, ignore_errors=True)
     unpack(files / first, target, location.redacted, options)
@@ -166,8 +176,7 @@ def retry_while_changing(call: Callable[[], T], location: Location) -> T:
 
 
 def _while_waiting(contents: Contents, progress: ProgressCallback | None) -> Callable[[], None]:
-    """Return a callback that reports progress once a second while another process downloads, so that the caller can
-    cancel."""
+    """Return a callback that reports progress once a second while another process downloads: it may cancel."""
     reported_at = 0.0
     state = Progress(0, total_size(contents.entries), 0, len(contents.entries))
 
@@ -180,19 +189,9 @@ def _while_waiting(contents: Contents, progress: ProgressCallback | None) -> Cal
     return waiting
 
 
-PARTIAL, SOURCE = ".pilotlight-partial", ".pilotlight-source.json"
-
-
-class FetchedFiles(NamedTuple):
-    """Number and size of fetched files in a directory, from any run."""
-
-    files: int
-    bytes: int
-
-
 def fetched_files(directory: Path) -> FetchedFiles:
     """Count the files of `fetch_into` that still exist; other files are ignored."""
-    files = [directory / file for file in _source(directory).get("files", [])]
+    files = [directory / file for file in read_json(directory / SOURCE).get("files", [])]
     sizes = [file.stat().st_size for file in files if file.is_file()]
     return FetchedFiles(len(sizes), sum(sizes))
 
@@ -201,18 +200,23 @@ def fetch_into(
     uri: str, directory: Path, progress: ProgressCallback | None = None, *, options: FetchOptions = DEFAULTS
 ) -> Path:
     """Fill the directory from a prefix or an archive and return it; for a single file return its path."""
+    return fill_directory(uri, directory, options, partial(_fetch_into, directory, progress, options))
+
+
+def fill_directory(uri: str, directory: Path, options: FetchOptions, fill: Callable[[Location], T]) -> T:
+    """Call `fill` with the lock of the directory, again if an object was replaced during the download."""
     location = locate(uri, options)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with file_lock(directory):
-            return retry_while_changing(lambda: _fetch_into(location, directory, progress, options), location)
+            return retry_while_changing(lambda: fill(location), location)
     except OSError as error:
         raise LoadFailed(f"{location.redacted}: cannot be put into {directory} ({error})") from error
 
 
-def _fetch_into(location: Location, directory: Path, progress: ProgressCallback | None, options: FetchOptions) -> Path:
+def _fetch_into(directory: Path, progress: ProgressCallback | None, options: FetchOptions, location: Location) -> Path:
     pin = pinned_revision(location)
-    before = _source(directory)
+    before = read_json(directory / SOURCE)
     if pin and _is_current(directory, before, cache_key(location, pin)):
         return directory / str(before["content"])
     store, contents = open_and_list(location, options)
@@ -229,8 +233,7 @@ def _fetch_into(location: Location, directory: Path, progress: ProgressCallback 
 
 
 def _install(partial: Path, name: str, directory: Path, stale: list[str], source: dict[str, Any]) -> None:
-    """Move files in and remove stale ones. The source file is written last: without it the directory counts as
-    unfilled."""
+    """Move files in, remove stale ones, and write the source file last: without it a directory counts as unfilled."""
     (directory / SOURCE).unlink(missing_ok=True)
     root = partial / name
     paths = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
@@ -241,14 +244,6 @@ def _install(partial: Path, name: str, directory: Path, stale: list[str], source
         (directory / file).parent.mkdir(parents=True, exist_ok=True)
         os.replace(path, directory / file)
     (directory / SOURCE).write_text(json.dumps({**source, "files": files}))
-
-
-def _source(directory: Path) -> dict[str, Any]:
-    try:
-        source: dict[str, Any] = json.loads((directory / SOURCE).read_text())
-    except (OSError, ValueError):
-        return {}
-    return source
 
 
 def _is_current(directory: Path, source: dict[str, Any], revision: str) -> bool:

@@ -1,8 +1,4 @@
-"""Pooled blocking HTTP client.
-
-Preparation of a GET: URL, proxy, request line, headers, and the redirects that may be followed. Pure.
-
-HTTP(S) client for downloads: redirects counted and checked hop by hop, connections pooled.
+"""HTTP(S) client for downloads: redirects counted and checked hop by hop, connections pooled. Blocking.
 
 http.client rather than a larger library: a part is one GET of one range, import time counts in a cold start, and the
 connected address must be checked before a request is sent.
@@ -22,7 +18,12 @@ from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.storage.interface import FetchOptions, TransientError
 from pilotlight_predictor.storage.uri import is_loopback_host, is_refused, redact
 
+MAX_REDIRECTS = 5
+SMALL_BODY = 64 * 1024  # bytes of an unneeded body to read so that its connection can be reused
 _SAFE = "/%:@!$&'()*+,;=~"
+_REDIRECTS = {301, 302, 303, 307, 308}
+_Failure = (OSError, http.client.HTTPException)
+_Idle = dict[tuple[bool, str, int, str], list[http.client.HTTPConnection]]
 
 
 class DownloadRequest(NamedTuple):
@@ -106,13 +107,6 @@ def proxy_auth(parts: SplitResult) -> dict[str, str]:
     return {f"Proxy-{name}": value for name, value in basic_auth(parts).items()}
 
 
-MAX_REDIRECTS = 5
-SMALL_BODY = 64 * 1024  # bytes of an unneeded body to read so that its connection can be reused
-_REDIRECTS = {301, 302, 303, 307, 308}
-_Failure = (OSError, http.client.HTTPException)
-_Idle = dict[tuple[bool, str, int, str], list[http.client.HTTPConnection]]
-
-
 class WebClient:
     """Client shared by the threads of one download. Idle connections are closed when it is garbage collected."""
 
@@ -123,8 +117,7 @@ class WebClient:
         weakref.finalize(self, _close_all, self._idle)
 
     def get(self, url: str, headers: Mapping[str, str]) -> "StreamedResponse":
-        """Return the first response that is no redirect, whatever its status; credentials are sent to their origin
-        only."""
+        """Return the first response that is no redirect, whatever its status; only the origin gets credentials."""
         request_headers, current = dict(headers), url
         for _ in range(MAX_REDIRECTS + 1):
             request = plan_request(current, request_headers, _proxy_for(current), allow_http=self._options.allow_http)
@@ -140,7 +133,9 @@ class WebClient:
         raise LoadFailed(f"{redact(url)}: more than {MAX_REDIRECTS} redirects; use the final URL")
 
     def _send(self, request: DownloadRequest) -> "StreamedResponse":
-        idle = self._take_idle(request)
+        with self._lock:
+            connections = self._idle.get(request.route)
+            idle = connections.pop() if connections else None
         if idle is not None:
             try:
                 return StreamedResponse(_exchange(idle, request), idle, request, self)
@@ -149,7 +144,10 @@ class WebClient:
         connection = _connection(request, self._options.timeout)
         try:
             connection.connect()
-            _check_peer(connection, request)
+            peer = str(connection.sock.getpeername()[0])
+            if request.proxy is None and is_refused(peer):  # the address of a proxy is the choice of the operator
+                reason = f"the name resolves to {peer}, a link-local or metadata address, which is refused"
+                raise LoadFailed(f"{redact(request.url)}: {reason}")
             return StreamedResponse(_exchange(connection, request), connection, request, self)
         except _Failure as error:
             connection.close()
@@ -157,11 +155,6 @@ class WebClient:
         except BaseException:
             connection.close()
             raise
-
-    def _take_idle(self, request: DownloadRequest) -> http.client.HTTPConnection | None:
-        with self._lock:
-            idle = self._idle.get(request.route)
-            return idle.pop() if idle else None
 
     def release(self, connection: http.client.HTTPConnection, request: DownloadRequest) -> None:
         with self._lock:
@@ -221,16 +214,7 @@ def _connection(request: DownloadRequest, timeout: float) -> http.client.HTTPCon
     return connection
 
 
-def _check_peer(connection: http.client.HTTPConnection, request: DownloadRequest) -> None:
-    """Refuse a name that resolves to a refused address. The address of a proxy is the choice of the operator."""
-    peer = str(connection.sock.getpeername()[0])
-    if request.proxy is None and is_refused(peer):
-        redacted = redact(request.url)
-        raise LoadFailed(f"{redacted}: the name resolves to {peer}, a link-local or metadata address, which is refused")
-
-
 def _proxy_for(url: str) -> str | None:
-    from urllib.parse import urlsplit
     from urllib.request import getproxies, proxy_bypass
 
     try:

@@ -1,8 +1,4 @@
-"""Following a remote repository.
-
-Atomic replacement of a file or directory.
-
-`sync_repository`: mirror a repository of a store into a directory, which a server polls like a local one.
+"""`sync_repository`: mirror a repository of a store into a directory, which a server polls like a local one.
 
 A model is replaced as a whole: its next state is staged from downloads and hard links to unchanged files, and swapped
 in atomically. A reader sees the old model or the new one, never a mixture. Names with `.pilotlight-` are internal.
@@ -17,44 +13,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pilotlight_predictor.core.errors import LoadFailed
-from pilotlight_predictor.storage.cache import file_lock
-from pilotlight_predictor.storage.fetcher import DEFAULTS, locate, open_and_list, retry_while_changing
+from pilotlight_predictor.storage.cache import PARTIAL, read_json
+from pilotlight_predictor.storage.fetcher import DEFAULTS, fill_directory, open_and_list
 from pilotlight_predictor.storage.interface import Entry, FetchOptions, ProgressCallback, Store
 from pilotlight_predictor.storage.transfer import download
 from pilotlight_predictor.storage.uri import Location
 
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
+STATE = ".pilotlight-sync.json"
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of renameat2(2)
 
-
-def replace_path(fresh: Path, target: Path) -> None:
-    """Move `fresh` to `place` and remove the old content. Both must be on one file system."""
-    if not target.exists() or (fresh.is_file() and target.is_file()):
-        os.replace(fresh, target)
-        return
-    if not _swap(fresh, target):
-        # No exchange on this file system (some network ones): the path is missing for an instant.
-        old = fresh.with_name(fresh.name + ".old")
-        os.rename(target, old)
-        os.rename(fresh, target)
-        fresh = old
-    if fresh.is_dir():
-        shutil.rmtree(fresh)
-    else:
-        fresh.unlink()
-
-
-def _swap(first: Path, second: Path) -> bool:
-    """Swap two names atomically with renameat2; False if the system or file system lacks it."""
-    import ctypes
-
-    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if renameat2 is None:
-        return False
-    return bool(renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0)
-
-
-PARTIAL, STATE = ".pilotlight-partial", ".pilotlight-sync.json"
 SyncState = Mapping[str, str]  # path → identity of its content
 
 
@@ -75,15 +42,8 @@ def plan_sync(before: SyncState, after: SyncState) -> SyncPlan:
 def sync_repository(
     uri: str, directory: Path, progress: ProgressCallback | None = None, *, options: FetchOptions = DEFAULTS
 ) -> bool:
-    """Make `directory` equal to the URI; return whether anything changed. If the store cannot be read, nothing
-    changes."""
-    location = locate(uri, options)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with file_lock(directory):
-            return retry_while_changing(lambda: _RepositorySync(location, directory, options, progress).run(), location)
-    except OSError as error:
-        raise LoadFailed(f"{location.redacted}: cannot be put into {directory} ({error})") from error
+    """Make `directory` equal to the URI; return whether anything changed. An unreadable store changes nothing."""
+    return fill_directory(uri, directory, options, lambda at: _RepositorySync(at, directory, options, progress).run())
 
 
 class _RepositorySync:
@@ -108,7 +68,12 @@ class _RepositorySync:
         for name in todo.changed:
             self._replace(store, name, [entry for entry in entries if _top_level(entry.path) == name])
         for name in todo.removed:
-            self._remove(name)
+            trash = self._directory / PARTIAL / "removed"
+            trash.mkdir(parents=True, exist_ok=True)
+            if (self._directory / name).exists():
+                os.rename(self._directory / name, trash / name)
+            shutil.rmtree(trash)
+            self._save_state(name, {})
         if todo.changed or todo.removed:
             shutil.rmtree(self._directory / PARTIAL, ignore_errors=True)
         return bool(todo.changed or todo.removed)
@@ -119,11 +84,13 @@ class _RepositorySync:
         stage = self._directory / PARTIAL / digest[:20]
         files = stage / "files"
         for entry in entries:
-            if self._state.get(entry.path) == after[entry.path]:
-                _link(self._directory / entry.path, files / entry.path)
+            current, staged = self._directory / entry.path, files / entry.path
+            if self._state.get(entry.path) == after[entry.path] and current.is_file() and not staged.exists():
+                staged.parent.mkdir(parents=True, exist_ok=True)
+                os.link(current, staged)
         download(store, entries, files, stage / "parts", self._location.redacted, self._options, self._progress)
         self._copy_times(files, name, after)
-        replace_path(files / name, self._directory / name)
+        _replace_path(files / name, self._directory / name)
         shutil.rmtree(stage)
         self._save_state(name, after)
 
@@ -135,30 +102,17 @@ class _RepositorySync:
             if current.is_dir() and _below(prefix, self._state) == _below(prefix, after):
                 shutil.copystat(current, staged)
 
-    def _remove(self, name: str) -> None:
-        trash = self._directory / PARTIAL / "removed"
-        trash.mkdir(parents=True, exist_ok=True)
-        if (self._directory / name).exists():
-            os.rename(self._directory / name, trash / name)
-        shutil.rmtree(trash)
-        self._save_state(name, {})
-
     def _save_state(self, name: str, after: SyncState) -> None:
         self._state = {path: etag for path, etag in self._state.items() if _top_level(path) != name} | dict(after)
-        text = json.dumps({"uri": self._location.redacted, "entries": self._state})
         fresh = self._directory / f"{STATE}.next"
-        fresh.write_text(text)
+        fresh.write_text(json.dumps({"uri": self._location.redacted, "entries": self._state}))
         fresh.replace(self._directory / STATE)
 
 
 def _read_state(directory: Path, redacted: str) -> SyncState:
     """Return the state; for another URI with empty identities, so that each model is fetched and replaced."""
-    try:
-        state = json.loads((directory / STATE).read_text())
-    except (OSError, ValueError):
-        return {}
-    entries: dict[str, str] = state["entries"]
-    return {path: etag if state["uri"] == redacted else "" for path, etag in entries.items()}
+    state = read_json(directory / STATE)
+    return {path: etag if state["uri"] == redacted else "" for path, etag in state.get("entries", {}).items()}
 
 
 def _top_level(path: str) -> str:
@@ -173,7 +127,28 @@ def _below(prefix: str, state: SyncState) -> dict[str, str]:
     return {path: etag for path, etag in state.items() if path.startswith(prefix)}
 
 
-def _link(source: Path, target: Path) -> None:
-    if source.is_file() and not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(source, target)
+def _replace_path(fresh: Path, target: Path) -> None:
+    """Move `fresh` to `target` and remove the old content. Both must be on one file system."""
+    if not target.exists() or (fresh.is_file() and target.is_file()):
+        os.replace(fresh, target)
+        return
+    if not _swap(fresh, target):
+        # No exchange on this file system (some network ones): the path is missing for an instant.
+        old = fresh.with_name(fresh.name + ".old")
+        os.rename(target, old)
+        os.rename(fresh, target)
+        fresh = old
+    if fresh.is_dir():
+        shutil.rmtree(fresh)
+    else:
+        fresh.unlink()
+
+
+def _swap(first: Path, second: Path) -> bool:
+    """Swap two names atomically with renameat2; False if the system or file system lacks it."""
+    import ctypes
+
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    return bool(renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0)

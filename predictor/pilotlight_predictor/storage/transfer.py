@@ -1,17 +1,6 @@
-"""Parallel ranges, resume, retry.
+"""Parallel download: every missing part of every file, in a bounded number of threads, into one directory.
 
-Parts of one file during its download: which are finished, in a log that survives the process, and the running hash.
-
-In a scratch directory, `<hash of the path>.bytes` has the data and `….log` a header line with the identity of the
-object, then one line per finished part. A log of another object, part size or boot is discarded: after a crash of the
-machine the log may be on disk while the data is not.
-
-Retries of reads with exponential backoff.
-
-Parallel download: every missing part of every file, in a bounded number of threads, into one directory.
-
-Called with a store and its listing; it returns when each file is complete and checked, or raises with the finished
-parts left for the next attempt.
+`download` returns when each file is complete and checked, or raises with the finished parts left for the next attempt.
 """
 
 import hashlib
@@ -36,6 +25,9 @@ from pilotlight_predictor.storage.interface import (
     TransientError,
 )
 
+REPORT_SECONDS = 0.1
+T = TypeVar("T")
+
 
 @cache
 def boot_id() -> str:
@@ -50,7 +42,12 @@ def part_ranges(size: int, part_bytes: int) -> list[tuple[int, int]]:
 
 
 class PartFile:
-    """File in parts. Created by one thread; `finish_part` may be called by many."""
+    """File in parts. Created by one thread; `finish_part` may be called by many.
+
+    In a scratch directory, `<hash of the path>.bytes` has the data and `….log` a header line with the identity of the
+    object, then one line per finished part. A log of another object, part size or boot is discarded: after a crash of
+    the machine the log may be on disk while the data is not.
+    """
 
     def __init__(self, entry: Entry, directory: Path, scratch: Path, part_bytes: int, redacted: str) -> None:
         self.entry = entry
@@ -124,9 +121,6 @@ class PartFile:
                 self._hashed += 1
 
 
-T = TypeVar("T")
-
-
 def backoff_delay(attempt: int, options: FetchOptions, jitter: float) -> float:
     """Return the seconds before retry `attempt` (from 0): 0.25, 0.5, 1 … 10, each scaled by jitter in [0.5, 1]."""
     return min(options.max_delay, options.first_delay * 2.0 ** min(attempt, 20)) * (0.5 + jitter / 2)
@@ -153,9 +147,6 @@ def with_retries(call: Callable[[], T], redacted: str, options: FetchOptions, st
 
 def retries_exhausted(redacted: str, error: Exception, attempts: int) -> LoadFailed:
     return LoadFailed(f"{redacted}: {error}; gave up after {attempts} attempts, check the network and try again")
-
-
-REPORT_SECONDS = 0.1
 
 
 class ProgressMeter:

@@ -1,16 +1,15 @@
-"""URIs and which addresses may be asked.
+"""Model URIs as text: parsing, redaction of secrets, and the addresses that downloads may reach. Pure.
 
-Model URIs as text: parsing, and redaction of secrets. The first step of a fetch. Pure.
-
-Address rules of downloads: loopback is trusted, metadata services are refused (SSRF). Pure.
+The first step of a fetch. Servers of local models import it too, so libraries are imported on first use.
 """
 
-import ipaddress
 import re
-from typing import NamedTuple
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, NamedTuple
 
 from pilotlight_predictor.core.errors import LoadFailed
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
 
 ALIASES = {"hf_model": "hf", "azure": "az", "gcs": "gs"}
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
@@ -20,6 +19,8 @@ _SCHEME = r"^([A-Za-z][A-Za-z0-9+._-]*)://"
 _PIN = r"#sha256=([^#]*)$"
 _AZURE_BLOB = r"(?i)^[a-z0-9]+\.blob\.(core\.|storage\.)"
 _URL_IN_TEXT = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>)\]},]+"
+# Instance metadata services that are not link-local: AWS over IPv6, Alibaba, Oracle, Azure's wire server.
+_METADATA = {"fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"}
 
 
 class Location(NamedTuple):
@@ -60,7 +61,12 @@ def parse(uri: str) -> Location:
         return Location("file", body, sha256)
     scheme, rest = match[1].lower(), body[match.end() :]
     if scheme == "file":
-        return Location("file", _file_path(rest, uri), sha256)
+        from urllib.parse import unquote
+
+        host, slash, path = rest.partition("/")
+        if host not in {"", "localhost"} or not slash:
+            raise LoadFailed(f"{redact(uri)}: a file:// URI has no host; write file:///absolute/path")
+        return Location("file", "/" + unquote(path), sha256)
     if scheme == "https" and re.match(_AZURE_BLOB, rest) and "?" not in rest:
         scheme = "az"
     return Location(ALIASES.get(scheme, scheme), rest, sha256)
@@ -70,15 +76,6 @@ def validate_sha256(value: str, where: str) -> str:
     if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
         raise LoadFailed(f"{where}: sha256 = {value!r}, must be 64 hexadecimal digits")
     return value.lower()
-
-
-def _file_path(rest: str, uri: str) -> str:
-    from urllib.parse import unquote
-
-    host, slash, path = rest.partition("/")
-    if host not in {"", "localhost"} or not slash:
-        raise LoadFailed(f"{redact(uri)}: a file:// URI has no host; write file:///absolute/path")
-    return "/" + unquote(path)
 
 
 def redact(uri: str) -> str:
@@ -114,10 +111,6 @@ def safe_relative(path: str) -> bool:
     return all(part not in {"", ".", ".."} and "\0" not in part and "\\" not in part for part in parts)
 
 
-# Instance metadata services that are not link-local: AWS over IPv6, Alibaba, Oracle, Azure's wire server.
-_METADATA = {"fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"}
-
-
 def is_loopback_host(host: str) -> bool:
     if host.lower() == "localhost" or host.lower().endswith(".localhost"):
         return True
@@ -126,6 +119,8 @@ def is_loopback_host(host: str) -> bool:
 
 
 def is_loopback_url(url: str) -> bool:
+    from urllib.parse import urlsplit
+
     return is_loopback_host(urlsplit(url).hostname or "")
 
 
@@ -135,10 +130,11 @@ def is_refused(host: str) -> bool:
     return address is not None and (address.is_link_local or str(address) in _METADATA)
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _address(host: str) -> "IPv4Address | IPv6Address | None":
+    from ipaddress import ip_address
+
     try:
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+        address = ip_address(host.strip("[]").partition("%")[0])
     except ValueError:
         return None
-    mapped = getattr(address, "ipv4_mapped", None)
-    return mapped or address
+    return getattr(address, "ipv4_mapped", None) or address

@@ -1,23 +1,18 @@
-"""Answers and scrapes of all workers as one.
-
-Merging of the workers' Prometheus scrapes. Pure.
-
-Counters and histograms are summed, and gauges of what each worker holds (requests, parked bytes). Of other gauges, such
-as load times or the machine's GPU, CPU and memory, the maximum is taken. Parses what `metrics.exposition` writes.
-
-Merging of the workers' responses to one request. Pure.
+"""Merging of the workers' responses to one request, and of their Prometheus scrapes, into one. Pure.
 
 Errors of single workers, such as a new one without all models, are dropped unless all responses are errors.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from pilotlight.contract import METRIC_IN_FLIGHT, METRIC_PARKED_BYTES, METRIC_PARKED_MODELS, METRIC_QUEUE_DEPTH
 from pilotlight.wire.prometheus_text import number
 from pilotlight_predictor.workers.channel import WorkerResponse
 
+# Summed as counters and histograms are. Of other gauges, such as load times or memory, the maximum is taken.
 SUMMED_GAUGES: Final = frozenset(
     {
         METRIC_IN_FLIGHT,
@@ -29,16 +24,18 @@ SUMMED_GAUGES: Final = frozenset(
 )
 OF_THE_MACHINE: Final = frozenset({"nv_energy_consumption"})  # a counter that all workers read from the same device
 EOF: Final = "# EOF"
-
+NO_WORKER: Final = WorkerResponse(503, b'{"error":"no worker can answer yet"}', headers={"Retry-After": "1"})
+TIMED_OUT: Final = WorkerResponse(503, b'{"error":"a worker did not answer in time"}', headers={"Retry-After": "1"})
+SERVING: Final = frozenset({"READY", "PARKED"})
 Number = int | float
+Row = dict[str, Any]
 
 
 class Scrape:
-    """Metric families in their order: header lines, whether they are summed, and series by labels."""
+    """Metric families in their order: header lines, whether they count since the start, and series by labels."""
 
     def __init__(self) -> None:
         self.headers: dict[str, list[str]] = {}
-        self.summed: dict[str, bool] = {}
         self.counts: dict[str, bool] = {}
         self.series: dict[str, dict[str, Number]] = {}
         self.ends = False
@@ -47,31 +44,22 @@ class Scrape:
         """Add a scrape; of a `departed` worker, counters stay counted and gauges are dropped."""
         family = ""
         for line in text.split("\n"):
-            if line.startswith("# TYPE "):
-                family = self._family(*line.split(" ", 3)[2:])
-            if line.startswith("#"):
-                self._header(line)
-            elif line and not (departed and not self.counts[family]):
-                self._sample(family, *line.rsplit(" ", 1))
-
-    def _family(self, name: str, kind: str) -> str:
-        self.counts[name] = kind != "gauge" and name not in OF_THE_MACHINE
-        self.summed[name] = self.counts[name] or name in SUMMED_GAUGES
-        self.series.setdefault(name, {})
-        return name
-
-    def _header(self, line: str) -> None:
-        if line == EOF:
-            self.ends = True
-            return
-        lines = self.headers.setdefault(line.split(" ", 3)[2], [])
-        if not any(known.split(" ", 2)[1] == line.split(" ", 2)[1] for known in lines):
-            lines.append(line)
-
-    def _sample(self, family: str, series: str, written: str) -> None:
-        values, value = self.series[family], _number(written)
-        known = values.get(series)
-        values[series] = value if known is None else known + value if self.summed[family] else max(known, value)
+            if line == EOF:
+                self.ends = self.ends or not departed
+            elif line.startswith("#"):
+                keyword, family = line.split(" ", 3)[1:3]
+                if keyword == "TYPE":
+                    self.counts[family] = not line.endswith(" gauge") and family not in OF_THE_MACHINE
+                    self.series.setdefault(family, {})
+                lines = self.headers.setdefault(family, [])
+                if not any(known.split(" ", 2)[1] == keyword for known in lines):
+                    lines.append(line)
+            elif line and (self.counts[family] or not departed):
+                series, written = line.rsplit(" ", 1)
+                values, value = self.series[family], _number(written)
+                known = values.get(series)
+                summed = self.counts[family] or family in SUMMED_GAUGES
+                values[series] = value if known is None else known + value if summed else max(known, value)
 
     def text(self) -> str:
         lines: list[str] = []
@@ -93,11 +81,7 @@ def merge_metrics(living: Iterable[str], departed: Sequence[str] = ()) -> str:
 
 def retained_counters(departed: Iterable[str]) -> str:
     """Return the counters of workers that have exited, as one scrape."""
-    scrape = Scrape()
-    for text in departed:
-        scrape.add(text, departed=True)
-    scrape.ends = False
-    return scrape.text()
+    return merge_metrics((), tuple(departed))
 
 
 def _number(written: str) -> Number:
@@ -105,12 +89,6 @@ def _number(written: str) -> Number:
         return int(written)
     except ValueError:
         return float(written)
-
-
-NO_WORKER: Final = WorkerResponse(503, b'{"error":"no worker can answer yet"}', headers={"Retry-After": "1"})
-TIMED_OUT: Final = WorkerResponse(503, b'{"error":"a worker did not answer in time"}', headers={"Retry-After": "1"})
-SERVING: Final = frozenset({"READY", "PARKED"})
-Row = dict[str, Any]
 
 
 def merge(
@@ -126,7 +104,8 @@ def merge(
         return first._replace(body=text.encode())
     documents = {number: json.loads(response.body) for number, response in good.items()}
     if how == "statistics":
-        merged: Any = _statistics(documents.values())
+        rows = (row for document in documents.values() for row in document["model_stats"])
+        merged: Any = {"model_stats": _summed(rows, itemgetter("name", "version"))}
     elif how == "index":
         merged = _index(documents)
     else:
@@ -143,13 +122,13 @@ def first_failure(responses: Iterable[WorkerResponse]) -> WorkerResponse:
     return chosen
 
 
-def _statistics(documents: Iterable[Row]) -> Row:
-    merged: dict[tuple[str, str], Row] = {}
-    for document in documents:
-        for row in document["model_stats"]:
-            known = merged.get((row["name"], row["version"]))
-            merged[row["name"], row["version"]] = _added(known, row) if known else row
-    return {"model_stats": [merged[key] for key in sorted(merged)]}
+def _summed(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[Row]:
+    """Return one row for each key, in their order."""
+    merged: dict[Any, Row] = {}
+    for row in rows:
+        known = merged.get(key(row))
+        merged[key(row)] = _added(known, row) if known else row
+    return [merged[each] for each in sorted(merged)]
 
 
 def _added(one: Row, other: Row) -> Row:
@@ -162,7 +141,7 @@ def _added(one: Row, other: Row) -> Row:
         elif key == "last_inference":
             total[key] = max(a, b)
         elif key == "batch_stats":
-            total[key] = _batches([*a, *b])
+            total[key] = _summed([*a, *b], itemgetter("batch_size"))
         elif isinstance(a, dict):
             total[key] = _added(a, b)
         else:
@@ -170,20 +149,12 @@ def _added(one: Row, other: Row) -> Row:
     return total
 
 
-def _batches(rows: Iterable[Row]) -> list[Row]:
-    sizes: dict[int, Row] = {}
-    for row in rows:
-        known = sizes.get(row["batch_size"])
-        sizes[row["batch_size"]] = _added(known, row) if known else row
-    return [sizes[size] for size in sorted(sizes)]
-
-
 def _index(documents: Mapping[int, Sequence[Row]]) -> list[Row]:
     """Merge repository indexes: a version is READY if it is in all workers; other states name their worker."""
     merged: dict[tuple[str, str], list[tuple[int, Row]]] = {}
-    for number, rows in documents.items():
+    for worker, rows in documents.items():
         for row in rows:
-            merged.setdefault((row["name"], row.get("version", "")), []).append((number, row))
+            merged.setdefault((row["name"], row.get("version", "")), []).append((worker, row))
     agreed = [
         _agreed(rows)
         for _, rows in sorted(merged.items())

@@ -1,11 +1,7 @@
-"""Framed messages over a socketpair.
-
-Messages between supervisor and workers: frames of a JSON head and a body, over a socketpair.
+"""Messages between supervisor and workers: frames of a JSON head and a body, over a socketpair.
 
 worker → supervisor   joined, ready, leaving, listens (confirms an order); ask (forward to all), answer (response to do)
 supervisor → worker   listen (accept from these sockets), do (run a request), answered (response to ask), stop, hurry
-
-A worker's end of the channel to the supervisor: forwards requests, and runs those sent to every worker.
 """
 
 import asyncio
@@ -24,6 +20,7 @@ if TYPE_CHECKING:
     from pilotlight_predictor.frontends.http.router import Dispatcher
 
 _LENGTHS: Final = struct.Struct("!II")
+NOT_PASSED_ON: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})  # of a body as sent
 
 
 class Frame(NamedTuple):
@@ -65,10 +62,6 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
         return Frame(json.loads(await reader.readexactly(head)), await reader.readexactly(body))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
-
-
-# The body is decompressed by now.
-NOT_PASSED_ON = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
 class ParentChannel:
@@ -118,24 +111,24 @@ class ParentChannel:
             if frame.kind == "do":
                 self._do(frame)
             elif frame.kind == "answered":
-                self._resolve(frame)
+                future = self._pending.get(frame.head["id"])
+                if future is not None and not future.done():
+                    future.set_result(WorkerResponse.of(frame))
             else:
                 self._orders[frame.kind](frame)
         for future in [each for each in self._pending.values() if not each.done()]:
             future.set_exception(Unavailable("the parent of the workers has gone"))
         self._lost()
 
-    def _resolve(self, frame: Frame) -> None:
-        future = self._pending.get(frame.head["id"])
-        if future is not None and not future.done():
-            future.set_result(WorkerResponse.of(frame))
-
     def _do(self, frame: Frame) -> None:
         """Run a request; it was authorized by the worker that received it."""
         head, dispatcher = frame.head, self._dispatcher
 
         def finish(response: HttpResponse) -> None:
-            self._send(_worker_response(response).frame("answer", head["id"]))
+            assert isinstance(response.body, list), "a control call answers in one piece"
+            headers = dict(response.headers or {})
+            reply = WorkerResponse(response.status, b"".join(response.body), response.content_type, headers)
+            self._send(reply.frame("answer", head["id"]))
 
         request = HttpRequest(
             head["method"], head["path"], head["query"], head["headers"], frame.body, "", finish, perf_counter()
@@ -147,8 +140,3 @@ class ParentChannel:
             finish(dispatcher.reject(request, error, None))
         else:
             dispatcher.serve(request, match)
-
-
-def _worker_response(response: HttpResponse) -> WorkerResponse:
-    assert isinstance(response.body, list), "a control call answers in one piece"
-    return WorkerResponse(response.status, b"".join(response.body), response.content_type, dict(response.headers or {}))

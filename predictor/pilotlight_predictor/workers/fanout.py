@@ -1,25 +1,21 @@
-"""Calls that concern all workers.
+"""Calls that concern all workers: HTTP routes and gRPC methods whose handlers forward to the supervisor.
 
-Fan-out of HTTP routes that concern all workers: their handlers are replaced by ones that forward to all workers.
-
-Requests that come from the supervisor are served by the unchanged routes.
-
-Fan-out of gRPC methods that concern all workers, as the equivalent HTTP requests.
-
-The supervisor handles one form of each request, and errors get the code of their HTTP status.
+A gRPC call is forwarded as the equivalent HTTP request; its errors get the code of their HTTP status. Requests that
+come from the supervisor are served by the unchanged routes.
 """
 
 import base64
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
 from pilotlight_predictor.core.errors import BadRequest, Forbidden, NotFound, PredictorError, Unavailable, Unsupported
-from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service
-from pilotlight_predictor.frontends.grpc.messages import Message, decode, encode
+from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service, unobserved
+from pilotlight_predictor.frontends.grpc.messages import decode, encode
 from pilotlight_predictor.frontends.http.auth import Action
-from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
+from pilotlight_predictor.frontends.http.messages import HttpRequest
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.protocols.v2.grpc import service as grpc_service
 from pilotlight_predictor.server.context import Server
@@ -35,6 +31,8 @@ MERGED: Final = {
     "/v2/repository/{repository}/index": "index",
 }
 CONTROL: Final = ("load", "unload", "park", "wake")  # without a timeout
+ERRORS: Final = {error.status: error for error in (BadRequest, Forbidden, NotFound, Unavailable, Unsupported)}
+FanOutMethod = Callable[[ParentChannel, GrpcRequest], Awaitable[bytes]]
 
 
 def fan_out(protocols: tuple[ServingProtocol, ...], channel: ParentChannel) -> tuple[ServingProtocol, ...]:
@@ -60,22 +58,8 @@ def _fan_out_route(route: Route, channel: ParentChannel) -> Route:
     mode = merge_mode(route)
     if not mode:
         return route
-    return route._replace(handler=_spread_refuse if mode == "refused" else _spread_forward(mode, channel))
-
-
-def _spread_forward(mode: str, channel: ParentChannel) -> Handler:
-    def forward(_: Server, request: HttpRequest) -> Awaitable[HttpResponse]:
-        return channel.request(mode, request)
-
-    return forward
-
-
-def _spread_refuse(_: Server, __: HttpRequest) -> HttpResponse:
-    raise Unsupported("shared memory is of one process and this server has several; start it with --workers 1")
-
-
-ERRORS: Final = {error.status: error for error in (BadRequest, Forbidden, NotFound, Unavailable, Unsupported)}
-FanOutMethod = Callable[[ParentChannel, GrpcRequest], Awaitable[bytes]]
+    handler: Handler = _refuse if mode == "refused" else lambda _, request: channel.request(mode, request)
+    return route._replace(handler=handler)
 
 
 def fan_out_services(services: tuple[Service, ...], channel: ParentChannel) -> tuple[Service, ...]:
@@ -92,7 +76,7 @@ def _fan_out_method(method: Method, channel: ParentChannel) -> Method:
     return method if fan_out is None else method._replace(unary=lambda _, request: fan_out(channel, request))
 
 
-def _refuse(_: Server, __: GrpcRequest) -> bytes:
+def _refuse(_: Server, __: HttpRequest) -> NoReturn:
     raise Unsupported("shared memory is of one process and this server has several; start it with --workers 1")
 
 
@@ -110,35 +94,26 @@ async def _index(channel: ParentChannel, request: GrpcRequest) -> bytes:
     return encode("inference.RepositoryIndexResponse", {"models": rows})
 
 
-async def _load(channel: ParentChannel, request: GrpcRequest) -> bytes:
-    name = await _control(channel, request, "load", decode("inference.RepositoryModelLoadRequest", request.body))
-    return encode("inference.RepositoryModelLoadResponse", {"model_name": name, "isLoaded": True})
-
-
-async def _unload(channel: ParentChannel, request: GrpcRequest) -> bytes:
-    name = await _control(channel, request, "unload", decode("inference.RepositoryModelUnloadRequest", request.body))
-    return encode("inference.RepositoryModelUnloadResponse", {"model_name": name, "isUnloaded": True})
-
-
 async def _trace(channel: ParentChannel, request: GrpcRequest) -> bytes:
-    settings, name = grpc_service.v2_trace_read_settings(request)
+    settings, name = grpc_service.read_trace_settings(request)
     path = f"/v2/models/{quote(name, safe='')}/trace/setting" if name else "/v2/trace/setting"
     method = "POST" if settings else "GET"
-    return grpc_service.v2_trace_encode_settings(
+    return grpc_service.encode_trace_settings(
         await _forward(channel, "all", request, method, path, settings or None, name)
     )
 
 
 async def _logging(channel: ParentChannel, request: GrpcRequest) -> bytes:
-    settings = grpc_service.read_settings(request)
+    settings = grpc_service.read_log_settings(request)
     method = "POST" if settings else "GET"
-    return grpc_service.encode_settings(
+    return grpc_service.encode_log_settings(
         await _forward(channel, "all", request, method, "/v2/logging", settings or None)
     )
 
 
-async def _control(channel: ParentChannel, request: GrpcRequest, verb: str, message: Message) -> str:
+async def _control(verb: str, outcome: str, channel: ParentChannel, request: GrpcRequest) -> bytes:
     """Load or unload a model; KServe's message has its name in the field that Triton uses for the repository."""
+    message = decode(f"inference.RepositoryModel{verb.title()}Request", request.body)
     name: str = message.get("model_name") or message.get("repository_name", "")
     if not name:
         raise BadRequest("model_name is empty, must be that of a model")
@@ -148,7 +123,7 @@ async def _control(channel: ParentChannel, request: GrpcRequest, verb: str, mess
     }
     path = f"/v2/repository/models/{quote(name, safe='')}/{verb}"
     await _forward(channel, verb, request, "POST", path, {"parameters": parameters}, name)
-    return name
+    return encode(f"inference.RepositoryModel{verb.title()}Response", {"model_name": name, outcome: True})
 
 
 async def _forward(
@@ -162,7 +137,7 @@ async def _forward(
 ) -> Any:
     """Return the merged response; raise its error."""
     body = b"" if document is None else json.dumps(document).encode()
-    forwarded = HttpRequest(method, path, "", {}, body, request.peer, _ignore, request.started)
+    forwarded = HttpRequest(method, path, "", {}, body, request.peer, unobserved, request.started)
     forwarded.params = {"model": model}
     response = await channel.request(how, forwarded)
     assert isinstance(response.body, list)
@@ -173,15 +148,11 @@ async def _forward(
     return result
 
 
-def _ignore(_: HttpResponse) -> None:
-    """Ignore the response: it is sent by the gRPC handler."""
-
-
 FAN_OUT_METHODS: Final[dict[str, FanOutMethod]] = {
     "ModelStatistics": _statistics,
     "RepositoryIndex": _index,
-    "RepositoryModelLoad": _load,
-    "RepositoryModelUnload": _unload,
+    "RepositoryModelLoad": partial(_control, "load", "isLoaded"),
+    "RepositoryModelUnload": partial(_control, "unload", "isUnloaded"),
     "TraceSetting": _trace,
     "LogSettings": _logging,
 }

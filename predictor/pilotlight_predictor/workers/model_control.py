@@ -56,14 +56,13 @@ class WorkerAdmin:
                 self._loads[model] = request.body
                 return response
             loaded = [first, *(worker for worker, one in zip(rest, responses, strict=True) if one.status == 200)]
-            await self._roll_back(loaded, model, served)
-            return _partial_failure(failed, rest[[one.status == 200 for one in responses].index(False)].number)
-
-    async def _roll_back(self, workers: Sequence[WorkerHandle], model: str, served: bool) -> None:
-        """Restore the model's state before the load: repeat its last load, or unload it."""
-        log("workers.rollback", f"'{model}' did not load in every worker", level="ERROR", model=model)
-        body = self._loads.get(model) or b""
-        await _request_each(workers, _model_request(model, "load", body) if served else _model_request(model, "unload"))
+            log("workers.rollback", f"'{model}' did not load in every worker", level="ERROR", model=model)
+            last_load = _model_request(model, "load", self._loads.get(model) or b"")
+            await _request_each(loaded, last_load if served else _model_request(model, "unload"))
+            document: dict[str, Any] = json.loads(failed.body)
+            number = rest[[one.status == 200 for one in responses].index(False)].number
+            document["error"] = f"{document['error']} (in worker {number}; the other workers were set back)"
+            return failed._replace(body=json.dumps(document).encode())
 
     async def catch_up(self, new_worker: WorkerHandle, others: Sequence[WorkerHandle]) -> bool:
         """Make a new worker serve what the others do; return whether it does."""
@@ -71,7 +70,12 @@ class WorkerAdmin:
             own = await _serving(new_worker)
             if own is None:
                 return False
-            theirs = await _first_serving(others)
+            theirs: set[str] | None = None
+            for other in others:
+                with suppress(TimeoutError):
+                    theirs = await asyncio.wait_for(_serving(other), ANSWER_S)
+                if theirs is not None:
+                    break
             difference = missing_models(own, theirs, self._loads)
             requests = [_model_request(model, "load", self._loads.get(model) or b"") for model in difference.load]
             requests += [_model_request(model, "unload") for model in difference.unload]
@@ -90,15 +94,6 @@ async def _request_each(workers: Sequence[WorkerHandle], request: Frame) -> list
     return [response or DIED for response in responses]
 
 
-async def _first_serving(workers: Sequence[WorkerHandle]) -> set[str] | None:
-    """Return the ready models of the first worker that responds in time."""
-    for worker in workers:
-        with suppress(TimeoutError):
-            if (models := await asyncio.wait_for(_serving(worker), ANSWER_S)) is not None:
-                return models
-    return None
-
-
 async def _serving(worker: WorkerHandle) -> set[str] | None:
     """Return the ready models of a worker; None if it has exited."""
     response = await worker.request(_frame(INDEX, b'{"ready":true}'))
@@ -113,10 +108,3 @@ def _model_request(model: str, verb: str, body: bytes = b"") -> Frame:
 
 def _frame(path: str, body: bytes) -> Frame:
     return Frame({"method": "POST", "path": path, "query": "", "headers": {}}, body)
-
-
-def _partial_failure(failed: WorkerResponse, number: int) -> WorkerResponse:
-    """Return the error of the failed worker with its number and the state of the others."""
-    document: dict[str, Any] = json.loads(failed.body)
-    document["error"] = f"{document['error']} (in worker {number}; the other workers were set back)"
-    return failed._replace(body=json.dumps(document).encode())

@@ -7,12 +7,12 @@ serves nothing itself and imports nothing that models need.
 import asyncio
 import signal
 import socket
-from collections.abc import Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final
 
 from pilotlight_predictor.config import Settings
+from pilotlight_predictor.frontends.event_loop import spawn, wait_for_event
 from pilotlight_predictor.frontends.http.server import bind
 from pilotlight_predictor.observability.logs import configure, log
 from pilotlight_predictor.workers.aggregation import EOF, TIMED_OUT, first_failure, merge, retained_counters
@@ -71,7 +71,6 @@ class WorkerSupervisor:
         self._restarts = [0] * len(http)
         self._departed = ""  # counters of workers that have exited
         self._admin = WorkerAdmin()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
         self._served = False  # whether any worker has ever been ready
@@ -129,23 +128,15 @@ class WorkerSupervisor:
             if self._stop.is_set():
                 self._code = self._code or int(code != 0)
             elif not self._served:
-                self._fail_start(number, code)
+                log("failed", f"worker {number} ended with {code} before any was ready", level="ERROR", worker=number)
+                self._code = code if code > 0 else 1
+                self._stop.set()
             else:
                 deaths, wait_s = wait_before_restart(deaths, monotonic() - began)
                 message = f"worker {number} ended with {code}; another one starts in {wait_s:g} s"
                 log("worker.died", message, level="ERROR", worker=number, code=code, deaths=deaths)
                 self._restarts[number] += 1
-                await self._wait_stopped(wait_s)
-
-    def _fail_start(self, number: int, code: int) -> None:
-        """End the server: an exit before any worker was ready is a failed start."""
-        log("failed", f"worker {number} ended with {code} before any was ready", level="ERROR", worker=number)
-        self._code = code if code > 0 else 1
-        self._stop.set()
-
-    async def _wait_stopped(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), seconds)
+                await wait_for_event(self._stop, wait_s)
 
     async def _run_once(self, number: int) -> int:
         """Start a worker and wait for its exit; return its exit code, negative for a signal."""
@@ -181,7 +172,7 @@ class WorkerSupervisor:
 
     def _handle_frame(self, worker: WorkerHandle, frame: Frame) -> None:
         if frame.kind == "ask":
-            self._spawn(self._fan_out(worker, frame))
+            spawn(self._fan_out(worker, frame))
         elif frame.kind == "joined":
             worker.joined = True
         elif frame.kind == "listens":
@@ -198,7 +189,7 @@ class WorkerSupervisor:
         """Handle a worker's change of readiness; the sockets of one that is not ready go to others."""
         worker.well = ready
         if ready:
-            self._spawn(self._admit(worker))
+            spawn(self._admit(worker))
         else:
             worker.ready = False
             self._assign_sockets()
@@ -233,7 +224,11 @@ class WorkerSupervisor:
     def _merge(self, how: str, workers: Sequence[WorkerHandle], responses: dict[int, WorkerResponse]) -> WorkerResponse:
         """Merge responses. A worker that is too busy for a scrape counts with its last one: counters must not fall."""
         if how != "metrics":
-            return merge(how, responses, roster=self._roster())
+            roster = [
+                {"worker": number, "pid": worker.process.pid, "restarts": self._restarts[number]}
+                for number, worker in sorted(self._workers.items())
+            ]
+            return merge(how, responses, roster=roster)
         for worker in workers:
             response = responses.get(worker.number)
             if not worker.joined:  # it exited during the call: its counters are in _departed
@@ -244,14 +239,3 @@ class WorkerSupervisor:
                 other = next(iter(responses.values()))
                 responses[worker.number] = other._replace(status=200, body=worker.scrape.encode())
         return merge(how, responses, self._departed)
-
-    def _roster(self) -> list[dict[str, Any]]:
-        return [
-            {"worker": number, "pid": worker.process.pid, "restarts": self._restarts[number]}
-            for number, worker in sorted(self._workers.items())
-        ]
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -8,12 +8,13 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Coroutine, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pilotlight_predictor.frontends.event_loop import spawn
 from pilotlight_predictor.observability.logs import log
-from pilotlight_predictor.workers.channel import Frame
+from pilotlight_predictor.workers.channel import Frame, ParentChannel
 
 if TYPE_CHECKING:
     from pilotlight_predictor.frontends.grpc.dispatcher import Service
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pilotlight_predictor.frontends.http.server import HttpFront
     from pilotlight_predictor.repository.model_config import ModelConfig
     from pilotlight_predictor.server.context import Server
-    from pilotlight_predictor.workers.channel import ParentChannel
 
 VARIABLE: Final = "PILOTLIGHT_WORKER"  # number,link,metrics,http,http…: descriptors, -1 for none
 SOON_S: Final = 0.02  # readiness poll interval while not ready
@@ -47,7 +47,6 @@ class WorkerProcess:
         self._channel: ParentChannel | None = None
         self._fronts: list[HttpFront] = []
         self._signals: StopSignals | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self.sockets_assigned = asyncio.Event()  # it is ready, or no worker is
         self._orders: asyncio.Queue[Frame] = asyncio.Queue()
         self._newest: Frame | None = None
@@ -63,15 +62,13 @@ class WorkerProcess:
 
     async def join(self, front: "HttpFront", signals: StopSignals) -> None:
         """Connect to the supervisor, before anything heavy is imported: the first worker responds "initializing"."""
-        from pilotlight_predictor.workers.channel import ParentChannel
-
         self._signals = signals
         self._add(front)
         orders = {"listen": self._listen, "stop": self._stop, "hurry": self._hurry}
         self._channel = ParentChannel(orders, lost=self._supervisor_lost)
         await self._channel.connect(self._socket)
-        self._spawn(self._apply_orders(front))
-        self._spawn(self._report_stop(signals))
+        spawn(self._apply_orders(front))
+        spawn(self._report_stop(signals))
 
     def _add(self, front: "HttpFront") -> None:
         front.others_accept = True
@@ -95,7 +92,7 @@ class WorkerProcess:
         for front in fronts:
             self._add(front)
         self._channel.serve(dispatcher)
-        self._spawn(self._report_readiness(server))
+        spawn(self._report_readiness(server))
 
     async def _report_readiness(self, server: "Server") -> None:
         """Report each change of readiness to the supervisor."""
@@ -125,20 +122,17 @@ class WorkerProcess:
             while not self._orders.empty():
                 orders.append(self._orders.get_nowait())
             try:
-                await self._apply(front, orders[-1])
+                for number, listener in enumerate(self.http):
+                    if number in orders[-1].head["sockets"]:
+                        await front.listen(listener)
+                    else:
+                        front.stop_accepting(listener)
+                self._send("listens", order=orders[-1].head["order"])
             except OSError as error:  # such as EMFILE
                 log("worker.listen", f"cannot listen: {error.strerror}", level="ERROR")
-                self._spawn(self._retry(orders[-1]))
+                spawn(self._retry(orders[-1]))
             for _ in orders:
                 self._orders.task_done()
-
-    async def _apply(self, front: "HttpFront", order: Frame) -> None:
-        for number, listener in enumerate(self.http):
-            if number in order.head["sockets"]:
-                await front.listen(listener)
-            else:
-                front.stop_accepting(listener)
-        self._send("listens", order=order.head["order"])
 
     async def _retry(self, order: Frame) -> None:
         await asyncio.sleep(RETRY_S)
@@ -154,7 +148,7 @@ class WorkerProcess:
         """Stop together with all workers: each must accept the connections in the backlog of its sockets."""
         for front in self._fronts:
             front.others_accept = False
-        self._spawn(self._stop_listening())
+        spawn(self._stop_listening())
 
     async def _stop_listening(self) -> None:
         """Start draining after the listen orders that came before."""
@@ -172,11 +166,6 @@ class WorkerProcess:
         if not self._signals.stop.is_set():
             log("orphaned", "the parent of the workers has gone: this one finishes and ends", level="ERROR")
             self._stop(Frame({"kind": "stop"}))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def from_environment(environ: MutableMapping[str, str]) -> WorkerProcess | None:

@@ -1,11 +1,7 @@
-"""A worker as the parent knows it; who accepts from which socket.
+"""One worker in the supervisor: its process, the channel to it, its state, and the sockets that it accepts from.
 
-Hand-over of listening sockets between workers: one that is not ready releases a socket before a ready one gets it.
-
-Workers confirm each order. Without that, the worker that responds "not ready" for all could still accept a connection
-after another one has reported the server ready on the same port.
-
-One worker in the supervisor: its process, the channel to it, and its reported state.
+A worker that is not ready releases a socket before a ready one gets it, and workers confirm each order: otherwise the
+one that responds "not ready" for all could still accept a connection after another has reported the server ready.
 """
 
 import asyncio
@@ -23,8 +19,9 @@ from pilotlight_predictor.workers.restart_policy import assign_sockets, availabl
 from pilotlight_predictor.workers.worker import VARIABLE
 
 PATIENCE_S: Final = 3.0  # a load may hold the GIL, and so block the event loop
-
+ANSWER_S: Final = 5.0  # for requests that a worker's event loop handles at once; loads have no timeout
 SendOrder = Callable[[int, list[int]], None]
+FrameHandler = Callable[["WorkerHandle", Frame], None]
 
 
 class Order(NamedTuple):
@@ -100,11 +97,6 @@ def distribute_sockets(sockets: int, workers: Mapping[int, ShareState], now_s: f
     for number, worker in workers.items():
         worker.share.assign(assigned[number], now_s)
     return assigned != targets
-
-
-ANSWER_S: Final = 5.0  # for requests that a worker's event loop handles at once; loads have no timeout
-
-FrameHandler = Callable[["WorkerHandle", Frame], None]
 
 
 class WorkerHandle:

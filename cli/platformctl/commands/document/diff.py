@@ -1,10 +1,13 @@
 """`platformctl diff`: differences between rendered documents and a target or manifest files."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from pilotlight.errors import UsageError
+from pilotlight.k8s import manifests
+from pilotlight.k8s.names import LABEL_SERVICE
 from pilotlight.release import apply
 from platformctl import manifest_files, options, output, targets
 from platformctl.services import rollout, views
@@ -21,15 +24,13 @@ if TYPE_CHECKING:
 @click.option("--against", multiple=True, metavar="FILE", help="Manifests: file, directory or -; repeatable.")
 @targets.target_option
 @output.formats("table", "json")
-def diff(document_options: options.DocumentOptions, against: tuple[str, ...], target: str) -> int:
+def diff(document_options: options.DocumentOptions, against: tuple[str, ...]) -> int:
     """Compare what would be rendered with what runs, or with manifests in files. Ends with 1 where they differ.
 
     Example: platformctl diff -f service.yaml
     """
-    from pilotlight.k8s import manifests
-
     changes = manifests.diff(
-        *(compare_files(document_options, against) if against else compare_target(document_options, target))
+        *(compare_files(document_options, against) if against else compare_target(document_options))
     )
     lines = [output.diff_coloured(line) for change in changes for line in change.lines]
     output.data([views.change_document(change) for change in changes], lines)
@@ -42,7 +43,7 @@ def compare_files(
     document_options: options.DocumentOptions, against: tuple[str, ...]
 ) -> "tuple[list[Manifest], list[Manifest]]":
     """Return the manifests of the files that belong to the services, and the rendered ones."""
-    planned = document_options.plan()
+    planned = replace(document_options, target=None).plan()
     new = planned.manifests()
     old, others = split_by_service(manifest_files.manifests(against), new, planned.plans)
     if others:
@@ -50,11 +51,11 @@ def compare_files(
     return old, new
 
 
-def compare_target(document_options: options.DocumentOptions, target: str) -> "tuple[list[Manifest], list[Manifest]]":
+def compare_target(document_options: options.DocumentOptions) -> "tuple[list[Manifest], list[Manifest]]":
     """Return the live manifests of the target, and those planned against them."""
     if document_options.current:
         raise UsageError("--current and a target both say what runs", "leave --current out, or give --against FILE")
-    connected = targets.ServiceOptions(target, "").connect_if_running()
+    connected = targets.ServiceOptions(document_options.target or targets.LOCAL, "").connect_if_running()
     prepared, warnings = apply.prepare(rollout.request_from_files(document_options, connected), connected)
     options.warn(warnings, document_options.strict)
     return [m for one in prepared for m in one.live_manifests], [m for one in prepared for m in one.manifests]
@@ -64,8 +65,6 @@ def split_by_service(
     old: "Sequence[Manifest]", new: "Sequence[Manifest]", plans: "Sequence[Plan]"
 ) -> "tuple[list[Manifest], list[Manifest]]":
     """Split manifests into those of these services and the rest."""
-    from pilotlight.k8s.names import LABEL_SERVICE
-
     keys = {manifest.key for manifest in new}
     services = {(plan.namespace, plan.name) for plan in plans}
 

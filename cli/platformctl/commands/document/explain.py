@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilotlight.catalogue.selection import select_runtime
 from platformctl import options, output
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ def decision_lines(service: dict[str, Any]) -> list[str]:
 
 def candidates(service: "Service", catalogue: "Catalogue") -> dict[str, Any]:
     """Return the runtime selection, also for services that cannot be planned."""
-    from pilotlight.catalogue.selection import select_runtime
-
     component = service.components.get("engine") or service.components.get("predictor")
     selection = select_runtime(service, component, catalogue) if component else None
     rows = [

@@ -11,7 +11,9 @@ from typing import Any, get_args
 
 import click
 
+from pilotlight.catalogue.catalogue import builtin
 from pilotlight.errors import NotFound
+from pilotlight.spec.field_types import suggestion
 from platformctl import output
 from platformctl.services.scaffold import (
     OURS,
@@ -86,9 +88,6 @@ def describe_model(model: str, model_format: str | None, target: str) -> Model:
 
 
 def catalogue_model(name: str) -> Model:
-    from pilotlight.catalogue.catalogue import builtin
-    from pilotlight.spec.field_types import suggestion
-
     names = tuple(model.name for model in builtin().models)
     if name in names:
         return Model(name, known=name)

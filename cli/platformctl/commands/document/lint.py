@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilotlight.lint import lint as judge
+from pilotlight.release.pipeline import Sources, plan_all
+from pilotlight.render import render
+from pilotlight.spec.load import COMPANION_KINDS, KNOWN_KINDS
 from platformctl import manifest_files, options, output
 
 if TYPE_CHECKING:
@@ -28,9 +32,6 @@ def lint(files: tuple[str, ...], catalog: tuple[str, ...], strict: bool, with_fi
 
     Example: platformctl lint -f manifests/ --fix
     """
-    from pilotlight.lint import lint as judge
-    from pilotlight.render import render
-
     nodes = manifest_files.nodes(files)
     if not nodes:
         raise click.UsageError(f"{', '.join(files)}: no object to lint")
@@ -46,9 +47,6 @@ def lint(files: tuple[str, ...], catalog: tuple[str, ...], strict: bool, with_fi
 
 def plan_services(nodes: "Sequence[Node]", catalog: "Sequence[str]") -> "Planned | None":
     """Plan the services of files that hold only supported kinds; others get a note to render them first."""
-    from pilotlight.release.pipeline import Sources, plan_all
-    from pilotlight.spec.load import COMPANION_KINDS, KNOWN_KINDS
-
     kinds: dict[str, set[str]] = {}
     for node in nodes:
         kinds.setdefault(node.location.file, set()).add(node.text("kind"))

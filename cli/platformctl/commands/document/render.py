@@ -1,10 +1,12 @@
 """`platformctl render`: manifests of documents, as a stream or one file per object."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilotlight.k8s.manifests import to_yaml
 from platformctl import manifest_files, options, output
 from platformctl.services import helm
 
@@ -37,11 +39,7 @@ def render(document_options: options.DocumentOptions, split: Path | None, tool: 
 
 def stream(manifests: "Sequence[Manifest]", as_json: bool) -> str:
     """Return YAML documents, or a JSON List as kubectl takes it."""
-    from pilotlight.k8s.manifests import to_yaml
-
     if not as_json:
         return to_yaml(manifests)
-    import json
-
     items: list[Any] = [manifest.document for manifest in manifests]
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2, ensure_ascii=False) + "\n"

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilotlight.render import render
+from pilotlight.spec.problems import InvalidDocument
 from platformctl import options, output
 
 if TYPE_CHECKING:
@@ -21,8 +23,6 @@ def validate(document_options: options.DocumentOptions) -> int:
 
     Example: platformctl validate -f service.yaml
     """
-    from pilotlight.spec.problems import InvalidDocument
-
     try:
         planned = document_options.plan()
     except InvalidDocument as error:
@@ -38,8 +38,6 @@ def validate(document_options: options.DocumentOptions) -> int:
 
 def summary(plan: "Plan") -> dict[str, Any]:
     """Return mode, number of objects and cluster requirements of one service."""
-    from pilotlight.render import render
-
     needs = [{"kind": need.kind, "name": need.name, "reason": need.reason} for need in plan.requirements]
     return {
         "name": plan.name, "namespace": plan.namespace, "mode": plan.mode, "objects": len(render(plan)), "needs": needs,

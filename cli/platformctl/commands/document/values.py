@@ -2,6 +2,9 @@
 
 import click
 
+from pilotlight.errors import UsageError
+from pilotlight.k8s.manifests import Manifest, to_yaml
+from pilotlight.render import values_of
 from platformctl import options, output
 
 
@@ -13,10 +16,6 @@ def values(document_options: options.DocumentOptions) -> None:
 
     Example: platformctl values -f service.yaml > values.yaml
     """
-    from pilotlight.errors import UsageError
-    from pilotlight.k8s.manifests import Manifest, to_yaml
-    from pilotlight.render import values_of
-
     plans = document_options.plan().plans
     if len(plans) != 1:
         names = ", ".join(f"{plan.namespace}/{plan.name}" for plan in plans) or "none"

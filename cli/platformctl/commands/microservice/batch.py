@@ -2,11 +2,19 @@
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices import platforms
+from pilotlight.microservices.batch import jobs
+from pilotlight.microservices.batch.records import Batch
+from pilotlight.microservices.registry import model_kinds
+from pilotlight.microservices.registry.types import Workspace
+from pilotlight.targets.local.home import home
 from platformctl import output
 from platformctl.commands.microservice.register import REFERENCE, parse_references
 from platformctl.microservice import jobs as microservice_jobs
@@ -58,20 +66,13 @@ def start(
 
     Example: platformctl microservice batch start text --model-path hf_model://acme/m --workspace ./data --inputs texts
     """
-    from pathlib import Path
-
-    from pilotlight.microservices.batch import jobs
-    from pilotlight.microservices.batch.records import Batch
-    from pilotlight.microservices.platforms import platform as found_platform
-    from pilotlight.microservices.registry import model_kinds
-    from pilotlight.microservices.registry.types import Workspace
-
     storage = Workspace(_absolute(workspace), endpoint, region, azure_account, parse_references(credential))
     local = "" if "://" in model_path else _absolute(model_path)
+    parameters = parse_parameters(parameter)
+    chosen_options = microservice_jobs.resolve_options(platforms.platform(platform, os.environ), platform_options)
     job = Batch(
-        jobs.new_id(), network_arch, local or model_path, storage, inputs, outputs, parse_parameters(parameter), labels,
-        platform, microservice_jobs.resolve_options(found_platform(platform, os.environ), platform_options), num_gpus,
-        model_kinds.read_declaration(Path(local)) if local else "",
+        jobs.new_id(), network_arch, local or model_path, storage, inputs, outputs, parameters, labels,
+        platform, chosen_options, num_gpus, model_kinds.read_declaration(Path(local)) if local else "",
     )  # fmt: skip
     progress = jobs.start(_home(), job, os.environ)
     return _show_progress(jobs.wait(_home(), job.id, os.environ, wait) if wait else progress)
@@ -86,8 +87,6 @@ def status(job_id: str, wait: float) -> int:
 
     Example: platformctl microservice batch status JOB_ID --wait 3600
     """
-    from pilotlight.microservices.batch import jobs
-
     return _show_progress(jobs.wait(_home(), job_id, os.environ, wait))
 
 
@@ -98,8 +97,6 @@ def list_all() -> None:
 
     Example: platformctl microservice batch list
     """
-    from pilotlight.microservices.batch import jobs
-
     jobs_ = jobs.list_jobs(_home(), os.environ)
     rows = [(each.job_id, each.state, f"{each.done}/{each.total}", str(each.failed), each.started_at) for each in jobs_]
     output.data(
@@ -116,8 +113,6 @@ def cancel(job_id: str) -> int:
 
     Example: platformctl microservice batch cancel JOB_ID
     """
-    from pilotlight.microservices.batch import jobs
-
     jobs.cancel(_home(), job_id, os.environ)
     progress = jobs.wait(_home(), job_id, os.environ, 120)
     if progress.state not in {"done", "failed", "canceled"}:
@@ -134,8 +129,6 @@ def resume(job_id: str, wait: float) -> int:
 
     Example: platformctl microservice batch resume JOB_ID
     """
-    from pilotlight.microservices.batch import jobs
-
     progress = jobs.resume(_home(), job_id, os.environ)
     return _show_progress(jobs.wait(_home(), job_id, os.environ, wait) if wait else progress)
 
@@ -155,20 +148,14 @@ def parse_parameters(texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _absolute(path: str) -> str:
-    from pathlib import Path
-
     return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
 def _home() -> "Home":
-    from pilotlight.targets.local.home import home
-
     return home(os.environ)
 
 
 def _document(progress: "Progress") -> dict[str, Any]:
-    from msgspec import to_builtins
-
     fields: dict[str, Any] = to_builtins(progress)
     return {**fields, "percent": progress.percent}
 

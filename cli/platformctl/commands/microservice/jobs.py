@@ -9,9 +9,9 @@ import os
 import click
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices import platforms
 from pilotlight.microservices.inference import chat, client
 from pilotlight.microservices.jobs import launcher
-from pilotlight.microservices.platforms import platform as found_platform
 from pilotlight.microservices.registry import container_command
 from pilotlight.microservices.registry.types import Entry
 from platformctl import output
@@ -61,7 +61,7 @@ def start(
 
     Example: platformctl microservice start pilotlight --model-path ./model
     """
-    target = found_platform(platform, os.environ)
+    target = platforms.platform(platform, os.environ)
     arch = network_arch or _require("network_arch", "the network, such as cosmos-rl or pilotlight")
     runs = image or container_command.resolve(arch, os.environ)
     model = model_path or _require("model_path", "hf_model://ORG/MODEL, or a path in the container")

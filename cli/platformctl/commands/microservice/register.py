@@ -8,6 +8,10 @@ from contextlib import closing
 import click
 
 from pilotlight.errors import UsageError
+from pilotlight.microservices.jobs.workspaces import Registrar
+from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.types import Workspace
+from pilotlight.targets.local.home import home
 from platformctl import output
 
 REFERENCE = "NAME=REFERENCE"
@@ -33,11 +37,6 @@ def register(
 
     Example: platformctl microservice register acme --network-arch classification --artifact /models/flowers.onnx
     """
-    from pilotlight.microservices.jobs.workspaces import Registrar
-    from pilotlight.microservices.registry.database import Directory
-    from pilotlight.microservices.registry.types import Workspace
-    from pilotlight.targets.local.home import home
-
     with closing(Directory.open(home().create())) as directory:
         registrar = Registrar(directory, org, trusted=True)
         workspace_id = workspace

@@ -1,10 +1,13 @@
 """`platformctl api`: serve the standalone control API, and manage the keys of orgs."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import click
 
-from platformctl import output
+from pilotlight.errors import UsageError
+from platformctl import output, targets
 
 
 @click.group(invoke_without_command=True)
@@ -27,9 +30,41 @@ def api(context: click.Context, /, **settings: Any) -> None:
       platformctl api key create acme --expires 90d
     """
     if context.invoked_subcommand is None:
-        from platformctl.targets import serve
+        _serve(**settings)
 
-        serve(**settings)
+
+def _serve(
+    host: str, port: int, target: str, tls_cert: str | None, tls_key: str | None, token_file: str | None
+) -> None:
+    """Serve until a signal ends it."""
+    import asyncio
+    import logging
+
+    from pilotlight.control_plane.standalone import LOOPBACK, Settings, serve
+    from pilotlight.targets.local.home import home
+
+    folder = home().create()
+    settings = Settings(
+        folder, _token(token_file), target, host, port, tls_cert or "", tls_key or "", os.environ,
+        lambda address: output.data({"url": address}, [address]),
+    )  # fmt: skip
+    if host not in LOOPBACK and not tls_cert:
+        output.note("without --tls-cert tokens travel in the clear: let something before it end TLS")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    asyncio.run(serve(targets.connect(target), settings))
+
+
+def _token(file: str | None) -> str:
+    """Return the operator token of the file, else of the home folder, where one is created if missing."""
+    from pilotlight.targets.local.control_process import token
+    from pilotlight.targets.local.home import home
+
+    if file is None:
+        return token(home())
+    text = Path(file).read_text().strip()
+    if len(text) < 16:
+        raise UsageError(f"--token-file {file} holds {len(text)} characters, must be at least 16")
+    return text
 
 
 @api.group()
@@ -99,8 +134,10 @@ def _directory() -> Any:
 def _row(key: Any) -> dict[str, str]:
     from datetime import UTC, datetime
 
+    from pilotlight.k8s.timestamps import format_utc
+
     def timestamp(instant: float | None) -> str:
-        return "" if instant is None else datetime.fromtimestamp(instant, UTC).isoformat(timespec="seconds")
+        return "" if instant is None else format_utc(datetime.fromtimestamp(instant, UTC), "seconds", "+00:00")
 
     return {
         "id": key.id, "org": key.org, "created_at": timestamp(key.created_at),

@@ -1,5 +1,9 @@
 """`platformctl console`: open the web console with a one-time login link."""
 
+import os
+import sys
+import webbrowser
+
 import click
 
 from platformctl import output, targets
@@ -24,9 +28,5 @@ def console(opened: bool | None) -> None:
 
 def _browse(link: str, *, requested: bool) -> bool:
     """Open a browser; by default only on a desktop, since a text browser would take over the terminal."""
-    import os
-    import sys
-    import webbrowser
-
     desktop = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     return (requested or desktop) and webbrowser.open(link)

@@ -4,6 +4,10 @@ from pathlib import Path
 
 import click
 
+from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.observability.dashboards import DASHBOARDS
+from pilotlight.observability.files import RULES_FILE, dashboard_files, rules_text
+from pilotlight.observability.rules import ERROR_BUDGET
 from platformctl import output
 
 
@@ -20,8 +24,6 @@ def dashboard(name: str | None, rules: bool, place: str | None, objective: float
 
     Example: platformctl dashboard --to dashboards/
     """
-    from pilotlight.errors import UsageError
-
     if rules and name:
         raise UsageError(f"--rules are of all services and go with no dashboard; leave {name} out")
     if objective is not None and not 0 < objective < 100:
@@ -35,9 +37,6 @@ def dashboard(name: str | None, rules: bool, place: str | None, objective: float
 
 
 def _list(place: str | None) -> None:
-    from pilotlight.errors import UsageError
-    from pilotlight.observability.dashboards import DASHBOARDS
-
     if place == "-":
         raise UsageError("--to - prints one dashboard or --rules; name one", f"one of: {', '.join(DASHBOARDS)}")
     dashboards = [
@@ -49,11 +48,6 @@ def _list(place: str | None) -> None:
 
 def _files(name: str | None, rules: bool, objective: float | None) -> dict[str, str]:
     """Return one dashboard, the rules, or everything, by file name."""
-    from pilotlight.errors import NotFound
-    from pilotlight.observability.dashboards import DASHBOARDS
-    from pilotlight.observability.files import RULES_FILE, dashboard_files, rules_text
-    from pilotlight.observability.rules import ERROR_BUDGET
-
     if name and name not in DASHBOARDS:
         raise NotFound(f"there is no dashboard {name}", f"one of: {', '.join(DASHBOARDS)}")
     if name:
@@ -63,8 +57,6 @@ def _files(name: str | None, rules: bool, objective: float | None) -> dict[str, 
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    from pilotlight.errors import PlatformError
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

@@ -16,6 +16,7 @@ import click
 from pilotlight.errors import NotFound, PlatformError, TimedOut
 from pilotlight.targets.target import ServiceStatus
 from platformctl import output, targets
+from platformctl.main import run
 from platformctl.targets import Gateway
 
 EXAMPLES: Final = Path(__file__).resolve().parents[4] / "examples"
@@ -71,8 +72,6 @@ def print_step(title: str) -> None:
 
 def run_verb(*words: str) -> None:
     """Print and run one command line; raises PlatformError if it fails."""
-    from platformctl.main import run
-
     output.note(f"$ platformctl {shlex.join(words)}")
     code = run(words)
     if code:

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import click
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.targets.kubernetes.target import KubernetesTarget
+from pilotlight.targets.local.home import home
 from platformctl import output, targets
-from platformctl.doctor import local_checks
+from platformctl.doctor import cluster_checks, local_checks
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -39,17 +41,11 @@ def doctor(service_options: targets.ServiceOptions) -> int:
 
 
 def _of_machine() -> Iterator[local_checks.Finding]:
-    from pilotlight.targets.local.home import home
-    from platformctl.doctor import local_checks
-
     yield from local_checks.findings(home())
-    yield from local_checks.microservice_checks_findings(home())
+    yield from local_checks.microservice_findings(home())
 
 
 def _of_cluster(service_options: targets.ServiceOptions) -> Iterator[local_checks.Finding]:
-    from pilotlight.targets.kubernetes.target import KubernetesTarget
-    from platformctl.doctor import cluster_checks
-
     try:
         target = service_options.connect_read_only()
     except PlatformError as error:

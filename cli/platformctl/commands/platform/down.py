@@ -5,7 +5,10 @@ import signal
 
 import click
 
+from pilotlight import __version__
 from pilotlight.errors import TimedOut
+from pilotlight.targets.local.control_process import answers, leftovers, living, wait_exit
+from pilotlight.targets.local.home import home
 from platformctl import output, targets
 
 # After the drain: time for the control process to save its state and stop its gateway.
@@ -20,10 +23,6 @@ def down(timeout: float) -> None:
 
     Example: platformctl down
     """
-    from pilotlight import __version__
-    from pilotlight.targets.local.control_process import wait_exit
-    from pilotlight.targets.local.home import home
-
     if not is_running():
         output.note("the platform is not running")
         output.data({"ended": [], "replicas": 0}, ())
@@ -43,17 +42,11 @@ def down(timeout: float) -> None:
 
 def is_running() -> bool:
     """Whether a control process runs, or a gateway and replicas that outlived one."""
-    from pilotlight.targets.local.control_process import leftovers, living
-    from pilotlight.targets.local.home import home
-
     return living(home()) is not None or (home().root.is_dir() and leftovers(home()))
 
 
 def end_if_stuck() -> None:
     """Kill an unresponsive control process; the next one adopts its replicas and gateway."""
-    from pilotlight.targets.local.control_process import answers, living, wait_exit
-    from pilotlight.targets.local.home import home
-
     address = living(home())
     if address is not None and not answers(address):
         output.note(f"the control process (pid {address.pid}) does not answer and is killed")

@@ -5,6 +5,10 @@ from typing import Any
 import click
 
 from pilotlight.errors import UsageError
+from pilotlight.prometheus.client import INSTALL, installed, unavailable_reason
+from pilotlight.targets.local.control_process import living
+from pilotlight.targets.local.home import home
+from pilotlight.targets.local.prometheus import find, is_address
 from platformctl import output, targets
 
 
@@ -28,10 +32,6 @@ def up(**options: Any) -> None:
 
     Example: platformctl up
     """
-    from pilotlight.targets.local.control_process import living
-    from pilotlight.targets.local.home import home
-    from pilotlight.targets.local.prometheus import find, is_address
-
     typed = flags(options)
     if typed and living(home()) is not None:
         raise UsageError("the platform runs already, so options cannot change it", "platformctl down, then up again")
@@ -52,8 +52,6 @@ def up(**options: Any) -> None:
 
 def prometheus_lines(url: str) -> list[str]:
     """Report whether Prometheus answers, and whether canaries can query it."""
-    from pilotlight.prometheus.client import INSTALL, installed, unavailable_reason
-
     why = unavailable_reason(url)
     lines = [f"Prometheus at {url} does not answer: {why}" if why else f"Prometheus answers at {url}"]
     if not installed():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilotlight.canary import state_store
 from pilotlight.errors import UsageError
 from pilotlight.release import apply, history
 from platformctl import options, output, targets
@@ -29,20 +30,18 @@ def canary() -> None:
 
 @canary.command(short_help="Start a canary, or change the share of one.")
 @options.deploy_options
-@targets.target_option
 @targets.force_option
 @targets.prometheus_option
-@canary_start.options
+@canary_start.policy_options
 @click.option(
     "--percent", type=click.IntRange(0, 99), help="Of the requests, for the new revision, until somebody decides."
 )
-@rollout.apply_options
+@options.apply_options
 @output.formats(*rollout.FORMATS)
 def start(
     document_options: options.DocumentOptions,
-    target: str,
     percent: int | None,
-    apply_options: rollout.ApplyOptions,
+    apply_options: options.ApplyOptions,
     policy: canary_start.PolicyOptions,
 ) -> None:
     """Put a document's revision beside the one that serves, and give it requests step by step while it proves itself.
@@ -51,12 +50,9 @@ def start(
 
     Example: platformctl canary start iris -f new.yaml --steps 5,25,50,100 --bake 2m --check 'p99_ms<300'
     """
-    connected = targets.connect(target)
-    request = (
-        rollout.request_from_files(document_options, connected)
-        if document_options.files
-        else _request_from_canary(document_options, connected)
-    )
+    connected = targets.connect(document_options.target or targets.LOCAL)
+    from_files = bool(document_options.files)
+    request = (rollout.request_from_files if from_files else _request_from_canary)(document_options, connected)
     if len(request.documents.services) != 1:
         names = ", ".join(service.name for service in request.documents.services)
         raise UsageError(f"a canary is one service's, the documents have {names}", "name it: canary start NAME -f FILE")
@@ -71,7 +67,7 @@ def start(
     if canary_follow.running_canary(connected, key) is not None:
         hint = f"platformctl canary promote|pause|abort {key[1]}"
         raise UsageError(f"the canary of {'/'.join(key)} judges itself, so its share is not set by hand", hint)
-    if document_options.files:
+    if from_files:
         canary_follow.note_replaced(connected, key)
     shared = history.with_canary_percent(request.documents, percent)
     request = replace(request, documents=shared, note=f"canary {percent} %")
@@ -81,7 +77,7 @@ def start(
 def _request_from_canary(document_options: options.DocumentOptions, target: "Target") -> apply.ReleaseRequest:
     if len(document_options.names) != 1:
         raise UsageError("neither -f FILE nor one NAME is given", "platformctl canary start NAME -f FILE")
-    key = targets.ServiceOptions("", document_options.namespace).key(document_options.names[0])
+    key = targets.service_key(document_options.names[0], document_options.namespace)
     release = canary_follow.find_canary(target, key).release
     return apply.ReleaseRequest(*apply.read_release(release, document_options.sets))
 
@@ -137,7 +133,7 @@ def history_(service_options: targets.ServiceOptions, name: str) -> None:
 @canary.command(short_help="Leave the shares as they are for now.")
 @click.argument("name")
 @targets.options
-@rollout.waiting_options
+@options.waiting_options
 @output.formats(*rollout.FORMATS)
 def pause(service_options: targets.ServiceOptions, name: str, wait: bool, timeout: float) -> None:
     """Leave the shares as they are until somebody resumes, promotes or aborts.
@@ -150,7 +146,7 @@ def pause(service_options: targets.ServiceOptions, name: str, wait: bool, timeou
 @canary.command()
 @click.argument("name")
 @targets.options
-@rollout.waiting_options
+@options.waiting_options
 @output.formats(*rollout.FORMATS)
 def resume(service_options: targets.ServiceOptions, name: str, wait: bool, timeout: float) -> None:
     """Go on after a pause.
@@ -164,7 +160,7 @@ def resume(service_options: targets.ServiceOptions, name: str, wait: bool, timeo
 @click.argument("name")
 @targets.options
 @targets.prometheus_option
-@click.option("--timeout", default=rollout.TIMEOUT_S, show_default=True, metavar="SECONDS", help="For a pause to end.")
+@click.option("--timeout", default=options.TIMEOUT_S, show_default=True, metavar="SECONDS", help="For a pause to end.")
 @output.formats(*rollout.FORMATS)
 def follow(service_options: targets.ServiceOptions, name: str, timeout: float) -> None:
     """Wait until it ends, and run it meanwhile where nobody else does. Ends with 5 when it was rolled back.
@@ -173,7 +169,7 @@ def follow(service_options: targets.ServiceOptions, name: str, timeout: float) -
     """
     target, key, ticker = service_options.connect(), service_options.key(name), output.ProgressLog()
     if canary_follow.running_canary(target, key) is None:
-        raise canary_follow.no_running_canary(key)
+        raise state_store.no_running_canary(key)
     ended = canary_follow.follow(target, key, ticker, timeout)
     ticker.log(ended.phase, ended.revision)
     views.show([target.status(key)], one=False, default="url")
@@ -194,10 +190,10 @@ def _send_command(service_options: targets.ServiceOptions, name: str, command: "
 @targets.options
 @targets.force_option
 @click.option("--full", is_flag=True, help="All requests at once, whatever steps are left.")
-@rollout.apply_options
+@options.apply_options
 @output.formats(*rollout.FORMATS)
 def promote(
-    service_options: targets.ServiceOptions, name: str, full: bool, apply_options: rollout.ApplyOptions
+    service_options: targets.ServiceOptions, name: str, full: bool, apply_options: options.ApplyOptions
 ) -> None:
     """Give the new revision all requests; where it judges itself, those of its next step.
 
@@ -205,12 +201,8 @@ def promote(
     """
     target = service_options.connect()
     if canary_follow.running_canary(target, service_options.key(name)) is not None:
-        _send_command(
-            service_options,
-            name,
-            "promote-full" if full else "promote",
-            apply_options.timeout if apply_options.wait else 0.0,
-        )
+        command: CanaryCommand = "promote-full" if full else "promote"
+        _send_command(service_options, name, command, apply_options.timeout if apply_options.wait else 0.0)
         return
     running = canary_follow.find_canary(target, service_options.key(name))
     for each in target.status(service_options.key(name)).revisions:
@@ -223,9 +215,9 @@ def promote(
 @click.argument("name")
 @targets.options
 @targets.force_option
-@rollout.apply_options
+@options.apply_options
 @output.formats(*rollout.FORMATS)
-def abort(service_options: targets.ServiceOptions, name: str, apply_options: rollout.ApplyOptions) -> None:
+def abort(service_options: targets.ServiceOptions, name: str, apply_options: options.ApplyOptions) -> None:
     """Give all requests back to the revision before it; its document is the service's again.
 
     Example: platformctl canary abort iris

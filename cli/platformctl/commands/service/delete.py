@@ -4,15 +4,15 @@ import click
 
 from pilotlight.errors import NotFound
 from pilotlight.release import apply
-from platformctl import output, targets
-from platformctl.services import rollout, wait_ready
+from platformctl import options, output, targets
+from platformctl.services import wait_ready
 
 
 @click.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @targets.options
 @click.option("--ignore-not-found", is_flag=True, help="A service that is not there is no error.")
-@rollout.waiting_options
+@options.waiting_options
 @output.formats("name", "json")
 def delete(
     service_options: targets.ServiceOptions, names: tuple[str, ...], ignore_not_found: bool, wait: bool, timeout: float

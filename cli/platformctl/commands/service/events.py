@@ -1,6 +1,9 @@
 """`platformctl events`: events of services, oldest first."""
 
+import json
+
 import click
+from msgspec import to_builtins
 
 from platformctl import output, targets
 from platformctl.services import views
@@ -16,10 +19,6 @@ def events(service_options: targets.ServiceOptions, name: str | None, follow: bo
 
     Example: platformctl events iris -f
     """
-    import json
-
-    from msgspec import to_builtins
-
     raw = output.chosen() == "json"
     target = service_options.connect_read_only() if name or follow else service_options.connect_if_running()
     for event in target.events(service_options.key(name) if name else None, follow=follow) if target else ():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import click
+from msgspec.structs import replace
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_TAG
 from pilotlight.errors import NotFound, PlatformError, UsageError
@@ -76,8 +77,6 @@ def infer(
 
 def tagged(status: "ServiceStatus", tag: str) -> "ServiceStatus":
     """Return the status with the URL of the tagged revision, if the target has URLs per tag."""
-    from msgspec.structs import replace
-
     addresses = {name: each.url for each in status.revisions if each.url for name in each.tags}
     if not tag or not any(each.url for each in status.revisions):
         return status

@@ -3,7 +3,7 @@
 import click
 
 from pilotlight.release import history
-from platformctl import output, targets
+from platformctl import options, output, targets
 from platformctl.services import rollout
 
 
@@ -12,9 +12,9 @@ from platformctl.services import rollout
 @targets.options
 @targets.force_option
 @click.option("--to", default="", metavar="REVISION|GENERATION", help="Which one; the one before unless told.")
-@rollout.apply_options
+@options.apply_options
 @output.formats(*rollout.FORMATS)
-def rollback(service_options: targets.ServiceOptions, name: str, to: str, apply_options: rollout.ApplyOptions) -> None:
+def rollback(service_options: targets.ServiceOptions, name: str, to: str, apply_options: options.ApplyOptions) -> None:
     """Deploy an earlier release again, with all of the requests.
 
     Example: platformctl rollback iris --to 3

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotlight.errors import UsageError
-from platformctl import output, targets
-from platformctl.services import rollout, views, wait_ready
+from platformctl import options, output, targets
+from platformctl.services import views, wait_ready
 
 if TYPE_CHECKING:
     from pilotlight.targets.target import ServiceStatus
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--max", "most", type=click.IntRange(1), metavar="N", help="The most that may run.")
 @click.option("--to", "exactly", type=click.IntRange(0), metavar="N", help="Exactly so many: --min N --max N.")
 @click.option("--reset", is_flag=True, help="As the document says again.")
-@rollout.waiting_options
+@options.waiting_options
 @output.formats("table", "json", "yaml", "wide", "name", "url")
 def scale(
     service_options: targets.ServiceOptions, name: str, least: int | None, most: int | None, exactly: int | None,

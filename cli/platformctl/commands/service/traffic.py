@@ -8,11 +8,12 @@ import click
 
 from pilotlight.errors import UsageError
 from pilotlight.release import history
-from platformctl import output, targets
-from platformctl.services import rollout, views, wait_ready
+from pilotlight.targets.target import Share
+from platformctl import options, output, targets
+from platformctl.services import views, wait_ready
 
 if TYPE_CHECKING:
-    from pilotlight.targets.target import Key, ServiceStatus, Share, Target
+    from pilotlight.targets.target import Key, ServiceStatus, Target
 
 LATEST: Final = "latest"
 SHARE: Final = re.compile(r"([^=@\s]+)=(\d{1,3})(?:@([a-z0-9-]+))?")
@@ -24,7 +25,7 @@ SHARE: Final = re.compile(r"([^=@\s]+)=(\d{1,3})(?:@([a-z0-9-]+))?")
 @targets.options
 @targets.force_option
 @click.option("--reset", is_flag=True, help="As the document says again.")
-@rollout.waiting_options
+@options.waiting_options
 @output.formats("table", "json", "yaml", "wide", "name", "url")
 def traffic(
     service_options: targets.ServiceOptions, name: str, shares: str | None, reset: bool, wait: bool, timeout: float
@@ -57,10 +58,8 @@ def latest_revision(status: "ServiceStatus") -> str:
     return status.revisions[0].name if len(workloads) == 1 else ""
 
 
-def parse_shares(text: str, names: Collection[str] = (), newest: str = "") -> "Sequence[Share]":
+def parse_shares(text: str, names: Collection[str] = (), newest: str = "") -> Sequence[Share]:
     """Raises UsageError for anything but shares of different revisions that add up to 100."""
-    from pilotlight.targets.target import Share
-
     matches = [SHARE.fullmatch(part) for part in text.split(",")]
     if not all(matches):
         raise UsageError(f"{text} is not understood", "write REVISION=PERCENT,…, such as 1f3a9c07=90,latest=10")

@@ -27,8 +27,12 @@ def parse_proxies(written: str, name: str) -> Proxies:
 def client_address(headers: Mapping[str, str], peer: str, trusted: Proxies) -> str:
     """Return the rightmost address in X-Forwarded-For that is no trusted proxy; addresses left of it can be forged."""
     for address in map(_without_port, reversed([*headers.get("x-forwarded-for", "").split(","), peer])):
-        if not _is_within(address, trusted):
-            return address or peer
+        try:
+            if any(ip_address(address) in network for network in trusted):
+                continue
+        except ValueError:
+            pass  # no address, so no proxy
+        return address or peer
     return peer
 
 
@@ -38,13 +42,6 @@ def _without_port(written: str) -> str:
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address.partition(":")[0] if address.count(":") == 1 else address
-
-
-def _is_within(address: str, trusted: Proxies) -> bool:
-    try:
-        return any(ip_address(address) in network for network in trusted)
-    except ValueError:
-        return False
 
 
 class ProxiedAdmission:

@@ -1,15 +1,4 @@
-"""Composition; health pages.
-
-Status and peer ports of the gateway in a pod: health, metrics, and load reports of peers.
-
-status port   /healthz   liveness        /readyz   readiness        /metrics
-peer port     /counts    from other replicas of this gateway only
-
-The gateway in a pod: cluster objects → routing table → data plane → load reports → KEDA and peers.
-
-    API ──▶ Informer … ──▶ tables ──▶ DataPlane ◀── requests
-                                        │
-                    peers ◀──▶ LoadReporter ──▶ KedaScaler ◀── KEDA
+"""The gateway in a pod: cluster objects → routing table → data plane → load reports → KEDA and peers.
 
 It is ready once everything is listed and the table is in force. On SIGTERM it becomes unready at once, still accepts
 connections for a while, drains, and exits.
@@ -17,8 +6,9 @@ connections for a while, drains, and exits.
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -35,50 +25,6 @@ from pilotlight.gateway.proxy.data_plane import DataPlane
 from pilotlight.gateway.reports import log
 from pilotlight.gateway.routing_table import Route, Table
 from pilotlight.wire.prometheus_text import CONTENT_TYPE
-
-
-class StatusServer:
-    """`not_ready_reason` returns why the gateway is not ready, `metrics` the page; `peers` has a port of its own."""
-
-    def __init__(
-        self, not_ready_reason: Callable[[], str], metrics: Callable[[], bytes], peers: web.Application
-    ) -> None:
-        self._not_ready_reason, self._metrics = not_ready_reason, metrics
-        self._runners = (self._runner(self._app()), self._runner(peers))
-
-    async def start(self, host: str, status_port: int, peer_port: int) -> None:
-        for runner, port in zip(self._runners, (status_port, peer_port), strict=True):
-            await runner.setup()
-            address = Address(host, port)
-            sockets = [bind(address), bind_ipv6(address.ipv6_equivalent) if address.ipv6_equivalent else None]
-            for listener in sockets:
-                if listener is not None:
-                    await web.SockSite(runner, listener).start()
-
-    async def close(self) -> None:
-        for runner in self._runners:
-            await runner.cleanup()
-
-    def _app(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/metrics", self._page)
-        return app
-
-    def _runner(self, app: web.Application) -> web.AppRunner:
-        return web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-
-    async def _healthz(self, request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def _readyz(self, request: web.Request) -> web.Response:
-        reason = self._not_ready_reason()
-        return web.Response(status=503 if reason else 200, text=f"{reason or 'ok'}\n")
-
-    async def _page(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics(), headers={"Content-Type": CONTENT_TYPE})
-
 
 # Longer than an ingress keeps idle connections (Envoy: 1 h): if the gateway closed first, a request could meet a
 # connection that is being closed.
@@ -117,7 +63,9 @@ class ClusterGateway:
         """Serve until stopped. Raises the error of a failed task: a gateway that does not watch must restart."""
         settings, loop = self._settings, asyncio.get_running_loop()
         await self._pages.start(settings.host, settings.status_port, settings.peer_port)
-        tasks = [loop.create_task(each) for each in (self._watch(), self._serve(), self._stopping.wait())]
+        watches = asyncio.gather(*(each.run() for each in self._state.informers))
+        serving, stopping = loop.create_task(self._serve()), loop.create_task(self._stopping.wait())
+        tasks: list[asyncio.Future[Any]] = [watches, serving, stopping]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await self._drain()
@@ -145,20 +93,14 @@ class ClusterGateway:
             return f"not listed yet: {', '.join(unsynced)}"
         return "" if self._servers else "it does not listen yet"
 
-    async def _watch(self) -> None:
-        await asyncio.gather(*(each.run() for each in self._state.informers))
-
     async def _serve(self) -> None:
         """Listen once the first table is there: until then every service would be unknown."""
         await self._published.wait()
         settings = self._settings
         loop = asyncio.get_running_loop()
         await self._scaler.start(Address(settings.host, settings.scaler_port))
-        address = Address(settings.host, settings.http_port)
-        sockets = [bind(address), bind_ipv6(address.ipv6_equivalent) if address.ipv6_equivalent else None]
-        for listener in sockets:
-            if listener is not None:
-                self._servers.append(await loop.create_server(self._accept, sock=listener, backlog=BACKLOG))
+        for listener in _bind_both(Address(settings.host, settings.http_port)):
+            self._servers.append(await loop.create_server(self._accept, sock=listener, backlog=BACKLOG))
         log("gateway.listening", f"{len(self._routes or ())} services", http_port=settings.http_port, pod=settings.pod)
         await self._stopping.wait()
 
@@ -210,9 +152,40 @@ class ClusterGateway:
             await asyncio.sleep(left)
 
 
-def _log_unreachable(message: Unreachable) -> None:
-    """Log only: a replica that is gone for good leaves its EndpointSlice."""
-    log("gateway.unreachable", f"{message.replica}: {message.reason}", level="WARNING")
+class StatusServer:
+    """Status port with /healthz, /readyz and /metrics; `peers` has a port of its own.
+
+    `not_ready_reason` returns why the gateway is not ready, `metrics` the page.
+    """
+
+    def __init__(
+        self, not_ready_reason: Callable[[], str], metrics: Callable[[], bytes], peers: web.Application
+    ) -> None:
+        async def healthz(request: web.Request) -> web.Response:
+            return web.Response(text="ok\n")
+
+        async def readyz(request: web.Request) -> web.Response:
+            reason = not_ready_reason()
+            return web.Response(status=503 if reason else 200, text=f"{reason or 'ok'}\n")
+
+        async def metrics_page(request: web.Request) -> web.Response:
+            return web.Response(body=metrics(), headers={"Content-Type": CONTENT_TYPE})
+
+        app = web.Application()
+        app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics_page)])
+        self._runners = [
+            web.AppRunner(each, access_log=None, handle_signals=False, shutdown_timeout=1.0) for each in (app, peers)
+        ]
+
+    async def start(self, host: str, status_port: int, peer_port: int) -> None:
+        for runner, port in zip(self._runners, (status_port, peer_port), strict=True):
+            await runner.setup()
+            for listener in _bind_both(Address(host, port)):
+                await web.SockSite(runner, listener).start()
+
+    async def close(self) -> None:
+        for runner in self._runners:
+            await runner.cleanup()
 
 
 async def run(settings: ClusterSettings) -> None:
@@ -221,3 +194,15 @@ async def run(settings: ClusterSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, gateway.stop)
     await gateway.run()
+
+
+def _bind_both(address: Address) -> list[socket.socket]:
+    """Bind an address and, if the machine has IPv6, its IPv6 equivalent."""
+    equivalent = address.ipv6_equivalent
+    sockets = [bind(address), bind_ipv6(equivalent) if equivalent else None]
+    return [listener for listener in sockets if listener is not None]
+
+
+def _log_unreachable(message: Unreachable) -> None:
+    """Log only: a replica that is gone for good leaves its EndpointSlice."""
+    log("gateway.unreachable", f"{message.replica}: {message.reason}", level="WARNING")

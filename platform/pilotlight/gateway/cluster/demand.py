@@ -1,19 +1,6 @@
-"""Demand here and at peers.
-
-Demand of each workload over all replicas of the gateway. Pure: the time is an argument.
-
-Each replica broadcasts its loads; a listed workload is active, even with load 0, since its requests may have finished
-within the second.
-
-Load of this pod: from the data plane to the demand reported to KEDA, to the peers, and to /metrics.
+"""Demand of each workload over all replicas of the gateway, for KEDA: each replica broadcasts its loads to its peers.
 
 Held requests are reported at once, everything else every second while there are requests; no timer runs otherwise.
-
-Load reports between replicas of the gateway: requests per workload.
-
-    POST /counts   {"loads": [["models", "iris-predictor", 3]]}
-
-Accepted only from pods behind the gateway's headless Service, by the source address of the connection.
 """
 
 import asyncio
@@ -32,9 +19,15 @@ WorkloadKey = tuple[str, str]  # namespace and workload
 Loads = Mapping[WorkloadKey, int]  # requests waiting or in flight
 OWN: Final = ""  # sender name of this pod
 STALE_S: Final = 3.0  # a replica without a report for this time counts nothing: three reports are missing
+PATH: Final = "/counts"  # POST {"loads": [["models", "iris-predictor", 3]]}
+LATE_S: Final = 1.0
+MAX_MESSAGE_BYTES: Final = 4 << 20
 
 
 class Demand:
+    """The last reports of all replicas. A listed workload is active, even with load 0: its requests may have finished
+    within the second."""
+
     def __init__(self) -> None:
         self._reports: dict[str, tuple[float, Loads]] = {}
 
@@ -57,7 +50,8 @@ class Demand:
 
 
 class LoadReporter:
-    """`broadcast` sends loads to the peers; `notify` wakes streams that wait for a change of the demand."""
+    """From the data plane to demand, peers and /metrics. `broadcast` sends loads to the peers; `notify` wakes streams
+    that wait for a change of the demand."""
 
     def __init__(
         self,
@@ -71,7 +65,14 @@ class LoadReporter:
         self._active: frozenset[WorkloadKey] = frozenset()  # workloads with requests within the last second
         self._last_sent: dict[WorkloadKey, int] = {}
         self._reporter = Reporter(plane, self._on_report, lambda report: None)
-        self._start_timer, plane.on_busy = plane.on_busy, self._on_busy
+        start_timer = plane.on_busy
+
+        def on_busy() -> None:
+            """Report the first request after an idle time, once it is counted at the end of this loop iteration."""
+            start_timer()
+            asyncio.get_running_loop().call_soon(self._publish)
+
+        plane.on_busy = on_busy
 
     def on_wake(self, wake: Wake) -> None:
         """Report at once: a held request has no replica."""
@@ -94,11 +95,6 @@ class LoadReporter:
     def close(self) -> None:
         self._reporter.close()
 
-    def _on_busy(self) -> None:
-        """Report the first request after an idle time, once it is counted at the end of this loop iteration."""
-        self._start_timer()
-        asyncio.get_running_loop().call_soon(self._publish)
-
     def _on_report(self, report: Report) -> None:
         self.metrics.add(report)
         self._active = frozenset((each.namespace, each.workload) for each in report.backends)
@@ -113,17 +109,15 @@ class LoadReporter:
             self._notify()
 
 
-PATH: Final = "/counts"
-LATE_S: Final = 1.0
-MOST: Final = 4 << 20  # bytes of a message
-
-
 class LoadsMessage(Struct, frozen=True):
     loads: tuple[tuple[str, str, int], ...] = ()  # namespace, workload, requests
 
 
 class Peers:
-    """`on_loads` gets a peer's address and its loads."""
+    """`on_loads` gets a peer's address and its loads.
+
+    Accepted only from pods behind the gateway's headless Service, by the source address of the connection.
+    """
 
     def __init__(self, own: str, port: int, on_loads: Callable[[str, Loads], None]) -> None:
         self._own, self._port, self._on_loads = own, port, on_loads
@@ -145,7 +139,7 @@ class Peers:
             sender.send(message)
 
     def app(self) -> web.Application:
-        app = web.Application(client_max_size=MOST)
+        app = web.Application(client_max_size=MAX_MESSAGE_BYTES)
         app.router.add_post(PATH, self._receive)
         return app
 
@@ -175,11 +169,8 @@ class Peers:
             async with self._session.post(f"http://{host}:{self._port}{PATH}", data=message) as response:
                 if response.status != 204:
                     reason = (await response.text()).strip()
-                    log(
-                        "gateway.peer",
-                        f"{address} did not take our counts: {response.status} {reason}",
-                        level="WARNING",
-                    )
+                    problem = f"{address} did not take our counts: {response.status} {reason}"
+                    log("gateway.peer", problem, level="WARNING")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log("gateway.peer", f"{address} did not hear our counts: {error or type(error).__name__}", level="WARNING")
 

@@ -1,17 +1,13 @@
-"""List and watch.
+"""Kubernetes API with the credentials of a pod, and the informer of one kind on it.
 
-Kubernetes API over HTTP: list and watch, with the credentials of a pod.
-
-The kubelet renews the token file every hour, so it is read for every request.
-
-Informer of one kind: lists objects, watches from there, and lists again after a failure.
-
-While the API is unavailable the last state stays in force.
+An informer lists objects, watches from there, and lists again after a failure. While the API is unavailable the last
+state stays in force.
 """
 
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -26,6 +22,13 @@ Json = Any
 PAGE: Final = 500  # objects per response
 WATCH_S: Final = 60  # server-side limit of a watch, so that a dead connection does not stay unnoticed
 LATE_S: Final = 15  # added to it by the client
+BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # back-off between attempts
+STEADY_S: Final = 10.0  # a failure sooner than this after a list does not reset the back-off
+BRIEF_S: Final = 1.0  # a watch that ends sooner without events is a failure
+MISSING_S: Final = 60.0  # retry for a CRD that is not installed
+
+ObjectKey = tuple[str, str]  # namespace and name of an object
+T = TypeVar("T")
 
 
 class ApiError(PlatformError):
@@ -73,9 +76,7 @@ class KubeApi:
         }  # fmt: skip
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=LATE_S, sock_read=WATCH_S + LATE_S)
         try:
-            async with self._session.get(
-                self._url + path, params=query, headers=self._headers(), timeout=timeout
-            ) as response:
+            async with self._request(path, query, timeout) as response:
                 if response.status != 200:
                     raise api_error(path, response.status, await response.read())
                 async for line in _lines(response.content):
@@ -84,11 +85,8 @@ class KubeApi:
             raise ApiError(f"the watch of {path} broke off: {error or type(error).__name__}") from error
 
     async def _get(self, path: str, query: Mapping[str, str]) -> Json:
-        timeout = aiohttp.ClientTimeout(total=2 * LATE_S)
         try:
-            async with self._session.get(
-                self._url + path, params=query, headers=self._headers(), timeout=timeout
-            ) as response:
+            async with self._request(path, query, aiohttp.ClientTimeout(total=2 * LATE_S)) as response:
                 body = await response.read()
                 if response.status != 200:
                     raise api_error(path, response.status, body)
@@ -96,69 +94,13 @@ class KubeApi:
         except (aiohttp.ClientError, TimeoutError, OSError, DecodeError) as error:
             raise ApiError(f"{path} could not be listed: {error or type(error).__name__}") from error
 
-    def _headers(self) -> dict[str, str]:
-        try:
-            return {"Authorization": f"Bearer {self._token.read_text().strip()}"}
-        except OSError:
-            return {}
-
-
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield lines of any length: an object may exceed the limit of StreamReader.readline."""
-    rest = b""
-    async for chunk in content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line:
-                yield line
-
-
-def _event(path: str, line: bytes) -> Json:
-    """Decode an event. Raises ApiError also for an unexpected shape, so that the informer retries."""
-    try:
-        event = json.decode(line)
-    except DecodeError as error:
-        raise ApiError(f"the watch of {path} sent what is no JSON: {error}") from error
-    match event:
-        case {"type": "ERROR", "object": {"code": int(code)}}:
-            raise api_error(path, code, line)
-        case {"type": "BOOKMARK", "object": {"metadata": dict()}} | {"object": {"metadata": {"name": str()}}}:
-            return event
-    raise ApiError(f"the watch of {path} sent what is no event: {line[:300].decode(errors='replace')}")
-
-
-def _page(path: str, response: Json) -> tuple[list[Json], dict[str, Json]]:
-    """Return the items and the metadata of a list."""
-    match response:
-        case {"metadata": dict(metadata), "items": list(items)} if all(map(_is_object, items)):
-            return items, metadata
-        case {"metadata": dict(metadata), "items": None}:
-            return [], metadata
-    raise ApiError(f"{path} could not be listed: the answer is no list of objects")
-
-
-def _is_object(item: Json) -> bool:
-    match item:
-        case {"metadata": {"name": str()}}:
-            return True
-    return False
-
-
-def api_error(path: str, status: int, body: bytes) -> ApiError:
-    """Return the error class for a status."""
-    if status == 404:
-        return KindNotFound(f"the cluster has no {path}")
-    if status == 410:
-        return VersionExpired(f"the version of {path} is too old to watch from")
-    return ApiError(f"the API answered {status} for {path}: {body[:300].decode(errors='replace')}")
-
-
-ObjectKey = tuple[str, str]  # namespace and name of an object
-T = TypeVar("T")
-BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # back-off between attempts
-STEADY_S: Final = 10.0  # a failure sooner than this after a list does not reset the back-off
-BRIEF_S: Final = 1.0  # a watch that ends sooner without events is a failure
-MISSING_S: Final = 60.0  # retry for a CRD that is not installed
+    def _request(
+        self, path: str, query: Mapping[str, str], timeout: aiohttp.ClientTimeout
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        headers = {}
+        with suppress(OSError):  # read for every request: the kubelet renews the token file every hour
+            headers["Authorization"] = f"Bearer {self._token.read_text().strip()}"
+        return self._session.get(self._url + path, params=query, headers=headers, timeout=timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,3 +196,53 @@ class Informer(Generic[T]):
 def key_of(document: Json) -> ObjectKey:
     metadata = document["metadata"]
     return str(metadata.get("namespace") or ""), str(metadata["name"])
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield lines of any length: an object may exceed the limit of StreamReader.readline."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+
+
+def _event(path: str, line: bytes) -> Json:
+    """Decode an event. Raises ApiError also for an unexpected shape, so that the informer retries."""
+    try:
+        event = json.decode(line)
+    except DecodeError as error:
+        raise ApiError(f"the watch of {path} sent what is no JSON: {error}") from error
+    match event:
+        case {"type": "ERROR", "object": {"code": int(code)}}:
+            raise api_error(path, code, line)
+        case {"type": "BOOKMARK", "object": {"metadata": dict()}} | {"object": {"metadata": {"name": str()}}}:
+            return event
+    raise ApiError(f"the watch of {path} sent what is no event: {line[:300].decode(errors='replace')}")
+
+
+def _page(path: str, response: Json) -> tuple[list[Json], dict[str, Json]]:
+    """Return the items and the metadata of a list."""
+    match response:
+        case {"metadata": dict(metadata), "items": list(items)} if all(map(_is_object, items)):
+            return items, metadata
+        case {"metadata": dict(metadata), "items": None}:
+            return [], metadata
+    raise ApiError(f"{path} could not be listed: the answer is no list of objects")
+
+
+def _is_object(item: Json) -> bool:
+    match item:
+        case {"metadata": {"name": str()}}:
+            return True
+    return False
+
+
+def api_error(path: str, status: int, body: bytes) -> ApiError:
+    """Return the error class for a status."""
+    if status == 404:
+        return KindNotFound(f"the cluster has no {path}")
+    if status == 410:
+        return VersionExpired(f"the version of {path} is too old to watch from")
+    return ApiError(f"the API answered {status} for {path}: {body[:300].decode(errors='replace')}")

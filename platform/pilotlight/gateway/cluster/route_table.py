@@ -1,11 +1,7 @@
-"""Watched kinds → routing table.
-
-Routing table from the watched objects of a cluster. Pure; built again after every change.
+"""Cluster objects that the gateway watches, and the routing table built from them after every change.
 
 A service is routed once its workloads are known, since they have its access rules. Rules that cannot be parsed close
 the route instead of opening it.
-
-Cluster objects watched by the gateway, and what it derives from them: routes and peers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +20,11 @@ from pilotlight.k8s import names
 ObjectKey = tuple[str, str]  # namespace and name
 TIMEOUT_S: Final = 300.0
 DOMAIN: Final = "svc.cluster.local"
+SLICES: Final = "/apis/discovery.k8s.io/v1/endpointslices"
+SERVICES: Final = "/api/v1/services"
+ROUTES: Final = "/apis/gateway.networking.k8s.io/v1/httproutes"
+GROUPS: Final = "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets"
+WORKLOADS: Final = ("/apis/apps/v1/deployments", "/apis/apps/v1/statefulsets", GROUPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,40 @@ class ClusterView:
     workloads: Mapping[ObjectKey, Workload] = field(default_factory=dict)
     hosts: Mapping[ObjectKey, RouteHosts] = field(default_factory=dict)
     slices: Mapping[ObjectKey, Slice] = field(default_factory=dict)
+
+
+class ClusterState:
+    """`changed` is called after every relevant change."""
+
+    def __init__(self, api: KubeApi, settings: ClusterSettings, changed: Callable[[], None]) -> None:
+        ours = f"{settings.service}.{settings.namespace}"
+        peers = f"/apis/discovery.k8s.io/v1/namespaces/{settings.namespace}/endpointslices"
+        peer_selector = f"{watched_objects.SERVICE_NAME}={settings.peers}"
+        select = watched_objects.SELECTOR
+        self.services = Informer(
+            api, WatchedKind(SERVICES, select, partial(watched_objects.entry_service, gateway=ours)), changed
+        )
+        self.slices = Informer(api, WatchedKind(SLICES, select, watched_objects.slice_of), changed)
+        self.hosts = Informer(api, WatchedKind(ROUTES, select, watched_objects.route_hosts, optional=True), changed)
+        kinds = [WatchedKind(path, select, watched_objects.workload, optional=path == GROUPS) for path in WORKLOADS]
+        self.workloads = [Informer(api, kind, changed) for kind in kinds]
+        self.peers = Informer(api, WatchedKind(peers, peer_selector, watched_objects.pod_addresses), changed)
+
+    @property
+    def informers(self) -> Sequence[Informer[Any]]:
+        return self.services, self.slices, self.hosts, *self.workloads, self.peers
+
+    @property
+    def unsynced(self) -> list[str]:
+        """Paths of the kinds that are not listed yet."""
+        return [each.kind.path for each in self.informers if not each.synced]
+
+    def routes(self) -> tuple[Route, ...]:
+        workloads = {key: workload for informer in self.workloads for key, workload in informer.objects.items()}
+        return routes(ClusterView(self.services.objects, workloads, self.hosts.objects, self.slices.objects))
+
+    def pods(self) -> set[str]:
+        return {address for addresses in self.peers.objects.values() for address in addresses}
 
 
 def routes(view: ClusterView) -> tuple[Route, ...]:
@@ -75,50 +110,27 @@ def _route(
     hosts: tuple[str, ...],
 ) -> Route:
     """Return the route, closed if its annotations cannot be parsed: routes of other tenants must not fail with it."""
+    namespace = key[0]
+    variants = {name: view.workloads[namespace, name] for name, _ in shares}
+    rules: dict[str, str] = {}  # of the first workload, completed by those of the others, so that all are checked
+    for workload in variants.values():
+        rules = {**workload.access, **rules}
     try:
-        return _build_route(view, key, shares, replicas, hosts)
+        access_rules.check(rules)
+        access, rate = access_rules.access(rules), access_rules.rate(rules)
     except Exception:  # whatever error of a parser
         problem = f"{key[1]} is closed: the annotations of its workload that say who may ask cannot be read"
         return Route(*key, (Backend("none", "none", 100, unavailable=problem),), hosts)
-
-
-def _build_route(
-    view: ClusterView,
-    key: ObjectKey,
-    shares: Shares,
-    replicas: Mapping[ObjectKey, tuple[Replica, ...]],
-    hosts: tuple[str, ...],
-) -> Route:
-    """Return the route. Raises PlatformError for invalid access rules."""
-    namespace, name = key
-    variants = {workload: view.workloads[namespace, workload] for workload, _ in shares}
-    rules = _rules(variants)
-    access_rules.check(rules)
+    # A backend has the name of its workload: during a rolling update pods of two revisions share one queue. Requests
+    # are held as long as a start may take; the timeout of the HTTPRoute includes that time.
     backends = tuple(
-        _backend(workload, share, variants[workload], replicas.get((namespace, workload), ()))
-        for workload, share in shares
-    )
-    return Route(
-        namespace, name, backends, hosts, timeout_s=_timeout(view, key, variants),
-        access=access_rules.access(rules), rate=access_rules.rate(rules),
+        Backend(
+            name, name, share, replicas.get((namespace, name), ()), tuple(filter(None, [variants[name].revision])),
+            hold_s=variants[name].deadline_s,
+        )
+        for name, share in shares
     )  # fmt: skip
-
-
-def _backend(name: str, share: int, workload: Workload, replicas: tuple[Replica, ...]) -> Backend:
-    """Return a backend named by its workload: during a rolling update pods of two revisions share one queue.
-
-    Requests are held as long as a start may take; the timeout of the HTTPRoute includes that time.
-    """
-    tags = (workload.revision,) if workload.revision else ()
-    return Backend(name, name, share, replicas, tags, hold_s=workload.deadline_s)
-
-
-def _rules(variants: Mapping[str, Workload]) -> dict[str, str]:
-    """Return the rules of the first workload, completed by those of the others, so that all are checked."""
-    rules: dict[str, str] = {}
-    for workload in variants.values():
-        rules = {**workload.access, **rules}
-    return rules
+    return Route(*key, backends, hosts, timeout_s=_timeout(view, key, variants), access=access, rate=rate)
 
 
 def _timeout(view: ClusterView, key: ObjectKey, variants: Mapping[str, Workload]) -> float:
@@ -131,14 +143,7 @@ def _timeout(view: ClusterView, key: ObjectKey, variants: Mapping[str, Workload]
 
 
 def _hosts(view: ClusterView) -> dict[ObjectKey, list[str]]:
-    hosts: dict[ObjectKey, list[str]] = {}
-    for host, owner in _claims(view).items():
-        hosts.setdefault(owner, []).append(host)
-    return hosts
-
-
-def _claims(view: ClusterView) -> dict[str, ObjectKey]:
-    """Return the owner of each host: cluster-internal names belong to their service, others to the oldest route."""
+    """Return hosts by owner: cluster-internal names belong to their service, others to the oldest route."""
     claimed: dict[str, ObjectKey] = {}
     for namespace, service in sorted(_services(view)):
         name = f"{names.entry_service(service)}.{namespace}"
@@ -147,7 +152,10 @@ def _claims(view: ClusterView) -> dict[str, ObjectKey]:
     for (namespace, _), route in sorted(view.hosts.items(), key=lambda each: (each[1].since, each[0])):
         for host in route.hosts:
             claimed.setdefault(host, (namespace, route.service))
-    return claimed
+    hosts: dict[ObjectKey, list[str]] = {}
+    for host, owner in claimed.items():
+        hosts.setdefault(owner, []).append(host)
+    return hosts
 
 
 def _replicas(view: ClusterView) -> dict[ObjectKey, tuple[Replica, ...]]:
@@ -158,46 +166,3 @@ def _replicas(view: ClusterView) -> dict[ObjectKey, tuple[Replica, ...]]:
         for replica in piece.replicas:
             known.setdefault(replica.id, replica)
     return {key: tuple(replica for _, replica in sorted(known.items())) for key, known in replicas.items()}
-
-
-SLICES: Final = "/apis/discovery.k8s.io/v1/endpointslices"
-SERVICES: Final = "/api/v1/services"
-ROUTES: Final = "/apis/gateway.networking.k8s.io/v1/httproutes"
-GROUPS: Final = "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets"
-WORKLOADS: Final = ("/apis/apps/v1/deployments", "/apis/apps/v1/statefulsets", GROUPS)
-
-
-class ClusterState:
-    """`changed` is called after every relevant change."""
-
-    def __init__(self, api: KubeApi, settings: ClusterSettings, changed: Callable[[], None]) -> None:
-        ours = f"{settings.service}.{settings.namespace}"
-        peers = f"/apis/discovery.k8s.io/v1/namespaces/{settings.namespace}/endpointslices"
-        peer_selector = f"{watched_objects.SERVICE_NAME}={settings.peers}"
-        select = watched_objects.SELECTOR
-        self.services = Informer(
-            api, WatchedKind(SERVICES, select, partial(watched_objects.entry_service, gateway=ours)), changed
-        )
-        self.slices = Informer(api, WatchedKind(SLICES, select, watched_objects.slice_of), changed)
-        self.hosts = Informer(api, WatchedKind(ROUTES, select, watched_objects.route_hosts, optional=True), changed)
-        kinds = [WatchedKind(path, select, watched_objects.workload, optional=path == GROUPS) for path in WORKLOADS]
-        self.workloads = [Informer(api, kind, changed) for kind in kinds]
-        self.peers = Informer(api, WatchedKind(peers, peer_selector, watched_objects.pod_addresses), changed)
-
-    @property
-    def informers(self) -> Sequence[Informer[Any]]:
-        return self.services, self.slices, self.hosts, *self.workloads, self.peers
-
-    @property
-    def unsynced(self) -> list[str]:
-        """Paths of the kinds that are not listed yet."""
-        return [each.kind.path for each in self.informers if not each.synced]
-
-    def routes(self) -> tuple[Route, ...]:
-        workloads = {key: workload for informer in self.workloads for key, workload in informer.objects.items()}
-        return routes(
-            ClusterView(self.services.objects, workloads, self.hosts.objects, self.slices.objects)
-        )  # fmt: skip
-
-    def pods(self) -> set[str]:
-        return {address for addresses in self.peers.objects.values() for address in addresses}

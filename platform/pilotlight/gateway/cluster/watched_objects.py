@@ -1,10 +1,4 @@
-"""Fields of cluster objects that the gateway uses. Pure: an object in, a few fields out, None if irrelevant.
-
-Service         an ExternalName of the gateway: a service, and the traffic shares of its workloads
-Deployment …    a workload: its timeouts and access rules
-HTTPRoute       public hosts of a service, once accepted by a Gateway
-EndpointSlice   the ready replicas of a workload
-"""
+"""Fields of cluster objects that the gateway uses. Pure: an object in, a few fields out, None if irrelevant."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -57,47 +51,42 @@ class Slice(Struct, frozen=True):
 
 
 def entry_service(document: Json, gateway: str) -> EntryService | None:
-    """Read a Service; `gateway` is our own Service as `name.namespace`."""
+    """Read a Service: an ExternalName of the gateway has the traffic shares of a service's workloads.
+
+    `gateway` is our own Service as `name.namespace`.
+    """
     spec, metadata = document.get("spec") or {}, document["metadata"]
     service, workload = _service(metadata), (spec.get("selector") or {}).get(names.LABEL_WORKLOAD)
     if spec.get("type") != "ExternalName":
         direct = workload and metadata["name"] == names.entry_service(service)
         return EntryService(service, ((str(workload), 100),), direct=True) if direct else None
     target = str(spec.get("externalName") or "").rstrip(".")
-    shares = _shares(str((metadata.get("annotations") or {}).get(names.ANNOTATION_SHARES) or ""))
+    written = str((metadata.get("annotations") or {}).get(names.ANNOTATION_SHARES) or "")
+    pairs = [part.strip().partition("=") for part in written.split(",") if part.strip()]
+    valid = all(name and share.isdecimal() for name, _, share in pairs)
+    shares = tuple((name, int(share)) for name, _, share in pairs) if valid else ()
     return EntryService(service, shares) if shares and f"{target}.".startswith(f"{gateway}.svc.") else None
 
 
-def _shares(written: str) -> Shares:
-    pairs = [part.strip().partition("=") for part in written.split(",") if part.strip()]
-    if not all(name and share.isdecimal() for name, _, share in pairs):
-        return ()
-    return tuple((name, int(share)) for name, _, share in pairs)
-
-
 def workload(document: Json) -> Workload:
+    """Read a Deployment, StatefulSet or LeaderWorkerSet."""
     metadata, spec = document["metadata"], document.get("spec") or {}
     groups = spec.get("leaderWorkerTemplate") or {}
     template = groups.get("leaderTemplate") or groups.get("workerTemplate") or spec.get("template") or {}
     labels = (template.get("metadata") or {}).get("labels") or {}
+    containers = (template.get("spec") or {}).get("containers") or ()
+    variables = (variable for container in containers for variable in container.get("env") or ())
     annotations = {**((template.get("metadata") or {}).get("annotations") or {}), **(metadata.get("annotations") or {})}
     return Workload(
         str(labels.get(names.LABEL_REVISION) or ""),
         float(spec.get("progressDeadlineSeconds") or DEADLINE_S),
-        _timeout(template),
+        next((_seconds(f"{each.get('value')}s") for each in variables if each.get("name") == EXIT_TIMEOUT), 0.0),
         {key: str(value) for key, value in annotations.items() if key.startswith(names.ACCESS_PREFIXES)},
     )
 
 
-def _timeout(template: Json) -> float:
-    for container in (template.get("spec") or {}).get("containers") or ():
-        for variable in container.get("env") or ():
-            if variable.get("name") == EXIT_TIMEOUT:
-                return _seconds(f"{variable.get('value')}s")
-    return 0.0
-
-
 def route_hosts(document: Json) -> RouteHosts:
+    """Read an HTTPRoute: the public hosts of a service, once accepted by a Gateway."""
     metadata, spec = document["metadata"], document.get("spec") or {}
     rules = spec.get("rules") or ()
     timeouts = [_seconds(str((rule.get("timeouts") or {}).get("request") or "")) for rule in rules]

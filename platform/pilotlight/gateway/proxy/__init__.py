@@ -1,0 +1,1 @@
+"""Data plane: one request between client and replica."""

@@ -1,14 +1,4 @@
-"""A revision: least-loaded replica, holding queue, counts.
-
-Counters of one backend since the last report. Pure: the time is an argument.
-
-Budget for request bodies buffered in memory, over all services of a data plane.
-
-Queues are limited per revision, which does not limit a process that serves many. Requests that would have to wait are
-rejected once the budget is spent, so that the process does not run out of memory with all held requests. Small ones are
-still held: a service must wake up even if others have used up the budget.
-
-Runtime state of one revision: its replicas, the queue of held requests, and wake-ups to the control process.
+"""Runtime state of one revision: its replicas, the queue of held requests, wake-ups to the control process, counters.
 
 A submitted request gets the least loaded replica, or is held until `update` brings a replica, a slot is released, or
 `hold_s` is over. `concurrency` limits the requests in flight per replica.
@@ -26,24 +16,23 @@ from pilotlight.gateway.proxy.responses import ErrorResponse
 from pilotlight.gateway.proxy.upstream import LiveReplica
 from pilotlight.gateway.routing_table import Backend, Replica, RouteKey
 
+MAX_BUFFERED_BYTES: Final = 1 << 30
+SMALL_REQUEST_BYTES: Final = 1 << 12  # a thousand of them take 4 MiB
+WAKE_EVERY_S: Final = 1.0  # repeated, since the control process may have been away
+UNHEALTHY_S: Final = 1.0  # no requests to a replica after a failed connect
+SUSPECT_S: Final = 0.1  # after a broken connection: the sockets of a dying process do not all close at the same moment
+RETRY_AFTER: Final = {"Retry-After": "5"}
+
 
 class Counts:
-    """`load`: requests queued or in flight; its time average is the concurrency that autoscalers use."""
+    """Counters of one backend since the last report; the time is an argument.
+
+    `load`: requests queued or in flight; its time average is the concurrency that autoscalers use.
+    """
 
     __slots__ = (
-        "_changed",
-        "_errors",
-        "_held",
-        "_held_s",
-        "_latencies",
-        "_latency_s",
-        "_load_seconds",
-        "_rejected",
-        "_requests",
-        "_since",
-        "cold_starts",
-        "load",
-        "lost",
+        "_changed", "_errors", "_held", "_held_s", "_latencies", "_latency_s", "_load_seconds", "_rejected",
+        "_requests", "_since", "cold_starts", "load", "lost",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -107,11 +96,13 @@ class Counts:
         return report
 
 
-MAX_BUFFERED_BYTES: Final = 1 << 30
-SMALL_REQUEST_BYTES: Final = 1 << 12  # a thousand of them take 4 MiB
-
-
 class BufferBudget:
+    """Budget for request bodies buffered in memory, over all services: the limits of queues are per revision.
+
+    Once it is spent, requests that would have to wait are rejected. Small ones are still held: a service must wake up
+    even if others have used up the budget.
+    """
+
     __slots__ = ("limit", "used")
 
     def __init__(self, limit: int = MAX_BUFFERED_BYTES) -> None:
@@ -127,12 +118,6 @@ class BufferBudget:
         if not self.full or size <= SMALL_REQUEST_BYTES:
             return ""
         return f"requests that wait here take more than {self.limit >> 20} MiB already; try again later"
-
-
-WAKE_EVERY_S: Final = 1.0  # repeated, since the control process may have been away
-UNHEALTHY_S: Final = 1.0  # no requests to a replica after a failed connect
-SUSPECT_S: Final = 0.1  # after a broken connection: the sockets of a dying process do not all close at the same moment
-RETRY_AFTER: Final = {"Retry-After": "5"}
 
 
 class PendingRequest(Protocol):
@@ -216,7 +201,7 @@ class LiveBackend:
         self._assign_or_hold(request, now, None if self.waiting else self._least_loaded(now))
 
     def resubmit(self, request: PendingRequest, now: float) -> None:
-        """Submit a request again whose replica could not be reached, ahead of the queue."""
+        """Submit a request again, ahead of the queue: its replica could not be reached."""
         request.backend = self
         self.counts.enter(now)
         self._assign_or_hold(request, now, self._least_loaded(now), front=True)
@@ -238,7 +223,7 @@ class LiveBackend:
         self.counts.leave(self._clock())
 
     def reject_over_budget(self, request: PendingRequest) -> bool:
-        """Reject a held request whose body has outgrown the buffer budget; return whether it was."""
+        """Reject a held request if its body has outgrown the buffer budget; return whether it was."""
         problem = self._buffer_budget.check(request.buffered) if request in self.waiting else ""
         if problem:
             self.waiting.pop(request).cancel()

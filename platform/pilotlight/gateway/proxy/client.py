@@ -1,11 +1,4 @@
-"""A client's connection.
-
-Whether a client that has sent FIN still reads: a half-closed client waits for its response.
-
-A half-closed and a fully closed connection look the same until something is written; the latter answers with RST. So
-the gateway writes an interim response, which every HTTP/1.1 client must skip, and reads the TCP state afterwards.
-
-A client's connection: reads requests one after another and writes responses in the same order.
+"""A client's connection: reads requests one after another and writes responses in the same order.
 
 The head decides on the route; the body is then read as fast as its consumer takes it. Pipelined requests stay in the
 buffer until the response before them is written.
@@ -33,17 +26,6 @@ from pilotlight.wire.http1_proxy import MAX_HEAD, BodyReader, Malformed, new_bod
 INTERIM_RESPONSE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TCP_INFO: Final = 11
 _CLOSED: Final = 7  # TCP_CLOSE, the first byte of Linux' struct tcp_info
-
-
-def is_reset(transport: asyncio.Transport) -> bool:
-    """Whether the peer reset the connection; False where unknown. The event loop does not notice while not reading."""
-    connection = transport.get_extra_info("socket")
-    try:
-        return connection is not None and connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] == _CLOSED
-    except OSError:
-        return False
-
-
 READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests
 MAX_CACHED_HEAD: Final = 1 << 12  # longer heads are parsed each time: there may be many idle connections
 HEAD_TIMEOUT_S: Final = 30.0
@@ -266,8 +248,8 @@ class ClientConnection(FlowControlledProtocol):
         self.transport.abort()
 
     def check_timeouts(self, now: float) -> None:
-        """Close a connection that is idle for too long; fail a request whose head or response is overdue."""
-        if self._eof and self._client_gone():
+        """Close a connection that is idle for too long; fail a request with an overdue head or response."""
+        if self._eof and self._client_disconnected():
             self.transport.abort()
             return
         if self.request is not None:
@@ -282,10 +264,17 @@ class ClientConnection(FlowControlledProtocol):
         elif waited > self.plane.idle_s:
             self.transport.close()
 
-    def _client_gone(self) -> bool:
-        """Whether a half-closed client has disconnected; probes it when its response is not there at once."""
+    def _client_disconnected(self) -> bool:
+        """Whether a half-closed client has closed its connection; False where unknown."""
+        # A half-closed and a fully closed connection look the same until something is written; the latter answers with
+        # RST. So an interim response is written, which every HTTP/1.1 client must skip, unless the response comes soon.
         request = self.request
         if not self._probed and request is not None and request.minor and not request.response_started:
             self._probed = True
             self.write(INTERIM_RESPONSE)
-        return is_reset(self.transport)
+        # The event loop does not notice a RST while it does not read.
+        connection = self.transport.get_extra_info("socket")
+        try:
+            return connection is not None and connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] == _CLOSED
+        except OSError:
+            return False

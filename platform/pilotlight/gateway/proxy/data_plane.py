@@ -1,9 +1,7 @@
 """Data plane of one gateway process: routing tables in, requests through, counts out. Used from one event loop.
 
-    connection → preparing → choice → backend → replica → upstream        a request
-    upstream → exchange → connection                                      its response
-
-The process around it (listeners, control link, access, metrics) uses only this class.
+A request goes from client through route, backend and upstream to a replica; its response returns through request. The
+process around it (listeners, control link, access, metrics) uses only this class.
 """
 
 import asyncio
@@ -147,7 +145,7 @@ class DataPlane:
         self._on_unreachable(Unreachable(replica.id, reason))
 
     def new_request_id(self) -> str:
-        """Return an id for a request whose client sent none."""
+        """Return an id for a request without one."""
         return f"{self._id_prefix}-{next(self._numbers):x}"
 
     def loads(self) -> dict[RouteKey, int]:

@@ -14,7 +14,7 @@ class Lease:
 
     def __init__(
         self, backend: LiveBackend, replica: LiveReplica, cold_ms: int | None, clock: Callable[[], float]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.replica: Replica = replica.config
         self.revision = backend.config.revision
         self.cold_ms = cold_ms  # time until the first replica was there; None without a cold start
@@ -68,7 +68,7 @@ class LeaseRequest:
             self.granted.set_exception(RequestRejected(error))
 
     def withdraw(self) -> None:
-        """Leave the queue, or release a slot that was granted meanwhile."""
+        """Leave the queue, or release a slot that was granted already."""
         if self.granted.done() and not self.granted.cancelled():
             if self.granted.exception() is None:
                 self.granted.result().release(499)

@@ -1,8 +1,4 @@
-"""One request between client and replica; upgrade tunnel.
-
-Tunnel after 101 Switching Protocols (WebSocket and others): bytes pass unchanged until both sides close.
-
-One proxied HTTP/1.1 request: from the client's connection to a replica, and its response back.
+"""One proxied HTTP/1.1 request: from the client's connection to a replica, and its response back.
 
 While it is queued it buffers up to MAX_HELD_BODY bytes of its body; the rest stays with the client until there is an
 upstream connection. It is retried on another replica only if its replica cannot have received it.
@@ -25,47 +21,6 @@ from pilotlight.gateway.proxy.responses import (
 from pilotlight.gateway.proxy.route import LiveRoute, PreparedRequest, RoutingState
 from pilotlight.gateway.proxy.upstream import LiveReplica, Upstream
 from pilotlight.wire.http1_proxy import CHUNKED, UNTIL_CLOSE, ResponseHead, end_to_end_headers, response_lines
-
-
-class TunnelEnd(asyncio.Protocol):
-    """Reads from one connection and writes to the other, with flow control."""
-
-    def __init__(self, other: asyncio.Transport, on_end: Callable[[], None]) -> None:
-        self._other = other
-        self._on_end = on_end
-
-    def data_received(self, data: bytes) -> None:
-        self._other.write(data)
-
-    def pause_writing(self) -> None:
-        self._other.pause_reading()
-
-    def resume_writing(self) -> None:
-        self._other.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._other.close()
-        self._on_end()
-
-
-def start_tunnel(
-    client: asyncio.Transport, upstream: asyncio.Transport, early: bytes, on_end: Callable[[], None]
-) -> None:
-    """Join two connections. `early`: bytes already read from the client; `on_end` is called once both are closed."""
-    open_ends = 2
-
-    def ended() -> None:
-        nonlocal open_ends
-        open_ends -= 1
-        if not open_ends:
-            on_end()
-
-    client.set_protocol(TunnelEnd(upstream, ended))
-    upstream.set_protocol(TunnelEnd(client, ended))
-    if early:
-        upstream.write(early)
-    client.resume_reading()
-
 
 MAX_HELD_BODY: Final = 1 << 20
 _ID_LINE: Final = f"\r\n{HEADER_REQUEST_ID}:".encode()
@@ -206,7 +161,7 @@ class ProxiedRequest:
             self._send(upstream, now)
 
     def on_connected(self, replica: LiveReplica, upstream: Upstream) -> None:
-        if self.finished:  # the client closed meanwhile; another request can use the connection
+        if self.finished:  # the client has disconnected; another request can use the connection
             replica.put_idle(upstream, self.now())
         elif replica.retired:
             upstream.close()
@@ -246,7 +201,7 @@ class ProxiedRequest:
         self.client.plane.dispatch(self, front=True)
 
     def forward_response(self, head: ResponseHead, data: bytes, end: int) -> None:
-        """Write a complete response whose head (`data` up to `end`) needs at most additional lines."""
+        """Write a complete response; its head (`data` up to `end`) needs at most additional lines."""
         self.response_started = True
         close = self.closes_connection(head.length)
         if self._cold_ms < 0 and not close and _ID_LINE in head.lowered:
@@ -317,7 +272,7 @@ class ProxiedRequest:
     def on_connection_lost(self, never_delivered: bool) -> None:
         """Retry or fail the request: the upstream connection ended before the response did.
 
-        `never_delivered`: the replica provably received none of it (see delivery.py).
+        `never_delivered`: the replica provably received none of it (`upstream.never_delivered`).
         """
         # A replica that may have received the request may have acted on it, so it is not sent twice. A retry also needs
         # the whole body so far, and a client that has seen nothing of a first response.
@@ -395,3 +350,43 @@ class ProxiedRequest:
         backend.counts.responded(now, status, self.sent_at or now)
         if replica is not None:
             backend.release(replica)
+
+
+class TunnelEnd(asyncio.Protocol):
+    """Reads from one connection and writes to the other, with flow control, after 101 Switching Protocols."""
+
+    def __init__(self, other: asyncio.Transport, on_end: Callable[[], None]) -> None:
+        self._other = other
+        self._on_end = on_end
+
+    def data_received(self, data: bytes) -> None:
+        self._other.write(data)
+
+    def pause_writing(self) -> None:
+        self._other.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._other.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._other.close()
+        self._on_end()
+
+
+def start_tunnel(
+    client: asyncio.Transport, upstream: asyncio.Transport, early: bytes, on_end: Callable[[], None]
+) -> None:
+    """Join two connections. `early`: bytes already read from the client; `on_end` is called once both are closed."""
+    open_ends = 2
+
+    def ended() -> None:
+        nonlocal open_ends
+        open_ends -= 1
+        if not open_ends:
+            on_end()
+
+    client.set_protocol(TunnelEnd(upstream, ended))
+    upstream.set_protocol(TunnelEnd(client, ended))
+    if early:
+        upstream.write(early)
+    client.resume_reading()

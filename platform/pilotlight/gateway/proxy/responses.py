@@ -1,9 +1,4 @@
-"""The gateway's own answers.
-
-Admission of requests to a route, decided before the body is read; the error response otherwise.
-
-Responses of the gateway itself: JSON error messages with the request id, and its own pages.
-"""
+"""Responses of the gateway itself: JSON errors with the request id, and its own pages; the interface of admission."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -31,19 +26,14 @@ class RequestRejected(Exception):
 
 
 class Admission(Protocol):
-    """Access and rate limits. `headers` have lower-case names; `peer` is the client's address."""
+    """Access and rate limits, checked before the body is read.
+
+    `headers` have lower-case names; `peer` is the client's address.
+    """
 
     def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None: ...
 
 
-class AllowAll:
-    """Admits every request."""
-
-    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
-        return None
-
-
-JSON = "application/json"
 PageHandler = Callable[[], tuple[int, str, bytes]]  # status, content type, body
 
 NO_ROUTE = ErrorResponse(
@@ -70,7 +60,7 @@ def unknown_tag(tag: str) -> ErrorResponse:
 def render_error(error: ErrorResponse, request_id: str, close: bool, bodiless: bool = False) -> bytes:
     body = json.dumps({"error": error.message}, ensure_ascii=False).encode()
     headers = {**error.headers, HEADER_REQUEST_ID: request_id}
-    head = render_head(error.status, JSON, len(body), headers, close)
+    head = render_head(error.status, "application/json", len(body), headers, close)
     return head if bodiless else head + body
 
 

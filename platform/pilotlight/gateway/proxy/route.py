@@ -1,8 +1,4 @@
-"""Weighted choice of a revision; the rewritten head.
-
-Choice of a route's revision for a request: by tag or name if it has one, else by weight.
-
-Preparation of a request from its head: the route, and the rewritten head for the replica.
+"""Preparation of a request from its head: the route, the rewritten head for the replica, and the choice of a revision.
 
 Clients repeat their heads on a connection, so a connection caches its last `PreparedRequest`, which is valid as long as
 the routing table is.
@@ -17,6 +13,8 @@ from pilotlight.gateway.proxy.backend import LiveBackend
 from pilotlight.gateway.proxy.responses import NO_ROUTE, ErrorResponse
 from pilotlight.gateway.routing_table import PageMatch, Route, RouteKey, RouteMatch, RouteMatcher, Table
 from pilotlight.wire.http1_proxy import RequestHead, end_to_end_headers
+
+NO_KEY: Final = ("", "")
 
 
 class SmoothWeightedRoundRobin:
@@ -41,7 +39,7 @@ class SmoothWeightedRoundRobin:
 
 
 class LiveRoute:
-    """A route of the table in force. `previous`: the same route before, whose credits are kept if weights are equal."""
+    """A route of the table in force. `previous`: the same route before; with equal weights its credits continue."""
 
     def __init__(self, route: Route, backends: dict[str, LiveBackend], previous: "LiveRoute | None") -> None:
         self.route = route
@@ -62,9 +60,6 @@ class LiveRoute:
             return self._single
         chosen = self._scheduler.next()
         return self.backends[chosen] if chosen is not None else None
-
-
-NO_KEY: Final = ("", "")
 
 
 class RoutingState:
@@ -98,15 +93,13 @@ def prepare(routing: RoutingState, head: RequestHead, peer: str, port_route: Rou
     if isinstance(match, PageMatch):
         return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, page=match.page)
     route = routing.routes.get(match.key) if match is not None else None
-    if match is None or route is None or (route.route.internal and not _is_internal_caller(route.route, match, peer)):
+    if match is None or route is None:
         return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=NO_ROUTE)
     if route.route.internal:  # its tag is the key of the route
+        if not is_loopback(peer) or not hmac.compare_digest(match.tag.encode(), route.route.key.encode()):
+            return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=NO_ROUTE)
         match = match._replace(tag="")
     return PreparedRequest(routing, head, route, match.key, match.tag, rewrite_head(head, match, peer), request_id)
-
-
-def _is_internal_caller(route: Route, match: RouteMatch, peer: str) -> bool:
-    return is_loopback(peer) and hmac.compare_digest(match.tag.encode(), route.key.encode())
 
 
 def rewrite_head(head: RequestHead, match: RouteMatch, peer: str) -> bytes:

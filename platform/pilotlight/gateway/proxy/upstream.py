@@ -1,20 +1,7 @@
-"""Connections to a replica.
+"""Connections to a replica: each sends a request, streams its response to the sink, and returns to the idle pool.
 
-Runtime state of one replica: requests in flight and idle connections to it.
-
-Whether a request can have reached a replica that closed the connection.
-
-The kernel counts the bytes that the peer has acknowledged, and a FIN acknowledges everything that arrived before it.
-If the FIN came and no byte of the request is acknowledged, the connection was closed before the request arrived, and
-the request can be sent elsewhere. Everything else may have been acted upon. A RST alone proves nothing: a process that
-dies with unread bytes resets the connection without acknowledging what it had read.
-
-Protocol whose reading can be paused: flow control between the client's and the replica's connection.
-
-Connection to a replica: sends a request, streams its response to the sink, and returns to the idle pool.
-
-A response whose head and body arrive in one read is forwarded unchanged. Anything longer is forwarded piece by piece,
-with flow control in both directions.
+A response that arrives in one read is forwarded unchanged. Anything longer is forwarded piece by piece, with flow
+control in both directions.
 """
 
 import asyncio
@@ -41,6 +28,11 @@ from pilotlight.wire.http1_proxy import (
 CONNECT_S: Final = 5.0
 MAX_IDLE: Final = 256  # connections
 IDLE_S: Final = 50.0  # shorter than the predictor's 75 s: a request must not meet a connection that is being closed
+BODILESS: Final = frozenset({204, 304})
+JOIN_BELOW: Final = 1 << 14  # bytes that are cheaper to copy than to write separately
+_BYTES_ACKED: Final = 120  # offset of tcpi_bytes_acked in Linux' struct tcp_info
+_SYN: Final = 1  # the SYN counts as one acknowledged byte
+_TCP_INFO: Final = 11
 
 
 class ConnectionRequester(Protocol):
@@ -93,13 +85,10 @@ class LiveReplica:
         task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, requester: ConnectionRequester) -> None:
-
-        loop = asyncio.get_running_loop()
+        loop, config = asyncio.get_running_loop(), self.config
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, upstream = await loop.create_connection(
-                    lambda: Upstream(self), self.config.host, self.config.port
-                )  # fmt: skip
+                _, upstream = await loop.create_connection(lambda: Upstream(self), config.host, config.port)
         except (OSError, TimeoutError) as error:
             requester.on_connect_failed(self, type(error).__name__)
         else:
@@ -117,29 +106,9 @@ class LiveReplica:
             upstream.close()
 
 
-_BYTES_ACKED: Final = 120  # offset of tcpi_bytes_acked in Linux' struct tcp_info
-_SYN: Final = 1  # the SYN counts as one acknowledged byte
-_TCP_INFO: Final = 11
-
-
-def never_delivered(connection: socket.socket, sent_before: int, eof: bool) -> bool:
-    """Whether no byte after the first `sent_before` bytes was received by the peer; False where unknown.
-
-    `eof`: the peer's FIN has come, whether or not a RST came after it.
-    """
-    if not eof:
-        return False
-    try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BYTES_ACKED + 8)
-    except OSError:
-        return False
-    if len(info) < _BYTES_ACKED + 8:  # a kernel without the field
-        return False
-    (acknowledged,) = struct.unpack_from("=Q", info, _BYTES_ACKED)
-    return bool(acknowledged <= sent_before + _SYN)
-
-
 class FlowControlledProtocol(asyncio.Protocol):
+    """Reading can be paused: flow control between the client's and the replica's connection."""
+
     __slots__ = ("_paused", "transport")
 
     def __init__(self) -> None:
@@ -156,10 +125,6 @@ class FlowControlledProtocol(asyncio.Protocol):
         if self._paused:
             self._paused = False
             self.transport.resume_reading()
-
-
-BODILESS: Final = frozenset({204, 304})
-JOIN_BELOW: Final = 1 << 14  # bytes that are cheaper to copy than to write separately
 
 
 class ResponseSink(Protocol):
@@ -290,8 +255,13 @@ class Upstream(FlowControlledProtocol):
         if head.plain and len(data) == end + 4 + length:
             sink.forward_response(head, data, end)
             self._complete(sink)
-        else:
-            self._start_streaming(sink, head, data, end, length)
+            return
+        sink.forward_head(head, data[:end], length)
+        unchunked = length == CHUNKED and sink.minor == 0
+        self._body = body = ChunkedBody(collect=True) if unchunked else new_body(length)
+        if length == UNTIL_CLOSE:
+            self._reusable = False
+        self._forward(sink, body, data[end + 4 :])
 
     def _on_interim(self, sink: ResponseSink, head: ResponseHead, data: bytes, end: int) -> None:
         """Forward 100 Continue and the like; 101 turns the connection into a tunnel."""
@@ -302,14 +272,6 @@ class Upstream(FlowControlledProtocol):
         sink.forward_interim(data[: end + 4])
         if rest:
             self._read_head(sink, rest)
-
-    def _start_streaming(self, sink: ResponseSink, head: ResponseHead, data: bytes, end: int, length: int) -> None:
-        sink.forward_head(head, data[:end], length)
-        unchunked = length == CHUNKED and sink.minor == 0
-        self._body = body = ChunkedBody(collect=True) if unchunked else new_body(length)
-        if length == UNTIL_CLOSE:
-            self._reusable = False
-        self._forward(sink, body, data[end + 4 :])
 
     def _forward(self, sink: ResponseSink, body: BodyReader, data: bytes) -> None:
         try:
@@ -360,3 +322,24 @@ class Upstream(FlowControlledProtocol):
         """Reset the connection, so that the replica can cancel its work."""
         self.closing = True
         self.transport.abort()
+
+
+def never_delivered(connection: socket.socket, sent_before: int, eof: bool) -> bool:
+    """Whether no byte after the first `sent_before` bytes was received by the peer; False where unknown.
+
+    `eof`: the peer's FIN has come, whether or not a RST came after it.
+    """
+    # The kernel counts the bytes that the peer has acknowledged, and a FIN acknowledges everything that arrived before
+    # it. If the FIN came and no byte of the request is acknowledged, the connection was closed before the request
+    # arrived. Everything else may have been acted upon. A RST alone proves nothing: a process that dies with unread
+    # bytes resets the connection without acknowledging what it had read.
+    if not eof:
+        return False
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BYTES_ACKED + 8)
+    except OSError:
+        return False
+    if len(info) < _BYTES_ACKED + 8:  # a kernel without the field
+        return False
+    (acknowledged,) = struct.unpack_from("=Q", info, _BYTES_ACKED)
+    return bool(acknowledged <= sent_before + _SYN)

@@ -1,0 +1,1 @@
+"""Router component: strategies over the endpoints of one service."""

@@ -1,10 +1,6 @@
-"""Its data plane and endpoint health.
+"""Data plane of a router: one route, one backend per endpoint, and a strategy that picks one of them.
 
-Data plane of a router: one route, one backend per endpoint, and a strategy that picks one of them.
-
-Endpoint discovery and health checks of a router.
-
-The local platform writes endpoint files; in a cluster the endpoints are resolved by DNS.
+Endpoints come from files that the local platform writes, or in a cluster from DNS; health checks select among them.
 """
 
 import asyncio
@@ -18,7 +14,6 @@ from msgspec import MsgspecError, json
 
 from pilotlight.contract import HTTP_PORT
 from pilotlight.gateway.auth import AccessAdmission
-from pilotlight.gateway.control_link import Unreachable, Wake
 from pilotlight.gateway.proxy.backend import LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.data_plane import DataPlane
 from pilotlight.gateway.proxy.request import ProxiedRequest
@@ -40,13 +35,18 @@ TIMEOUT_S: Final = 3600.0  # generation may take long; the router's clients have
 BODY_WAIT_S: Final = 0.05  # for a body that arrives after its head
 BODY_POLL_S: Final = 0.002
 NO_ENDPOINT: Final = "no-endpoint"
+# Of our predictor, then of other engines. A server that has neither is healthy if it answers at all.
+HEALTH_PATHS: Final = ("/v2/health/ready", "/health")
+HEALTH_S: Final = 5.0
+SERVICE_PORT: Final = 80  # of a Kubernetes Service
 
 
 class RouterDataPlane(DataPlane):
     """Sends every request except those for the router's own pages to the engines."""
 
     def __init__(self, settings: RouterSettings) -> None:
-        super().__init__(_ignore, _ignore, AccessAdmission())
+        # No messages: a router discovers its endpoints by itself.
+        super().__init__(lambda wake: None, lambda unreachable: None, AccessAdmission())
         self._target = settings.decoder if settings.disaggregated else settings.engine
         self.key: RouteKey = (settings.namespace, self._target)
         self._disaggregated = settings.disaggregated
@@ -101,11 +101,9 @@ class RouterDataPlane(DataPlane):
         if not backends:
             self.dispatch(request, front)
             return
-        prefix = (
-            request.body_prefix(PROMPT_SEARCH_BYTES)
-            if isinstance(request, ProxiedRequest) and self._picker.reads_body
-            else b""
-        )
+        prefix = b""
+        if self._picker.reads_body and isinstance(request, ProxiedRequest):
+            prefix = request.body_prefix(PROMPT_SEARCH_BYTES)
         loads = {name: backend.counts.load for name, backend in backends.items()}
         chosen = backends[self._picker.pick(loads, prefix)]
         if self._disaggregated and isinstance(request, ProxiedRequest):
@@ -133,13 +131,8 @@ class RouterDataPlane(DataPlane):
         chosen = self._prefill_picker.pick(loads)
         self._prefilling[chosen].append(request)
         replica = next(each for each in self._prefills if each.id == chosen)
-        request.set_headers(
-            {
-                "X-Prefill-Host": replica.host,
-                "X-Prefill-Port": str(replica.port),
-                "X-Prefiller-Host-Port": f"{replica.host}:{replica.port}",
-            }
-        )
+        host, port = replica.host, str(replica.port)
+        request.set_headers({"X-Prefill-Host": host, "X-Prefill-Port": port, "X-Prefiller-Host-Port": f"{host}:{port}"})
 
     def _ready(self) -> tuple[int, str, bytes]:
         ready = bool(self._healthy_backends())
@@ -158,16 +151,6 @@ class _SingleRouteMatcher(RouteMatcher):
     ) -> RouteMatch | PageMatch | None:
         page = PAGES.get(target.partition("?")[0])
         return PageMatch(page) if page else RouteMatch(self._key, "", target)
-
-
-def _ignore(message: Wake | Unreachable) -> None:
-    """Send nothing: a router discovers its endpoints by itself."""
-
-
-# Of our predictor, then of other engines. A server that has neither is healthy if it answers at all.
-HEALTH_PATHS: Final = ("/v2/health/ready", "/health")
-HEALTH_S: Final = 5.0
-SERVICE_PORT: Final = 80  # of a Kubernetes Service
 
 
 class EndpointFile:

@@ -1,12 +1,7 @@
 """Router component: the gateway's data plane in front of one service's engines, which it discovers by itself.
 
-    endpoints ──▶ health ──▶ Table ──▶ RouterDataPlane ◀── EndpointPicker
-                                         ▲
-    client ──────────────────────────────┘
-
 Every endpoint is a backend of its own, so that the strategy decides among them. With `prefill_decode` a request goes to
-a decoder, with headers that name the prefill engine picked for it: X-Prefill-Host and X-Prefill-Port, and both in
-X-Prefiller-Host-Port. The decoder, or its sidecar, fetches the KV cache of the prompt from there.
+a decoder, with headers that name a prefill engine; the decoder fetches the KV cache of the prompt from there.
 """
 
 import asyncio

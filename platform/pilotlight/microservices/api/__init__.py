@@ -1,1 +1,1 @@
-"""Inference microservices over HTTP, for clients of TAO's API: areas of the control API. table.py is the entry."""
+"""Inference microservices over HTTP, for clients of TAO's API: areas of the control API. routes.py is the entry."""

@@ -1,8 +1,6 @@
-"""Login; keys, workspaces, experiments.
+"""Handlers of an org's records: login, which exchanges a key for a token, workspaces, experiments and jobs.
 
-Login, which exchanges an org's key for a token, and the authorizer of an org's routes.
-
-Routes of workspaces, experiments and jobs, over registering.py.
+`require_member` is the authorizer of all routes of an org.
 """
 
 import asyncio
@@ -15,22 +13,23 @@ from msgspec import json
 
 from pilotlight.api.auth import is_admin, read_small_body
 from pilotlight.errors import NotFound, Throttled, Unauthorized
-from pilotlight.gateway.auth import RateLimiter
 from pilotlight.gateway.routing_table import Rate
+from pilotlight.k8s.timestamps import format_utc
 from pilotlight.microservices.api import bodies
 from pilotlight.microservices.api.bodies import LoggedIn, Login, json_response
-from pilotlight.microservices.api.context import CONTEXT
+from pilotlight.microservices.api.context import CONTEXT, job_path
 from pilotlight.microservices.jobs import workspaces
 from pilotlight.microservices.jobs.workspaces import Registrar
 from pilotlight.microservices.registry import accounts
 from pilotlight.microservices.registry.types import ORG, Workspace
+from pilotlight.wire.token_bucket import TokenBuckets
 
 # Rate limits of failed logins. With a known key id they count for that key only: behind a proxy all clients have one
 # address, and a client that does not know a key's id must not lock its owner out.
 LOGIN_RATE: Final = Rate(20, 60.0, burst=10)  # per key, or per address and org
 ADDRESS_RATE: Final = Rate(120, 60.0, burst=60)  # for all orgs, since names can be invented
 RateLimitKeys = tuple[tuple[tuple[str, ...], Rate], ...]
-SCHEME: Final = "bearer"
+T = TypeVar("T")
 
 
 async def login(request: web.Request) -> web.Response:
@@ -46,7 +45,7 @@ async def login(request: web.Request) -> web.Response:
     for key, _ in keys:
         context.logins.refund(key)
     token, expires_at = accounts.issue(context.directory, body.ngc_org_name, stored.id, time.time())
-    expires = datetime.fromtimestamp(expires_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    expires = format_utc(datetime.fromtimestamp(expires_at, UTC), "seconds")
     return json_response(LoggedIn(token, body.ngc_org_name, expires))
 
 
@@ -57,9 +56,10 @@ def rate_limit_keys(key: str, address: str, org: str) -> RateLimitKeys:
     return ((("address", address), ADDRESS_RATE), (("address", address, org), LOGIN_RATE))
 
 
-def login_delay(logins: RateLimiter, keys: RateLimitKeys, now: float) -> float:
+def login_delay(logins: TokenBuckets, keys: RateLimitKeys, now: float) -> float:
     """Return the seconds to wait before this login, 0 if none."""
-    return next((wait for key, rate in keys if (wait := logins.acquire(key, rate, now))), 0.0)
+    waits = (logins.acquire(key, rate.capacity, rate.per_second, now) for key, rate in keys)
+    return next(filter(None, waits), 0.0)
 
 
 async def require_member(request: web.Request) -> None:
@@ -74,7 +74,7 @@ async def require_member(request: web.Request) -> None:
 async def _org_of(request: web.Request) -> str:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     org = None
-    if scheme.lower() == SCHEME and token:
+    if scheme.lower() == "bearer" and token:
         context = request.app[CONTEXT]
         org = accounts.org_of(context.directory, token, time.time())
         if org is None and context.oidc is not None and token.count(".") == 2:
@@ -82,9 +82,6 @@ async def _org_of(request: web.Request) -> str:
     if org is None:
         raise Unauthorized("the bearer token is missing, wrong or has ended", "POST /api/v1/login gives one")
     return org
-
-
-T = TypeVar("T")
 
 
 async def add_workspace(request: web.Request) -> web.Response:
@@ -136,19 +133,19 @@ async def list_jobs(request: web.Request) -> web.Response:
 
 
 async def get_job(request: web.Request) -> web.Response:
-    return json_response(workspaces.get_job(request.app[CONTEXT].directory, *_job_path(request)))
+    return json_response(workspaces.get_job(request.app[CONTEXT].directory, *job_path(request)))
 
 
 async def update_job(request: web.Request) -> web.Response:
     body = await _body(request, bodies.JobChange)
-    return json_response(_registrar(request).change(*_job_path(request)[1:], body.status, body.artifact))
+    return json_response(_registrar(request).change(*job_path(request)[1:], body.status, body.artifact))
 
 
 async def delete_job(request: web.Request) -> web.Response:
-    org, experiment, id = _job_path(request)  # noqa: A001
-    workspaces.get_job(request.app[CONTEXT].directory, org, experiment, id)
-    request.app[CONTEXT].directory.delete_job(org, id)
-    return json_response(bodies.Deleted(id))
+    directory = request.app[CONTEXT].directory
+    record = workspaces.get_job(directory, *job_path(request))
+    directory.delete_job(record.org, record.id)
+    return json_response(bodies.Deleted(record.id))
 
 
 def _registrar(request: web.Request) -> Registrar:
@@ -162,7 +159,3 @@ async def _body(request: web.Request, kind: type[T]) -> T:
 
 def _org(request: web.Request) -> str:
     return request.match_info["org"]
-
-
-def _job_path(request: web.Request) -> tuple[str, str, str]:
-    return _org(request), request.match_info["experiment"], request.match_info["job"]

@@ -9,8 +9,9 @@ from aiohttp import web
 from msgspec import Struct, json
 
 from pilotlight.errors import NotFound, UsageError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.api.bodies import json_response
-from pilotlight.microservices.api.context import CONTEXT, ApiContext
+from pilotlight.microservices.api.context import CONTEXT, ApiContext, job_path
 from pilotlight.microservices.batch import jobs
 from pilotlight.microservices.batch.records import Batch, Progress, State
 from pilotlight.microservices.jobs import workspaces
@@ -18,9 +19,9 @@ from pilotlight.microservices.jobs.start_request import platform_options, suppor
 from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.types import JobRecord, Status
-from pilotlight.targets.local.background_tasks import utc
 from pilotlight.targets.local.home import Home
 
+Operation = Callable[[Home, str, Mapping[str, str]], Progress]
 STATUSES: Final[Mapping[State, Status]] = {
     "pending": "pending", "loading": "running", "running": "running", "done": "done", "failed": "error",
     "canceled": "canceled",
@@ -56,7 +57,7 @@ async def start(request: web.Request) -> web.Response:
     context, body = request.app[CONTEXT], json.decode(await request.read(), type=StartBatch)
     org, experiment = request.match_info["org"], request.match_info["experiment"]
     parent = workspaces.get_parent(context.directory, org, experiment, body.parent_id)
-    now, platform_name = utc(), context.settings.platform
+    now, platform_name = utc_now(), context.settings.platform
     record = JobRecord(
         str(uuid4()), org, experiment, "batch", "pending", now, now, parent=parent.id, platform=platform_name
     )
@@ -94,15 +95,16 @@ async def resume(request: web.Request) -> web.Response:
     return await _apply(request, jobs.resume)
 
 
-async def _apply(
-    request: web.Request, operation: Callable[[Home, str, Mapping[str, str]], Progress]
-) -> web.Response:  # fmt: skip
+async def _apply(request: web.Request, operation: Operation) -> web.Response:
     """Call the operation, update the record and return the progress."""
-    context, record = request.app[CONTEXT], _record(request)
+    context = request.app[CONTEXT]
+    record = workspaces.get_job(context.directory, *job_path(request))
+    if record.kind != "batch":
+        raise NotFound(f"job {record.id} is of the kind {record.kind}, not of one-time inference")
     progress = await asyncio.to_thread(operation, context.home, record.id, context.environ)
     if STATUSES[progress.state] != record.status:
         changes = {"status": STATUSES[progress.state], "message": progress.message}
-        context.directory.update_job(record.org, record.id, utc(), **changes)
+        context.directory.update_job(record.org, record.id, utc_now(), **changes)
     return json_response(_report(progress))
 
 
@@ -111,11 +113,3 @@ def _report(progress: Progress) -> BatchReport:
         progress.job_id, progress.state, round(progress.percent, 1), progress.total, progress.done, progress.failed,
         progress.skipped, progress.message, progress.started_at, progress.updated_at, progress.metrics,
     )  # fmt: skip
-
-
-def _record(request: web.Request) -> JobRecord:
-    path = (request.match_info["org"], request.match_info["experiment"], request.match_info["job"])
-    record = workspaces.get_job(request.app[CONTEXT].directory, *path)
-    if record.kind != "batch":
-        raise NotFound(f"job {record.id} is of the kind {record.kind}, not of one-time inference")
-    return record

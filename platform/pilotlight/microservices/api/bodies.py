@@ -1,9 +1,4 @@
-"""Bodies in and out.
-
-Request and response bodies of the microservice area. Their fields are in the OpenAPI document.
-
-JSON responses of this area.
-"""
+"""Request and response bodies of the microservice area, as the OpenAPI document has them."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -8,12 +8,11 @@ import fcntl
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
-from aiohttp import web
+from aiohttp import ClientSession, ClientTimeout, web
 
 from pilotlight.errors import Conflict, PlatformError
-from pilotlight.gateway.auth import RateLimiter
 from pilotlight.microservices.jobs.lifecycle import Lifecycle
 from pilotlight.microservices.jobs.start_request import PlatformSettings, start_request_for
 from pilotlight.microservices.media.limits import Limits, limits_from
@@ -21,9 +20,7 @@ from pilotlight.microservices.registry import oidc
 from pilotlight.microservices.registry.database import FILE, Directory
 from pilotlight.microservices.registry.types import NOT_STOPPED
 from pilotlight.targets.local.home import Home
-
-if TYPE_CHECKING:
-    from aiohttp import ClientSession
+from pilotlight.wire.token_bucket import TokenBuckets
 
 MAX_HASHES: Final = 2  # each hash takes 16 MiB
 LOCK: Final = "microservices.lock"
@@ -35,17 +32,24 @@ log = logging.getLogger("pilotlight.microservices")
 
 
 class ApiContext:
+    """What handlers share; `settings` has the platform and its options from the environment."""
+
     def __init__(self, home: Home, environ: Mapping[str, str], platform: str = "local") -> None:
         self.home = home
         self.environ = environ
         self.limits: Limits = limits_from(environ)
         self.oidc = oidc.from_environ(environ)
-        self.logins = RateLimiter()
+        self.logins = TokenBuckets()
         self.hash_slots = asyncio.Semaphore(MAX_HASHES)
         self.ready: set[str] = set()  # jobs known to be ready: no status check before each request
         self.rejections: dict[str, str] = {}  # by job: why its last request was rejected
         self._since: dict[str, dict[str, tuple[str, float]]] = {}
-        self._settings = PlatformSettings(environ.get(ENV_PLATFORM) or platform, environ, _options(environ))
+        options = {
+            name.removeprefix(ENV_OPTION).lower(): value
+            for name, value in environ.items()
+            if name.startswith(ENV_OPTION) and value
+        }
+        self.settings = PlatformSettings(environ.get(ENV_PLATFORM) or platform, environ, options)
         self._lock_file: IO[bytes] | None = None
         self._directory: Directory | None = None
         self._lifecycle: Lifecycle | None = None
@@ -67,23 +71,16 @@ class ApiContext:
     @property
     def lifecycle(self) -> Lifecycle:
         if self._lifecycle is None:
-            self._lifecycle = Lifecycle(self.directory, self._settings)
+            self._lifecycle = Lifecycle(self.directory, self.settings)
         return self._lifecycle
 
     @property
-    def session(self) -> "ClientSession":
+    def session(self) -> ClientSession:
         """HTTP session without proxies of the environment: microservices are on this machine or in this cluster."""
         if self._session is None:
-            from aiohttp import ClientSession, ClientTimeout
-
-            self._session = ClientSession(
-                timeout=ClientTimeout(total=INFERENCE_TIMEOUT_S, connect=10), auto_decompress=True
-            )
+            timeout = ClientTimeout(total=INFERENCE_TIMEOUT_S, connect=10)
+            self._session = ClientSession(timeout=timeout, auto_decompress=True)
         return self._session
-
-    @property
-    def settings(self) -> PlatformSettings:
-        return self._settings
 
     def seconds_in(self, job_id: str, state: str, now: float) -> float:
         """Return the seconds that a job has been in a phase, or silent or responding, since this process started."""
@@ -99,19 +96,16 @@ class ApiContext:
         self._since.pop(job_id, None)
 
     def restore(self) -> None:
-        """Restore unfinished operations of an earlier process. Without any, the first request locks this home."""
+        """Restore unfinished operations of an earlier process. Keys and trainings alone do not lock the home."""
+        if not (self.home.root / FILE).exists():
+            return
         try:
-            if self._has_unfinished():
-                self.lifecycle.restore(lambda record: start_request_for(self.directory, self._settings, record))
+            with closing(Directory.open(self.home)) as directory:
+                unfinished = directory.jobs_of_kind("inference_microservice", *NOT_STOPPED)
+            if unfinished:
+                self.lifecycle.restore(lambda record: start_request_for(self.directory, self.settings, record))
         except PlatformError as error:
             log.warning("microservices are not served here: %s", error)
-
-    def _has_unfinished(self) -> bool:
-        """Return whether microservices may run. Keys and trainings alone must not lock the home."""
-        if not (self.home.root / FILE).exists():
-            return False
-        with closing(Directory.open(self.home)) as directory:
-            return bool(directory.jobs_of_kind("inference_microservice", *NOT_STOPPED))
 
     async def stop_all(self) -> None:
         """Stop all microservices of this process, if it ever used any."""
@@ -143,16 +137,12 @@ def _acquire_lock(home: Home) -> IO[bytes]:
     return file
 
 
-def _options(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the platform options of all microservices, from the environment."""
-    return {
-        name.removeprefix(ENV_OPTION).lower(): value
-        for name, value in environ.items()
-        if name.startswith(ENV_OPTION) and value
-    }
-
-
 CONTEXT: Final[web.AppKey[ApiContext]] = web.AppKey("microservices")
+
+
+def job_path(request: web.Request) -> tuple[str, str, str]:
+    """Return org, experiment and job id of a request's path."""
+    return request.match_info["org"], request.match_info["experiment"], request.match_info["job"]
 
 
 async def context_lifespan(app: web.Application) -> AsyncIterator[None]:

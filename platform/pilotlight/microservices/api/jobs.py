@@ -1,90 +1,58 @@
-"""Start, status, inference, stop.
+"""Handlers of microservices: start, inference, status and stop, with bodies and codes of TAO's API.
 
-Status of the server in a microservice, and media of a request to it.
-
-The predictor has /status. Other images get an empty chat request, which they answer with 202 while they load.
-
-Observation of one microservice: health from its record, platform and server, with a diagnosis.
-
-Routes of microservices: start, inference, status and stop, with bodies and codes of TAO's API, over lifecycle.py.
+`observe` combines record, platform and server into a health with a diagnosis; jobs/lifecycle.py has the effects.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 from uuid import uuid4
 
-from aiohttp import ClientError, ClientTimeout, web
+from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from msgspec import Struct, json
 from msgspec.structs import replace
 
 from pilotlight.errors import NotFound, PlatformError, Throttled, UsageError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices import diagnosis
 from pilotlight.microservices.api import bodies
 from pilotlight.microservices.api.bodies import json_response, to_response
-from pilotlight.microservices.api.context import CONTEXT, INFERENCE_TIMEOUT_S, ApiContext
+from pilotlight.microservices.api.context import CONTEXT, INFERENCE_TIMEOUT_S, ApiContext, job_path
 from pilotlight.microservices.diagnosis import Evidence, diagnose
-from pilotlight.microservices.inference import chat, client, predict
+from pilotlight.microservices.inference import client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
-from pilotlight.microservices.jobs import health as jobs_health
 from pilotlight.microservices.jobs import launcher, workspaces
-from pilotlight.microservices.jobs.health import Advice, ApiResponse, Health, StatusReport, assess, parse_server_status
+from pilotlight.microservices.jobs.health import (
+    Advice,
+    ApiResponse,
+    Completed,
+    Failed,
+    Health,
+    Started,
+    StatusReport,
+    Stopped,
+    assess,
+    parse_server_status,
+    rejected,
+    status_report,
+    unavailable,
+)
 from pilotlight.microservices.jobs.lifecycle import not_running
 from pilotlight.microservices.jobs.start_request import start_request_for
-from pilotlight.microservices.media import Limits, Media, fetch
-from pilotlight.microservices.media.sources import links
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
 from pilotlight.microservices.registry.types import NOT_STOPPED, JobRecord, PlatformStatus, Workspace
-from pilotlight.targets.local.background_tasks import utc
 
-if TYPE_CHECKING:
-    from aiohttp import ClientSession
-
-Json = Any
-
-STATUS_TIMEOUT_S: Final = 5.0
+StatusDocument = Mapping[str, Any]  # of /status
+STATUS_TIMEOUT: Final = ClientTimeout(total=5.0)
 # The equivalent of /status, by the error types of a chat.
-STATES: Final[Mapping[str, Mapping[str, Json]]] = {
+STATES: Final[Mapping[str, StatusDocument]] = {
     "initializing": {"state": "initializing"},
     "model_loading": {"state": "loading", "models": True},
     "model_not_ready": {"state": "stopping"},
 }
-
-
-async def server_status(session: "ClientSession", url: str) -> Mapping[str, Json] | None:
-    """Return the status in the format of the predictor's /status; None: no response."""
-    try:
-        async with session.get(f"{url}/status", timeout=ClientTimeout(total=STATUS_TIMEOUT_S)) as response:
-            document = client.parse_body(await response.read()) if response.status == 200 else None
-        return document if isinstance(document, dict) else await _probe_by_chat(session, url)
-    except (ClientError, TimeoutError, OSError):
-        return None
-
-
-async def _probe_by_chat(session: "ClientSession", url: str) -> Mapping[str, Json]:
-    """Derive the status from a chat request: any response but 202, 429 and 503 is one of a ready server."""
-    body: dict[str, Json] = {"messages": []}
-    async with session.post(
-        f"{url}{client.PATH}", json=body, timeout=ClientTimeout(total=STATUS_TIMEOUT_S)
-    ) as response:
-        document = client.parse_body(await response.read())
-    verdict = client.classify(client.ChatResponse(response.status, {}, document))
-    if verdict.type in client.GIVE_UP:
-        return {"state": "failed", "reason": verdict.message, "models": verdict.type == "model_load_error"}
-    if verdict.kind == "again":
-        return STATES.get(verdict.type, STATES["model_loading"])
-    return {"state": "ready"}
-
-
-def load_media(
-    schema: Schema, references: Sequence[str], workspace: Workspace | None, limits: Limits, environ: Mapping[str, str]
-) -> Sequence[Media]:
-    """Fetch media, or return links for a container that fetches them itself. Blocking."""
-    if schema.kind not in chat.NO_DATA_URLS:
-        return fetch(references, workspace, limits, environ=environ)
-    return links(references, workspace, limits, environ)
+REJECTIONS: Final = frozenset({400, 413, 415, 422})  # the model rejects the request
 
 
 class Observation(Struct, frozen=True):
@@ -92,77 +60,11 @@ class Observation(Struct, frozen=True):
     advice: tuple[Advice, ...] = ()
 
     def report(self, job_id: str) -> StatusReport:
-        return jobs_health.status_report(job_id, self.health, self.advice)
+        return status_report(job_id, self.health, self.advice)
 
     def response(self, job_id: str) -> ApiResponse:
         """Return the response to an inference request that cannot be forwarded."""
-        return jobs_health.unavailable(job_id, self.health, self.advice)
-
-
-async def observe(context: ApiContext, record: JobRecord) -> Observation:
-    try:
-        status = await context.lifecycle.platform_status(record)
-    except PlatformError as error:
-        return _unreachable(record, error)
-    server = await _server_status(context, record, status)
-    health = assess(record, status, parse_server_status(server) if server is not None else None)
-    return Observation(health, _advice(context, record, health, status, server))
-
-
-def _unreachable(record: JobRecord, error: PlatformError) -> Observation:
-    """Return the observation where the platform is unreachable, with the reason."""
-    health = assess(record, None, None)
-    if health.phase == "initializing":
-        health = replace(health, phase="not_ready", pod_status="Unknown")
-    advice = error.hint or "ask again; whoever runs the platform sees why it does not answer"
-    return Observation(health, (Advice("platform_unreachable", f"its platform cannot be asked: {error}", advice),))
-
-
-async def _server_status(
-    context: ApiContext, record: JobRecord, status: PlatformStatus | None
-) -> Mapping[str, Any] | None:
-    if record.entry is None or status is None or status.state != "running":
-        return None
-    try:
-        server = await server_status(context.session, await context.lifecycle.url(record))
-    except PlatformError:
-        server = None
-    if server is None:
-        await context.lifecycle.close_route(record.id)
-    return server
-
-
-def _advice(
-    context: ApiContext,
-    record: JobRecord,
-    health: Health,
-    status: PlatformStatus | None,
-    server: Mapping[str, Any] | None,
-) -> tuple[Advice, ...]:
-    now = time.monotonic()
-    contact_s = context.seconds_in(record.id, "silent" if server is None else "responding", now)
-    errors = (health.initialization_error, health.model_load_error, record.message)
-    evidence = Evidence(
-        job_id=record.id,
-        phase=health.phase,
-        phase_s=context.seconds_in(record.id, health.phase, now),
-        silent_s=contact_s if server is None else 0.0,
-        platform=status,
-        status=server or {},
-        errors=tuple(error for error in errors if error),
-        rejected=context.rejections.get(record.id, ""),
-        operations=context.lifecycle.operations(record.id),
-        cpus=diagnosis.cpus() if record.platform == "local" else None,
-        memory=diagnosis.memory() if record.platform == "local" else None,
-    )
-    return to_advice(evidence)
-
-
-def to_advice(evidence: Evidence) -> tuple[Advice, ...]:
-    return tuple(Advice(finding.name, finding.cause, finding.advice) for finding in diagnose(evidence))
-
-
-REJECTIONS: Final = frozenset({400, 413, 415, 422})  # the model rejects the request
+        return unavailable(job_id, self.health, self.advice)
 
 
 async def start(request: web.Request) -> web.Response:
@@ -173,26 +75,17 @@ async def start(request: web.Request) -> web.Response:
         raise UsageError(f"num_gpus = {body.num_gpus}, must be at least 1")
     parent = workspaces.get_parent(context.directory, org, experiment, body.parent_id)
     workspaces.check_quota(context.directory, org, context.environ)
-    now, platform_name = utc(), context.settings.platform
+    now, platform_name = utc_now(), context.settings.platform
+    kind: Final = "inference_microservice"
     record = JobRecord(
-        str(uuid4()),
-        org,
-        experiment,
-        "inference_microservice",
-        "pending",
-        now,
-        now,
-        parent.artifact,
-        parent.id,
-        platform_name,
+        str(uuid4()), org, experiment, kind, "pending", now, now, parent.artifact, parent.id, platform_name
     )
     start_request, secret = start_request_for(context.directory, context.settings, record, body.num_gpus or 0)
-    launcher.build_job(
-        start_request, {**context.environ, **secret}, record.id
-    )  # reject now what no platform could start
+    environ = {**context.environ, **secret}
+    launcher.build_job(start_request, environ, record.id)  # reject now what no platform could start
     context.directory.add_job(record)
     context.lifecycle.start(record, start_request, secret)
-    return json_response(jobs_health.Started(record.id))
+    return json_response(Started(record.id))
 
 
 async def status(request: web.Request) -> web.Response:
@@ -210,8 +103,8 @@ async def stop(request: web.Request) -> web.Response:
     except NotFound:
         raise
     except PlatformError as error:
-        return to_response(jobs_health.failed(record.id, f"It could not be stopped: {error}"))
-    return json_response(jobs_health.Stopped(record.id))
+        return json_response(Failed(record.id, f"It could not be stopped: {error}"), 503)
+    return json_response(Stopped(record.id))
 
 
 async def inference(request: web.Request) -> web.Response:
@@ -226,6 +119,88 @@ async def inference(request: web.Request) -> web.Response:
         return to_response(_rejected(context, record, error))
 
 
+async def observe(context: ApiContext, record: JobRecord) -> Observation:
+    try:
+        status = await context.lifecycle.platform_status(record)
+    except PlatformError as error:
+        health = assess(record, None, None)
+        if health.phase == "initializing":
+            health = replace(health, phase="not_ready", pod_status="Unknown")
+        advice = error.hint or "ask again; whoever runs the platform sees why it does not answer"
+        return Observation(health, (Advice("platform_unreachable", f"its platform cannot be asked: {error}", advice),))
+    server = await _server_status(context, record, status)
+    health = assess(record, status, parse_server_status(server) if server is not None else None)
+    return Observation(health, to_advice(_evidence(context, record, health, status, server)))
+
+
+async def _server_status(
+    context: ApiContext, record: JobRecord, status: PlatformStatus | None
+) -> StatusDocument | None:
+    if record.entry is None or status is None or status.state != "running":
+        return None
+    try:
+        server = await server_status(context.session, await context.lifecycle.routes.url(record))
+    except PlatformError:
+        server = None
+    if server is None:
+        await context.lifecycle.routes.close_route(record.id)
+    return server
+
+
+def _evidence(
+    context: ApiContext,
+    record: JobRecord,
+    health: Health,
+    status: PlatformStatus | None,
+    server: StatusDocument | None,
+) -> Evidence:
+    now = time.monotonic()
+    contact_s = context.seconds_in(record.id, "silent" if server is None else "responding", now)
+    errors = (health.initialization_error, health.model_load_error, record.message)
+    return Evidence(
+        job_id=record.id,
+        phase=health.phase,
+        phase_s=context.seconds_in(record.id, health.phase, now),
+        silent_s=contact_s if server is None else 0.0,
+        platform=status,
+        status=server or {},
+        errors=tuple(error for error in errors if error),
+        rejected=context.rejections.get(record.id, ""),
+        operations=context.lifecycle.operations(record.id),
+        cpus=diagnosis.cpus() if record.platform == "local" else None,
+        memory=diagnosis.memory() if record.platform == "local" else None,
+    )
+
+
+def to_advice(evidence: Evidence) -> tuple[Advice, ...]:
+    return tuple(Advice(finding.name, finding.cause, finding.advice) for finding in diagnose(evidence))
+
+
+async def server_status(session: ClientSession, url: str) -> StatusDocument | None:
+    """Return the status in the format of the predictor's /status; None: no response.
+
+    Images without /status get an empty chat request, which they answer with 202 while they load.
+    """
+    try:
+        async with session.get(f"{url}/status", timeout=STATUS_TIMEOUT) as response:
+            document = client.parse_body(await response.read()) if response.status == 200 else None
+        return document if isinstance(document, dict) else await _probe_by_chat(session, url)
+    except (ClientError, TimeoutError, OSError):
+        return None
+
+
+async def _probe_by_chat(session: ClientSession, url: str) -> StatusDocument:
+    """Derive the status from a chat request: any response but 202, 429 and 503 is one of a ready server."""
+    async with session.post(f"{url}{client.PATH}", json=client.PROBE, timeout=STATUS_TIMEOUT) as response:
+        document = client.parse_body(await response.read())
+    verdict = client.classify(client.ChatResponse(response.status, {}, document))
+    if verdict.type in client.GIVE_UP:
+        return {"state": "failed", "reason": verdict.message, "models": verdict.type == "model_load_error"}
+    if verdict.kind == "again":
+        return STATES.get(verdict.type, STATES["model_loading"])
+    return {"state": "ready"}
+
+
 async def _infer(context: ApiContext, record: JobRecord, schema: Schema, model_request: ModelRequest) -> ApiResponse:
     """Forward the request to a ready model, or return why it is not ready."""
     if record.id not in context.ready:
@@ -238,14 +213,10 @@ async def _infer(context: ApiContext, record: JobRecord, schema: Schema, model_r
 
 async def _forward(context: ApiContext, record: JobRecord, schema: Schema, model_request: ModelRequest) -> ApiResponse:
     """Fetch media and call the model in a thread. After a failure the status is checked for its cause."""
-    workspace = _workspace(context, record)
+    workspace, references = _workspace(context, record), model_request.media
 
     def call(url: str) -> Any:
-        media = (
-            load_media(schema, model_request.media, workspace, context.limits, context.environ)
-            if model_request.media
-            else ()
-        )
+        media = predict.load_media(schema, references, workspace, context.limits, context.environ) if references else ()
         return predict.predict(url, schema, model_request, media, context.limits, INFERENCE_TIMEOUT_S)
 
     try:
@@ -261,27 +232,26 @@ async def _forward(context: ApiContext, record: JobRecord, schema: Schema, model
             raise
         return _failed(record, error)
     context.rejections.pop(record.id, None)
-    return jobs_health.completed(record.id, results)
+    return ApiResponse(200, Completed(record.id, results))
 
 
 def _rejected(context: ApiContext, record: JobRecord, error: PlatformError) -> ApiResponse:
     """Return 400 and store the reason for the status until a request succeeds."""
     context.rejections[record.id] = str(error)
-    return jobs_health.rejected(record.id, str(error), to_advice(Evidence(job_id=record.id, rejected=str(error))))
+    return rejected(record.id, str(error), to_advice(Evidence(job_id=record.id, rejected=str(error))))
 
 
 def _failed(record: JobRecord, error: Exception) -> ApiResponse:
     """Return 503, also where the model's response cannot be parsed."""
     reason = str(error) if isinstance(error, PlatformError) else "the model answered what this API cannot read"
-    return jobs_health.failed(record.id, f"Inference failed: {reason}")
+    return ApiResponse(503, Failed(record.id, f"Inference failed: {reason}"))
 
 
 async def _schema(context: ApiContext, record: JobRecord) -> Schema:
     """Return the schema of the network, with the overrides of a model on this machine."""
     experiment = context.directory.experiment(record.org, record.experiment)
-    path = workspaces.local_path(
-        workspaces.resolve_artifact(_workspace(context, record), record.artifact, trusted=True)
-    )
+    model = workspaces.resolve_artifact(_workspace(context, record), record.artifact, trusted=True)
+    path = workspaces.local_path(model)
     declared = await asyncio.to_thread(model_kinds.read_declaration, path) if path else ""
     return model_kinds.schema(experiment.network_arch, declared)
 
@@ -293,8 +263,7 @@ def _workspace(context: ApiContext, record: JobRecord) -> Workspace | None:
 
 def _record(request: web.Request) -> JobRecord:
     """Return the record of a microservice of this experiment that is not stopped."""
-    path = (request.match_info["org"], request.match_info["experiment"], request.match_info["job"])
-    record = workspaces.get_job(request.app[CONTEXT].directory, *path)
+    record = workspaces.get_job(request.app[CONTEXT].directory, *job_path(request))
     if record.kind != "inference_microservice" or record.status not in NOT_STOPPED:
         raise not_running(record.id)
     return record

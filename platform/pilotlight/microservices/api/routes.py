@@ -1,11 +1,10 @@
-"""Route table of the microservice area, with request and response types, for app.py and the OpenAPI document."""
+"""Route table of the microservice area, with request and response types, for the application and OpenAPI."""
 
 from typing import Any, Final
 
 from pilotlight.api.auth import allow_anonymous
 from pilotlight.api.routing import Area, Route
 from pilotlight.microservices.api import accounts, batches, bodies, jobs
-from pilotlight.microservices.jobs import health
 from pilotlight.microservices.jobs.health import Completed, Failed, Started, StatusReport, Stopped, Waiting
 from pilotlight.microservices.registry.types import Experiment, JobRecord, StoredWorkspace
 
@@ -74,7 +73,7 @@ MEMBERS: Final = Area(
         Route("GET", f"{MICROSERVICE}/status", jobs.status, "Its status.", responses={200: StatusReport}),
         Route(
             "POST", f"{MICROSERVICE}/stop", jobs.stop, "Stop it; its id cannot be reused.",
-            responses={200: Stopped, 503: health.Failed},
+            responses={200: Stopped, 503: Failed},
         ),
         Route(
             "POST", f"{EXPERIMENT}/batch_inference/start", batches.start,

@@ -1,17 +1,13 @@
-"""One file, its requests.
-
-Requests from input files: an image or video, a text, or a whole request in JSON. Pure, but for `fetch`.
-
-Input files of a batch job: each is processed once, its result written, and all results collected at the end.
+"""Input files of a batch job: one request and one result each, and all results collected at the end.
 
 The result of a file, written atomically with the job's id, marks it as done. A resumed job skips files with a result
-of its own, so a crash loses at most the requests in flight; results of other jobs in the same folder are ignored, since
-their model or inputs may differ.
+of its own; results of other jobs in the same folder are ignored, since their model or inputs may differ.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -26,13 +22,22 @@ from pilotlight.microservices.batch.folders import Folder
 from pilotlight.microservices.batch.records import Batch, Outcome
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.media import Limits, Media
-from pilotlight.microservices.media.images import check_image, identify
+from pilotlight.microservices.media.fetch import checked_media
 from pilotlight.microservices.media.limits import MediaError
-from pilotlight.microservices.media.videos import check_video
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema, validate
 
 PICTURES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".mp4", ".mov", ".m4v", ".webm", ".mkv", ".avi")
+FILES: Final = "files/"
+RESULTS: Final = "results.jsonl"
+METRICS: Final = "metrics.json"
+POLL_S: Final = 0.2  # delay until a cancellation is noticed
+MODEL_UNAVAILABLE: Final = frozenset({0, 401, 403, 429, 502, 503, 504})  # the model is at fault, not the file
 Fetch = Callable[[Sequence[str]], list[Media]]
+Link = Callable[[str], Media]
+
+
+class Interrupted(Exception):
+    """The job was cancelled, or its model is gone: the remaining files are left for `resume`."""
 
 
 class Request(Struct, frozen=True):
@@ -40,26 +45,23 @@ class Request(Struct, frozen=True):
     media: tuple[Media, ...] = ()
 
 
+Predict = Callable[[Request], dict[str, Any]]
+
+
 def accepts(schema: Schema, name: str) -> bool:
     """Return whether a file of this name is an input of the model."""
-    lowered = name.lower()
-    if lowered.endswith(".json"):
-        return True
-    return (
-        lowered.endswith(PICTURES)
-        if _named(schema, "media")
-        else lowered.endswith(".txt") and bool(_named(schema, "text"))
-    )
+    suffixes = PICTURES if _named(schema, "media") else (".txt",) if _named(schema, "text") else ()
+    return name.lower().endswith((".json", *suffixes))
 
 
 def check_parameters(schema: Schema, parameters: Mapping[str, Any]) -> None:
     """Raise for parameters that are invalid for every file, before the model is started."""
     inputs = {name: "x" for name in (_named(schema, "media"), _named(schema, "text")) if name}
-    texts = {name for name, each in schema.parameters.items() if each.role == "text"} & parameters.keys()
-    if texts:
+    roles = {schema.parameters[name].role for name in parameters if name in schema.parameters}
+    if "text" in roles:
         inputs.pop(_named(schema, "text"), None)
     raw: dict[str, Any] = {"inputs": ["x"]} if "inputs" in schema.parameters else {}
-    if "media" in {schema.parameters[name].role for name in parameters if name in schema.parameters}:
+    if "media" in roles:
         raise UsageError("parameters must not name media: the files of the folder are the media")
     validate(schema, {**raw, **inputs, **parameters})
 
@@ -72,14 +74,16 @@ def request(
         model_request = validate(schema, {**parameters, **_body(name, content)})
         return Request(model_request, tuple(fetch(model_request.media)))
     if not _named(schema, "media"):
-        return Request(validate(schema, {**parameters, _named(schema, "text"): _text(name, content)}))
-    medium = _medium(name, content, limits)
-    return Request(validate(schema, {**parameters, _named(schema, "media"): name}), (medium,))
-
-
-def by_link(schema: Schema, parameters: Mapping[str, Any], medium: Media) -> Request:
-    """Return the request of a model that fetches media itself."""
-    return Request(validate(schema, {**parameters, _named(schema, "media"): medium.name}), (medium,))
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            raise UsageError(f"{name} is no text in UTF-8") from None
+        return Request(validate(schema, {**parameters, _named(schema, "text"): text}))
+    try:
+        media = checked_media(name.rpartition("/")[2], content, limits)
+    except MediaError as error:
+        raise PlatformError(f"{name} {error.message}") from error
+    return Request(validate(schema, {**parameters, _named(schema, "media"): name}), (media,))
 
 
 def _named(schema: Schema, role: str) -> str:
@@ -94,33 +98,6 @@ def _body(name: str, content: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise UsageError(f"{name} must hold an object: a request with its parameters")
     return body
-
-
-def _text(name: str, content: bytes) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise UsageError(f"{name} is no text in UTF-8") from None
-
-
-def _medium(name: str, content: bytes, limits: Limits) -> Media:
-    try:
-        media = identify(name.rpartition("/")[2], content)
-        (check_image if media.kind == "image" else check_video)(media, limits)
-    except MediaError as error:
-        raise PlatformError(f"{name} {error.message}") from error
-    return media
-
-
-FILES: Final = "files/"
-RESULTS: Final = "results.jsonl"
-METRICS: Final = "metrics.json"
-Link = Callable[[str], Media]
-POLL_S: Final = 0.2  # delay until a cancellation is noticed
-
-
-class Interrupted(Exception):
-    """The job was cancelled, or its model is gone: the remaining files are left for `resume`."""
 
 
 class Files:
@@ -138,9 +115,11 @@ class Files:
 
     def scan(self) -> None:
         """List the inputs, and restore results of an earlier run."""
-        own = _own_prefix(self._inputs.uri, self._outputs.uri)
-        listed = [name for name in self._inputs.names() if not (own and name.startswith(own))]
-        labels = _below(self._batch.labels, self._batch.inputs)
+        base, outputs = self._inputs.uri.rstrip("/") + "/", self._outputs.uri.rstrip("/") + "/"
+        own = outputs.removeprefix(base) if outputs.startswith(base) and outputs != base else None
+        listed = [name for name in self._inputs.names() if own is None or not name.startswith(own)]
+        folder, labels = self._batch.inputs.strip("/"), self._batch.labels.strip("/")
+        labels = labels.removeprefix(f"{folder}/") if folder else labels
         self.names = [name for name in listed if name != labels and accepts(self._schema, name)]
         self.skipped = len(listed) - len(self.names) - (labels in listed)
         if not listed:
@@ -157,18 +136,12 @@ class Files:
         """Restore outcomes from the spool, and from the storage where the spool lacks them."""
         spooled = {outcome.file: outcome for outcome in _lines(self._spool) if outcome.file in done}
         for name in sorted(done - spooled.keys()):
-            if (outcome := self._own(name)) is not None:
-                spooled[name] = outcome
+            with suppress(msgspec.DecodeError):
+                outcome = msgspec.json.decode(self._outputs.read(f"{FILES}{name}.json"), type=Outcome)
+                if outcome.job == self._batch.id:
+                    spooled[name] = outcome
         self._spool.write_bytes(b"".join(_line(each) for each in spooled.values()))
         self._outcomes = {name: _without_results(each) for name, each in spooled.items()}
-
-    def _own(self, name: str) -> Outcome | None:
-        """Return the stored outcome; None: of another job, or invalid."""
-        try:
-            outcome = msgspec.json.decode(self._outputs.read(f"{FILES}{name}.json"), type=Outcome)
-        except msgspec.DecodeError:
-            return None
-        return outcome if outcome.job == self._batch.id else None
 
     @property
     def done(self) -> int:
@@ -188,14 +161,7 @@ class Files:
     def left(self) -> list[str]:
         return [name for name in self.names if name not in self._outcomes]
 
-    def run(
-        self,
-        predict: Callable[[Request], dict[str, Any]],
-        fetch: Fetch,
-        limits: Limits,
-        at_once: int,
-        checkpoint: Callable[[], None],
-    ) -> None:
+    def run(self, predict: Predict, fetch: Fetch, limits: Limits, at_once: int, checkpoint: Callable[[], None]) -> None:
         """Process all remaining files. `checkpoint` is called often: it saves progress, and raises Interrupted."""
 
         def one(name: str) -> Outcome:
@@ -203,40 +169,35 @@ class Files:
 
         pool = ThreadPoolExecutor(at_once, thread_name_prefix="batch")
         try:
-            for outcome in _completed(pool, one, self.left(), at_once, checkpoint):
-                self._save(outcome)
+            for result in _completed(pool, one, self.left(), at_once, checkpoint):
+                outcome = replace(result, job=self._batch.id)
+                self._outputs.write(f"{FILES}{outcome.file}.json", msgspec.json.encode(outcome))
+                with self._spool.open("ab") as file:
+                    file.write(_line(outcome))
+                self._outcomes[outcome.file] = _without_results(outcome)
                 checkpoint()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _outcome(
-        self, name: str, predict: Callable[[Request], dict[str, Any]], fetch: Fetch, limits: Limits
-    ) -> Outcome:
+    def _outcome(self, name: str, predict: Predict, fetch: Fetch, limits: Limits) -> Outcome:
         """Return the outcome of one file, also of an invalid one. Raise Interrupted where the model is at fault."""
         try:
-            return Outcome(name, "completed", predict(self._request(name, fetch, limits)))
+            if self._link is not None and not name.lower().endswith(".json"):
+                media = self._link(f"{self._inputs.uri.rstrip('/')}/{name}")
+                values = {**self._batch.parameters, _named(self._schema, "media"): media.name}
+                model_request = Request(validate(self._schema, values), (media,))
+            else:
+                content = self._inputs.read(name)
+                model_request = request(self._schema, self._batch.parameters, name, content, limits, fetch)
+            return Outcome(name, "completed", predict(model_request))
         except InferenceFailed as error:
-            if error.status == 0 or error.status in {401, 403, 429, 502, 503, 504}:
+            if error.status in MODEL_UNAVAILABLE:
                 raise Interrupted(str(error)) from error
             return Outcome(name, "error", error=str(error))
         except NotFound:
             return Outcome(name, "error", error=f"{name} was removed while the job ran")
         except PlatformError as error:
             return Outcome(name, "error", error=str(error))
-
-    def _request(self, name: str, fetch: Fetch, limits: Limits) -> Request:
-        if self._link is not None and not name.lower().endswith(".json"):
-            medium = self._link(f"{self._inputs.uri.rstrip('/')}/{name}")
-            return by_link(self._schema, self._batch.parameters, medium)
-        content = self._inputs.read(name)
-        return request(self._schema, self._batch.parameters, name, content, limits, fetch)
-
-    def _save(self, result: Outcome) -> None:
-        outcome = replace(result, job=self._batch.id)
-        self._outputs.write(f"{FILES}{outcome.file}.json", msgspec.json.encode(outcome))
-        with self._spool.open("ab") as file:
-            file.write(_line(outcome))
-        self._outcomes[outcome.file] = _without_results(outcome)
 
     def finish(self, labels: score.Labels | None) -> dict[str, Any] | None:
         """Write all results to one file, sorted by name, and the scores where there are labels."""
@@ -303,14 +264,3 @@ def _line(outcome: Outcome) -> bytes:
 def _without_results(outcome: Outcome) -> Outcome:
     """Return the outcome without its results, which may be large and are in the spool."""
     return Outcome(outcome.file, outcome.status)
-
-
-def _own_prefix(inputs: str, outputs: str) -> str:
-    """Return the prefix of outputs within the inputs, which are skipped; empty: outside."""
-    base = inputs.rstrip("/") + "/"
-    return outputs[len(base) :].rstrip("/") + "/" if outputs.startswith(base) else ""
-
-
-def _below(path: str, folder: str) -> str:
-    base = folder.strip("/")
-    return path.strip("/").removeprefix(f"{base}/") if base else path.strip("/")

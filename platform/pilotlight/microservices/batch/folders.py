@@ -7,9 +7,10 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
 from time import monotonic
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
@@ -46,13 +47,13 @@ def open_folder(path: str, workspace: Workspace, limits: Limits, environ: Mappin
     if scheme not in references.OBJECTS:
         raise UsageError(f"workspace = {base}: a batch job reads from a folder, s3:// or az://")
     bucket, _, prefix = rest.partition("/")
-    whole = "/".join(filter(None, (prefix, inside)))
-    return BucketFolder(references.OBJECTS[scheme], bucket, whole, workspace, limits, environ)
+    prefix = "/".join(filter(None, (prefix, inside)))
+    return BucketFolder(references.OBJECTS[scheme], bucket, prefix, workspace, limits, environ)
 
 
 def relative(path: str, base: str) -> str:
     """Return the path relative to the workspace. Raise for one outside of it."""
-    plain = path.removeprefix("file://") if path.startswith("file://") else path
+    plain = path.removeprefix("file://")
     if plain == base or plain.startswith(f"{base}/"):
         plain = plain[len(base) :]
     elif "://" in plain or plain.startswith("/"):
@@ -107,22 +108,15 @@ class LocalFolder:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.parent.resolve().is_relative_to(self._base):
                 raise PlatformError(f"{path} leads out of the workspace")
-            with temporary.open("xb") as file:
-                _copy(content, file)
+            source = BytesIO(content) if isinstance(content, bytes) else content.open("rb")
+            with source, temporary.open("xb") as file:
+                shutil.copyfileobj(source, file)
                 file.flush()
                 os.fsync(file.fileno())
             os.rename(temporary, path)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise PlatformError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _copy(content: bytes | Path, file: BinaryIO) -> None:
-    if isinstance(content, bytes):
-        file.write(content)
-        return
-    with content.open("rb") as source:
-        shutil.copyfileobj(source, file)
 
 
 class BucketFolder:

@@ -17,10 +17,10 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from pilotlight.errors import Conflict, PlatformError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.batch import runner
 from pilotlight.microservices.batch.records import FINAL, Batch, JobFolder, Progress, job_folder, job_folders
 from pilotlight.microservices.platforms import platform
-from pilotlight.targets.local.background_tasks import utc
 from pilotlight.targets.local.home import Home
 
 KILLED: Final = "the job's process ended before it was done; resume it to go on with what is left"
@@ -40,7 +40,7 @@ def start(home: Home, batch: Batch, environ: Mapping[str, str]) -> Progress:
 
 
 def status(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:
-    """Return the progress. The model of a job whose process was killed is stopped."""
+    """Return the progress. If the job's process was killed, its model is stopped."""
     folder = job_folder(home, job_id)
     folder.batch()
     progress = folder.progress()
@@ -80,8 +80,8 @@ def resume(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:
             return progress
         if progress.state not in FINAL:
             raise Conflict(f"batch job {job_id} is under way already")
-        if left := _clean_up(folder, environ):
-            raise PlatformError(left, "end it on its platform, then resume the job")
+        if error := _clean_up(folder, environ):
+            raise PlatformError(error, "end it on its platform, then resume the job")
         folder.clear_cancel()
         return _run(folder, environ)
 
@@ -96,9 +96,14 @@ def wait(home: Home, job_id: str, environ: Mapping[str, str], seconds: float) ->
 
 def _run(folder: JobFolder, environ: Mapping[str, str]) -> Progress:
     folder.clear_runner()  # or `status` would find the previous process and report this one as killed
-    progress = _save(folder, replace(folder.progress(), state="pending", message="", started_at=utc()))
+    progress = _save(folder, replace(folder.progress(), state="pending", message="", started_at=utc_now()))
+    command = [sys.executable, "-m", "pilotlight.microservices.batch", str(folder.folder)]
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     try:
-        process = _spawn(folder, environ)
+        with open(os.open(folder.log, flags, 0o600), "ab") as log:
+            process = subprocess.Popen(  # noqa: S603 - this interpreter and the job's folder
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environ), start_new_session=True
+            )
     except OSError as error:
         message = f"its process cannot be started: {error}"
         _save(folder, replace(progress, state="failed", message=message))
@@ -108,17 +113,8 @@ def _run(folder: JobFolder, environ: Mapping[str, str]) -> Progress:
     return progress
 
 
-def _spawn(folder: JobFolder, environ: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "pilotlight.microservices.batch", str(folder.folder)]
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    with open(os.open(folder.log, flags, 0o600), "ab") as log:
-        return subprocess.Popen(  # noqa: S603 - our own interpreter and a folder of ours
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environ), start_new_session=True
-        )
-
-
 def _save(folder: JobFolder, progress: Progress) -> Progress:
-    updated = replace(progress, updated_at=utc())
+    updated = replace(progress, updated_at=utc_now())
     folder.save_progress(updated)
     return updated
 

@@ -1,16 +1,12 @@
-"""What is kept of a job.
-
-Data types of a batch job, as they are stored and reported.
-
-State of a batch job on this machine: a folder with the job, its progress, its process and its model's entry.
+"""A batch job as it is stored on this machine: its data types, and a folder with job, progress, process and entry.
 
 Files are written atomically. They have no secrets: credentials are references, resolved in the job's process.
 """
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 from uuid import uuid4
@@ -26,6 +22,8 @@ from pilotlight.targets.local.supervisor.processes import Identity, identify
 
 State = Literal["pending", "loading", "running", "done", "failed", "canceled"]
 FINAL: Final = frozenset({"done", "failed", "canceled"})
+T = TypeVar("T")
+_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 
 
 class Batch(Struct, frozen=True):
@@ -72,10 +70,6 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
     results: Mapping[str, Any] | None = None
     error: str = ""
     job: str = ""
-
-
-T = TypeVar("T")
-_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 
 
 class JobFolder:
@@ -137,17 +131,13 @@ class JobFolder:
     def cancelled(self) -> bool:
         return (self.folder / "cancel").exists()
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> AbstractContextManager[bool]:
         """Lock of the job's process: a resumed one waits until its predecessor has ended."""
-        with file_lock(self.folder / "lock"):
-            yield
+        return file_lock(self.folder / "lock")
 
-    @contextmanager
-    def resume_lock(self) -> Iterator[None]:
+    def resume_lock(self) -> AbstractContextManager[bool]:
         """Lock of `resume`: a concurrent second one finds the process that the first has started."""
-        with file_lock(self.folder / "resume.lock"):
-            yield
+        return file_lock(self.folder / "resume.lock")
 
     def _read(self, name: str, kind: type[T]) -> T | None:
         try:
@@ -172,9 +162,4 @@ def job_folder(home: Home, job_id: str) -> JobFolder:
 
 
 def job_folders(home: Home) -> list[JobFolder]:
-    folder = home.root / "batch"
-    return (
-        [JobFolder(each) for each in sorted(folder.iterdir()) if (each / "job.json").exists()]
-        if folder.is_dir()
-        else []
-    )
+    return [JobFolder(path.parent) for path in sorted((home.root / "batch").glob("*/job.json"))]

@@ -8,28 +8,28 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices import diagnosis
 from pilotlight.microservices.batch import folders, score
-from pilotlight.microservices.batch.files import Files, Interrupted, Request
+from pilotlight.microservices.batch.files import Files, Interrupted, Request, check_parameters
 from pilotlight.microservices.batch.records import Batch, JobFolder, Progress, State
 from pilotlight.microservices.inference import chat, client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.jobs import launcher, workspaces
-from pilotlight.microservices.media import Media, fetch, limits_from
-from pilotlight.microservices.media.sources import link, links
+from pilotlight.microservices.media import limits_from
+from pilotlight.microservices.media.sources import link
 from pilotlight.microservices.platforms import Platform, platform
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.container_command import HUB
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus
-from pilotlight.targets.local.background_tasks import utc
 
 LOAD_S: Final = 3600.0  # very large models load long
 BUSY_S: Final = 60.0
@@ -45,7 +45,7 @@ class Runner:
         self._batch = folder.batch()
         self._limits = limits_from(environ)
         self._schema = model_kinds.schema(self._batch.network_arch, self._batch.declared)
-        self._progress = Progress(self._batch.id, "pending", started_at=utc())
+        self._progress = Progress(self._batch.id, "pending", started_at=utc_now())
         self._saved_at = 0.0
         self._platform_status: PlatformStatus | None = None
         self._files: Files | None = None
@@ -70,9 +70,13 @@ class Runner:
         self._update(state=state, message=message, **counts)
 
     def _work(self) -> None:
-        batch = self._batch
-        labels = self._labels()
-        files = self._files = self._open_files()
+        batch, labels, storage = self._batch, None, (self._batch.workspace, self._limits, self._environ)
+        if batch.labels:  # read before the model is started: they may be invalid
+            folder, _, name = batch.labels.rpartition("/")
+            labels = score.read_labels(name, folders.open_folder(folder, *storage).read(name))
+        inputs, outputs = (folders.open_folder(path, *storage) for path in (batch.inputs, batch.outputs))
+        by_link = (lambda reference: link(reference, *storage)) if self._schema.kind in chat.NO_DATA_URLS else None
+        files = self._files = Files(batch, self._schema, inputs, outputs, self._job_folder.spool, by_link)
         files.scan()
         self._update(
             state="loading", total=len(files.names), done=files.done, failed=files.failed, skipped=files.skipped
@@ -82,7 +86,7 @@ class Runner:
                 self._update(state="running", message="")
                 files.run(
                     lambda request: self._predict(url, request),
-                    self._fetch,
+                    lambda references: predict.load_media(self._schema, references, *storage),
                     self._limits,
                     int(batch.parameters.get("batch_size", 1)),
                     lambda: self._checkpoint(files),
@@ -103,40 +107,18 @@ class Runner:
             self._pause(pause)
             pause = min(2 * pause, 5.0)
 
-    def _open_files(self) -> Files:
-        inputs, outputs = (self._folder(path) for path in (self._batch.inputs, self._batch.outputs))
-        link = self._link if self._schema.kind in chat.NO_DATA_URLS else None
-        return Files(self._batch, self._schema, inputs, outputs, self._job_folder.spool, link)
-
-    def _link(self, reference: str) -> Media:
-        return link(reference, self._batch.workspace, self._limits, self._environ)
-
-    def _folder(self, path: str) -> folders.Folder:
-        return folders.open_folder(path, self._batch.workspace, self._limits, self._environ)
-
-    def _labels(self) -> score.Labels | None:
-        """Read the labels, before the model is started: they may be invalid."""
-        if not self._batch.labels:
-            return None
-        folder, _, name = self._batch.labels.rpartition("/")
-        return score.read_labels(name, self._folder(folder).read(name))
-
-    def _fetch(self, references: Sequence[str]) -> list[Media]:
-        if self._schema.kind in chat.NO_DATA_URLS:
-            return links(references, self._batch.workspace, self._limits, self._environ)
-        return fetch(references, self._batch.workspace, self._limits, environ=self._environ)
-
     @contextmanager
     def _model(self) -> Iterator[str]:
         """Start a microservice, yield its URL when it is ready, and stop it."""
         target, job = self._prepare()
         provisional = launcher.provisional_entry(target.name, job.options, job.network_arch)
-        # The start may take an hour: if this process is killed meanwhile, jobs.py stops the model by its id.
-        self._job_folder.save_entry(provisional)
+        self._job_folder.save_entry(provisional)  # if this process is killed, jobs.py stops the model by its id
         entry, before = None, signal.getsignal(signal.SIGTERM)
         try:
             self._check()
-            entry = self._start_model(target, job)
+            entry = launcher.start(job, target, registry(self._environ))
+            self._job_folder.save_entry(entry)
+            registry(self._environ).remove(job.id)  # no other client uses it, or stops it as the latest
             with target.open_route(self._batch.id, entry) as url:
                 client.wait_for_model(
                     url,
@@ -148,9 +130,8 @@ class Runner:
                 yield url.rstrip("/")
         except (Interrupted, PlatformError) as error:
             broke = isinstance(error, Interrupted) and not self._job_folder.cancelled
-            self._platform_status = (
-                self._final_status(target, entry, FINAL_STATUS_S if broke else 0.0) if entry else None
-            )
+            if entry:
+                self._platform_status = self._final_status(target, entry, FINAL_STATUS_S if broke else 0.0)
             raise
         finally:
             self._stop_model(target, entry, provisional)
@@ -191,12 +172,6 @@ class Runner:
         )  # fmt: skip
         return target, launcher.build_job(request, environ, batch.id)
 
-    def _start_model(self, target: Platform, job: Job) -> Entry:
-        entry = launcher.start(job, target, registry(self._environ))
-        self._job_folder.save_entry(entry)
-        registry(self._environ).remove(job.id)  # no other client uses it, or stops it as the latest
-        return entry
-
     def _pause(self, seconds: float) -> None:
         """Sleep, checking for cancellation."""
         end = time.monotonic() + seconds
@@ -215,7 +190,7 @@ class Runner:
 
     def _update(self, **changes: Any) -> None:
         self._saved_at = time.monotonic()
-        self._progress = replace(self._progress, **changes, updated_at=utc())
+        self._progress = replace(self._progress, **changes, updated_at=utc_now())
         self._job_folder.save_progress(self._progress)
 
     def _diagnose(self, error: Exception) -> str:
@@ -233,20 +208,18 @@ def main(folder: JobFolder, environ: Mapping[str, str] = os.environ) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     with folder.exclusive():
         folder.save_runner(os.getpid())
-        signal.signal(signal.SIGTERM, _terminated)
+        signal.signal(signal.SIGTERM, _interrupt)
         progress = Runner(folder, environ).run()
     return 0 if progress.state in {"done", "canceled"} else 1
 
 
-def _terminated(*_: object) -> None:
+def _interrupt(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the cleanup
     raise Interrupted("its process was told to end; start it again to go on")
 
 
 def check(batch: Batch) -> None:
     """Raise for everything that can be rejected before the job's process is started."""
-    from pilotlight.microservices.batch.files import check_parameters
-
     schema = model_kinds.schema(batch.network_arch, batch.declared)
     check_parameters(schema, batch.parameters)
     base = batch.workspace.uri.rstrip("/").removeprefix("file://")

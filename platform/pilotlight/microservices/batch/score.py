@@ -20,7 +20,7 @@ def read_labels(name: str, content: bytes) -> Labels:
     """Parse labels: CSV or JSON lines with `file` and `label`, or a JSON object of labels by file."""
     try:
         text = content.decode()
-        rows = list(_rows(name, text))
+        rows = _rows(name, text)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"labels = {name}: cannot be read ({error}); docs/batch.md shows the three forms") from None
     if not rows:
@@ -28,7 +28,7 @@ def read_labels(name: str, content: bytes) -> Labels:
     return {file: _split_labels(label) for file, label in rows}
 
 
-def _rows(name: str, text: str) -> Iterable[tuple[str, str]]:
+def _rows(name: str, text: str) -> list[tuple[str, str]]:
     if name.lower().endswith(".csv"):
         return [(row["file"].strip(), row["label"]) for row in csv.DictReader(io.StringIO(text))]
     if name.lower().endswith(".jsonl"):
@@ -43,23 +43,20 @@ def _split_labels(label: str) -> frozenset[str]:
 
 def predicted_labels(results: Mapping[str, Any]) -> frozenset[str]:
     """Return the labels that the model predicted for one file."""
-    predictions = results.get("predictions")
-    if predictions:
+    if predictions := results.get("predictions"):
         first = predictions[0]
         if "detections" in first:
             return frozenset(str(each["label"]) for each in first["detections"] if "label" in each)
         if "label" in first:
             return frozenset() if first["label"] is None else frozenset({str(first["label"])})
-        raise UsageError("the results have no labels: only classes, detections and texts can be scored")
-    if "response" in results:
+    elif "response" in results:
         return _split_labels(str(results["response"]))
     raise UsageError("the results have no labels: only classes, detections and texts can be scored")
 
 
 def metrics(outcomes: Iterable[Outcome], labels: Labels) -> dict[str, Any]:
     """Return the scores. `accuracy`: share of labelled files with exactly the right labels; a failed file is wrong."""
-    expected, predicted = Counter[str](), Counter[str]()
-    right_of = Counter[str]()
+    expected, predicted, right_of = Counter[str](), Counter[str](), Counter[str]()
     pairs = Counter[tuple[str, str]]()
     scored = right = unlabelled = 0
     seen = set[str]()

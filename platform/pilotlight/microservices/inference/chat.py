@@ -1,13 +1,7 @@
-"""Chat bodies; to whom.
-
-Body of a chat request, and its validation for a network. Pure; `infer` sends it.
+"""Body of a chat request, its validation for a network, and the selection of the microservice it is for. Pure.
 
 kinds.yaml has the fields of each network. Values are not clamped: invalid ones are rejected before sending, with a
 clearer message than a container's.
-
-Selection of the microservice for a request or a stop. Pure.
-
-By job id, else by network architecture, else the only one that runs. `Ambiguous` is raised where several match.
 """
 
 import json
@@ -24,8 +18,8 @@ MEDIA: Final = ("image_url", "video_url")
 SINGLE: Final = ("cosmos-rl", "cosmos-predict2.5")  # they read the first user message only
 NEEDS_MEDIA: Final = ("cosmos-rl",)
 NO_DATA_URLS: Final = ("cosmos-rl",)
-# Prompted for, though it is not a sampling field.
-MODE: Final = "inference_type"
+MODE: Final = "inference_type"  # prompted for, though it is not a sampling field
+START: Final = "platformctl microservice start"
 _TYPES: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "integer": ((int,), "an integer"),
     "number": ((int, float), "a number"),
@@ -86,7 +80,11 @@ def _problems(network_arch: str, body: Mapping[str, Any]) -> Iterator[str]:
         return
     if body.get("stream"):
         yield "stream must be left out: the answer is read whole"
-    yield from _foreign_fields(network_arch, body)
+    parameters = chat_schema(network_arch).parameters
+    for name in body:  # a field that only other networks have: the request was probably meant for one of them
+        owners = [arch for arch in model_kinds.networks() if name in chat_schema(arch).parameters]
+        if name not in parameters and owners:
+            yield f"{name} is a field of {', '.join(owners[:3])}"
     user_messages = [each for each in messages if _is_user_message(each)]
     if network_arch in SINGLE and len(user_messages) > 1:
         yield f"it has {len(user_messages)} messages of the user, and only the first would be read"
@@ -101,23 +99,11 @@ def _is_user_message(message: object) -> bool:
     return isinstance(message, dict) and message.get("role") == "user"
 
 
-def _foreign_fields(network_arch: str, body: Mapping[str, Any]) -> Iterator[str]:
-    """Report fields that only other networks have: the request was probably meant for one of them."""
-    parameters = chat_schema(network_arch).parameters
-    for name in body:
-        owners = [arch for arch in model_kinds.networks() if name in chat_schema(arch).parameters]
-        if name not in parameters and owners:
-            yield f"{name} is a field of {', '.join(owners[:3])}"
-
-
 def media_urls(message: Mapping[str, Any]) -> list[str]:
     content = message.get("content")
     items = [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
     media = [each.get(kind) for each in items for kind in MEDIA if each.get("type") == kind]
     return [str(each.get("url", "")) if isinstance(each, dict) else str(each) for each in media]
-
-
-START = "platformctl microservice start"
 
 
 class Ambiguous(UsageError):
@@ -131,35 +117,27 @@ class Ambiguous(UsageError):
 
 
 def choose(state: RegistryState, job_id: str = "", network_arch: str = "") -> str:
+    """Return the microservice by its job id, else by network architecture, else the only one that runs."""
     if job_id:
         return check_known(state, job_id)
-    if network_arch:
-        return _of_arch(state, network_arch)
-    if not state.entries:
-        raise NotFound("no microservice is running", f"{START} starts one")
-    if len(state.entries) > 1:
-        raise Ambiguous(f"{len(state.entries)} microservices are running:", state.entries)
-    return next(iter(state.entries))
+    matches = {name: entry for name, entry in state.entries.items() if network_arch in ("", entry.network_arch)}
+    of_arch, command = (f" for {network_arch}", f"{START} {network_arch}") if network_arch else ("", START)
+    if not matches:
+        raise NotFound(f"no microservice{of_arch} is running", f"{command} starts one")
+    if len(matches) > 1:
+        raise Ambiguous(f"{len(matches)} microservices{of_arch} are running:", matches)
+    return next(iter(matches))
 
 
 def check_known(state: RegistryState, job_id: str) -> str:
     if job_id not in state.entries:
-        there = ", ".join(state.entries) or "none"
-        raise NotFound(f"no microservice has the job id {job_id}; there are {there}", "platformctl microservice list")
+        known = ", ".join(state.entries) or "none"
+        raise NotFound(f"no microservice has the job id {job_id}; there are {known}", "platformctl microservice list")
     return job_id
 
 
-def _of_arch(state: RegistryState, network_arch: str) -> str:
-    matches = {name: entry for name, entry in state.entries.items() if entry.network_arch == network_arch}
-    if not matches:
-        raise NotFound(f"no microservice for {network_arch} is running", f"{START} {network_arch} starts one")
-    if len(matches) > 1:
-        raise Ambiguous(f"{len(matches)} microservices for {network_arch} are running:", matches)
-    return next(iter(matches))
-
-
 def choose_to_stop(state: RegistryState, job_id: str = "") -> str:
-    """Return the job to stop, without an id the latest; the caller asks for confirmation."""
+    """Return the job to stop, without an id the latest; the caller prompts for confirmation."""
     if job_id:
         return check_known(state, job_id)
     if state.latest not in state.entries:

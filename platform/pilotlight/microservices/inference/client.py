@@ -1,17 +1,12 @@
-"""Asking a microservice.
-
-Client of a microservice: one request to `/v1/chat/completions`, retried while the model loads.
+"""HTTP client of a running microservice: chat requests, retried while the model loads, and single V2 requests.
 
 `classify` maps status and error type to a verdict; `send_chat` has the effects, with clock and sleep as arguments.
-Where the container is unreachable, its platform status is read, so that a terminated one is not waited for.
-
-One HTTP request to a running microservice, over the URL of its platform. Blocking.
+Where the container is unreachable, its platform status is read, so that a terminated one is not waited for. Blocking.
 """
 
 import json
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -52,6 +47,14 @@ class Verdict(Struct, frozen=True):
     type: str = ""
 
 
+class InferenceFailed(PlatformError):
+    """The microservice returned an error, or no response (`status` 0)."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 Send = Callable[[str, Mapping[str, Any], float], ChatResponse]
 
 
@@ -90,12 +93,19 @@ def send_chat(
     timeout: float = MIN_TIMEOUT_S, max_wait_s: float = 600.0, report: Callable[[str], None] = lambda _: None,
     send: "Send | None" = None, clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    settled: Callable[[Verdict], bool] = lambda verdict: verdict.kind == "answer",
 ) -> ChatResponse:  # fmt: skip
     """Return the response. `max_wait_s` bounds the wait for the model, `timeout` one response."""
     check_timeout(timeout)
-    settled: Callable[[Verdict], bool] = lambda verdict: verdict.kind == "answer"  # noqa: E731
-    once = partial(_attempt, url, body, timeout, send or post_chat, get_platform_status, settled)
-    return _retry(once, max_wait_s, report, clock, sleep)
+    end = clock() + max_wait_s
+    while True:
+        result, pause = _attempt(url, body, timeout, send or post_chat, get_platform_status, settled)
+        if isinstance(result, ChatResponse):
+            return result
+        if clock() + pause > end:
+            raise TimedOut(f"it was not ready within {max_wait_s:g} s: {result.message}", "wait longer: --wait SECONDS")
+        report(result.message)
+        sleep(pause)
 
 
 def wait_for_model(
@@ -105,28 +115,15 @@ def wait_for_model(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:  # fmt: skip
     """Wait until the model serves. No inference runs: a ready model rejects a request without messages."""
-    once = partial(_attempt, url, PROBE, MIN_TIMEOUT_S, send or post_chat, get_platform_status, is_serving)
-    _retry(once, max_wait_s, report, clock, sleep)
+    send_chat(
+        url, PROBE, get_platform_status, max_wait_s=max_wait_s, report=report, send=send, clock=clock, sleep=sleep,
+        settled=is_serving,
+    )  # fmt: skip
 
 
 def is_serving(verdict: Verdict) -> bool:
     """Return whether the model's server has processed the request, also by rejecting it."""
     return verdict.kind == "answer" or (verdict.kind == "failed" and verdict.type not in GIVE_UP)
-
-
-def _retry(
-    once: "Callable[[], tuple[ChatResponse | Verdict, float]]", max_wait_s: float, report: Callable[[str], None],
-    clock: Callable[[], float], sleep: Callable[[float], None],
-) -> ChatResponse:  # fmt: skip
-    end = clock() + max_wait_s
-    while True:
-        result, pause = once()
-        if isinstance(result, ChatResponse):
-            return result
-        if clock() + pause > end:
-            raise TimedOut(f"it was not ready within {max_wait_s:g} s: {result.message}", "wait longer: --wait SECONDS")
-        report(result.message)
-        sleep(pause)
 
 
 def check_timeout(timeout: float) -> None:
@@ -142,13 +139,19 @@ def _attempt(
     try:
         response = send(url, body, timeout)
     except ConnectionError:
-        return _unreachable(get_platform_status()), PAUSE_S
+        status = get_platform_status()
+        if status.state in ENDED:
+            reason = f": {status.reason}" if status.reason else ""
+            raise PlatformError(f"it does not run any more, it is {status.state}{reason}", LOGS) from None
+        return Verdict("again", status.reason or "it is not listening yet"), PAUSE_S
     verdict = classify(response)
     if settled(verdict):
         return response, 0.0
     if verdict.kind == "failed":
         raise to_error(response.status, verdict)
-    return verdict, _pause(response)
+    retry_after = response.headers.get("retry-after", "")
+    seconds = float(retry_after) if retry_after.isdigit() else 0.0
+    return verdict, min(seconds, MAX_PAUSE_S) or PAUSE_S
 
 
 def to_error(status: int, verdict: Verdict) -> PlatformError:
@@ -159,18 +162,6 @@ def to_error(status: int, verdict: Verdict) -> PlatformError:
     if 400 <= status < 500:
         return UsageError(f"{REFUSED}{status}: {message}", "change the request")
     return PlatformError(f"the inference failed with {status}: {message}", f"{LOGS} says more")
-
-
-def _unreachable(status: PlatformStatus) -> Verdict:
-    if status.state in ENDED:
-        reason = f": {status.reason}" if status.reason else ""
-        raise PlatformError(f"it does not run any more, it is {status.state}{reason}", LOGS)
-    return Verdict("again", status.reason or "it is not listening yet")
-
-
-def _pause(response: ChatResponse) -> float:
-    retry_after = response.headers.get("retry-after", "")
-    return min(float(retry_after), MAX_PAUSE_S) if retry_after.isdigit() and int(retry_after) > 0 else PAUSE_S
 
 
 def post_chat(url: str, body: Mapping[str, Any], timeout: float) -> ChatResponse:
@@ -185,37 +176,35 @@ def post_tensors(url: str, body: Mapping[str, Any], timeout: float) -> ChatRespo
 
 def metadata(url: str, timeout: float) -> Mapping[str, Any]:
     """Return the V2 metadata of the predictor's model, or empty."""
-    response = _exchange("GET", url, MODEL, "", timeout)
-    return response.document if response.status == 200 and isinstance(response.document, dict) else {}
+    return _get_document(url, MODEL, timeout)
 
 
 def get_status(url: str, timeout: float) -> Mapping[str, Any]:
     """Return the predictor's /status; empty for other containers."""
-    response = _exchange("GET", url, "/status", "", timeout)
+    return _get_document(url, "/status", timeout)
+
+
+def _get_document(url: str, path: str, timeout: float) -> Mapping[str, Any]:
+    response = _exchange("GET", url, path, "", timeout)
     return response.document if response.status == 200 and isinstance(response.document, dict) else {}
 
 
 def _exchange(method: str, url: str, path: str, body: str, timeout: float) -> ChatResponse:
-    begin, conversation = time.monotonic(), HttpClient(url, timeout, JSON if body else {})
+    begin, http = time.monotonic(), HttpClient(url, timeout, JSON if body else {})
     try:
-        with conversation:
-            _connect(conversation)
-            response = conversation.request(method, path, body.encode())
+        with http:
+            try:
+                http.connect()
+            except OSError as error:  # also a timeout: nothing listens; one after it means that the model is busy
+                raise ConnectionError(str(error)) from error
+            response = http.request(method, path, body.encode())
     except TimeoutError:
         raise TimedOut(f"no answer within {timeout:g} s", "give it longer: --timeout SECONDS") from None
     except ConnectionError:
         raise
     except FAILURES as error:
-        raise PlatformError(f"the connection to {conversation.address} broke: {error!r}") from error
+        raise PlatformError(f"the connection to {http.address} broke: {error!r}") from error
     return ChatResponse(response.status, response.headers, parse_body(response.body), time.monotonic() - begin)
-
-
-def _connect(conversation: HttpClient) -> None:
-    """Connect; a timeout here means that nothing listens, one after it that the model is busy."""
-    try:
-        conversation.connect()
-    except OSError as error:
-        raise ConnectionError(str(error)) from error
 
 
 def parse_body(text: bytes) -> Any:
@@ -224,14 +213,6 @@ def parse_body(text: bytes) -> Any:
         return json.loads(text)
     except ValueError:
         return text.decode(errors="replace")
-
-
-class InferenceFailed(PlatformError):
-    """The microservice returned an error, or no response (`status` 0)."""
-
-    def __init__(self, message: str, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def call(
@@ -243,18 +224,16 @@ def call(
 def exchange(
     url: str, method: str, path: str, body: bytes, timeout: float, headers: Mapping[str, str] | None = None
 ) -> tuple[Mapping[str, str], bytes]:
-    all_headers = {"Content-Type": "application/json", **(headers or {})}
     try:
-        with HttpClient(url, timeout) as conversation:
-            response = conversation.request(method, path, body, all_headers)
+        with HttpClient(url, timeout, JSON) as http:
+            response = http.request(method, path, body, headers)
     except TimeoutError:
         raise InferenceFailed(f"the microservice did not answer within {timeout:g} s") from None
     except FAILURES as error:
         raise InferenceFailed(f"the microservice cannot be reached ({type(error).__name__})") from error
     if response.status != 200:
-        raise InferenceFailed(
-            _message(response.body) or f"the microservice answered {response.status}", response.status
-        )
+        message = _message(response.body) or f"the microservice answered {response.status}"
+        raise InferenceFailed(message, response.status)
     return response.headers, response.body
 
 

@@ -1,10 +1,7 @@
-"""V2 with pictures; results.
+"""Inference with images on a tensor model by V2, and interpretation of its outputs by the model's kind.
 
-Interpretation of a model's outputs by its kind: classes, detections, segmentation shares. Pure.
-
-Outputs are identified by the names in the model's `parameters.yaml`, or by shape; others are returned unchanged.
-
-Inference with images on a tensor model by V2, with binary tensors as its metadata declares them.
+Tensors are binary, as the model's metadata declares them. Outputs are identified by the names in `parameters.yaml`,
+or by shape: classes, detections, segmentation shares; others are returned unchanged.
 """
 
 import json
@@ -22,7 +19,9 @@ from pilotlight.microservices.media.tensors import DTYPES, Input, tensor
 from pilotlight.microservices.media.videos import frames
 from pilotlight.microservices.registry.model_kinds import Schema
 
-Arrays = Mapping[str, "np.ndarray[Any, Any]"]
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Array]
+HEADER = "Inference-Header-Content-Length"
 BOXES, SCORES, CLASSES = ("boxes", "bboxes"), ("scores", "confidences"), ("classes", "labels", "class_ids")
 
 
@@ -30,15 +29,16 @@ def predictions(schema: Schema, outputs: Arrays, values: Mapping[str, Any], coun
     """Return one prediction for each of the `count` images of the outputs."""
     reader = {"classification": _classified, "detection": _detected, "segmentation": _segmented}.get(schema.kind)
     result = reader(schema, outputs, values, count) if reader else None
-    return result if result is not None else [_raw_outputs(outputs, at, count) for at in range(count)]
-
-
-def _raw_outputs(outputs: Arrays, index: int, count: int) -> dict[str, Any]:
+    if result is not None:
+        return result
     batched = all(len(each.shape) > 0 and each.shape[0] == count for each in outputs.values())
-    return {"outputs": {name: to_json(each[index] if batched else each) for name, each in outputs.items()}}
+    return [
+        {"outputs": {name: to_json(each[at] if batched else each) for name, each in outputs.items()}}
+        for at in range(count)
+    ]
 
 
-def to_json(array: "np.ndarray[Any, Any]") -> Any:
+def to_json(array: Array) -> Any:
     return _texts(array.tolist()) if array.dtype == object else array.tolist()
 
 
@@ -52,15 +52,17 @@ def _classified(schema: Schema, outputs: Arrays, values: Mapping[str, Any], coun
     scores = _named(schema, outputs, SCORES) if len(outputs) > 1 else next(iter(outputs.values()))
     if scores is None or scores.dtype.kind != "f" or scores.size == 0 or scores.size % count:
         return None
-    rows = scores.reshape(count, -1).astype("f8")
-    shares, soft = (rows, False) if _distribution(rows) else (_softmax(rows), True)
-    return [_classes(row, schema.labels, values) | ({"confidence_is": "softmax"} if soft else {}) for row in shares]
+    rows, note = scores.reshape(count, -1).astype("f8"), {}
+    if (rows < 0).any() or not np.allclose(rows.sum(axis=1), 1.0, atol=1e-2):  # logits, not a distribution
+        exponentials = np.exp(rows - rows.max(axis=1, keepdims=True))
+        rows, note = exponentials / exponentials.sum(axis=1, keepdims=True), {"confidence_is": "softmax"}
+    return [_classes(row, schema.labels, values) | note for row in rows]
 
 
-def _classes(row: "np.ndarray[Any, Any]", labels: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+def _classes(row: Array, labels: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
     best = np.argsort(-row, kind="stable")[: values.get("top_k", 5)]
-    least = values.get("confidence_threshold", 0.0)
-    classes = [{"label": label(at, labels), "confidence": float(row[at])} for at in best if row[at] >= least]
+    threshold = values.get("confidence_threshold", 0.0)
+    classes = [{"label": label(at, labels), "confidence": float(row[at])} for at in best if row[at] >= threshold]
     return {**(classes[0] if classes else {"label": None, "confidence": None}), "classes": classes}
 
 
@@ -70,14 +72,15 @@ def _detected(schema: Schema, outputs: Arrays, values: Mapping[str, Any], count:
         return None
     boxes, scores = boxes.reshape(count, -1, 4), scores.reshape(count, -1)
     numbers = classes.reshape(count, -1) if classes is not None and classes.size == scores.size else None
-    least = values.get("confidence_threshold", 0.5)
+    threshold = values.get("confidence_threshold", 0.5)
 
     def detection(at: int, box: int) -> dict[str, Any]:
         named = {} if numbers is None else {"label": label(numbers[at, box], schema.labels)}
         return {**named, "confidence": float(scores[at, box]), "box": [float(edge) for edge in boxes[at, box]]}
 
     return [
-        {"detections": [detection(at, int(box)) for box in np.flatnonzero(scores[at] >= least)]} for at in range(count)
+        {"detections": [detection(at, int(box)) for box in np.flatnonzero(scores[at] >= threshold)]}
+        for at in range(count)
     ]
 
 
@@ -89,12 +92,12 @@ def _segmented(schema: Schema, outputs: Arrays, values: Mapping[str, Any], count
     return [_shares(each.astype("i8"), schema.labels, values) for each in array] if array.ndim == 3 else None
 
 
-def _shares(mask: "np.ndarray[Any, Any]", labels: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+def _shares(mask: Array, labels: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the mask and the share of each class. Classes below the threshold are in the mask only."""
     numbers, counts = np.unique(mask, return_counts=True)
-    least = values.get("confidence_threshold", 0.0)
+    threshold = values.get("confidence_threshold", 0.0)
     shares = {label(number, labels): float(each / mask.size) for number, each in zip(numbers, counts, strict=True)}
-    return {"shares": {name: share for name, share in shares.items() if share >= least}, "mask": mask.tolist()}
+    return {"shares": {name: share for name, share in shares.items() if share >= threshold}, "mask": mask.tolist()}
 
 
 def label(number: Any, labels: Sequence[str]) -> str:
@@ -104,22 +107,9 @@ def label(number: Any, labels: Sequence[str]) -> str:
     return labels[at] if 0 <= at < len(labels) else str(at)
 
 
-def _named(schema: Schema, outputs: Arrays, names: Sequence[str]) -> "np.ndarray[Any, Any] | None":
+def _named(schema: Schema, outputs: Arrays, names: Sequence[str]) -> Array | None:
     declared = schema.outputs.get(names[0])
     return next((outputs[name] for name in ((declared,) if declared else names) if name in outputs), None)
-
-
-def _distribution(rows: "np.ndarray[Any, Any]") -> bool:
-    return bool((rows >= 0).all() and np.allclose(rows.sum(axis=1), 1.0, atol=1e-2))
-
-
-def _softmax(rows: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-    exponentials = np.exp(rows - rows.max(axis=1, keepdims=True))
-    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
-
-
-Array = np.ndarray[Any, Any]
-HEADER = "Inference-Header-Content-Length"
 
 
 class ImageModel:
@@ -129,7 +119,14 @@ class ImageModel:
         self._url, self._path, self._schema = url, f"/v2/models/{name}", schema
         self._limits, self._timeout = limits, timeout
         metadata = json.loads(call(url, "GET", self._path, b"", timeout))
-        self._input = _image_input(metadata["inputs"])
+        needed = [each for each in metadata["inputs"] if not each.get("optional")]
+        if len(needed) != 1:
+            names = ", ".join(each["name"] for each in needed)
+            raise InferenceFailed(
+                f"the model needs {len(needed)} inputs ({names}), and pictures can be put to one", 400
+            )
+        shape = tuple(int(each) for each in needed[0]["shape"])
+        self._input = Input(needed[0]["name"], needed[0]["datatype"], shape)
 
     def predict(self, media: Sequence[Media], values: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return one prediction for each medium; a video's has one for each frame."""
@@ -141,8 +138,9 @@ class ImageModel:
         return self._predict_images(media, values)
 
     def _predict_images(self, media: Sequence[Media], values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        if self._input.datatype == "BYTES":
+        if self._input.datatype == "BYTES":  # encoded images, in the model's number of dimensions
             array = np.array([each.data for each in media], dtype=object)
+            array = array.reshape(-1, *[1] * (len(self._input.shape) - 1))
         else:
             array = tensor(
                 [self._pixels(index, each) for index, each in enumerate(media)], self._input, self._schema.prepare
@@ -166,49 +164,19 @@ class ImageModel:
             raise MediaRefused(error.message, index) from error
 
     def _predictions(self, array: Array, values: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-        return predictions(self._schema, self._infer(self._reshape(array)), values, count)
-
-    def _reshape(self, array: Array) -> Array:
-        """Reshape encoded images to the model's number of dimensions."""
-        if self._input.datatype == "BYTES":
-            return array.reshape(-1, *[1] * (len(self._input.shape) - 1))
-        return array
+        return predictions(self._schema, self._infer(array), values, count)
 
     def _infer(self, array: Array) -> dict[str, Array]:
-        raw = _pack(array)
-        head = json.dumps(
-            {
-                "inputs": [
-                    {
-                        "name": self._input.name,
-                        "shape": list(array.shape),
-                        "datatype": self._input.datatype,
-                        "parameters": {"binary_data_size": len(raw)},
-                    }
-                ],
-                "parameters": {"binary_data_output": True},
-            }
-        ).encode()
-        request_headers = {HEADER: str(len(head)), "Content-Type": "application/octet-stream"}
-        headers, content = exchange(
-            self._url, "POST", self._path + "/infer", head + raw, self._timeout, request_headers
-        )
-        return unpack(headers, content)
-
-
-def _image_input(inputs: Sequence[Mapping[str, Any]]) -> Input:
-    """Return the only required input. Raise where there are several."""
-    needed = [each for each in inputs if not each.get("optional")]
-    if len(needed) != 1:
-        names = ", ".join(each["name"] for each in needed)
-        raise InferenceFailed(f"the model needs {len(needed)} inputs ({names}), and pictures can be put to one", 400)
-    return Input(needed[0]["name"], needed[0]["datatype"], tuple(int(each) for each in needed[0]["shape"]))
-
-
-def _pack(array: Array) -> bytes:
-    if array.dtype == object:
-        return b"".join(struct.pack("<I", len(each)) + each for each in array.flat)
-    return array.tobytes()
+        if array.dtype == object:
+            raw = b"".join(struct.pack("<I", len(each)) + each for each in array.flat)
+        else:
+            raw = array.tobytes()
+        size = {"binary_data_size": len(raw)}
+        tensor = {"name": self._input.name, "shape": list(array.shape), "datatype": self._input.datatype}
+        body = {"inputs": [{**tensor, "parameters": size}], "parameters": {"binary_data_output": True}}
+        head = json.dumps(body).encode()
+        headers = {HEADER: str(len(head)), "Content-Type": "application/octet-stream"}
+        return unpack(*exchange(self._url, "POST", self._path + "/infer", head + raw, self._timeout, headers))
 
 
 def unpack(headers: Mapping[str, str], content: bytes) -> dict[str, Array]:

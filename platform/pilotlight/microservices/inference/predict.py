@@ -5,13 +5,16 @@ jobs; blocking, over the URL of `Platform.open_route`.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from pilotlight.microservices.inference.client import InferenceFailed, call
-from pilotlight.microservices.media import Limits, Media
+from pilotlight.microservices.inference import chat
+from pilotlight.microservices.inference.client import PATH, InferenceFailed, call
+from pilotlight.microservices.media import Limits, Media, fetch
+from pilotlight.microservices.media.sources import links
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
+from pilotlight.microservices.registry.types import Workspace
 
 TIMEOUT_S: Final = 300.0
 _AUTO: Final = {"conv_mode": "auto", "mode": "auto"}
@@ -23,19 +26,18 @@ def predict(
 ) -> dict[str, Any]:
     """Return the `results` of one request."""
     if schema.protocol == "chat":
-        return _chat(url, schema, request, media, timeout)
+        response = _post(url, PATH, chat_body(schema, request, media), timeout)
+        choice = response["choices"][0]
+        results = {"response": choice["message"]["content"], "finish_reason": choice.get("finish_reason")}
+        return results | {name: response[name] for name in ("model", "usage") if name in response}
     if schema.kind == "tensors":
-        return _tensors(url, request, timeout)
+        body = {name: request.values[name] for name in ("inputs", "outputs") if name in request.values}
+        return {"outputs": _post(url, f"/v2/models/{model(url, timeout)}/infer", body, timeout)["outputs"]}
     return _images(url, schema, request, media, limits, timeout)
 
 
-def _chat(url: str, schema: Schema, request: ModelRequest, media: Sequence[Media], timeout: float) -> dict[str, Any]:
-    response = json.loads(
-        call(url, "POST", "/v1/chat/completions", json.dumps(chat_body(schema, request, media)).encode(), timeout)
-    )
-    choice = response["choices"][0]
-    results = {"response": choice["message"]["content"], "finish_reason": choice.get("finish_reason")}
-    return results | {name: response[name] for name in ("model", "usage") if name in response}
+def _post(url: str, path: str, body: Mapping[str, Any], timeout: float) -> Any:
+    return json.loads(call(url, "POST", path, json.dumps(body).encode(), timeout))
 
 
 def chat_body(schema: Schema, request: ModelRequest, media: Sequence[Media]) -> dict[str, Any]:
@@ -52,35 +54,30 @@ def chat_body(schema: Schema, request: ModelRequest, media: Sequence[Media]) -> 
     return {"messages": [{"role": "user", "content": content}], **plain}
 
 
-def _tensors(url: str, request: ModelRequest, timeout: float) -> dict[str, Any]:
-    body = {name: request.values[name] for name in ("inputs", "outputs") if name in request.values}
-    response = json.loads(
-        call(url, "POST", f"/v2/models/{model(url, timeout)}/infer", json.dumps(body).encode(), timeout)
-    )
-    return {"outputs": response["outputs"]}
-
-
 def _images(
     url: str, schema: Schema, request: ModelRequest, media: Sequence[Media], limits: Limits, timeout: float
 ) -> dict[str, Any]:
     from pilotlight.microservices.inference.images import ImageModel
 
     served = ImageModel(url, model(url, timeout), schema, limits, timeout)
-    predictions = [
-        each
-        for some in _batches(media, request.values.get("batch_size", 1))
-        for each in served.predict(some, request.values)
-    ]
+    size = request.values.get("batch_size", 1)
+    predictions = list[dict[str, Any]]()
+    for start in range(0, len(media), size):
+        predictions += served.predict(media[start : start + size], request.values)
     named = [{"name": one.name, **each} for one, each in zip(media, predictions, strict=True)]
-    single = {}
+    single: dict[str, Any] = {}
     if len(predictions) == 1 and "label" in predictions[0]:
         single = {"response": predictions[0]["label"], "confidence": predictions[0]["confidence"]}
     return {**single, "predictions": named}
 
 
-def _batches(media: Sequence[Media], size: int) -> Iterator[Sequence[Media]]:
-    for start in range(0, len(media), size):
-        yield media[start : start + size]
+def load_media(
+    schema: Schema, references: Sequence[str], workspace: Workspace | None, limits: Limits, environ: Mapping[str, str]
+) -> list[Media]:
+    """Fetch media, or return links for a container that fetches them itself. Blocking."""
+    if schema.kind in chat.NO_DATA_URLS:
+        return links(references, workspace, limits, environ)
+    return fetch(references, workspace, limits, environ=environ)
 
 
 def model(url: str, timeout: float) -> str:

@@ -1,12 +1,6 @@
-"""How one stands, as TAO says it.
+"""Health of a microservice, from its record, its platform status and its own /status, and the responses for it. Pure.
 
-Health of a microservice, from its record, its platform status and its own status. Pure.
-
-record ──────┐
-platform ────┼─▶ Health ─▶ replies.py
-its /status ─┘
-
-Responses of the control API about microservices: bodies, status codes and Retry-After, from their health. Pure.
+Bodies, status codes and Retry-After are those of TAO's API; api/jobs.py sends them.
 """
 
 from collections.abc import Mapping
@@ -17,6 +11,13 @@ from msgspec import UNSET, Struct, UnsetType
 from pilotlight.microservices.registry.types import JobRecord, PlatformStatus
 
 Phase = Literal["initializing", "loading", "ready", "not_ready", "failed", "stopping"]
+# Retry-After in seconds: shorter for a download than for a load, which is one long step.
+RETRY_INITIALIZING_S: Final = 5
+RETRY_LOADING_S: Final = 10
+HEALTH: Final[Mapping[Phase, str]] = {
+    "ready": "healthy", "initializing": "initializing", "loading": "loading", "not_ready": "not_ready",
+    "failed": "error", "stopping": "stopping",
+}  # fmt: skip
 
 
 class ServerStatus(Struct, frozen=True):
@@ -46,7 +47,7 @@ def parse_server_status(document: Mapping[str, Any]) -> ServerStatus:
 
 
 def assess(record: JobRecord, platform: PlatformStatus | None, server: ServerStatus | None) -> Health:
-    """Return the health. `seen`: None before it was started on the platform; `said`: None without a response."""
+    """Return the health. `platform`: None before it was started there; `server`: None without a response."""
     pod = (platform.pod_name, platform.pod_status) if platform else ("", "Pending")
     if record.status == "stopping":
         return Health("stopping", None, None, *pod)
@@ -54,47 +55,26 @@ def assess(record: JobRecord, platform: PlatformStatus | None, server: ServerSta
         return Health("failed", record.message or "it could not be started", None, *pod)
     if platform is None or platform.state == "pending":
         return Health("initializing", None, None, *pod)
-    if platform.state != "running":
-        return _ended(platform, server, pod)
-    return _running(server, pod)
-
-
-def _ended(platform: PlatformStatus, server: ServerStatus | None, pod: tuple[str, str]) -> Health:
-    """Return the health of a terminated process, with the platform's reason or its last log line."""
-    reason = (
-        platform.reason
-        or (platform.tail[-1] if platform.tail else "")
-        or f"it ended ({platform.pod_status or platform.state})"
-    )
+    if platform.state == "running":
+        return _running(server, pod)
+    last_line = platform.tail[-1] if platform.tail else ""
+    reason = platform.reason or last_line or f"it ended ({platform.pod_status or platform.state})"
     if "out of memory" in " ".join((reason, *platform.tail)).lower():
         return Health("failed", None, reason, *pod)
     return Health("failed", reason, None, *pod)
 
 
 def _running(server: ServerStatus | None, pod: tuple[str, str]) -> Health:
-    if (
-        server is None
-        or server.state == "initializing"
-        or (server.state == "loading" and (server.fetching or not server.surveyed))
-    ):
+    if server is None or server.state == "initializing":
         return Health("initializing", None, None, *pod)
     if server.state == "loading":
-        return Health("loading", None, None, *pod)
+        return Health("initializing" if server.fetching or not server.surveyed else "loading", None, None, *pod)
     if server.state == "ready":
         return Health("ready", None, None, *pod)
     if server.state != "failed":
         return Health("not_ready", None, None, *pod)
     reason = server.reason or "the start failed"
     return Health("failed", None, reason, *pod) if server.surveyed else Health("failed", reason, None, *pod)
-
-
-# Retry-After in seconds: shorter for a download than for a load, which is one long step.
-RETRY_INITIALIZING_S: Final = 5
-RETRY_LOADING_S: Final = 10
-HEALTH: Final[Mapping[Phase, str]] = {
-    "ready": "healthy", "initializing": "initializing", "loading": "loading", "not_ready": "not_ready",
-    "failed": "error", "stopping": "stopping",
-}  # fmt: skip
 
 
 class Started(Struct, frozen=True):
@@ -138,7 +118,7 @@ class Completed(Struct, frozen=True):
 
 
 class Waiting(Struct, frozen=True):
-    """202, or 503 for a model whose load has not begun: retry."""
+    """202, or 503 before the model's load has begun: retry."""
 
     job_id: str
     status: Literal["initializing", "loading", "not_ready"]
@@ -160,48 +140,37 @@ class ApiResponse(Struct, frozen=True):
     retry_after_s: int | None = None
 
 
-def status_report(job_id: str, standing: Health, diagnosis: tuple[Advice, ...] = ()) -> StatusReport:
+def status_report(job_id: str, health: Health, diagnosis: tuple[Advice, ...] = ()) -> StatusReport:
     return StatusReport(
         job_id=job_id,
-        model_loaded=standing.phase == "ready",
-        model_loading=standing.phase == "loading",
-        server_initializing=standing.phase == "initializing",
-        initialization_error=standing.initialization_error,
-        model_load_error=standing.model_load_error,
-        status=HEALTH[standing.phase],
-        pod_name=standing.pod_name,
-        pod_status=standing.pod_status,
+        model_loaded=health.phase == "ready",
+        model_loading=health.phase == "loading",
+        server_initializing=health.phase == "initializing",
+        initialization_error=health.initialization_error,
+        model_load_error=health.model_load_error,
+        status=HEALTH[health.phase],
+        pod_name=health.pod_name,
+        pod_status=health.pod_status,
         diagnosis=diagnosis,
     )
 
 
-def unavailable(job_id: str, standing: Health, diagnosis: tuple[Advice, ...] = ()) -> ApiResponse:
+def unavailable(job_id: str, health: Health, diagnosis: tuple[Advice, ...] = ()) -> ApiResponse:
     """Return the response to an inference request that cannot be sent to the model."""
-    if standing.phase == "initializing":
+    if health.phase == "initializing":
         message = "Server is initializing (downloading files, setting up), please wait"
         return ApiResponse(202, Waiting(job_id, "initializing", message), RETRY_INITIALIZING_S)
-    if standing.phase == "loading":
+    if health.phase == "loading":
         message = "Model is currently loading, please wait and try again"
         return ApiResponse(202, Waiting(job_id, "loading", message), RETRY_LOADING_S)
-    if standing.phase == "failed":
-        return ApiResponse(503, Failed(job_id, error_text(standing), diagnosis=diagnosis or UNSET))
+    if health.phase == "failed":
+        error = f"Server initialization failed: {health.initialization_error or 'unknown reason'}"
+        if health.model_load_error is not None:
+            error = f"Model failed to load: {health.model_load_error}"
+        return ApiResponse(503, Failed(job_id, error, diagnosis=diagnosis or UNSET))
     message = "Model not loaded yet, please try again later"
     return ApiResponse(503, Waiting(job_id, "not_ready", message), RETRY_LOADING_S)
 
 
-def error_text(standing: Health) -> str:
-    if standing.model_load_error is not None:
-        return f"Model failed to load: {standing.model_load_error}"
-    return f"Server initialization failed: {standing.initialization_error or 'unknown reason'}"
-
-
-def failed(job_id: str, error: str) -> ApiResponse:
-    return ApiResponse(503, Failed(job_id, error))
-
-
 def rejected(job_id: str, error: str, diagnosis: tuple[Advice, ...]) -> ApiResponse:
     return ApiResponse(400, Failed(job_id, error, diagnosis=diagnosis or UNSET))
-
-
-def completed(job_id: str, results: Any) -> ApiResponse:
-    return ApiResponse(200, Completed(job_id, results))

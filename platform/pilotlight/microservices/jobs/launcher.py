@@ -6,7 +6,6 @@ the command line and the control API.
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -15,9 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import ALIASES, PLATFORMS, Option, Platform, ports
-from pilotlight.microservices.registry import container_command
-from pilotlight.microservices.registry import secrets as registry_secrets
+from pilotlight.microservices.registry import container_command, secrets
 from pilotlight.microservices.registry.registry_file import Registry
 from pilotlight.microservices.registry.types import Entry, Job
 
@@ -50,19 +49,22 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
         raise UsageError(f"no platform is called {request.platform}; there are {', '.join(PLATFORMS)}")
     if request.num_gpus < 1:
         raise UsageError(f"num_gpus = {request.num_gpus}, must be at least 1")
-    registry_secrets.check_plain(request.env)
+    secrets.check_plain(request.env)
     for what, text in {"model_path": request.model_path, **request.env, **request.options}.items():
-        registry_secrets.check_absent(what, text, environ)
+        secrets.check_absent(what, text, environ)
     arch = container_command.arch(request.network_arch, environ)
     job_id = job_id or str(uuid4())
     env = {**request.env, **backend_variables(platform, job_id)}
-    model = container_command.parse(_absolute(request.model_path, platform), remote=request.remote)
+    path = request.model_path
+    if platform in SHARED_FILESYSTEM and path and "://" not in path:
+        path = str(Path(path).expanduser().absolute())
+    model = container_command.parse(path, remote=request.remote)
     inputs = container_command.CommandInputs(job_id, request.network_arch, model, env, request.num_gpus)
     return Job(
         id=job_id, network_arch=request.network_arch, model_path=model.uri,
         command=container_command.build(arch.command, inputs), env=env, num_gpus=request.num_gpus,
         image=request.image or container_command.resolve(request.network_arch, environ),
-        secrets=registry_secrets.select(arch.secrets, request.secrets, environ), port=container_command.PORT,
+        secrets=secrets.select(arch.secrets, request.secrets, environ), port=container_command.PORT,
         host_port=request.host_port, options=request.options, folder=arch.folder, closed=request.remote,
     )  # fmt: skip
 
@@ -70,12 +72,6 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
 def backend_variables(platform: str, job_id: str) -> dict[str, str]:
     """Return the variables of TAO containers. Without a logging server they report to none."""
     return {"TAO_EXECUTION_BACKEND": PLATFORMS[platform][1], "TAO_API_JOB_ID": job_id, "CLOUD_BASED": "False"}
-
-
-def _absolute(path: str, platform: str) -> str:
-    if platform in SHARED_FILESYSTEM and path and "://" not in path:
-        return str(Path(path).expanduser().absolute())
-    return path
 
 
 def resolve_options(
@@ -109,7 +105,10 @@ def check_missing(missing: list[Option], platform: str) -> None:
 
 def start(job: Job, platform: Platform, registry: Registry) -> Entry:
     """Run preflight, start the job and register it. Roll back when a step fails."""
-    with _port(job, platform, registry) as port:
+    claim: AbstractContextManager[int] = nullcontext(job.host_port)
+    if platform.own_ports or platform.name in ports.REMOTE_PLATFORMS:
+        claim = ports.claim_port(registry, platform.name, job.host_port, job.options.get("instance_id"))
+    with claim as port:
         bound_job = replace(job, host_port=port)
         platform.preflight(bound_job)
         entry = provisional_entry(platform.name, bound_job.options, bound_job.network_arch, port)
@@ -125,7 +124,7 @@ def start(job: Job, platform: Platform, registry: Registry) -> Entry:
 def provisional_entry(platform: str, options: Mapping[str, str], network_arch: str = "", host_port: int = 0) -> Entry:
     """Return the entry of a start in progress, from which it can be stopped by its job id."""
     where = options.get("instance_id") or options.get("context") or None
-    started = datetime.now(UTC).isoformat(timespec="seconds")
+    started = utc_now("seconds", "+00:00")
     return Entry(platform, network_arch, "", started, host_port or None, None, where, options.get("namespace"))
 
 
@@ -138,9 +137,3 @@ def _roll_back(job_id: str, entry: Entry, platform: Platform, registry: Registry
             registry.add(job_id, entry)
         message = f"{error}; what it had made could not be ended: {failed}"
         raise PlatformError(message, f"platformctl microservice stop {job_id}") from error
-
-
-def _port(job: Job, platform: Platform, registry: Registry) -> AbstractContextManager[int]:
-    if platform.own_ports or platform.name in ports.REMOTE_PLATFORMS:
-        return ports.claim_port(registry, platform.name, job.host_port, job.options.get("instance_id"))
-    return nullcontext(job.host_port)

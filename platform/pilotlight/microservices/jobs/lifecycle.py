@@ -1,8 +1,4 @@
-"""Start, stop, reach, in threads.
-
-Open routes to running microservices, cached since one may be a tunnel. For one event loop.
-
-Lifecycle of microservices: requests are recorded in the directory, executed in threads, and their result recorded.
+"""Lifecycle of microservices: requests are recorded in the directory, executed in threads, and their result recorded.
 
 A start runs in the background; unfinished operations are restored after a restart of this process. Operations of one
 job are serialised: a stop during a start waits for it and then stops what it started.
@@ -13,11 +9,13 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
 from pilotlight.errors import NotFound, PlatformError, Throttled
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.jobs import launcher, workspaces
 from pilotlight.microservices.jobs.launcher import StartRequest
@@ -28,11 +26,21 @@ from pilotlight.microservices.registry.database import Directory
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.microservices.registry.secrets import redact
 from pilotlight.microservices.registry.types import ACTIVE, NOT_STOPPED, Entry, JobRecord, PlatformStatus
-from pilotlight.targets.local.background_tasks import utc
+
+T = TypeVar("T")
+BuildRequest = Callable[[JobRecord], tuple[StartRequest, Mapping[str, str]]]
+
+THREADS: Final = 16  # calls to platforms block
+START_THREADS: Final = 16  # a separate pool, since pulling an image may take an hour; stops have one of the same size
+STARTS_PER_ORG: Final = 4  # further starts of the org wait, without blocking other orgs
+INFERENCE_THREADS: Final = 64  # each waits for a response of a model
+MAX_INFLIGHT: Final = 256  # further requests get 429
+
+log = logging.getLogger("pilotlight.microservices")
 
 
 class RouteCache:
-    """Routes by job id. `platform` returns a platform by name; `blocking` runs a call in a thread."""
+    """Open routes by job id, cached since one may be a tunnel. `blocking` runs a call in a thread."""
 
     def __init__(self, platform: Callable[[str], Platform], blocking: Callable[..., Awaitable[Any]]) -> None:
         self._platform = platform
@@ -41,19 +49,18 @@ class RouteCache:
 
     async def url(self, record: JobRecord) -> str:
         """Return the base URL of a microservice, opening its route if needed."""
-        if record.entry is None:
+        if (entry := record.entry) is None:
             raise not_running(record.id)
         if record.id not in self._open:
-            url, stack = await self._blocking(self._open_route, record, record.entry)
+            stack = ExitStack()
+            url = await self._blocking(
+                lambda: stack.enter_context(self._platform(record.platform).open_route(record.id, entry))
+            )
             if record.id in self._open:  # another request was faster
                 await self._blocking(stack.close)
             else:
                 self._open[record.id] = url, stack
         return self._open[record.id][0].rstrip("/")
-
-    def _open_route(self, record: JobRecord, entry: Entry) -> tuple[str, ExitStack]:
-        stack = ExitStack()
-        return stack.enter_context(self._platform(record.platform).open_route(record.id, entry)), stack
 
     async def close_route(self, job_id: str) -> None:
         """Close the route of a microservice that stopped or does not respond; the next request opens a new one."""
@@ -72,21 +79,10 @@ def not_running(job_id: str) -> NotFound:
     return NotFound(f"no inference microservice {job_id} is running", "start one; the id of a stopped one is spent")
 
 
-T = TypeVar("T")
-
-THREADS: Final = 16  # calls to platforms block
-START_THREADS: Final = 16  # a separate pool, since pulling an image may take an hour; stops have one of the same size
-STARTS_PER_ORG: Final = 4  # further starts of the org wait, without blocking other orgs
-INFERENCE_THREADS: Final = 64  # each waits for a response of a model
-MAX_INFLIGHT: Final = 256  # further requests get 429
-
-log = logging.getLogger("pilotlight.microservices")
-
-
 class Lifecycle:
     """Starts, stops and queries microservices. It and the directory are used from one event loop."""
 
-    def __init__(self, directory: Directory, settings: PlatformSettings, now: Callable[[], str] = utc) -> None:
+    def __init__(self, directory: Directory, settings: PlatformSettings, now: Callable[[], str] = utc_now) -> None:
         self.directory = directory
         self.settings = settings
         self._now = now
@@ -100,7 +96,7 @@ class Lifecycle:
         self._tasks: set[asyncio.Task[None]] = set()
         self._operations: dict[str, str] = {}
         self._platforms: dict[str, Platform] = {}
-        self._routes = RouteCache(self._platform, self._blocking)
+        self.routes = RouteCache(self._platform, self._blocking)
 
     def start(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> None:
         """Start in the background; the result is in the record. `secret` has values, passed to the process only."""
@@ -109,7 +105,10 @@ class Lifecycle:
     async def _start(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> None:
         slot = self._start_slots.setdefault(record.org, asyncio.Semaphore(STARTS_PER_ORG))
         async with slot, self._exclusive(record.id, "its start"):
-            if self._is_stopped(record):
+            try:
+                if self.directory.job(record.org, record.id).status not in ACTIVE:
+                    return
+            except NotFound:
                 return
             try:
                 entry = await self._blocking(self._start_blocking, record, request, secret, pool=self._starts)
@@ -150,20 +149,16 @@ class Lifecycle:
             current = self.directory.job(record.org, record.id)
             if current.status == "stopped":
                 return
-            await self._routes.close_route(record.id)
+            await self.routes.close_route(record.id)
             entry = current.entry or self._registered_entry(current.id)
             if entry is not None:
-                await self._stop_on_platform(current, entry)
+                try:
+                    await self._blocking(self._stop_blocking, current, entry, pool=self._stops)
+                except PlatformError as error:
+                    self._update(current, message=f"it could not be stopped: {error}")
+                    raise
             self._update(current, status="stopped", message="")
             log.info("microservice %s of %s stopped", record.id, record.org)
-
-    async def _stop_on_platform(self, record: JobRecord, entry: Entry) -> None:
-        """Stop on the platform; record the error for the status."""
-        try:
-            await self._blocking(self._stop_blocking, record, entry, pool=self._stops)
-        except PlatformError as error:
-            self._update(record, message=f"it could not be stopped: {error}")
-            raise
 
     def _registered_entry(self, job_id: str) -> Entry | None:
         """Return the registry entry of a failed start that could not be rolled back."""
@@ -185,63 +180,45 @@ class Lifecycle:
         # in the thread as a whole, since the first use of a platform connects to it
         return await self._blocking(lambda: self._platform(record.platform).status(record.id, entry))
 
-    async def run_inference(self, record: JobRecord, question: Callable[[str], T]) -> T:
-        """Call `question` with the URL in a thread. The cached route is closed after a connection failure."""
+    async def run_inference(self, record: JobRecord, call: Callable[[str], T]) -> T:
+        """Call `call` with the URL in a thread. The cached route is closed after a connection failure."""
         if self._inflight >= MAX_INFLIGHT:
             raise Throttled(f"{MAX_INFLIGHT} requests wait for their answers already; ask again", retry_after_s=1)
-        url = await self.url(record)
+        url = await self.routes.url(record)
         self._inflight += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._inference_pool, question, url)
+            return await asyncio.get_running_loop().run_in_executor(self._inference_pool, call, url)
         except InferenceFailed as error:
             if not error.status:
-                await self.close_route(record.id)
+                await self.routes.close_route(record.id)
             raise
         finally:
             self._inflight -= 1
 
-    async def url(self, record: JobRecord) -> str:
-        return await self._routes.url(record)
-
-    async def close_route(self, job_id: str) -> None:
-        await self._routes.close_route(job_id)
-
-    def restore(self, build_request: Callable[[JobRecord], tuple[StartRequest, Mapping[str, str]]]) -> None:
+    def restore(self, build_request: BuildRequest) -> None:
         """Repeat starts and stops that the previous process did not finish; running microservices are not touched."""
         for record in self.directory.jobs_of_kind("inference_microservice", "stopping"):
-            self._spawn(self._finish_stop(record))
+            self._spawn(self._repeat(record, partial(self._stop_logged, record)))
         for record in self.directory.jobs_of_kind("inference_microservice", "pending"):
-            self._spawn(self._start_again(record, build_request))
+            try:
+                self._spawn(self._repeat(record, partial(self._start, record, *build_request(record))))
+            except PlatformError as error:
+                self._update(record, status="error", message=str(error))
 
-    async def _finish_stop(self, record: JobRecord) -> None:
-        with suppress(PlatformError):
-            await self._sweep(record)
-        await self._stop_logged(record)
+    async def _repeat(self, record: JobRecord, operation: Callable[[], Awaitable[None]]) -> None:
+        """Stop what the previous process may have started without recording it, by the job id; then `operation`."""
 
-    async def _start_again(
-        self, record: JobRecord, build_request: Callable[[JobRecord], tuple[StartRequest, Mapping[str, str]]]
-    ) -> None:
-        try:
-            request, secret = build_request(record)
-        except PlatformError as error:
-            self._update(record, status="error", message=str(error))
-            return
-        with suppress(PlatformError):
-            await self._sweep(record)
-        await self._start(record, request, secret)
+        def sweep() -> None:
+            target = self._platform(record.platform)
+            options = supported_options(target, platform_options(self.settings, record.org))
+            values, _ = launcher.resolve_options(target.options, options, self.settings.environ)
+            entry = self._registered_entry(record.id) or launcher.provisional_entry(target.name, values)
+            self._stop_blocking(record, entry)
 
-    async def _sweep(self, record: JobRecord) -> None:
-        """Stop what the previous process may have started without recording it, by the job id."""
         if record.entry is None:
-            await self._blocking(self._sweep_blocking, record, pool=self._stops)
-
-    def _sweep_blocking(self, record: JobRecord) -> None:
-        target = self._platform(record.platform)
-        options = supported_options(target, platform_options(self.settings, record.org))
-        values, _ = launcher.resolve_options(target.options, options, self.settings.environ)
-        self._stop_blocking(
-            record, self._registered_entry(record.id) or launcher.provisional_entry(target.name, values)
-        )
+            with suppress(PlatformError):
+                await self._blocking(sweep, pool=self._stops)
+        await operation()
 
     async def stop_all(self) -> None:
         """Stop all microservices, at the end of the embedded platform."""
@@ -260,15 +237,9 @@ class Lifecycle:
             _, late = await asyncio.wait(self._tasks, timeout=10)
             for task in late:  # restored from its record by the next process
                 task.cancel()
-        await self._routes.close()
+        await self.routes.close()
         for pool in (self._threads, self._starts, self._stops, self._inference_pool):
             pool.shutdown(wait=False, cancel_futures=True)
-
-    def _is_stopped(self, record: JobRecord) -> bool:
-        try:
-            return self.directory.job(record.org, record.id).status not in ACTIVE
-        except NotFound:
-            return True
 
     def _update(self, record: JobRecord, **changes: Any) -> None:
         """Update the record, except for the status of a job that is being stopped."""

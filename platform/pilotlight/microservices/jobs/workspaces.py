@@ -1,14 +1,7 @@
-"""Storage of a team; registration.
-
-Workspaces: validation of an org's storage, and the model path and variables of a microservice that reads from it.
+"""Workspaces, experiments and jobs of an org: validation, registration, and how a microservice reads its model.
 
 Credentials are references. An org may refer to its own variables and secrets, to folders below
-PILOTLIGHT_WORKSPACE_ROOTS, and to stores that media may be fetched from; the platform's own token may name anything.
-Pure, but for `check_stores`, which resolves host names before a start.
-
-Validation and registration of workspaces, experiments and jobs, for REST and `platformctl microservice register`.
-
-A registrar acts for one org. `trusted`: the operator, who may name folders and variables that an org may not.
+PILOTLIGHT_WORKSPACE_ROOTS, and to stores that media may be fetched from; the operator's own token may name anything.
 """
 
 import re
@@ -21,11 +14,10 @@ from uuid import uuid4
 from msgspec import Struct
 
 from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.media import web
 from pilotlight.microservices.media.limits import ENV_WORKSPACES, LOG, Limits, MediaError
-from pilotlight.microservices.media.references import BUCKET, WebAddress
-from pilotlight.microservices.media.references import parse_web as parsed
-from pilotlight.microservices.media.web import literal_denial_reason
+from pilotlight.microservices.media.references import BUCKET, WebAddress, parse_web
 from pilotlight.microservices.registry import model_kinds, secrets
 from pilotlight.microservices.registry.container_command import HUB
 from pilotlight.microservices.registry.database import Directory
@@ -41,7 +33,6 @@ from pilotlight.microservices.registry.types import (
     check_id,
     check_org,
 )
-from pilotlight.targets.local.background_tasks import utc
 
 # A workspace's credentials by the variables that the predictor's storage reads.
 VARIABLES: Final[Mapping[str, str]] = {
@@ -56,6 +47,10 @@ ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT")
 # Both become part of host names.
 REGION: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
 ACCOUNT: Final = re.compile(r"([a-z0-9]{3,24})?")
+NO_LIMITS: Final = Limits()  # no folder, host or network is allowed
+DEFAULT_MAX: Final = "64"  # concurrent microservices of an org
+ENV_MOST: Final = "PILOTLIGHT_API_MAX_MICROSERVICES"
+MANAGED_KINDS: Final = ("inference_microservice", "batch")  # created by starting them only
 
 
 class Access(Struct, frozen=True):
@@ -107,20 +102,22 @@ def _check_names(workspace: Workspace) -> None:
 def _check_addresses(workspace: Workspace, limits: Limits) -> None:
     """Check addresses without resolving host names, which `check_stores` does at the start."""
     named = {"endpoint": workspace.endpoint, "uri": workspace.uri if workspace.uri.startswith("https://") else ""}
-    for field, text in ((field, text) for field, text in named.items() if text):
+    for field, text in named.items():
+        if not text:
+            continue
         try:
             address = _address(text)
             web.check_listed(address, limits, trusted=True)
         except MediaError as error:
             raise UsageError(f"{field} = {text} {error.message}") from error
-        if why := literal_denial_reason(address.host, limits.permitted()):
+        if why := web.literal_denial_reason(address.host, limits.permitted()):
             raise UsageError(f"{field} = {text}: {why}", "the operator can permit it by PILOTLIGHT_MEDIA_NETWORKS")
 
 
 def _address(text: str) -> WebAddress:
     if not text.startswith(("https://", "http://")):
         raise MediaError("is no address: write https://host")
-    return parsed(text)
+    return parse_web(text)
 
 
 def check_stores(model: str, plain: Mapping[str, str], limits: Limits, resolver: web.Resolve = web.resolve) -> None:
@@ -186,31 +183,26 @@ def access(workspace: Workspace | None, environ: Mapping[str, str]) -> Access:
     return Access(plain, secret)
 
 
-DEFAULT_LIMITS: Final = Limits()
-DEFAULT_MAX: Final = "64"  # concurrent microservices of an org
-ENV_MOST: Final = "PILOTLIGHT_API_MAX_MICROSERVICES"
-MANAGED_KINDS: Final = ("inference_microservice", "batch")  # created by starting them only
-
-
 @dataclass(frozen=True, slots=True)
 class Registrar:
+    """Registers records of one org. `trusted`: the operator, with folders and variables that an org may not name."""
+
     directory: Directory
     org: str
-    limits: Limits = DEFAULT_LIMITS
+    limits: Limits = NO_LIMITS
     trusted: bool = False
-    now: Callable[[], str] = utc
+    now: Callable[[], str] = utc_now
 
     def workspace(self, storage: Workspace, name: str = "", id: str = "") -> StoredWorkspace:  # noqa: A002
         check_org(self.org)
         check(self.org, storage, self.limits, self.trusted)
-        return self.directory.add_workspace(
-            StoredWorkspace(_id("id", id), self.org, name or storage.uri, storage, self.now())
-        )
+        record = StoredWorkspace(_id(id), self.org, name or storage.uri, storage, self.now())
+        return self.directory.add_workspace(record)
 
     def experiment(self, network_arch: str, workspace: str = "", name: str = "", id: str = "") -> Experiment:  # noqa: A002
         check_org(self.org)
         model_kinds.schema(network_arch)
-        record = Experiment(_id("id", id), self.org, network_arch, workspace, name or network_arch, self.now())
+        record = Experiment(_id(id), self.org, network_arch, workspace, name or network_arch, self.now())
         return self.directory.add_experiment(record)
 
     def job(
@@ -222,28 +214,26 @@ class Registrar:
                 f"kind = {kind}, must be train: {' and '.join(MANAGED_KINDS)} jobs are made by starting them"
             )
         record = self.directory.experiment(self.org, experiment)
-        if artifact:
-            self._check_artifact(record, artifact)
-        elif status == DONE:
-            raise UsageError("artifact is missing: a training that is done has a model")
+        self._check_artifact(record, status, artifact)
         now = self.now()
-        job = JobRecord(_id("id", id), self.org, experiment, kind, status, now, now, artifact, parent)
+        job = JobRecord(_id(id), self.org, experiment, kind, status, now, now, artifact, parent)
         return self.directory.add_job(job)
 
     def change(self, experiment: str, id: str, status: Status | None, artifact: str | None) -> JobRecord:  # noqa: A002
         job = get_job(self.directory, self.org, experiment, id)
         if job.kind in MANAGED_KINDS:
             raise Conflict(f"job {id} is of the kind {job.kind}, which changes by itself", "stop it, or cancel it")
-        if artifact:
-            self._check_artifact(self.directory.experiment(self.org, experiment), artifact)
-        changes = {"status": status or job.status, "artifact": artifact or job.artifact}
-        if changes["status"] == DONE and not changes["artifact"]:
-            raise UsageError("artifact is missing: a training that is done has a model")
-        return self.directory.update_job(self.org, id, self.now(), **changes)
+        new_status, new_artifact = status or job.status, artifact or job.artifact
+        if artifact or not new_artifact:
+            self._check_artifact(self.directory.experiment(self.org, experiment), new_status, new_artifact)
+        return self.directory.update_job(self.org, id, self.now(), status=new_status, artifact=new_artifact)
 
-    def _check_artifact(self, experiment: Experiment, artifact: str) -> None:
-        stored = self.directory.workspace(self.org, experiment.workspace) if experiment.workspace else None
-        resolve_artifact(stored.storage if stored else None, artifact, self.trusted)
+    def _check_artifact(self, experiment: Experiment, status: Status, artifact: str) -> None:
+        if artifact:
+            stored = self.directory.workspace(self.org, experiment.workspace) if experiment.workspace else None
+            resolve_artifact(stored.storage if stored else None, artifact, self.trusted)
+        elif status == DONE:
+            raise UsageError("artifact is missing: a training that is done has a model")
 
 
 def get_job(directory: Directory, org: str, experiment: str, id: str) -> JobRecord:  # noqa: A002
@@ -282,5 +272,5 @@ def check_quota(directory: Directory, org: str, environ: Mapping[str, str]) -> N
         )
 
 
-def _id(field: str, value: str) -> str:
-    return check_id(field, value) if value else str(uuid4())
+def _id(value: str) -> str:
+    return check_id("id", value) if value else str(uuid4())

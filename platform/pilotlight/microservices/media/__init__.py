@@ -1,6 +1,6 @@
 """Images and videos that requests refer to, fetched safely. The public names are here.
 
-    reference ─> references (one parser) ─> local | objects (signed address) ─> web (checked, pinned, bounded) ─> Media
+    reference ─> references (one parser) ─> sources (local, signed address) ─> web (checked, pinned, bounded) ─> Media
     Media ─> images | videos ─> arrays ─> tensors
 
 Clients get messages about what they can correct; addresses and network errors are in the log only.

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from pilotlight.microservices.media import sources, web
 from pilotlight.microservices.media.images import Media, check_image, identify
@@ -27,35 +27,31 @@ def fetch(
     budget = web.FetchBudget(limits, time.monotonic())
 
     def one(text: str) -> Media:
-        return _check(identify(_name(text), _bytes(text, workspace, budget, environ, resolver)), limits)
+        name = text.partition("?")[0].rstrip("/").rpartition("/")[2]
+        return checked_media(name, _bytes(text, workspace, budget, environ, resolver), limits)
 
     pool = ThreadPoolExecutor(min(limits.at_once, len(references)) or 1, thread_name_prefix="media")
     try:
         futures = [pool.submit(one, text) for text in references]
         wait(futures, timeout=limits.seconds + 1, return_when="FIRST_EXCEPTION")
-        return [
-            _result(index, references[index], future, limits)
-            for index, future in enumerate(_raise_first_error(futures))
-        ]
+        for index, future in enumerate(futures):  # an error is reported before a timeout of another medium
+            if future.done() and not future.cancelled() and (error := future.exception()):
+                raise _to_refused(index, error)
+        for index, future in enumerate(futures):
+            if not future.done():
+                message = f"took longer than the {limits.seconds:g} s that all media of a request may take"
+                reason = f"no answer within {limits.seconds:g} s, probably while its name was resolved"
+                raise _to_refused(index, MediaError(message, reason))
+        return [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _raise_first_error(futures: Sequence[Future[Media]]) -> Sequence[Future[Media]]:
-    """Raise the first error, before a timeout of another medium is reported."""
-    for index, future in enumerate(futures):
-        if future.done() and not future.cancelled() and (error := future.exception()):
-            raise _to_refused(index, error)
-    return futures
-
-
-def _result(index: int, reference: str, future: Future[Media], limits: Limits) -> Media:
-    if not future.done():
-        reason = f"no answer within {limits.seconds:g} s, probably while its name was resolved"
-        raise _to_refused(
-            index, MediaError(f"took longer than the {limits.seconds:g} s that all media of a request may take", reason)
-        )
-    return future.result()
+def checked_media(name: str, data: bytes, limits: Limits) -> Media:
+    """Return the image or video after checking its limits. Raise MediaError."""
+    media = identify(name, data)
+    (check_image if media.kind == "image" else check_video)(media, limits)
+    return media
 
 
 def _to_refused(index: int, error: BaseException) -> BaseException:
@@ -66,11 +62,7 @@ def _to_refused(index: int, error: BaseException) -> BaseException:
 
 
 def _bytes(
-    text: str,
-    workspace: Workspace | None,
-    budget: web.FetchBudget,
-    environ: Mapping[str, str],
-    resolver: web.Resolve,
+    text: str, workspace: Workspace | None, budget: web.FetchBudget, environ: Mapping[str, str], resolver: web.Resolve
 ) -> bytes:
     reference = parse(text)
     if isinstance(reference, LocalFile):
@@ -81,12 +73,3 @@ def _bytes(
         address = sources.sign_url(reference, workspace, environ)
         return web.get(address, budget, trusted=True, resolver=resolver)
     return web.get(reference, budget, resolver=resolver)
-
-
-def _check(media: Media, limits: Limits) -> Media:
-    (check_image if media.kind == "image" else check_video)(media, limits)
-    return media
-
-
-def _name(text: str) -> str:
-    return text.partition("?")[0].rstrip("/").rpartition("/")[2]

@@ -1,10 +1,6 @@
-"""Headers, sniffing, cost.
+"""Images: type detection by magic bytes, size limits checked on the headers, before memory is allocated, and decoding.
 
-Image sizes from file headers, for formats whose decoders allocate memory before they report the size. Pure.
-
-File type detection by magic bytes; names and headers are not trusted. Pure.
-
-Images: size limits are checked on the headers, before memory is allocated; then PIL decodes.
+Names and Content-Type are not trusted. WebP and GIF have header parsers here, since their decoders allocate first.
 """
 
 import base64
@@ -22,7 +18,28 @@ from pilotlight.microservices.media.limits import Limits, MediaError
 if TYPE_CHECKING:
     import numpy as np
 
-_BLOCKS_OF_GIF: Final = {0x21: "extension", 0x2C: "frame", 0x3B: "end"}
+IMAGES: Final = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+VIDEOS: Final = {"mp4": "video/mp4", "matroska": "video/webm", "avi": "video/x-msvideo"}  # by demuxer
+INSTALL: Final = "cannot be read here: images need pillow; the operator installs it: pip install 'pilotlight[media]'"
+
+
+class Media(Struct, frozen=True):
+    """One image or video, or the `link` by which a container fetches it. `format`: PIL's or FFmpeg's name."""
+
+    name: str
+    kind: Literal["image", "video"]
+    format: str = ""
+    data: bytes = b""
+    link: str = ""
+
+    @property
+    def mime(self) -> str:
+        return VIDEOS[self.format] if self.kind == "video" else f"image/{self.format.lower()}"
+
+    @property
+    def data_url(self) -> str:
+        """URL for a chat message: the link, or the data."""
+        return self.link or f"data:{self.mime};base64,{base64.b64encode(self.data).decode()}"
 
 
 def webp_size(data: bytes) -> tuple[int, int]:
@@ -43,7 +60,7 @@ def gif_frames(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield the extent of each frame, which may exceed the screen and which decoders then allocate."""
     width, height, flags = struct.unpack("<HHB", data[6:11].ljust(5, b"\0"))
     at = 13 + _colours(flags)
-    while at < len(data) and data[at] in _BLOCKS_OF_GIF and data[at] != 0x3B:
+    while at < len(data) and data[at] in (0x21, 0x2C):  # an extension or a frame
         if data[at] == 0x21:
             at = _after_blocks(data, at + 2)
             continue
@@ -63,40 +80,20 @@ def _after_blocks(data: bytes, at: int) -> int:
     return at + 1
 
 
-IMAGES: Final = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-VIDEOS: Final = {"mp4": "video/mp4", "matroska": "video/webm", "avi": "video/x-msvideo"}  # by demuxer
-
-
-class Media(Struct, frozen=True):
-    """One image or video, or the `link` by which a container fetches it. `format`: PIL's or FFmpeg's name."""
-
-    name: str
-    kind: Literal["image", "video"]
-    format: str = ""
-    data: bytes = b""
-    link: str = ""
-
-    @property
-    def mime(self) -> str:
-        return VIDEOS[self.format] if self.kind == "video" else f"image/{self.format.lower()}"
-
-    @property
-    def data_url(self) -> str:
-        """URL for a chat message: the link, or the data."""
-        if self.link:
-            return self.link
-        return f"data:{self.mime};base64,{base64.b64encode(self.data).decode()}"
-
-
 def identify(name: str, data: bytes) -> Media:
-    if format_ := _image(data):
+    """Detect the type of an image or video. Raise MediaError for another file."""
+    if format_ := _image_format(data):
         return Media(name, "image", format_, data)
-    if format_ := _video(data):
-        return Media(name, "video", format_, data)
+    if data[4:8] == b"ftyp":
+        return Media(name, "video", "mp4", data)
+    if data.startswith(b"\x1aE\xdf\xa3"):
+        return Media(name, "video", "matroska", data)
+    if data[:4] == b"RIFF" and data[8:12] == b"AVI ":
+        return Media(name, "video", "avi", data)
     raise MediaError(f"is no image ({', '.join(IMAGES)}) and no video (MP4, MOV, WebM, MKV, AVI)")
 
 
-def _image(data: bytes) -> str:
+def _image_format(data: bytes) -> str:
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "PNG"
     if data.startswith(b"\xff\xd8\xff"):
@@ -108,26 +105,14 @@ def _image(data: bytes) -> str:
     return "BMP" if data.startswith(b"BM") and len(data) > 26 else ""
 
 
-def _video(data: bytes) -> str:
-    if data[4:8] == b"ftyp":
-        return "mp4"
-    if data.startswith(b"\x1aE\xdf\xa3"):
-        return "matroska"
-    return "avi" if data[:4] == b"RIFF" and data[8:12] == b"AVI " else ""
-
-
-INSTALL: Final = "cannot be read here: images need pillow; the operator installs it: pip install 'pilotlight[media]'"
-
-
 def check_image(media: Media, limits: Limits) -> None:
     """Raise if it is too large, has too many frames, or is not an image. No pixel is decoded."""
     if media.format == "WEBP":
-        width, height = webp_size(media.data)
-        check_size(width, height, limits)
+        check_size(*webp_size(media.data), limits)
     if media.format == "GIF":
-        reaches = list(islice(gif_frames(media.data), limits.frames + 1))
-        check_frames(len(reaches), limits)
-        for width, height in reaches:
+        extents = list(islice(gif_frames(media.data), limits.frames + 1))
+        check_frames(len(extents), limits)
+        for width, height in extents:
             check_size(width, height, limits)
     with _read(media) as image:
         check_size(image.width, image.height, limits)

@@ -1,13 +1,7 @@
-"""Limits and refusals.
+"""Limits and allowed sources of media, the operator's settings, and the errors of media. Pure.
 
-Limits and allowed sources of media: the operator's settings, read once. Pure.
-
-By default no source is allowed: no folder of this machine, no web host, no private network.
-
-Errors of media: a message for the client, and the precise reason for the log.
-
-A client must not learn about the network behind this service, so all failures of addresses, names and connections have
-the same message.
+By default no source is allowed: no folder of this machine, no web host, no private network. A client must not learn
+about the network behind this service, so all failures of addresses, names and connections have the same message.
 """
 
 import ipaddress
@@ -22,11 +16,13 @@ from pilotlight.errors import UsageError
 MIB: Final = 1024 * 1024
 PREFIX: Final = "PILOTLIGHT_MEDIA_"
 ENV_WORKSPACES: Final = "PILOTLIGHT_WORKSPACE_ROOTS"
+LOG: Final = logging.getLogger("pilotlight.media")
+UNREACHABLE: Final = "could not be fetched; check the address, or ask the operator, whose log has the reason"
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Limits(Struct, frozen=True):
-    """Limits of media. `pixels`: of one image; `kept_pixels`: of all frames of one file in memory."""
+    """Limits of media. `pixels`: of one image; `decoded_pixels`: of all frames of one file in memory."""
 
     roots: tuple[str, ...] = ()  # folders of this machine that may be read
     workspaces: tuple[str, ...] = ()  # folders whose subfolder ORG that org may read and write
@@ -41,7 +37,7 @@ class Limits(Struct, frozen=True):
     seconds: float = 60.0
     pixels: int = 50_000_000
     frames: int = 3600
-    kept_pixels: int = 200_000_000
+    decoded_pixels: int = 200_000_000
 
     def permitted(self) -> tuple[Network, ...]:
         return tuple(ipaddress.ip_network(each) for each in self.networks)
@@ -60,7 +56,7 @@ _NUMBERS: Final = {
     "MAX_SECONDS": "seconds",
     "MAX_PIXELS": "pixels",
     "MAX_FRAMES": "frames",
-    "MAX_KEPT_PIXELS": "kept_pixels",
+    "MAX_KEPT_PIXELS": "decoded_pixels",
 }
 
 
@@ -73,30 +69,20 @@ def limits_from(environ: Mapping[str, str]) -> Limits:
             fields[field] = tuple(each.strip() for each in text.split(",") if each.strip())
     for name, field in _NUMBERS.items():
         if text := environ.get(PREFIX + name, "").strip():
-            fields[field] = _number(PREFIX + name, text, least=0 if name == "REDIRECTS" else 1)
-    fields["allow_http"] = _flag(PREFIX + "ALLOW_HTTP", environ.get(PREFIX + "ALLOW_HTTP", ""))
+            least = 0 if name == "REDIRECTS" else 1
+            if not text.isascii() or not text.isdigit() or int(text) < least:
+                raise UsageError(f"{PREFIX}{name} = {text}, must be a whole number of {least} or more")
+            fields[field] = int(text)
+    flag = environ.get(PREFIX + "ALLOW_HTTP", "")
+    if flag.lower() not in {"", "0", "1", "false", "true"}:
+        raise UsageError(f"{PREFIX}ALLOW_HTTP = {flag}, must be true or false")
+    fields["allow_http"] = flag.lower() in {"1", "true"}
     limits = Limits(**fields)  # type: ignore[arg-type]
     try:
         limits.permitted()
     except ValueError as error:
         raise UsageError(f"{PREFIX}NETWORKS: {error}; write networks as 10.1.0.0/16") from None
     return limits
-
-
-def _number(name: str, text: str, least: int) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < least:
-        raise UsageError(f"{name} = {text}, must be a whole number of {least} or more")
-    return int(text)
-
-
-def _flag(name: str, text: str) -> bool:
-    if text.lower() not in {"", "0", "1", "false", "true"}:
-        raise UsageError(f"{name} = {text}, must be true or false")
-    return text.lower() in {"1", "true"}
-
-
-LOG: Final = logging.getLogger("pilotlight.media")
-UNREACHABLE: Final = "could not be fetched; check the address, or ask the operator, whose log has the reason"
 
 
 class MediaRefused(UsageError):

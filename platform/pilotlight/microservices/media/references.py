@@ -69,19 +69,15 @@ def parse(text: str) -> Reference:
         return LocalFile(text)
     scheme = match[1].lower()
     if scheme == "file":
-        return LocalFile(_path(text[match.end() :]))
+        host, slash, path = text[match.end() :].partition("/")
+        if host not in {"", "localhost"} or not slash:
+            raise MediaError("is no file address: write file:///absolute/path")
+        return LocalFile("/" + unquote(path))
     if scheme in OBJECTS:
         return _stored(OBJECTS[scheme], text[match.end() :])
     if scheme in {"http", "https"}:
         return _blob(parse_web(text))
     raise MediaError(f"has the scheme {scheme}://, must be a path or https://, s3:// or az://")
-
-
-def _path(rest: str) -> str:
-    host, slash, path = rest.partition("/")
-    if host not in {"", "localhost"} or not slash:
-        raise MediaError("is no file address: write file:///absolute/path")
-    return "/" + unquote(path)
 
 
 def _stored(scheme: str, rest: str) -> StoredObject:

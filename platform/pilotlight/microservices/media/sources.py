@@ -1,16 +1,8 @@
-"""Files, object stores, signed links.
+"""Where media are: files below the operator's roots, objects in a workspace's store, and links for a container.
 
-Media on this machine: files below the operator's roots, without following symlinks.
-
-Media in a workspace's object store: a URL is presigned with its credentials and fetched by web.py.
-
-Signing makes no connection, so that web.py checks and pins all addresses. Without credentials in the workspace the
-object must be public: none are taken from the environment or an instance's metadata service.
-
-Links to media that a container fetches itself, presigned for object stores.
-
-They are checked like media that are fetched here, but later DNS changes and redirects in the container are not:
-docs/media.md.
+Presigning makes no connection, so that web.py checks and pins all addresses. Without credentials in the workspace the
+object must be public: none are taken from the environment. Later DNS changes and redirects in a container are not
+checked: docs/media.md.
 """
 
 import base64
@@ -21,38 +13,41 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.k8s.timestamps import format_utc
 from pilotlight.microservices.media import web
 from pilotlight.microservices.media.images import Media
 from pilotlight.microservices.media.limits import LOG, Limits, MediaError, MediaRefused
 from pilotlight.microservices.media.references import LocalFile, StoredObject, WebAddress, parse, parse_web
-from pilotlight.microservices.media.web import CHUNK, FetchBudget
-from pilotlight.microservices.registry import secrets as registry_secrets
+from pilotlight.microservices.media.web import FetchBudget
+from pilotlight.microservices.registry import secrets
 from pilotlight.microservices.registry.types import Workspace
 
-NOT_ALLOWED = "is no file that media may be taken from; the operator opens folders with PILOTLIGHT_MEDIA_ROOTS"
+URL_TTL: Final = timedelta(minutes=15)
+TIMEOUTS: Final = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(minutes=10)}
+RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=30)}
+AZURE_VERSION: Final = "2022-11-02"
+VIDEOS: Final = frozenset({".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi"})
+INSTALL: Final = "object stores need the package obstore: pip install 'pilotlight[cloud]'"
+NOT_ALLOWED: Final = "is no file that media may be taken from; the operator opens folders with PILOTLIGHT_MEDIA_ROOTS"
 
 
 def read(file: LocalFile, budget: FetchBudget) -> bytes:
-    for root, inside in _within(file.path, budget.limits):
-        with _open(root, inside) as descriptor:
+    """Read a file below one of the roots without following symlinks; a relative path is tried in every root."""
+    for root in budget.limits.roots:
+        plain, path = os.path.normpath(root), PurePosixPath(os.path.normpath(os.path.join(root, file.path)))
+        if not path.is_relative_to(plain):
+            continue
+        with _open(root, path.relative_to(plain).parts) as descriptor:
             if descriptor is not None:
-                return _content(descriptor, budget)
-    raise MediaError(
-        NOT_ALLOWED, f"{file.path}: not a file below {', '.join(budget.limits.roots) or 'any open folder'}"
-    )
-
-
-def _within(path: str, limits: Limits) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each root that contains the path, with the parts below it; a relative path is tried in every root."""
-    for root in limits.roots:
-        whole = PurePosixPath(os.path.normpath(os.path.join(root, path)))
-        if whole.is_relative_to(os.path.normpath(root)):
-            yield root, whole.relative_to(os.path.normpath(root)).parts
+                return web.read_limited(partial(os.read, descriptor), budget)
+    roots = ", ".join(budget.limits.roots) or "any open folder"
+    raise MediaError(NOT_ALLOWED, f"{file.path}: not a file below {roots}")
 
 
 @contextmanager
@@ -75,55 +70,32 @@ def _open(root: str, inside: tuple[str, ...]) -> Iterator[int | None]:
         yield descriptor
 
 
-def _content(descriptor: int, budget: FetchBudget) -> bytes:
-    limit = budget.limits.bytes
-    chunks = list[bytes]()
-    size = 0
-    while chunk := os.read(descriptor, CHUNK):
-        size += len(chunk)
-        if size > limit:
-            raise MediaError(f"has more than the {limit} bytes that are taken")
-        budget.spend(len(chunk))
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-URL_TTL: Final = timedelta(minutes=15)
-TIMEOUTS: Final = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(minutes=10)}
-RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=30)}
-AZURE_VERSION: Final = "2022-11-02"
-INSTALL: Final = "object stores need the package obstore: pip install 'pilotlight[cloud]'"
-
-
 def sign_url(stored: StoredObject, workspace: Workspace, environ: Mapping[str, str] = os.environ) -> WebAddress:
     """Return a presigned address of the object, valid for 15 minutes."""
     try:
-        secrets = registry_secrets.values(workspace, environ)
+        credentials = secrets.values(workspace, environ)
     except UsageError as error:
         raise MediaError("cannot be fetched: the workspace's credentials are not set", str(error)) from error
-    address = _s3_address if stored.scheme == "s3" else _azure_address
-    return parse_web(address(stored, workspace, secrets))
+    if stored.scheme != "s3":
+        return parse_web(_azure_address(stored, workspace, credentials))
+    if credentials:
+        return parse_web(_sign(_s3(stored.bucket, workspace, credentials), stored.key))
+    return parse_web(f"{_s3_endpoint(workspace)}/{stored.bucket}/{quote(stored.key)}")
 
 
-def _s3_address(stored: StoredObject, workspace: Workspace, secrets: Mapping[str, str]) -> str:
-    if secrets:
-        return _sign(_s3(stored.bucket, workspace, secrets), stored.key)
-    return f"{_s3_endpoint(workspace)}/{stored.bucket}/{quote(stored.key)}"
-
-
-def _azure_address(stored: StoredObject, workspace: Workspace, secrets: Mapping[str, str]) -> str:
+def _azure_address(stored: StoredObject, workspace: Workspace, credentials: Mapping[str, str]) -> str:
     account = _account(stored, workspace)
     front = workspace.endpoint.rstrip("/") or f"https://{account}.blob.core.windows.net"
-    token = secrets.get("sas_token", "").lstrip("?")
-    if "account_key" in secrets:
+    token = credentials.get("sas_token", "").lstrip("?")
+    if "account_key" in credentials:
         resource = f"/blob/{account}/{stored.bucket}/{stored.key}"
-        token = azure_signature(resource, secrets["account_key"], datetime.now(UTC) + URL_TTL)
+        token = azure_signature(resource, credentials["account_key"], datetime.now(UTC) + URL_TTL)
     return f"{front}/{stored.bucket}/{quote(stored.key)}" + (f"?{token}" if token else "")
 
 
 def azure_signature(resource: str, key: str, ends: datetime) -> str:
     """Return a service SAS to read one blob. obstore signs the encoded name, which Azure does not accept."""
-    expiry = ends.strftime("%Y-%m-%dT%H:%M:%SZ")
+    expiry = format_utc(ends, "seconds")
     fields = ["r", "", expiry, resource, "", "", "", AZURE_VERSION, "b", *[""] * 7]
     try:
         secret = base64.b64decode(key, validate=True)
@@ -133,12 +105,12 @@ def azure_signature(resource: str, key: str, ends: datetime) -> str:
     return urlencode({"sv": AZURE_VERSION, "sr": "b", "sp": "r", "se": expiry, "sig": base64.b64encode(mac).decode()})
 
 
-def open_bucket(stored_in: str, scheme: str, workspace: Workspace, environ: Mapping[str, str] = os.environ) -> Any:
+def open_bucket(bucket: str, scheme: str, workspace: Workspace, environ: Mapping[str, str] = os.environ) -> Any:
     """Return obstore's store of a bucket, for listing and writing (batch/)."""
-    secrets = registry_secrets.values(workspace, environ)
+    credentials = secrets.values(workspace, environ)
     if scheme == "s3":
-        return _s3(stored_in, workspace, secrets)
-    return _azure(stored_in, workspace.account, workspace, secrets)
+        return _s3(bucket, workspace, credentials)
+    return _azure(bucket, workspace.account, workspace, credentials)
 
 
 def _account(stored: StoredObject, workspace: Workspace) -> str:
@@ -155,38 +127,36 @@ def _s3_endpoint(workspace: Workspace) -> str:
     return workspace.endpoint.rstrip("/") or f"https://s3.{workspace.region}.amazonaws.com"
 
 
-def _s3(name: str, workspace: Workspace, secrets: Mapping[str, str]) -> Any:
+def _s3(name: str, workspace: Workspace, credentials: Mapping[str, str]) -> Any:
     """Return the store. All settings are explicit: obstore would take missing ones from the environment."""
     config = {
         "region": workspace.region,
         "endpoint": _s3_endpoint(workspace),
-        "skip_signature": str(not secrets).lower(),
+        "skip_signature": str(not credentials).lower(),
     }
     values = {
-        "access_key_id": secrets.get("access_key", ""),
-        "secret_access_key": secrets.get("secret_key", ""),
-        "token": secrets.get("session_token"),
+        "access_key_id": credentials.get("access_key", ""),
+        "secret_access_key": credentials.get("secret_key", ""),
+        "token": credentials.get("session_token"),
         "expires_at": None,
     }
-    return _open_store("S3Store", name, config, workspace, {"credential_provider": lambda: values} if secrets else {})
+    return _open_store("S3Store", name, config, workspace, values if credentials else None)
 
 
-def _azure(name: str, account: str, workspace: Workspace, secrets: Mapping[str, str]) -> Any:
-    config = {"account_name": account, "skip_signature": str(not secrets).lower()}
+def _azure(name: str, account: str, workspace: Workspace, credentials: Mapping[str, str]) -> Any:
+    config = {"account_name": account, "skip_signature": str(not credentials).lower()}
     if workspace.endpoint:
         config["endpoint"] = workspace.endpoint
     values: dict[str, Any] = {"expires_at": None}
-    if "account_key" in secrets:
-        values["access_key"] = secrets["account_key"]
+    if "account_key" in credentials:
+        values["access_key"] = credentials["account_key"]
     else:
-        values["sas_token"] = secrets.get("sas_token", "").lstrip("?")
-    return _open_store(
-        "AzureStore", name, config, workspace, {"credential_provider": lambda: values} if secrets else {}
-    )
+        values["sas_token"] = credentials.get("sas_token", "").lstrip("?")
+    return _open_store("AzureStore", name, config, workspace, values if credentials else None)
 
 
 def _open_store(
-    kind: str, name: str, config: Mapping[str, str], workspace: Workspace, further: Mapping[str, Any]
+    kind: str, name: str, config: Mapping[str, str], workspace: Workspace, credentials: Mapping[str, Any] | None
 ) -> Any:
     try:
         from obstore import store
@@ -194,12 +164,12 @@ def _open_store(
     except ImportError:
         raise PlatformError(INSTALL) from None
     options = {**TIMEOUTS, **({"allow_http": True} if workspace.endpoint.startswith("http://") else {})}
+    provider = {"credential_provider": lambda: credentials} if credentials is not None else {}
     try:
-        return getattr(store, kind)(name, config=config, client_options=options, retry_config=RETRIES, **further)
+        return getattr(store, kind)(name, config=config, client_options=options, retry_config=RETRIES, **provider)
     except (BaseError, ValueError) as error:
-        raise MediaError(
-            "cannot be fetched: the workspace's storage is not set up as it should be", str(error)
-        ) from error
+        message = "cannot be fetched: the workspace's storage is not set up as it should be"
+        raise MediaError(message, str(error)) from error
 
 
 def _sign(store: Any, key: str) -> str:
@@ -210,9 +180,6 @@ def _sign(store: Any, key: str) -> str:
         return str(obstore.sign(store, "GET", key, expires_in=URL_TTL))
     except (BaseError, ValueError) as error:
         raise MediaError("cannot be fetched: the workspace's credentials cannot sign for it", str(error)) from error
-
-
-VIDEOS: Final = frozenset({".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi"})
 
 
 def links(

@@ -1,8 +1,4 @@
-"""Https, allowed addresses.
-
-Allowed IP addresses: public ones, and private ones that the operator permits. Pure.
-
-GET of a web address, protected against SSRF: checked, pinned to the checked IP, limited in bytes and time.
+"""GET of a web address, protected against SSRF: checked, pinned to the checked IP, limited in bytes and time.
 
 A name is resolved once, all of its addresses must be allowed, and the connection goes to one of them, which prevents
 DNS rebinding. Proxies of the environment are not used, since they would resolve the name themselves.
@@ -22,7 +18,10 @@ from pilotlight.microservices.media.limits import Limits, MediaError, Network, u
 from pilotlight.microservices.media.references import WebAddress, is_listed, redirect_target
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
+Resolve = Callable[[str, int], list[str]]
+CHUNK: Final = 256 * 1024
+CONNECT_S: Final = 10.0
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 # Cloud-internal services at addresses outside of private ranges: Azure's wire server, Alibaba's and Oracle's metadata.
 _CLOUD_SERVICES: Final = frozenset({"168.63.129.16", "100.100.100.200", "192.0.0.192"})
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
@@ -61,12 +60,6 @@ def effective_address(address: Address) -> Address:
     return inner or address
 
 
-CHUNK: Final = 256 * 1024
-CONNECT_S: Final = 10.0
-_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-Resolve = Callable[[str, int], list[str]]
-
-
 class FetchBudget:
     """Remaining bytes and time of all media of one request, on the monotonic clock. Thread-safe."""
 
@@ -86,9 +79,8 @@ class FetchBudget:
         with self._lock:
             self._left -= size
             if self._left < 0:
-                raise MediaError(
-                    f"is more than the {self.limits.total_bytes} bytes that all media of a request may have"
-                )
+                limit = self.limits.total_bytes
+                raise MediaError(f"is more than the {limit} bytes that all media of a request may have")
 
 
 def resolve(host: str, port: int) -> list[str]:
@@ -194,18 +186,22 @@ def _body(response: http.client.HTTPResponse, address: WebAddress, budget: Fetch
     limit = budget.limits.bytes
     if response.length is not None and response.length > limit:
         raise MediaError(f"has {response.length} bytes, more than the {limit} that are taken")
-    chunks = list[bytes]()
-    size = 0
-    while chunk := response.read(CHUNK):
-        size += len(chunk)
-        if size > limit:
-            raise MediaError(f"has more than the {limit} bytes that are taken")
-        budget.spend(len(chunk))
-        chunks.append(chunk)
+    content = read_limited(response.read, budget)
     budget.remaining_s()
     if response.length:
         raise unreachable(f"{address.redacted_url}: the answer ended {response.length} bytes early")
-    return b"".join(chunks)
+    return content
+
+
+def read_limited(read: Callable[[int], bytes], budget: FetchBudget) -> bytes:
+    """Read to the end in chunks. Raise MediaError where it is larger than one medium may be, or all together."""
+    content = bytearray()
+    while chunk := read(CHUNK):
+        content += chunk
+        if len(content) > budget.limits.bytes:
+            raise MediaError(f"has more than the {budget.limits.bytes} bytes that are taken")
+        budget.spend(len(chunk))
+    return bytes(content)
 
 
 def _status_error(status: int, address: WebAddress, trusted: bool) -> MediaError:

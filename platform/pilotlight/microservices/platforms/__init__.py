@@ -30,7 +30,7 @@ class Option(Struct, frozen=True):
     required: bool = False
     variables: tuple[str, ...] = ()
     default: str = ""
-    needed_for: str = ""  # required for images whose name begins so
+    needed_for: str = ""  # required for images with this prefix
 
 
 class Platform(Protocol):
@@ -41,7 +41,7 @@ class Platform(Protocol):
     own_ports: bool  # whether `Job.host_port` is a port of this machine that must be free
 
     def preflight(self, job: Job) -> None:
-        """Raise with what is missing and how to fix it, before anything is started."""
+        """Check requirements before anything is started. Raise with the problem and its fix."""
 
     def start(self, job: Job) -> Entry:
         """Start the job; return once the platform has accepted it. The model may still load for long."""

@@ -1,7 +1,7 @@
 """Platform brev: containers on a Brev instance, by the CLI `brev` and docker over ssh. Experimental.
 
-A named instance is kept; one created for a job has the job's name and is deleted with it. Ports are the instance's.
-Where its firewall blocks them, requests go through a tunnel.
+An instance created for a job has the job's name and is deleted with it. Ports are the instance's; where its firewall
+blocks them, requests go through a tunnel.
 """
 
 import json
@@ -9,18 +9,19 @@ import shlex
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.commands import CompletedCommand, Programs, exports, set_secrets, validate_job
-from pilotlight.microservices.platforms.docker import TAIL, ULIMITS, Gpus, Machine, read_state, run_words
+from pilotlight.microservices.platforms.docker import TAIL, ULIMITS, Gpus, Machine, read_state, run_arguments
 from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus, State
+from pilotlight.wire.machine import free_port
 
 CREATE_S: Final = 1800.0
 PULL_S: Final = 3600.0
@@ -70,7 +71,7 @@ class Brev:
         self._tunnels = Tunnels(path.with_name(path.name + ".tunnels"), environ)
 
     def preflight(self, job: Job) -> None:
-        create_words(validate_job(job))
+        create_arguments(validate_job(job))
         named = job.options.get("instance_id", "")
         if not named:
             self._instances()
@@ -91,7 +92,7 @@ class Brev:
         if done.code:
             self._remove(job.id, instance)
             raise PlatformError(f"docker run on {instance.name} failed: {done.summary}")
-        started = datetime.now(UTC).isoformat(timespec="seconds")
+        started = utc_now("seconds", "+00:00")
         url = f"http://{self._host(instance.name)}:{job.host_port}"
         return Entry("brev", job.network_arch, url, started, job.host_port, instance_id=named or instance.name)
 
@@ -128,8 +129,7 @@ class Brev:
             yield entry.host_url
             return
         name, key = self._running(entry.instance_id or instance_name(job_id)).name, f"{job_id}.{uuid4().hex[:8]}"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = int(free.getsockname()[1])
+        port = free_port()
         self._tunnels.open(key, Tunnel(port, name, entry.host_port or 0))
         try:
             yield f"http://127.0.0.1:{port}"
@@ -146,7 +146,7 @@ class Brev:
             raise PlatformError(f"docker rm on {instance.name} failed: {done.summary}", f"ssh {instance.name}")
 
     def _create(self, job: Job, programs: Programs) -> Instance:
-        programs.run_checked(create_words(job), timeout_s=CREATE_S, hint=LOGIN)
+        programs.run_checked(create_arguments(job), timeout_s=CREATE_S, hint=LOGIN)
         programs.run_checked(["brev", "refresh"], hint=LOGIN)  # writes the ssh configuration
         return self._running(instance_name(job.id))
 
@@ -185,7 +185,7 @@ def instance_name(job_id: str) -> str:
     return f"ms-{job_id}"
 
 
-def create_words(job: Job) -> list[str]:
+def create_arguments(job: Job) -> list[str]:
     """Return the arguments of `brev create`. Raise for two options that only Brev's console supports."""
     for option in ("cloud_cred_id", "workspace_group_id"):
         if job.options.get(option) and not job.options.get("instance_id"):
@@ -198,7 +198,7 @@ def create_words(job: Job) -> list[str]:
 def run_script(job: Job, machine: Machine, environ: Mapping[str, str]) -> str:
     """Return the script that starts the container. It has values of secrets, so it is passed by stdin only."""
     names = set_secrets(job, environ)
-    words = run_words(job, machine, names)
+    words = run_arguments(job, machine, names)
     return f"{exports({name: environ[name] for name in names})}exec {shlex.join(words)}"
 
 

@@ -1,8 +1,4 @@
-"""Docker CLI.
-
-Arguments of `docker run` for a job, and status of a container. Pure; used by docker.py and brev.py.
-
-Platform docker: containers on this machine by the docker CLI: `run`, `inspect`, `logs` and `rm`.
+"""Platform docker: containers on this machine by the docker CLI; arguments and parsers are also used by brev.py.
 
 The container's name is the job id, and its port 8080 is published as `host_port`. With the option `network` = host,
 for daemons without a bridge, it listens on `host_port` itself.
@@ -11,11 +7,11 @@ for daemons without a bridge, it listens on `host_port` itself.
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.commands import (
     CompletedCommand,
@@ -24,11 +20,14 @@ from pilotlight.microservices.platforms.commands import (
     split_list,
     validate_job,
 )
-from pilotlight.microservices.platforms.predictor_ports import LOOPBACK, check_free, is_own, listening
+from pilotlight.microservices.platforms.ports import LOOPBACK, check_free, is_own, listening
 from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus, State
 
 Gpus = Literal["none", "requests", "tegra"]  # how the machine hands GPUs to containers
 
+PULL_S: Final = 3600.0  # an image may have tens of GB
+STOP_S: Final = 10  # what a container gets between SIGTERM and SIGKILL
+DAEMON: Final = "start it (systemctl start docker), or point DOCKER_HOST at one; you must be in the group docker"
 TAIL: Final = 50
 LABEL: Final = "dev.pilotlight.microservice"
 # Requirements of NVIDIA's images: shared memory for workers, unlimited pinned memory, large stacks.
@@ -45,12 +44,12 @@ class Machine(NamedTuple):
     network: str = ""  # "": the daemon's own bridge
 
 
-def run_words(job: Job, machine: Machine, secrets: tuple[str, ...]) -> list[str]:
+def run_arguments(job: Job, machine: Machine, secrets: tuple[str, ...]) -> list[str]:
     """Return the arguments. They have names of `secrets` only: docker reads values from its environment."""
     env = {**job.env, **_moved(job, machine)}
     return [
         "docker", "run", "--detach", "--name", job.id, "--label", f"{LABEL}={job.network_arch}",
-        *_network(job, machine), *_limits(job), *gpu_words(job, machine.gpus),
+        *_network(job, machine), *_limits(job), *gpu_arguments(job, machine.gpus),
         *(word for mount in split_list(job.options.get("mounts", "")) for word in ("--volume", mount)),
         *(word for name, value in env.items() for word in ("--env", f"{name}={value}")),
         *(word for name in secrets for word in ("--env", name)),
@@ -63,20 +62,14 @@ def _limits(job: Job) -> list[str]:
     return ["--shm-size=1g", *(word for limit in limits for word in ("--ulimit", limit))]
 
 
-def gpu_words(job: Job, gpus: Gpus) -> list[str]:
+def gpu_arguments(job: Job, gpus: Gpus) -> list[str]:
     """Return the GPU arguments: devices of `options.gpus`, else the first `num_gpus`."""
     devices = job.options.get("gpus", "")
     if gpus == "none":
         return []
     if gpus == "tegra":
-        seen = devices or ",".join(map(str, range(job.num_gpus)))
-        return [
-            "--runtime=nvidia",
-            "--env",
-            "NVIDIA_DRIVER_CAPABILITIES=all",
-            "--env",
-            f"NVIDIA_VISIBLE_DEVICES={seen}",
-        ]
+        visible = f"NVIDIA_VISIBLE_DEVICES={devices or ','.join(map(str, range(job.num_gpus)))}"
+        return ["--runtime=nvidia", "--env", "NVIDIA_DRIVER_CAPABILITIES=all", "--env", visible]
     # The inner quotes are docker's: a comma separates fields of one request.
     return ["--gpus", f'"device={devices}"' if devices else str(job.num_gpus)]
 
@@ -130,12 +123,6 @@ def _why(state: Mapping[str, Any], code: int) -> str:
     return f"the container ended with exit code {code}{signal}"
 
 
-PULL_S: Final = 3600.0  # an image may have tens of GB
-STOP_S: Final = 10  # what a container gets between SIGTERM and SIGKILL
-INSTALL: Final = "install Docker Engine, or choose another platform"
-DAEMON: Final = "start it (systemctl start docker), or point DOCKER_HOST at one; you must be in the group docker"
-
-
 def make(environ: Mapping[str, str]) -> "Docker":
     return Docker(environ)
 
@@ -159,17 +146,17 @@ class Docker:
         _check_daemon(programs)
         _check_image(programs, job.image)
         check_free(job)
-        run_words(job, self._machine(job), ())
+        run_arguments(job, self._machine(job), ())
 
     def start(self, job: Job) -> Entry:
         programs = self._programs.redacting(validate_job(job))
-        words = run_words(job, self._machine(job), set_secrets(job, programs.environ))
+        words = run_arguments(job, self._machine(job), set_secrets(job, programs.environ))
         done = programs.run(words, timeout_s=PULL_S)
         if done.code:
             # A container whose start failed (no such device, port taken) still exists.
             programs.run(["docker", "rm", "--force", "--volumes", job.id])
             raise PlatformError(f"docker run failed: {done.summary}", _hint(done))
-        started = datetime.now(UTC).isoformat(timespec="seconds")
+        started = utc_now("seconds", "+00:00")
         return Entry("docker", job.network_arch, f"http://localhost:{job.host_port}", started, job.host_port)
 
     def status(self, job_id: str, entry: Entry) -> PlatformStatus:

@@ -1,13 +1,6 @@
-"""StatefulSet, Service, Secret.
+"""Platform kubernetes: a StatefulSet of one pod, a Service of type LoadBalancer on 8080, and a Secret, of one name.
 
-Kubernetes objects of a job: StatefulSet, Service and Secret, all of one name. Pure; kubernetes.py applies them.
-
-Values of secrets are in the Secret only; the pod refers to them.
-
-Platform kubernetes: a StatefulSet of one pod, a Service of type LoadBalancer on 8080, and a Secret.
-
-For a microservice of the API the Service is of type ClusterIP, since clients go through the API. `open_route` uses the
-load balancer's address if it responds, inside the cluster the Service's own, else a port-forward. The entry stores the
+For a microservice of the API the Service is of type ClusterIP, since clients go through the API. The entry stores the
 kubeconfig context as `instance_id`, since the current one may change.
 """
 
@@ -15,13 +8,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final
 
 from pilotlight import contract
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.k8s import names
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.registry.secrets import redact
 from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus
@@ -32,8 +25,12 @@ from pilotlight.targets.kubernetes.kinds import missing_permissions, unless_forb
 from pilotlight.targets.kubernetes.observe import diagnosis
 from pilotlight.targets.kubernetes.port_forward import PortForward
 
-Json = Any
-KubernetesObjectsDocument = dict[str, Json]
+Object = dict[str, Any]
+Document = Mapping[str, Any]
+PORT: Final = 8080
+TAIL: Final = 50
+POLL_S: Final = 0.5
+GUARDED: Final = "nvcr.io/"
 LABEL: Final = f"{names.DOMAIN}/microservice"
 LABEL_ARCH: Final = f"{names.DOMAIN}/network-arch"
 GPU: Final = "nvidia.com/gpu"
@@ -60,7 +57,7 @@ def selector(job_id: str) -> str:
     return f"{LABEL}={job_id}"
 
 
-def stateful_set(job: Job, namespace: str, gpus: bool) -> KubernetesObjectsDocument:
+def stateful_set(job: Job, namespace: str, gpus: bool) -> Object:
     """Return the StatefulSet. `gpus`: whether the cluster has any; the predictor runs without them too."""
     name = name_of(job.id)
     return {
@@ -76,7 +73,7 @@ def stateful_set(job: Job, namespace: str, gpus: bool) -> KubernetesObjectsDocum
     }
 
 
-def _pod(job: Job, gpus: bool) -> KubernetesObjectsDocument:
+def _pod(job: Job, gpus: bool) -> Object:
     shared = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}
     claim = job.options.get("volume_claim")
     volume = {"name": "models", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
@@ -91,7 +88,7 @@ def _pod(job: Job, gpus: bool) -> KubernetesObjectsDocument:
     }
 
 
-def _container(job: Job, gpus: bool) -> KubernetesObjectsDocument:
+def _container(job: Job, gpus: bool) -> Object:
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108 - the container's own
     if job.options.get("volume_claim"):
         mounts.append({"name": "models", "mountPath": MODELS})
@@ -108,32 +105,27 @@ def _container(job: Job, gpus: bool) -> KubernetesObjectsDocument:
     }
 
 
-def _variables(job: Job) -> list[KubernetesObjectsDocument]:
-    plain = [{"name": name, "value": value} for name, value in job.env.items()]
-    return [
-        *plain,
-        *(
-            {"name": name, "valueFrom": {"secretKeyRef": {"name": name_of(job.id), "key": name}}}
-            for name in job.secrets
-        ),
-    ]
+def _variables(job: Job) -> list[Object]:
+    plain: list[Object] = [{"name": name, "value": value} for name, value in job.env.items()]
+    references = ((name, {"name": name_of(job.id), "key": name}) for name in job.secrets)
+    return plain + [{"name": name, "valueFrom": {"secretKeyRef": key}} for name, key in references]
 
 
-def _resources(job: Job, gpus: bool) -> KubernetesObjectsDocument:
+def _resources(job: Job, gpus: bool) -> Object:
     requests = {name: job.options[name] for name in ("cpu", "memory") if job.options.get(name)}
     limits = {"memory": requests["memory"]} if "memory" in requests else {}
     limits |= {GPU: str(job.num_gpus)} if gpus else {}
     return {**({"requests": requests} if requests else {}), **({"limits": limits} if limits else {})}
 
 
-def _security(job: Job) -> KubernetesObjectsDocument:
+def _security(job: Job) -> Object:
     """Return the security context: restricted for the predictor; other images may need another user."""
     if not contract.is_predictor_image(job.image):
         return {"allowPrivilegeEscalation": False}
     return {"allowPrivilegeEscalation": False, "runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}}
 
 
-def service_manifest(job: Job, namespace: str) -> KubernetesObjectsDocument:
+def service_manifest(job: Job, namespace: str) -> Object:
     """Return the Service. It routes to the pod before it is ready, since clients read its status while it loads.
 
     A load balancer's address is public in most clouds.
@@ -151,7 +143,7 @@ def service_manifest(job: Job, namespace: str) -> KubernetesObjectsDocument:
     }
 
 
-def secret(job: Job, namespace: str, environ: Mapping[str, str]) -> KubernetesObjectsDocument:
+def secret(job: Job, namespace: str, environ: Mapping[str, str]) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -161,7 +153,7 @@ def secret(job: Job, namespace: str, environ: Mapping[str, str]) -> KubernetesOb
     }
 
 
-def owned_by(owner: KubernetesObjectsDocument) -> KubernetesObjectsDocument:
+def owned_by(owner: Object) -> Object:
     """Return a merge patch with an owner reference, so that deleting the StatefulSet deletes the object."""
     reference = {
         "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
@@ -170,19 +162,12 @@ def owned_by(owner: KubernetesObjectsDocument) -> KubernetesObjectsDocument:
     return {"metadata": {"ownerReferences": [reference]}}
 
 
-def parts(job_id: str, namespace: str) -> list[KubernetesObjectsDocument]:
+def parts(job_id: str, namespace: str) -> list[Object]:
     """Return all objects of a job, for deletion."""
     return [
         {"apiVersion": version, "kind": kind, "metadata": {"name": name_of(job_id), "namespace": namespace}}
         for version, kind in KINDS
     ]
-
-
-Document = Mapping[str, Json]
-PORT: Final = 8080
-TAIL: Final = 50
-POLL_S: Final = 0.5
-GUARDED: Final = "nvcr.io/"
 
 
 def make(environ: Mapping[str, str]) -> "Kubernetes":
@@ -241,7 +226,7 @@ class Kubernetes:
         except PlatformError:
             self._remove(cluster, job.id, namespace)
             raise
-        started = datetime.now(UTC).isoformat(timespec="milliseconds")
+        started = utc_now(zone="+00:00")
         url = address(cluster, job.id, namespace, 0.0 if job.closed else _seconds(job, self._environ))
         return Entry(
             "kubernetes", job.network_arch, url, started, None, name_of(job.id),
@@ -264,6 +249,7 @@ class Kubernetes:
 
     @contextmanager
     def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
+        """Yield the load balancer's address if it responds, the Service's in the cluster, else a port-forward's."""
         cluster, namespace = self._of(entry)
         name = name_of(job_id)
         service = cluster.get("v1", "Service", namespace, name)

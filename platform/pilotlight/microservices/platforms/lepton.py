@@ -8,10 +8,10 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.commands import CompletedCommand, Programs, validate_job
 from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus, State
@@ -48,7 +48,7 @@ class Lepton:
         self._programs = Programs({**environ, **PLAIN})
 
     def preflight(self, job: Job) -> None:
-        create_words(validate_job(job))
+        create_arguments(validate_job(job))
         done = self._programs.run(["lep", "secret", "list"])
         if done.code:
             raise PlatformError(f"the Lepton workspace does not answer: {done.summary}", LOGIN)
@@ -59,9 +59,9 @@ class Lepton:
 
     def start(self, job: Job) -> Entry:
         programs = self._programs.redacting(validate_job(job))
-        programs.run_checked(create_words(job), hint=LOGIN)
+        programs.run_checked(create_arguments(job), hint=LOGIN)
         name = endpoint_name(job.id)
-        started = datetime.now(UTC).isoformat(timespec="seconds")
+        started = utc_now("seconds", "+00:00")
         return Entry("lepton", job.network_arch, self._address(name), started, platform_job_id=name)
 
     def status(self, job_id: str, entry: Entry) -> PlatformStatus:
@@ -111,7 +111,7 @@ def endpoint_name(job_id: str) -> str:
     return f"ms-{job_id.replace('-', '')[:32].lower()}"
 
 
-def create_words(job: Job) -> list[str]:
+def create_arguments(job: Job) -> list[str]:
     shape = job.options.get("resource_shape", "")
     if not shape:
         raise UsageError("resource_shape is missing", "give --resource-shape, such as gpu.8xh100-sxm")

@@ -1,8 +1,4 @@
-"""Processes.
-
-Termination of a process and its session, safe against PID reuse.
-
-Platform local: the predictor as a process of this machine, in its own session, which outlives its starter.
+"""Platform local: the predictor as a process of this machine, in its own session, which outlives its starter.
 
 A shim records its exit status. The registry entry has PID, boot id and start time, against PID reuse. Log and exit
 status are in the home folder until it is stopped.
@@ -17,13 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from select import select
 from typing import Final
 
 from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.registry import secrets
 from pilotlight.microservices.registry.container_command import ENV_PYTHON
@@ -33,9 +29,15 @@ from pilotlight.targets.local.supervisor import shim
 from pilotlight.targets.local.supervisor.gpus import Device, allocate, find_devices
 from pilotlight.targets.local.supervisor.processes import Identity, identify
 from pilotlight.targets.log_lines import failed_event, last_error
+from pilotlight.wire.machine import last_lines
 
 STOP_S: Final = 40.0  # a predictor drains within 30
 POLL_S: Final = 0.02
+HOST: Final = "127.0.0.1"
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+TAIL: Final = 50
+LISTEN_S: Final = 60.0  # a busy machine imports slowly
+_JOB_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 
 
 def end(identity: Identity) -> bool:
@@ -78,13 +80,6 @@ def within(seconds: float, holds: Callable[[], bool]) -> bool:
             return False
         time.sleep(POLL_S)
     return True
-
-
-HOST: Final = "127.0.0.1"
-VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
-TAIL: Final = 50
-LISTEN_S: Final = 60.0  # a busy machine imports slowly
-_JOB_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 
 
 def make(environ: Mapping[str, str]) -> "Local":
@@ -132,7 +127,7 @@ class Local:
         except BaseException:  # such as Ctrl-C: it is not registered yet
             end(identity)
             raise
-        started = datetime.now(UTC).isoformat(timespec="milliseconds")
+        started = utc_now(zone="+00:00")
         url = f"http://localhost:{job.host_port}"
         return Entry("local", job.network_arch, url, started, job.host_port, ":".join(map(str, identity)))
 
@@ -257,9 +252,6 @@ def _how(ended: shim.Exit) -> str:
 
 
 def _tail(log: Path) -> tuple[str, ...]:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
-            return tuple(file.read().decode(errors="replace").splitlines()[-TAIL:])
-    except OSError:
-        return ()
+    with suppress(OSError):
+        return tuple(last_lines(log, TAIL, max_bytes=65536))
+    return ()

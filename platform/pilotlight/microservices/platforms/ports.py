@@ -17,12 +17,16 @@ from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.platforms import ALIASES
 from pilotlight.microservices.registry.registry_file import Registry, file_lock
-from pilotlight.microservices.registry.types import Entry
+from pilotlight.microservices.registry.types import Entry, Job
 
 RANGE: Final = range(8080, 8200)
 # Ports of the embedded platform, which may not be running.
 RESERVED: Final = frozenset({contract.GATEWAY_PORT, contract.API_PORT})
 REMOTE_PLATFORMS: Final = frozenset({"brev"})  # the port belongs to the instance, so it cannot be tried here
+MODULE: Final = "pilotlight_predictor"
+ENV_PORT: Final = "INFERENCE_PORT"
+ENV_HOST: Final = "INFERENCE_HOST"
+LOOPBACK: Final = "127.0.0.1"
 
 
 def used_ports(entries: Mapping[str, Entry], platform: str, instance_id: str | None = None) -> frozenset[int]:
@@ -80,3 +84,18 @@ def claim_port(
     if requested:
         raise UsageError(f"host_port = {requested} is taken", "leave --host-port out: the lowest free one is chosen")
     raise PlatformError(f"no port of {RANGE[0]} to {RANGE[-1]} is free", "platformctl microservice list, then stop one")
+
+
+def is_own(job: Job) -> bool:
+    """Return whether the job runs the predictor, in any image."""
+    return MODULE in job.command
+
+
+def listening(job: Job) -> Mapping[str, str]:
+    """Return the variables of its port on the host's network. HTTP is its only port."""
+    return {ENV_PORT: str(job.host_port), **({ENV_HOST: LOOPBACK} if job.closed else {})}
+
+
+def check_free(job: Job) -> None:
+    if not can_bind(job.host_port):
+        raise PlatformError(f"host_port = {job.host_port} is taken", "choose another one, or end who listens there")

@@ -1,8 +1,4 @@
-"""Sbatch, squeue.
-
-Parsers of squeue, sacct and sinfo, and mapping of Slurm's job states, with reasons. Pure.
-
-Platform slurm: jobs by sbatch, squeue, sacct and scancel on a submit host.
+"""Platform slurm: jobs by sbatch, squeue, sacct and scancel on a submit host, with parsers of their output.
 
 A job listens on its node: on this machine on `host_port`; to another node a tunnel from `host_port` is opened with the
 first request and held until the job is stopped.
@@ -15,15 +11,15 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pilotlight.errors import PlatformError, TimedOut, UsageError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.commands import Programs, set_secrets, validate_job
-from pilotlight.microservices.platforms.predictor_ports import check_free
-from pilotlight.microservices.platforms.slurm_script import INHERITED, SlurmTarget, batch_words, port_of, script
+from pilotlight.microservices.platforms.ports import check_free
+from pilotlight.microservices.platforms.slurm_script import INHERITED, SlurmTarget, port_of, sbatch_arguments, script
 from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.microservices.registry.secrets import redact
@@ -32,7 +28,12 @@ from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus, 
 QUEUE: Final = "--format=%T|%B|%j|%k|%r"
 ACCOUNT: Final = "--format=State,NodeList,JobName,Comment,ExitCode"
 PARTITION: Final = "--format=%a|%G"
-
+TAIL: Final = 50
+POLL_S: Final = 0.5
+BEGIN_S: Final = 60.0  # a request waits this long for a job that is about to start
+STOP_S: Final = 120.0  # above Slurm's KillWait, by default 30 s
+UNKNOWN: Final = "Invalid job id"
+GONE: Final = "Slurm knows no such job any more"
 _STATES: Final[Mapping[str, State]] = {
     "PENDING": "pending", "CONFIGURING": "pending", "REQUEUED": "pending", "REQUEUE_FED": "pending",
     "REQUEUE_HOLD": "pending", "SPECIAL_EXIT": "pending", "SUSPENDED": "pending", "STOPPED": "pending",
@@ -127,13 +128,6 @@ def fields(line: str) -> Mapping[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
-TAIL: Final = 50
-POLL_S: Final = 0.5
-BEGIN_S: Final = 60.0  # a request waits this long for a job that is about to start
-STOP_S: Final = 120.0  # above Slurm's KillWait, by default 30 s
-UNKNOWN: Final = "Invalid job id"
-
-
 def make(environ: Mapping[str, str]) -> "Slurm":
     return Slurm(environ)
 
@@ -168,20 +162,16 @@ class Slurm:
         inherited = [name for name in INHERITED if name in programs.environ]
         names = (*inherited, *set_secrets(job, programs.environ))
         printed = programs.run_checked(
-            batch_words(job, target, names), script(job, target), hint="sinfo says what there is"
+            sbatch_arguments(job, target, names), script(job, target), hint="sinfo says what there is"
         )
         slurm_id = printed.strip().partition(";")[0]
-        started = datetime.now(UTC).isoformat(timespec="seconds")
+        started = utc_now("seconds", "+00:00")
         url = f"http://localhost:{job.host_port}"
         return Entry("slurm", job.network_arch, url, started, job.host_port, platform_job_id=slurm_id)
 
     def status(self, job_id: str, entry: Entry) -> PlatformStatus:
         queued = self._find(job_id, entry)
-        return (
-            seen(queued, self._tail(job_id))
-            if queued
-            else PlatformStatus("gone", reason="Slurm knows no such job any more")
-        )
+        return seen(queued, self._tail(job_id)) if queued else PlatformStatus("gone", reason=GONE)
 
     def stop(self, job_id: str, entry: Entry) -> None:
         """Cancel the job, checked by name since Slurm reuses ids, and wait until its processes have ended."""
@@ -206,7 +196,7 @@ class Slurm:
             time.sleep(POLL_S)
             queued = self._find(job_id, entry)
         if queued is None or queued.meaning != "running" or not queued.host:
-            reason = seen(queued).reason if queued else "Slurm knows no such job any more"
+            reason = seen(queued).reason if queued else GONE
             raise PlatformError(f"{job_id} cannot be asked: {reason}", f"platformctl microservice status {job_id}")
         here = self._is_here(queued.host)
         port = port_of(queued.comment, str(entry.platform_job_id), here)

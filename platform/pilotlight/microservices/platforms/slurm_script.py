@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.platforms.commands import exports, split_list
-from pilotlight.microservices.platforms.predictor_ports import ENV_HOST, ENV_PORT, LOOPBACK, is_own
+from pilotlight.microservices.platforms.ports import ENV_HOST, ENV_PORT, LOOPBACK, is_own
 from pilotlight.microservices.registry.types import Job
 
 # A node's ports, by Slurm's number of the job: two on one node differ. Below those that kernels hand out.
@@ -28,7 +28,7 @@ class SlurmTarget(NamedTuple):
     python: str = "python"  # runs the predictor without a container
 
 
-def batch_words(job: Job, target: SlurmTarget, names: Iterable[str]) -> list[str]:
+def sbatch_arguments(job: Job, target: SlurmTarget, names: Iterable[str]) -> list[str]:
     limit = job.options.get("time", "")
     return [
         "sbatch", "--parsable", f"--job-name={job.id}", f"--partition={target.partition}",

@@ -34,7 +34,7 @@ class Tunnel(NamedTuple):
     port: int
 
 
-def words(tunnel: Tunnel) -> list[str]:
+def arguments(tunnel: Tunnel) -> list[str]:
     forward = f"127.0.0.1:{tunnel.local_port}:127.0.0.1:{tunnel.port}"
     return ["ssh", "-N", *KEEP, "-L", forward, "--", tunnel.host]
 
@@ -57,7 +57,7 @@ class Tunnels:
         if (holder := identify(pid)) is not None:
             self._write(job_id, holder, tunnel)
         try:
-            _wait_open(tunnel, pid, self._words(job_id))
+            _wait_open(tunnel, pid, self._log(job_id))
         except PlatformError:
             self.close(job_id)
             raise
@@ -66,7 +66,7 @@ class Tunnels:
         known = self._read(job_id)
         if known is not None and known[0].alive:
             _end(known[0])
-        for path in (self._note(job_id), self._words(job_id)):
+        for path in (self._state_file(job_id), self._log(job_id)):
             path.unlink(missing_ok=True)
 
     def _hold(self, job_id: str, tunnel: Tunnel) -> int:
@@ -75,20 +75,20 @@ class Tunnels:
         if program is None:
             raise PlatformError("ssh is not on the PATH", "install an ssh client: the tunnel needs it")
         files = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
-        files.append((os.POSIX_SPAWN_OPEN, 2, str(self._words(job_id)), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
-        return os.posix_spawn(program, words(tunnel), self._environ, file_actions=files, setsid=True)
+        files.append((os.POSIX_SPAWN_OPEN, 2, str(self._log(job_id)), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+        return os.posix_spawn(program, arguments(tunnel), self._environ, file_actions=files, setsid=True)
 
-    def _note(self, job_id: str) -> Path:
+    def _state_file(self, job_id: str) -> Path:
         return self._folder / f"{job_id}.json"
 
-    def _words(self, job_id: str) -> Path:
+    def _log(self, job_id: str) -> Path:
         """Return the path of ssh's log."""
         return self._folder / f"{job_id}.log"
 
     def _read(self, job_id: str) -> tuple[Identity, Tunnel] | None:
         try:
-            note = json.loads(self._note(job_id).read_bytes())
-            return Identity(*note["holder"]), Tunnel(*note["tunnel"])
+            document = json.loads(self._state_file(job_id).read_bytes())
+            return Identity(*document["holder"]), Tunnel(*document["tunnel"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -99,7 +99,7 @@ class Tunnels:
             raise PlatformError(f"{self._folder} must be a folder that you alone can write to", "remove it")
 
     def _write(self, job_id: str, holder: Identity, tunnel: Tunnel) -> None:
-        fd = os.open(self._note(job_id), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(self._state_file(job_id), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(fd, "w") as file:
             json.dump({"holder": holder, "tunnel": tunnel}, file)
 
@@ -110,10 +110,8 @@ def _wait_open(tunnel: Tunnel, pid: int, log: Path) -> None:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-            said = next(filter(None, reversed(lines)), f"exit code {os.waitstatus_to_exitcode(status)}").strip()
-            raise PlatformError(
-                f"no tunnel to {tunnel.host}: {said}", f"ssh {tunnel.host} must work without a password"
-            )
+            reason = next(filter(None, reversed(lines)), f"exit code {os.waitstatus_to_exitcode(status)}").strip()
+            raise PlatformError(f"no tunnel to {tunnel.host}: {reason}", hint)
         with suppress(OSError), socket.create_connection(("127.0.0.1", tunnel.local_port), 1):
             return
         time.sleep(POLL_S)

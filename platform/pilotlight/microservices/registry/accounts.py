@@ -1,14 +1,7 @@
-"""Orgs, keys, tokens.
-
-API keys of orgs: created by `platformctl api key create`, shown once, stored as scrypt hashes, verified at login.
+"""API keys and bearer tokens of orgs, stored as hashes.
 
 A key contains its own id, so that a login computes one hash and not one for each key of the org. A login with an
 unknown id takes as long as any other, and the error does not reveal which part was wrong.
-
-Bearer tokens of the control API: random, valid for one org and one day, stored as hashes.
-
-A fast hash is enough: a token has 256 random bits and is looked up at every request. It is found by its hash, so
-timing reveals nothing of the token.
 """
 
 import hashlib
@@ -28,6 +21,7 @@ from pilotlight.microservices.registry.types import check_org
 SCRYPT_COST: Final = {"n": 2**14, "r": 8, "p": 1, "maxmem": 64 * 2**20, "dklen": 32}
 KEY_PATTERN: Final = re.compile(r"plk-([0-9a-f]{12})-([A-Za-z0-9_-]{43})")
 DUMMY_SALT: Final = b"\0" * 16
+TTL_S: Final = 24 * 3600.0  # of a token
 UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _PERIOD: Final = re.compile(r"([1-9][0-9]{0,8})([smhdw])")
 
@@ -50,7 +44,7 @@ class KeyHash(Struct, frozen=True):
 
 
 def create(directory: Directory, org: str, now: float, ttl_s: float | None) -> tuple[str, Key]:
-    """Create a key; return its value, which is not stored, and its metadata."""
+    """Create a key; return its value, which is shown once and not stored, and its metadata."""
     check_org(org)
     key = Key(secrets.token_hex(6), org, now, None if ttl_s is None else now + ttl_s)
     secret, salt = secrets.token_urlsafe(32), secrets.token_bytes(16)
@@ -99,9 +93,6 @@ def parse_period(text: str) -> float:
     return float(match.group(1)) * UNITS[match.group(2)]
 
 
-TTL_S: Final = 24 * 3600.0
-
-
 def issue(directory: Directory, org: str, key: str, now: float, ttl_s: float = TTL_S) -> tuple[str, float]:
     """Issue a token; return it and its expiry time. Expired tokens are deleted."""
     token, expires_at = secrets.token_urlsafe(32), now + ttl_s
@@ -124,4 +115,5 @@ def org_of(directory: Directory, token: str, now: float) -> str | None:
 
 
 def digest(token: str) -> str:
+    """Return the fast hash that a token is stored and looked up by; it has 256 random bits."""
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()

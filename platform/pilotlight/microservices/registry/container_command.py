@@ -1,22 +1,7 @@
-"""Architecture → image and command.
+"""From a network architecture to the image and the shell command of its container. First step of a start.
 
-Network architectures, read from their config files. First step of a start.
-
-`{network_arch}.config.json` has the image key, whether the model is a folder, the container command and the secrets it
-may need. The package's own are in reference/archs; a folder in PILOTLIGHT_ARCHS extends and overrides them, also with
-a versions.yaml and a service.json.
-
-Resolution of a network architecture to the URI of its container image. Pure, but for the tables of archs.py.
-
-    config file → key → IMAGE_<KEY> of the environment, else the table of defaults → versions.yaml → URI
-
-A value with a slash or a colon is a URI and is returned unchanged, at any step.
-
-Model paths of microservices: the Hugging Face Hub, a path in the container, or cloud storage. Pure.
-
-Shell commands inside the container: one for each kind of microservice, the same on every platform. Pure.
-
-A platform runs it unchanged with `sh -c`; differences between platforms are passed by the environment, as are secrets.
+`{network_arch}.config.json` has the image key, whether the model is a folder, the command and the secrets it may need.
+The package's own are in reference/archs; a folder in PILOTLIGHT_ARCHS extends and overrides them.
 """
 
 import json
@@ -34,22 +19,50 @@ ENV_FOLDER: Final = "PILOTLIGHT_ARCHS"
 OWN: Final = Path(__file__).parent / "reference"
 DEFAULT_IMAGE_KEY: Final = "COSMOS_RL"  # if the config file is missing or names none
 SUFFIX: Final = ".config.json"
+HUB: Final = "hf_model://"
+CLOUD: Final = ("s3", "gs", "gcs", "az", "azure", "abfs", "abfss", "wasbs", "http", "https", "hf")
+PREFIX: Final = "umask 0 && "
+PORT: Final = 8080
+ENV_PYTHON: Final = "PILOTLIGHT_PYTHON"  # the predictor's interpreter, if not the first `python` of the PATH
+MODEL_NAME: Final = "model"  # name of the predictor's only model
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+(?:@[\w./-]+)?")
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 class Arch(Struct, frozen=True):
     name: str
     image_key: str = DEFAULT_IMAGE_KEY
-    command: str = ""  # a row of inner_command.COMMANDS
+    command: str = ""  # a row of COMMANDS
     folder: bool = False  # its model is a directory
     secrets: tuple[str, ...] = ()  # names of variables that are passed if set
+
+
+class ModelPath(Struct, frozen=True):
+    kind: Literal["hub", "local", "remote"]
+    value: str  # org/model, or a path, or a URI
+
+    @property
+    def uri(self) -> str:
+        return HUB + self.value if self.kind == "hub" else self.value
+
+
+class CommandInputs(Struct, frozen=True):
+    """Inputs of a command."""
+
+    job_id: str
+    network_arch: str
+    model: ModelPath
+    env: Mapping[str, str]
+    num_gpus: int = 1
 
 
 def arch(name: str, environ: Mapping[str, str]) -> Arch:
     """Return the architecture, with the default image if it has no config file. The command is checked later."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"network_arch = {name!r}, must be letters, digits, dots, dashes and underscores")
-    document = _document(name, environ)
+    files = (folder / f"{name}{SUFFIX}" for folder in _folders(environ))
+    document = next((_read(path) for path in files if path.is_file()), {})
     parameters = document.get("api_params") or {}
     inference = (document.get("spec_params") or {}).get("inference") or {}
     return Arch(
@@ -63,8 +76,7 @@ def arch(name: str, environ: Mapping[str, str]) -> Arch:
 
 def names(environ: Mapping[str, str]) -> list[str]:
     """Return the names of all architectures with a config file."""
-    known = {path.name.removesuffix(SUFFIX) for folder in _folders(environ) for path in folder.glob(f"*{SUFFIX}")}
-    return sorted(known)
+    return sorted({file.name.removesuffix(SUFFIX) for each in _folders(environ) for file in each.glob(f"*{SUFFIX}")})
 
 
 def reference(file: str, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -87,13 +99,6 @@ def _own_folder(environ: Mapping[str, str]) -> list[Path]:
     if named and not Path(named).is_dir():
         raise UsageError(f"{ENV_FOLDER} = {named}, must be a folder with files called NETWORK_ARCH{SUFFIX}")
     return [Path(named)] if named else []
-
-
-def _document(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    for folder in _folders(environ):
-        if (path := folder / f"{name}{SUFFIX}").is_file():
-            return _read(path)
-    return {}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -127,7 +132,10 @@ def resolve(network_arch: str, environ: Mapping[str, str]) -> str:
 
 
 def resolve_key(key: str, mapping: Mapping[str, str], versions: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """Resolve an image key, or return it if it is a URI."""
+    """Resolve an image key: IMAGE_<KEY> of the environment, else the table of defaults, then versions.yaml.
+
+    A value with a slash or a colon is a URI and is returned unchanged, at any step.
+    """
     if is_uri(key):
         return key
     override = environ.get(f"IMAGE_{key}", "").strip()
@@ -152,21 +160,6 @@ def _version(dotted: str, versions: Mapping[str, Any], where: str, key: str) -> 
     return image
 
 
-HUB: Final = "hf_model://"
-CLOUD: Final = ("s3", "gs", "gcs", "az", "azure", "abfs", "abfss", "wasbs", "http", "https", "hf")
-_HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+(?:@[\w./-]+)?")
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-
-
-class ModelPath(Struct, frozen=True):
-    kind: Literal["hub", "local", "remote"]
-    value: str  # org/model, or a path, or a URI
-
-    @property
-    def uri(self) -> str:
-        return HUB + self.value if self.kind == "hub" else self.value
-
-
 def parse(text: str, *, remote: bool = False) -> ModelPath:
     """Parse a model path. `remote`: allow cloud storage, for which the caller provides credentials."""
     if not text.strip():
@@ -178,40 +171,21 @@ def parse(text: str, *, remote: bool = False) -> ModelPath:
         if not _HUB_NAME.fullmatch(name):
             raise UsageError(f"model_path = {text}, must be hf_model://ORG/MODEL")
         return ModelPath("hub", name)
-    if (scheme := _SCHEME.match(text)) is not None:
-        return _with_scheme(text, scheme.group(1).lower(), remote)
     if text.startswith("/"):
         return ModelPath("local", text)
-    raise UsageError(f"model_path = {text}, must be an absolute path in the container or hf_model://ORG/MODEL")
-
-
-def _with_scheme(text: str, scheme: str, remote: bool) -> ModelPath:
-    if remote and scheme in CLOUD:
-        return ModelPath("remote", text)
-    if scheme in CLOUD:
+    if (match := _SCHEME.match(text)) is None:
+        raise UsageError(f"model_path = {text}, must be an absolute path in the container or hf_model://ORG/MODEL")
+    scheme = match.group(1).lower()
+    if scheme not in CLOUD:
+        raise UsageError(f"model_path = {text}: {scheme}:// is not known; write hf_model://ORG/MODEL or a path")
+    if not remote:
         reason = f"{scheme}:// is not supported: an inference microservice has no access to cloud storage"
         raise UsageError(f"model_path = {text}: {reason}", "copy the model to a path that the container sees first")
-    raise UsageError(f"model_path = {text}: {scheme}:// is not known; write hf_model://ORG/MODEL or a path")
-
-
-PREFIX: Final = "umask 0 && "
-PORT: Final = 8080
-# Python interpreter of the predictor, if not the first `python` of the PATH.
-ENV_PYTHON: Final = "PILOTLIGHT_PYTHON"
-MODEL_NAME: Final = "model"  # name of the predictor's only model
-
-
-class CommandInputs(Struct, frozen=True):
-    """Inputs of a command."""
-
-    job_id: str
-    network_arch: str
-    model: ModelPath
-    env: Mapping[str, str]
-    num_gpus: int = 1
+    return ModelPath("remote", text)
 
 
 def build(row: str, inputs: CommandInputs) -> str:
+    """Return the shell command in the container, which every platform runs unchanged with `sh -c`."""
     if row not in COMMANDS:
         known = ", ".join(COMMANDS)
         message = f"network_arch {inputs.network_arch} has no container command, so it cannot be started"

@@ -1,18 +1,11 @@
-"""SQLite tables.
-
-SQLite schema of the directory, as migrations. A released migration never changes.
-
-Ids are unique within an org. `retired` has ids of deleted jobs, which must not be reused.
-
-The directory: workspaces, experiments and jobs of every org, in one SQLite file of the home folder.
+"""The directory: workspaces, experiments and jobs of every org, in one SQLite file of the home folder.
 
 Written by REST and by `platformctl microservice register`; microservices are started from its records. Each method is
-one transaction, called from the thread that opened it. Timestamps are strings of the caller.
+one transaction, called from the thread that opened it. Ids are unique within an org.
 """
 
 import sqlite3
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -23,6 +16,12 @@ from pilotlight.microservices.registry.types import NOT_STOPPED, Experiment, Job
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.store.schema import Database
 
+# ruff: noqa: A002, S608 - `id` is its name everywhere, and the parts of each statement are constants of this module
+
+T = TypeVar("T")
+FILE: Final = "microservices.db"
+_OF: Final = "WHERE org = ? AND id = ?"
+# A released migration never changes. `retired` has ids of deleted jobs, which must not be reused.
 FIRST: Final = (
     """CREATE TABLE keys (
         id TEXT NOT NULL PRIMARY KEY, org TEXT NOT NULL, salt BLOB NOT NULL, hash BLOB NOT NULL,
@@ -47,15 +46,6 @@ FIRST: Final = (
 MIGRATIONS: Final[Sequence[Sequence[str]]] = (FIRST,)
 
 
-# ruff: noqa: A002, S608 - `id` is its name everywhere, and the parts of each statement are constants of this module
-
-
-T = TypeVar("T")
-
-FILE: Final = "microservices.db"
-_OF: Final = "WHERE org = ? AND id = ?"
-
-
 class Directory:
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -63,10 +53,6 @@ class Directory:
     @classmethod
     def open(cls, home: Home) -> "Directory":
         return cls(Database(home.root / FILE, MIGRATIONS))
-
-    @classmethod
-    def at(cls, path: Path) -> "Directory":
-        return cls(Database(path, MIGRATIONS))
 
     def close(self) -> None:
         self.database.close()
@@ -87,10 +73,8 @@ class Directory:
     def delete_workspace(self, org: str, id: str) -> None:
         self.workspace(org, id)
         with self.database.change(durable=True) as connection:
-            used = connection.execute(
-                "SELECT id FROM experiments WHERE org = ? AND workspace = ?", (org, id)
-            ).fetchone()
-            if used:
+            sql = "SELECT id FROM experiments WHERE org = ? AND workspace = ?"
+            if used := connection.execute(sql, (org, id)).fetchone():
                 raise Conflict(f"workspace {id} is used by experiment {used[0]}", "delete that experiment first")
             connection.execute(f"DELETE FROM workspaces {_OF}", (org, id))
 
@@ -112,9 +96,8 @@ class Directory:
     def delete_experiment(self, org: str, id: str) -> None:
         self.experiment(org, id)
         with self.database.change(durable=True) as connection:
-            for job, status, kind in connection.execute(
-                "SELECT id, status, kind FROM jobs WHERE org = ? AND experiment = ?", (org, id)
-            ).fetchall():
+            sql = "SELECT id, status, kind FROM jobs WHERE org = ? AND experiment = ?"
+            for job, status, kind in connection.execute(sql, (org, id)).fetchall():
                 _check_stopped(job, status, kind)
                 connection.execute("INSERT OR IGNORE INTO retired VALUES (?, ?)", (org, job))
             connection.execute(f"DELETE FROM experiments {_OF}", (org, id))

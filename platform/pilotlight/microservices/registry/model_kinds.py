@@ -1,19 +1,10 @@
-"""Kinds of models, parameters, schemas.
-
-Kinds of models, as data: parameters, inference protocol, and how outputs are interpreted.
+"""Kinds of models, as data: parameters, inference protocol, and how outputs are interpreted; validation of requests.
 
 kinds.yaml is the table of kinds and networks. A `parameters.yaml` next to a model overrides it: parameters, labels,
-names of outputs, image preprocessing. parameters.py validates requests against a `Schema`.
-
-Validation of request parameters against the schema of a model; all problems are reported at once. Pure.
-
-Used before a request is sent to a microservice (the API, `platformctl microservice`) and before a batch job starts.
-Values are accepted or rejected, never changed. kinds.py has the schemas.
-
-JSON Schemas of requests to each kind of model, for the OpenAPI document. Pure, from the table of kinds.
+names of outputs, image preprocessing. Values are accepted or rejected, never changed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -24,6 +15,9 @@ from msgspec import Struct
 from pilotlight.errors import UsageError
 
 FILE: Final = "parameters.yaml"
+BOUNDS: Final = {"least": "minimum", "most": "maximum", "above": "exclusiveMinimum"}
+_WORDS: Final = {"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false"}
+Json = Any
 InferenceProtocol = Literal["chat", "tensors"]
 
 
@@ -63,6 +57,22 @@ class Schema(Struct, frozen=True):
     prepare: Preparation = Preparation()
 
 
+class ModelRequest(Struct, frozen=True):
+    """A valid request. `values` includes defaults."""
+
+    media: tuple[str, ...]
+    text: str
+    values: Mapping[str, Any]
+
+
+class InvalidParameters(UsageError):
+    """Parameters that do not fit the model: one sentence per problem."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
 class _Kind(Struct, frozen=True, forbid_unknown_fields=True):
     protocol: InferenceProtocol
     takes: tuple[str, ...]
@@ -90,7 +100,10 @@ class _Declaration(Struct, frozen=True, forbid_unknown_fields=True):
 
 def schema(network_arch: str, declared: str = "") -> Schema:
     """Return the schema of a network. `declared`: text of the model's parameters.yaml, or empty."""
-    own = _read(declared) if declared.strip() else _Declaration()
+    try:
+        own = msgspec.yaml.decode(declared, type=_Declaration) if declared.strip() else _Declaration()
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"{FILE} beside the model: {error}", f"docs/media.md says what {FILE} holds") from error
     kind = own.kind or _table().archs.get(network_arch, network_arch)
     if kind not in _table().kinds:
         raise UsageError(
@@ -99,21 +112,17 @@ def schema(network_arch: str, declared: str = "") -> Schema:
         )
     base = _kind_schema(kind)
     inherited = {name: each for name, each in base.parameters.items() if name not in own.without}
+    parameters = {**inherited, **own.parameters}
     needs = base.needs if own.needs is None else own.needs
+    known_needs = (tuple(name for name in names if name in parameters) for names in needs)
     return msgspec.structs.replace(
         base,
-        parameters={**inherited, **own.parameters},
-        needs=_known_needs(needs, inherited.keys() | own.parameters.keys()),
+        parameters=parameters,
+        needs=tuple(names for names in known_needs if names),
         labels=own.labels,
         outputs=own.outputs,
         prepare=own.prepare,
     )
-
-
-def _known_needs(needs: tuple[tuple[str, ...], ...], known: Set[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the required parameters without those that the model does not have."""
-    left = (tuple(name for name in names if name in known) for names in needs)
-    return tuple(names for names in left if names)
 
 
 def read_declaration(model: Path) -> str:
@@ -145,42 +154,13 @@ def _kind_schema(kind: str) -> Schema:
     return Schema(kind, definition.protocol, definition.needs, parameters)
 
 
-def _read(text: str) -> _Declaration:
-    try:
-        return msgspec.yaml.decode(text, type=_Declaration)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise UsageError(f"{FILE} beside the model: {error}", f"docs/media.md says what {FILE} holds") from error
-
-
-_WORDS: Final = {"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false"}
-
-
-class ModelRequest(Struct, frozen=True):
-    """A valid request. `values` includes defaults."""
-
-    media: tuple[str, ...]
-    text: str
-    values: Mapping[str, Any]
-
-
-class InvalidParameters(UsageError):
-    """Parameters that do not fit the model: one sentence per problem."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = tuple(problems)
-
-
-def check(network_arch: str, body: Mapping[str, Any], declared: str = "") -> ModelRequest:
-    """Return the validated request. Raise InvalidParameters with all problems."""
-    return validate(schema(network_arch, declared), body)
-
-
 def validate(schema: Schema, body: Mapping[str, Any]) -> ModelRequest:
+    """Return the validated request. Raise InvalidParameters with all problems."""
     if problems := list(_problems(schema, body)):
         raise InvalidParameters(problems)
     defaults = {name: each.default for name, each in schema.parameters.items() if each.default is not None}
-    media = [each for name in body if schema.parameters[name].role == "media" for each in _listed(body[name])]
+    references = (value for name, value in body.items() if schema.parameters[name].role == "media")
+    media = [each for value in references for each in (value if isinstance(value, list) else [value])]
     text = next((value for name, value in body.items() if schema.parameters[name].role == "text"), "")
     return ModelRequest(tuple(media), text, {**defaults, **body})
 
@@ -191,7 +171,8 @@ def _problems(schema: Schema, body: Mapping[str, Any]) -> Iterator[str]:
             known = ", ".join(schema.parameters)
             yield f"{name} is not known to a model of the kind {schema.kind}, must be one of {known}"
         elif reason := _expected(schema.parameters[name], value):
-            yield f"{name} = {_shown(value)}, must be {reason}"
+            text = msgspec.json.encode(value).decode()
+            yield f"{name} = {text if len(text) <= 60 else text[:57] + '…'}, must be {reason}"
     for names in schema.needs:
         if all(body.get(name) in (None, "", []) for name in names):
             yield f"{' or '.join(names)} is missing: {schema.parameters[names[0]].help}"
@@ -212,18 +193,13 @@ def _fits(parameter: Parameter, value: Any) -> bool:
     if parameter.type == "json":
         return value is not None
     if parameter.type == "string":
-        return (
-            isinstance(value, str)
-            and (not parameter.choices or value in parameter.choices)
-            and (value != "" or not parameter.role)
-        )
+        allowed = not parameter.choices or value in parameter.choices
+        return isinstance(value, str) and allowed and (value != "" or not parameter.role)
     if parameter.type == "boolean":
         return isinstance(value, bool)
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return (whole or (parameter.type == "number" and isinstance(value, float))) and _within(parameter, value)
-
-
-def _within(parameter: Parameter, value: float) -> bool:
+    if not (whole or (parameter.type == "number" and isinstance(value, float))):
+        return False
     low = parameter.least is None or value >= parameter.least
     high = parameter.most is None or value <= parameter.most
     return low and high and (parameter.above is None or value > parameter.above)
@@ -247,26 +223,12 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else f"{value:g}"
 
 
-def _shown(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 60 else text[:57] + "…"
-
-
-def _listed(value: Any) -> list[str]:
-    return value if isinstance(value, list) else [value]
-
-
-Json = Any
-
-BOUNDS: Final = {"least": "minimum", "most": "maximum", "above": "exclusiveMinimum"}
-
-
 def schemas() -> dict[str, Json]:
-    """Return schemas by names such as `Request.classification`; networks of one kind share one."""
-    return {f"Request.{kind}": _of(schema(kind)) for kind in networks() if schema(kind).kind == kind}
+    """Return JSON Schemas of requests by names such as `Request.classification`, for the OpenAPI document."""
+    return {f"Request.{kind}": _json_schema(schema(kind)) for kind in networks() if schema(kind).kind == kind}
 
 
-def _of(schema: Schema) -> dict[str, Json]:
+def _json_schema(schema: Schema) -> dict[str, Json]:
     needs = [{"anyOf": [{"required": [name]} for name in names]} for names in schema.needs]
     document: dict[str, Json] = {
         "title": f"A request to a model of the kind {schema.kind}",

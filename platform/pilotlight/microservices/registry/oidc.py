@@ -6,12 +6,15 @@ and when a token names an unknown key, at most every 30 s. Needs PyJWT, the extr
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
 
+from pilotlight import jwt_verification
 from pilotlight.errors import UsageError
+from pilotlight.jwt_verification import InvalidToken, Keys
 
 JWKS_TTL_S: Final = 300.0
 MIN_REFRESH_S: Final = 30.0
@@ -61,41 +64,31 @@ class Oidc:
 
     async def org_of(self, token: str, now: float) -> str | None:
         """Return the org of a token; None: invalid. `now` is monotonic, for the JWKS; expiry is by the wall clock."""
-        import jwt
-
+        accepted = self._settings
         try:
-            header = jwt.get_unverified_header(token)
-            key = await self._key(str(header.get("kid", "")), now)
-            if key is None or header.get("alg") not in self._settings.algorithms:
-                return None
-            claims = jwt.decode(
-                token, key, algorithms=list(self._settings.algorithms), audience=self._settings.audience,
-                issuer=self._settings.issuer, leeway=self._settings.leeway_s,
-                options={"require": ["exp", "iss", "aud"]},
-            )  # fmt: skip
-        except (jwt.PyJWTError, TypeError, ValueError):
+            keys = await self._keys_of(jwt_verification.key_id(token) or "", now)
+            claims = jwt_verification.verify(
+                token, keys, accepted.algorithms, accepted.issuer, accepted.audience, leeway_s=accepted.leeway_s
+            )
+        except InvalidToken:
             return None
-        org = claims.get(self._settings.org_claim)
+        org = claims.get(accepted.org_claim)
         return org if isinstance(org, str) and org else None
 
-    async def _key(self, kid: str, now: float) -> Any:
-        """Return the key with this id; None: unknown. Keys without ids are not supported."""
+    async def _keys_of(self, kid: str, now: float) -> Keys:
+        """Return the key with this id, none if it is unknown. Keys without ids are not supported."""
         async with self._lock:
             age = now - self._fetched_at
             if age >= JWKS_TTL_S or (kid not in self._keys and age >= MIN_REFRESH_S):
                 await self._refresh(now)
-            return self._keys.get(kid)
+            return (self._keys[kid],) if kid in self._keys else ()
 
     async def _refresh(self, now: float) -> None:
         """Fetch the JWKS; on errors the old keys stay valid."""
-        import jwt
-
         self._fetched_at = now
-        try:
-            jwks = jwt.PyJWKSet.from_json(await self._fetch(self._settings.jwks))
-        except (jwt.PyJWTError, OSError, ValueError, TypeError, AttributeError, TimeoutError):
-            return
-        self._keys = {key.key_id: key for key in jwks.keys if key.key_id}
+        with suppress(OSError, ValueError):  # TimeoutError is an OSError
+            keys = jwt_verification.parse_jwks(await self._fetch(self._settings.jwks))
+            self._keys = {key.key_id: key for key in keys if key.key_id}
 
 
 async def fetch_jwks(location: str) -> str:

@@ -47,11 +47,11 @@ class Registry:
         """Remove an entry; return whether it existed. `latest` becomes the last started of the others."""
         with self._transaction() as documents:
             existed = documents.pop(job_id, None) is not None
-            left = _state(documents).entries
-            if documents.get(LATEST) not in left:
+            entries = _state(documents).entries
+            if documents.get(LATEST) not in entries:
                 documents.pop(LATEST, None)
-            if left and LATEST not in documents:
-                documents[LATEST] = max(left, key=lambda name: left[name].started_at)
+            if entries and LATEST not in documents:
+                documents[LATEST] = max(entries, key=lambda name: entries[name].started_at)
         return existed
 
     @contextmanager

@@ -1,13 +1,7 @@
-"""Secrets and references to them.
+"""Secrets, passed by the name of an environment variable and never in an argument, a file, a log or an error.
 
-Secrets, passed by the name of an environment variable and never in an argument, a file, a log or an error. Pure.
-
-Values are read for two checks only: whether they are set, and whether they occur in a text where they must not.
-
-Credentials of a workspace, resolved where they are used and not stored.
-
-A workspace has references: `env:NAME` is a variable of this process, `file:NAME` a file below PILOTLIGHT_SECRETS_DIR,
-such as a mounted Secret. Only variables and files for credentials of stores may be referenced.
+Credentials of a workspace are references, resolved where they are used and not stored: `env:NAME` is a variable of
+this process, `file:NAME` a file below PILOTLIGHT_SECRETS_DIR, such as a mounted Secret.
 """
 
 import os
@@ -28,14 +22,13 @@ FORBIDDEN: Final = ("TAO_LOGGING_SERVER_URL", "TAO_ADMIN_KEY")
 WORKSPACE_PREFIX: Final = "WORKSPACE_"  # credentials of workspaces: never passed to models of other orgs
 MIN_LENGTH, MIN_LENGTH_GUESSED = 6, 12  # a shorter value occurs in texts by chance
 _SECRET_WORDS: Final = ("token", "secret", "password", "passwd", "api_key", "access_key", "private_key", "credential")
-_LOCATION_SUFFIXES: Final = (
-    "_file",
-    "_path",
-    "_dir",
-    "_url",
-    "_host",
-    "_helper",
-)  # the location of a secret, not its value
+_LOCATION_SUFFIXES: Final = ("_file", "_path", "_dir", "_url", "_host", "_helper")  # where a secret is, not its value
+ENV_SECRETS_DIR: Final = "PILOTLIGHT_SECRETS_DIR"
+CREDENTIALS: Final = frozenset({"access_key", "secret_key", "session_token", "account_key", "sas_token"})
+VARIABLES: Final = re.compile(
+    r"WORKSPACE_[A-Z0-9_]+|AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN)|AZURE_STORAGE_\w+"
+)
+_FILE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 
 
 def select(offered: Iterable[str], requested: Iterable[str], environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -66,7 +59,7 @@ def is_secret(name: str) -> bool:
 
 
 def check_absent(what: str, text: str, environ: Mapping[str, str]) -> None:
-    """Raise with the name of a secret whose value occurs in the text."""
+    """Raise with the name of a secret if its value occurs in the text."""
     for name, value in _values(environ):
         if value in text:
             raise UsageError(
@@ -89,19 +82,11 @@ def _values(environ: Mapping[str, str], names: Iterable[str] = ()) -> list[tuple
     return sorted(values, key=lambda each: -len(each[1]))
 
 
-ENV_SECRETS_DIR: Final = "PILOTLIGHT_SECRETS_DIR"
-CREDENTIALS_NAMES: Final = frozenset({"access_key", "secret_key", "session_token", "account_key", "sas_token"})
-VARIABLES: Final = re.compile(
-    r"WORKSPACE_[A-Z0-9_]+|AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN)|AZURE_STORAGE_\w+"
-)
-_FILE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
-
-
 def check(workspace: Workspace) -> None:
     """Raise for an invalid reference; called when a workspace is registered."""
     for name, reference in workspace.credentials.items():
-        if name not in CREDENTIALS_NAMES:
-            raise UsageError(f"credentials.{name} is not known, must be one of {', '.join(sorted(CREDENTIALS_NAMES))}")
+        if name not in CREDENTIALS:
+            raise UsageError(f"credentials.{name} is not known, must be one of {', '.join(sorted(CREDENTIALS))}")
         kind, _, rest = reference.partition(":")
         if kind == "env" and VARIABLES.fullmatch(rest):
             continue

@@ -1,9 +1,4 @@
-"""Job, Entry, records.
-
-Data types of a microservice: job, registry entry, platform status, workspace.
-
-Records of an org: workspaces, experiments and jobs. directory.py stores them.
-"""
+"""Data types of a microservice: job, registry entry, platform status, workspace, and the records of an org."""
 
 import re
 from collections.abc import Mapping
@@ -14,6 +9,16 @@ from msgspec import Struct
 from pilotlight.errors import UsageError
 
 State = Literal["pending", "running", "failed", "stopped", "gone", "unknown"]  # unknown: the platform is unreachable
+Kind = Literal["train", "inference_microservice", "batch"]
+Status = Literal["pending", "running", "done", "error", "canceled", "stopping", "stopped"]
+
+DONE: Final = "done"
+# A microservice in one of these exists; in any other it has ended and its id cannot be reused.
+ACTIVE: Final = frozenset[Status]({"pending", "running", "error"})
+NOT_STOPPED: Final = ACTIVE | frozenset[Status]({"stopping"})  # it may still be running
+# An org is a namespace. Two hyphens together would let one org's variables begin as another's: variable_prefix.
+ORG: Final = re.compile(r"(?=.{1,63}$)[a-z0-9]+(-[a-z0-9]+)*")
+IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class Job(Struct, frozen=True):
@@ -72,18 +77,6 @@ class Workspace(Struct, frozen=True):
     region: str = "us-east-1"
     account: str = ""  # Azure storage account
     credentials: Mapping[str, str] = {}
-
-
-Kind = Literal["train", "inference_microservice", "batch"]
-Status = Literal["pending", "running", "done", "error", "canceled", "stopping", "stopped"]
-
-DONE: Final = "done"
-# A microservice in one of these exists; in any other it has ended and its id cannot be reused.
-ACTIVE: Final = frozenset[Status]({"pending", "running", "error"})
-NOT_STOPPED: Final = ACTIVE | frozenset[Status]({"stopping"})  # it may still be running
-# An org is a namespace. Two hyphens together would let one org's variables begin as another's: workspaces.own_variable.
-ORG: Final = re.compile(r"(?=.{1,63}$)[a-z0-9]+(-[a-z0-9]+)*")
-IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class StoredWorkspace(Struct, frozen=True):

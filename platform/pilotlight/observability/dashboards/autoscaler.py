@@ -2,34 +2,24 @@
 
 from typing import Final
 
-from pilotlight.contract import (
-    METRIC_COLD_START,
-    METRIC_GATEWAY_COLD_STARTS,
-    METRIC_GATEWAY_HELD,
-    METRIC_GATEWAY_WAITING,
-    METRIC_IN_FLIGHT,
-    METRIC_REPLICA_LIMITS,
-    METRIC_REPLICAS,
-    METRIC_SCALE_DECISIONS,
-    METRIC_SCALE_SIGNAL,
-    METRIC_SCALE_TARGET,
-)
-from pilotlight.observability.dashboards.builder import BY_SERVICE, Dashboard, Panel, PanelRow, Query, rate, select
+from pilotlight import contract
+from pilotlight.observability.dashboards.builder import BY_SERVICE, Dashboard, Query, panel, rate, row, select
 
 LEGEND: Final = "{{inference_service}}"
+METRIC_LEGEND: Final = f"{LEGEND} {{{{metric}}}}"
 IS_READY: Final = 'state="ready"'
 
 
 def _state(state: str) -> Query:
-    chosen = select(METRIC_REPLICAS, f'state="{state}"')
+    chosen = select(contract.METRIC_REPLICAS, f'state="{state}"')
     return Query(f"sum by ({BY_SERVICE}) ({chosen})", f"{LEGEND} {state}")
 
 
 def _at_zero() -> str:
     """Return the share of the last hour without a ready replica; services at zero are known from the gateway."""
-    ready = f"sum by ({BY_SERVICE}) ({select(METRIC_REPLICAS, IS_READY)})"
-    answering = f"count by ({BY_SERVICE}) ({select(METRIC_IN_FLIGHT)})"
-    known = f"0 * sum by ({BY_SERVICE}) ({select(METRIC_GATEWAY_WAITING)})"
+    ready = f"sum by ({BY_SERVICE}) ({select(contract.METRIC_REPLICAS, IS_READY)})"
+    answering = f"count by ({BY_SERVICE}) ({select(contract.METRIC_IN_FLIGHT)})"
+    known = f"0 * sum by ({BY_SERVICE}) ({select(contract.METRIC_GATEWAY_WAITING)})"
     return f"avg_over_time((({ready} or {answering} or {known}) == bool 0)[1h:])"
 
 
@@ -38,100 +28,83 @@ AUTOSCALING: Final = Dashboard(
     "Pilotlight / Autoscaling",
     "Signals, counts, cold starts and the reasons of decisions.",
     (
-        PanelRow(
+        row(
             "Counts",
-            (
-                Panel(
-                    "Signal and target",
-                    "What the autoscaler measures for each replica, and what it compares it with. On a cluster Knative "
-                    "and KEDA measure; their own dashboards show it.",
-                    "short",
-                    (
-                        Query(
-                            f"sum by ({BY_SERVICE}, metric) ({select(METRIC_SCALE_SIGNAL)})", f"{LEGEND} {{{{metric}}}}"
-                        ),
-                        Query(
-                            f"max by ({BY_SERVICE}, metric) ({select(METRIC_SCALE_TARGET)})",
-                            f"{LEGEND} {{{{metric}}}} target",
-                        ),
-                    ),
-                ),
-                Panel(
-                    "Desired, starting, ready",
-                    "Desired above ready for long means that starts are slow or fail.",
-                    "short",
-                    (_state("desired"), _state("starting"), _state("ready")),
-                ),
-                Panel(
-                    "Bounds",
-                    "How many replicas may run, by the document or set by hand.",
-                    "short",
-                    (
-                        Query(
-                            f"max by ({BY_SERVICE}, bound) ({select(METRIC_REPLICA_LIMITS)})", f"{LEGEND} {{{{bound}}}}"
-                        ),
-                    ),
-                ),
-                Panel(
-                    "Requests that wait",
-                    "At the gateway, for a replica. At zero replicas this is what wakes a service.",
-                    "short",
-                    (Query(f"sum by ({BY_SERVICE}) ({select(METRIC_GATEWAY_WAITING)})", LEGEND),),
-                ),
-                Panel(
-                    "Decisions by reason",
-                    "Changes of a count in each interval, by the rule that decided.",
-                    "short",
-                    (
-                        Query(
-                            f"sum by (reason) (increase({select(METRIC_SCALE_DECISIONS)}[$__rate_interval]))",
-                            "{{reason}}",
-                        ),
-                    ),
-                    stacked=True,
-                ),
-                Panel(
-                    "Share of time at zero",
-                    "Of the last hour, in which no replica ran: what scaling to zero saves.",
-                    "percentunit",
-                    (Query(_at_zero(), LEGEND),),
-                    kind="bargauge",
+            panel(
+                "Signal and target",
+                "What the autoscaler measures for each replica, and what it compares it with. On a cluster Knative "
+                "and KEDA measure; their own dashboards show it.",
+                "short",
+                Query(f"sum by ({BY_SERVICE}, metric) ({select(contract.METRIC_SCALE_SIGNAL)})", METRIC_LEGEND),
+                Query(
+                    f"max by ({BY_SERVICE}, metric) ({select(contract.METRIC_SCALE_TARGET)})", f"{METRIC_LEGEND} target"
                 ),
             ),
+            panel(
+                "Desired, starting, ready",
+                "Desired above ready for long means that starts are slow or fail.",
+                "short",
+                _state("desired"),
+                _state("starting"),
+                _state("ready"),
+            ),
+            panel(
+                "Bounds",
+                "How many replicas may run, by the document or set by hand.",
+                "short",
+                Query(
+                    f"max by ({BY_SERVICE}, bound) ({select(contract.METRIC_REPLICA_LIMITS)})",
+                    f"{LEGEND} {{{{bound}}}}",
+                ),
+            ),
+            panel(
+                "Requests that wait",
+                "At the gateway, for a replica. At zero replicas this is what wakes a service.",
+                "short",
+                Query(f"sum by ({BY_SERVICE}) ({select(contract.METRIC_GATEWAY_WAITING)})", LEGEND),
+            ),
+            panel(
+                "Decisions by reason",
+                "Changes of a count in each interval, by the rule that decided.",
+                "short",
+                Query(
+                    f"sum by (reason) (increase({select(contract.METRIC_SCALE_DECISIONS)}[$__rate_interval]))",
+                    "{{reason}}",
+                ),
+                stacked=True,
+            ),
+            panel(
+                "Share of time at zero",
+                "Of the last hour, in which no replica ran: what scaling to zero saves.",
+                "percentunit",
+                Query(_at_zero(), LEGEND),
+                kind="bargauge",
+            ),
         ),
-        PanelRow(
+        row(
             "Cold starts",
-            (
-                Panel(
-                    "Cold starts in an hour",
-                    "Requests that had to wait until a replica had started.",
-                    "short",
-                    (
-                        Query(
-                            f"sum by ({BY_SERVICE}) (increase({select(METRIC_GATEWAY_COLD_STARTS)}[1h]))",
-                            LEGEND,
-                        ),
-                    ),
-                ),
-                Panel(
-                    "Cold start by phase, p95",
-                    "Of the replicas that run: from exec to ready, and the parts of it. A long fetch wants a cache, a "
-                    "long import a pilot light.",
-                    "s",
-                    (Query(f"quantile by (phase) (0.95, {select(METRIC_COLD_START)})", "{{phase}}"),),
-                ),
-                Panel(
-                    "Time that requests were held",
-                    "Mean over requests that found no replica free; it comes on top of the latency.",
-                    "s",
-                    (
-                        Query(
-                            f"sum by ({BY_SERVICE}) ({rate(METRIC_GATEWAY_HELD + '_sum')})"
-                            f" / (sum by ({BY_SERVICE}) ({rate(METRIC_GATEWAY_HELD + '_count')}) > 0)"
-                            f" or 0 * sum by ({BY_SERVICE}) ({select(METRIC_GATEWAY_WAITING)})",
-                            LEGEND,
-                        ),
-                    ),
+            panel(
+                "Cold starts in an hour",
+                "Requests that had to wait until a replica had started.",
+                "short",
+                Query(f"sum by ({BY_SERVICE}) (increase({select(contract.METRIC_GATEWAY_COLD_STARTS)}[1h]))", LEGEND),
+            ),
+            panel(
+                "Cold start by phase, p95",
+                "Of the replicas that run: from exec to ready, and the parts of it. A long fetch wants a cache, a "
+                "long import a pilot light.",
+                "s",
+                Query(f"quantile by (phase) (0.95, {select(contract.METRIC_COLD_START)})", "{{phase}}"),
+            ),
+            panel(
+                "Time that requests were held",
+                "Mean over requests that found no replica free; it comes on top of the latency.",
+                "s",
+                Query(
+                    f"sum by ({BY_SERVICE}) ({rate(contract.METRIC_GATEWAY_HELD + '_sum')})"
+                    f" / (sum by ({BY_SERVICE}) ({rate(contract.METRIC_GATEWAY_HELD + '_count')}) > 0)"
+                    f" or 0 * sum by ({BY_SERVICE}) ({select(contract.METRIC_GATEWAY_WAITING)})",
+                    LEGEND,
                 ),
             ),
         ),

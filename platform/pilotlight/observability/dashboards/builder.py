@@ -6,18 +6,10 @@ grid position.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
 from typing import Any, Final, Literal
 
-from pilotlight.contract import (
-    LABEL_NAMESPACE,
-    LABEL_REVISION,
-    LABEL_SERVICE,
-    METRIC_CANARY_WEIGHT,
-    METRIC_GATEWAY_LOST,
-    METRIC_GATEWAY_WAITING,
-    METRIC_IN_FLIGHT,
-    METRIC_REPLICAS,
-)
+from pilotlight import contract
 from pilotlight.observability.rules import COUNT, FAILED
 
 Json = Any
@@ -26,25 +18,22 @@ Kind = Literal["timeseries", "stat", "bargauge"]
 COLUMNS: Final = 24
 HEIGHT: Final = 8
 SCHEMA: Final = 39  # of Grafana 11; later ones migrate it
+LINK: Final = {
+    "title": "Pilotlight", "type": "dashboards", "tags": ["pilotlight"], "asDropdown": True, "includeVars": True,
+    "keepTime": True,
+}  # fmt: skip
 SOURCE: Final = {"type": "prometheus", "uid": "$datasource"}
 # Series for the variables; the gateway's exist for a service at zero too.
-KNOWN: Final = f'{{__name__=~"{METRIC_IN_FLIGHT}|{METRIC_GATEWAY_WAITING}|{METRIC_REPLICAS}"}}'
-CHOSEN: Final = f'{LABEL_NAMESPACE}=~"$namespace",{LABEL_SERVICE}=~"$service"'
-BY_SERVICE: Final = f"{LABEL_NAMESPACE}, {LABEL_SERVICE}"
+_KNOWN_NAMES: Final = (contract.METRIC_IN_FLIGHT, contract.METRIC_GATEWAY_WAITING, contract.METRIC_REPLICAS)
+KNOWN: Final = f'{{__name__=~"{"|".join(_KNOWN_NAMES)}"}}'
+CHOSEN: Final = f'{contract.LABEL_NAMESPACE}=~"$namespace",{contract.LABEL_SERVICE}=~"$service"'
+BY_SERVICE: Final = f"{contract.LABEL_NAMESPACE}, {contract.LABEL_SERVICE}"
 # Annotations on every time axis: name, colour, expression, title.
+_STEPS: Final = f'changes({contract.METRIC_CANARY_WEIGHT}{{{CHOSEN},side="canary"}}[1m]) > 0'
+_ALERTS: Final = f'ALERTS{{alertstate="firing",alertname=~"Pilotlight.+",{CHOSEN}}}'
 ANNOTATIONS: Final = (
-    (
-        "Canary steps",
-        "blue",
-        f'changes({METRIC_CANARY_WEIGHT}{{{CHOSEN},side="canary"}}[1m]) > 0',
-        f"{{{{{LABEL_SERVICE}}}}}: another share for {{{{{LABEL_REVISION}}}}}",
-    ),
-    (
-        "Alerts",
-        "red",
-        f'ALERTS{{alertstate="firing",alertname=~"Pilotlight.+",{CHOSEN}}}',
-        f"{{{{alertname}}}} of {{{{{LABEL_SERVICE}}}}}",
-    ),
+    ("Canary steps", "blue", _STEPS, "{{inference_service}}: another share for {{revision}}"),
+    ("Alerts", "red", _ALERTS, "{{alertname}} of {{inference_service}}"),
 )
 
 
@@ -91,6 +80,15 @@ class Dashboard:
         return tuple(panel for row in self.rows for panel in row.panels)
 
 
+def panel(title: str, description: str, unit: str, *queries: Query, **options: Any) -> Panel:
+    """Return a panel with its queries; `options` are further fields of Panel."""
+    return Panel(title, description, unit, queries, **options)
+
+
+def row(title: str, *panels: Panel) -> PanelRow:
+    return PanelRow(title, panels)
+
+
 def select(metric: str, *more: str) -> str:
     """Return a selector for the chosen services: `select(METRIC, 'state="ready"')`."""
     return f"{metric}{{{','.join((CHOSEN, *more))}}}"
@@ -110,7 +108,7 @@ def error_ratio(by: str) -> str:
 
     It is 0 without errors, instead of no series.
     """
-    lost = rate(METRIC_GATEWAY_LOST)
+    lost = rate(contract.METRIC_GATEWAY_LOST)
     requests = f"sum by ({by}) ({rate(COUNT)} or {lost})"
     failed = f"sum by ({by}) ({rate(COUNT, FAILED)} or {lost})"
     return f"({failed} or 0 * {requests}) / ({requests} > 0)"
@@ -131,7 +129,7 @@ def render_dashboard(dashboard: Dashboard) -> dict[str, Json]:
         "timezone": "",
         "graphTooltip": 1,
         "annotations": {"list": [_annotation(*each) for each in ANNOTATIONS]},
-        "links": [_link()],
+        "links": [LINK],
         "templating": {"list": _variables()},
         "panels": list(_layout(dashboard.rows)),
     }
@@ -146,11 +144,11 @@ def _annotation(name: str, colour: str, expression: str, title: str) -> dict[str
 
 def _variables() -> list[dict[str, Json]]:
     source = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "hide": 0}
-    within = f'{KNOWN[:-1]},{LABEL_NAMESPACE}=~"$namespace"}}'
+    within = f'{KNOWN[:-1]},{contract.LABEL_NAMESPACE}=~"$namespace"}}'
     return [
         {**source, "current": {}, "regex": "", "refresh": 1, "multi": False, "includeAll": False},
-        _variable("namespace", "Namespace", f"label_values({KNOWN}, {LABEL_NAMESPACE})"),
-        _variable("service", "Service", f"label_values({within}, {LABEL_SERVICE})"),
+        _variable("namespace", "Namespace", f"label_values({KNOWN}, {contract.LABEL_NAMESPACE})"),
+        _variable("service", "Service", f"label_values({within}, {contract.LABEL_SERVICE})"),
     ]
 
 
@@ -163,24 +161,12 @@ def _variable(name: str, label: str, query: str) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def _link() -> dict[str, Json]:
-    return {
-        "title": "Pilotlight", "type": "dashboards", "tags": ["pilotlight"], "asDropdown": True,
-        "includeVars": True, "keepTime": True,
-    }  # fmt: skip
-
-
 def _layout(rows: Sequence[PanelRow]) -> Iterator[dict[str, Json]]:
     """Yield the panels of all rows with grid positions, left to right and top to bottom."""
     number, top = 1, 0
     for row in rows:
-        yield {
-            "id": number,
-            "type": "row",
-            "title": row.title,
-            "collapsed": False,
-            "gridPos": _grid_position(0, top, 24, 1),
-        }
+        position = _grid_position(0, top, COLUMNS, 1)
+        yield {"id": number, "type": "row", "title": row.title, "collapsed": False, "gridPos": position}
         number, top, left = number + 1, top + 1, 0
         for panel in row.panels:
             if left + panel.width > COLUMNS:
@@ -195,6 +181,10 @@ def _grid_position(x: int, y: int, width: int, height: int) -> dict[str, int]:
 
 
 def _panel(panel: Panel, number: int, position: dict[str, int]) -> dict[str, Json]:
+    options: dict[str, Json] = {"reduceOptions": {"calcs": ["lastNotNull"]}, "orientation": "auto"}
+    if panel.kind == "timeseries":
+        legend = {"displayMode": "list", "placement": "bottom", "calcs": []}
+        options = {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
     return {
         "id": number,
         "type": panel.kind,
@@ -202,14 +192,13 @@ def _panel(panel: Panel, number: int, position: dict[str, int]) -> dict[str, Jso
         "description": panel.description,
         "datasource": SOURCE,
         "gridPos": position,
-        "targets": [_target(query, chr(ord("A") + index)) for index, query in enumerate(panel.queries)],
+        "targets": [
+            {"refId": letter, "datasource": SOURCE, "expr": query.expression, "legendFormat": query.legend}
+            for letter, query in zip(ascii_uppercase, panel.queries, strict=False)
+        ],
         "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
-        "options": _options(panel.kind),
+        "options": options,
     }
-
-
-def _target(query: Query, letter: str) -> dict[str, Json]:
-    return {"refId": letter, "datasource": SOURCE, "expr": query.expression, "legendFormat": query.legend}
 
 
 def _defaults(panel: Panel) -> dict[str, Json]:
@@ -220,10 +209,3 @@ def _defaults(panel: Panel) -> dict[str, Json]:
     }  # fmt: skip
     plain: dict[str, Json] = {"unit": panel.unit, "thresholds": {"mode": "absolute", "steps": steps}}
     return {**plain, "min": 0, "custom": lines} if panel.kind == "timeseries" else plain
-
-
-def _options(kind: Kind) -> dict[str, Json]:
-    if kind == "timeseries":
-        legend = {"displayMode": "list", "placement": "bottom", "calcs": []}
-        return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
-    return {"reduceOptions": {"calcs": ["lastNotNull"]}, "orientation": "auto"}

@@ -2,22 +2,8 @@
 
 from typing import Final
 
-from pilotlight.contract import (
-    METRIC_BATCH_SIZE,
-    METRIC_COMPUTE_INFER,
-    METRIC_COMPUTE_INPUT,
-    METRIC_COMPUTE_OUTPUT,
-    METRIC_GPU_MEMORY_TOTAL,
-    METRIC_GPU_MEMORY_USED,
-    METRIC_GPU_POWER,
-    METRIC_GPU_UTILIZATION,
-    METRIC_MODEL_LOAD,
-    METRIC_QUEUE_DEPTH,
-    METRIC_QUEUE_SECONDS,
-    METRIC_REQUEST_DURATION,
-    METRIC_SUCCESSES,
-)
-from pilotlight.observability.dashboards.builder import Dashboard, Panel, PanelRow, Query, quantile, rate, select
+from pilotlight import contract
+from pilotlight.observability.dashboards.builder import Dashboard, Query, panel, quantile, rate, row, select
 
 LEGEND: Final = "{{model}}"
 
@@ -25,7 +11,7 @@ LEGEND: Final = "{{model}}"
 def _part(metric: str, name: str) -> Query:
     """Return the mean time over successful requests; Triton's counters are in microseconds."""
     spent = f"sum({rate(metric)}) / 1e6"
-    return Query(f"{spent} / (sum({rate(METRIC_SUCCESSES)}) > 0)", name)
+    return Query(f"{spent} / (sum({rate(contract.METRIC_SUCCESSES)}) > 0)", name)
 
 
 MODEL: Final = Dashboard(
@@ -33,85 +19,75 @@ MODEL: Final = Dashboard(
     "Pilotlight / Model and GPU",
     "Inside the replicas: models, batches, queues and devices.",
     (
-        PanelRow(
+        row(
             "Models",
-            (
-                Panel(
-                    "Latency by model, p95",
-                    "Of requests that reached a model.",
-                    "s",
-                    (Query(quantile(0.95, METRIC_REQUEST_DURATION, "model"), LEGEND),),
-                ),
-                Panel(
-                    "Before, in and after the model",
-                    "Mean of each request: its inputs made ready, the model run, its outputs taken.",
-                    "s",
-                    (
-                        _part(METRIC_COMPUTE_INPUT, "input"),
-                        _part(METRIC_COMPUTE_INFER, "infer"),
-                        _part(METRIC_COMPUTE_OUTPUT, "output"),
-                    ),
-                    stacked=True,
-                ),
-                Panel(
-                    "Batch size, mean",
-                    "Rows of an execution. Near 1 under load: allow batches, or a longer delay.",
-                    "short",
-                    (
-                        Query(
-                            f"sum by (model) ({rate(METRIC_BATCH_SIZE + '_sum')})"
-                            f" / (sum by (model) ({rate(METRIC_BATCH_SIZE + '_count')}) > 0)",
-                            LEGEND,
-                        ),
-                    ),
-                ),
-                Panel(
-                    "Time in the queue, p95",
-                    "Before a request was executed. Above the time of an execution, replicas are short.",
-                    "s",
-                    (Query(quantile(0.95, METRIC_QUEUE_SECONDS, "model"), LEGEND),),
-                ),
-                Panel(
-                    "Queue",
-                    "Requests that wait for an execution.",
-                    "short",
-                    (Query(f"sum by (model) ({select(METRIC_QUEUE_DEPTH)})", LEGEND),),
-                ),
-                Panel(
-                    "Load of a model",
-                    "Seconds that the slowest replica's last load took, by phase.",
-                    "s",
-                    (Query(f"max by (model, phase) ({select(METRIC_MODEL_LOAD)})", "{{model}} {{phase}}"),),
+            panel(
+                "Latency by model, p95",
+                "Of requests that reached a model.",
+                "s",
+                Query(quantile(0.95, contract.METRIC_REQUEST_DURATION, "model"), LEGEND),
+            ),
+            panel(
+                "Before, in and after the model",
+                "Mean of each request: its inputs made ready, the model run, its outputs taken.",
+                "s",
+                _part(contract.METRIC_COMPUTE_INPUT, "input"),
+                _part(contract.METRIC_COMPUTE_INFER, "infer"),
+                _part(contract.METRIC_COMPUTE_OUTPUT, "output"),
+                stacked=True,
+            ),
+            panel(
+                "Batch size, mean",
+                "Rows of an execution. Near 1 under load: allow batches, or a longer delay.",
+                "short",
+                Query(
+                    f"sum by (model) ({rate(contract.METRIC_BATCH_SIZE + '_sum')})"
+                    f" / (sum by (model) ({rate(contract.METRIC_BATCH_SIZE + '_count')}) > 0)",
+                    LEGEND,
                 ),
             ),
+            panel(
+                "Time in the queue, p95",
+                "Before a request was executed. Above the time of an execution, replicas are short.",
+                "s",
+                Query(quantile(0.95, contract.METRIC_QUEUE_SECONDS, "model"), LEGEND),
+            ),
+            panel(
+                "Queue",
+                "Requests that wait for an execution.",
+                "short",
+                Query(f"sum by (model) ({select(contract.METRIC_QUEUE_DEPTH)})", LEGEND),
+            ),
+            panel(
+                "Load of a model",
+                "Seconds that the slowest replica's last load took, by phase.",
+                "s",
+                Query(f"max by (model, phase) ({select(contract.METRIC_MODEL_LOAD)})", "{{model}} {{phase}}"),
+            ),
         ),
-        PanelRow(
+        row(
             "GPUs",
-            (
-                Panel(
-                    "GPU utilisation",
-                    "Mean of the devices that replicas see. Empty where there is no GPU.",
-                    "percentunit",
-                    (Query(f"avg by (gpu_uuid) ({select(METRIC_GPU_UTILIZATION)})", "{{gpu_uuid}}"),),
-                    gpu=True,
-                ),
-                Panel(
-                    "GPU memory",
-                    "Used of what a device has. Empty where there is no GPU.",
-                    "bytes",
-                    (
-                        Query(f"max by (gpu_uuid) ({select(METRIC_GPU_MEMORY_USED)})", "{{gpu_uuid}} used"),
-                        Query(f"max by (gpu_uuid) ({select(METRIC_GPU_MEMORY_TOTAL)})", "{{gpu_uuid}} total"),
-                    ),
-                    gpu=True,
-                ),
-                Panel(
-                    "GPU power",
-                    "Drawn by each device. Empty where there is no GPU.",
-                    "watt",
-                    (Query(f"max by (gpu_uuid) ({select(METRIC_GPU_POWER)})", "{{gpu_uuid}}"),),
-                    gpu=True,
-                ),
+            panel(
+                "GPU utilisation",
+                "Mean of the devices that replicas see. Empty where there is no GPU.",
+                "percentunit",
+                Query(f"avg by (gpu_uuid) ({select(contract.METRIC_GPU_UTILIZATION)})", "{{gpu_uuid}}"),
+                gpu=True,
+            ),
+            panel(
+                "GPU memory",
+                "Used of what a device has. Empty where there is no GPU.",
+                "bytes",
+                Query(f"max by (gpu_uuid) ({select(contract.METRIC_GPU_MEMORY_USED)})", "{{gpu_uuid}} used"),
+                Query(f"max by (gpu_uuid) ({select(contract.METRIC_GPU_MEMORY_TOTAL)})", "{{gpu_uuid}} total"),
+                gpu=True,
+            ),
+            panel(
+                "GPU power",
+                "Drawn by each device. Empty where there is no GPU.",
+                "watt",
+                Query(f"max by (gpu_uuid) ({select(contract.METRIC_GPU_POWER)})", "{{gpu_uuid}}"),
+                gpu=True,
             ),
         ),
     ),

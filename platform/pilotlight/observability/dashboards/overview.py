@@ -2,36 +2,28 @@
 
 from typing import Final
 
-from pilotlight.contract import (
-    LABEL_REVISION,
-    METRIC_GATEWAY_REFUSED,
-    METRIC_GATEWAY_WAITING,
-    METRIC_IN_FLIGHT,
-    METRIC_MODEL_STATE,
-    METRIC_REPLICAS,
-    METRIC_REQUEST_DURATION,
-)
+from pilotlight import contract
 from pilotlight.observability.dashboards.builder import (
     BY_SERVICE,
     Dashboard,
-    Panel,
-    PanelRow,
     Query,
     error_ratio,
+    panel,
     quantile,
     rate,
+    row,
     select,
 )
 from pilotlight.observability.rules import BUDGET, ERROR_BUDGET, errors_of, requests_of
 
 LEGEND: Final = "{{inference_service}}"
-COUNT: Final = f"{METRIC_REQUEST_DURATION}_count"
+COUNT: Final = f"{contract.METRIC_REQUEST_DURATION}_count"
 IS_READY: Final = 'state="ready"'
 IS_DESIRED: Final = 'state="desired"'
 
 READY: Final = (
-    f"sum by ({BY_SERVICE}) ({select(METRIC_REPLICAS, IS_READY)})"
-    f" or count by ({BY_SERVICE}) ({select(METRIC_IN_FLIGHT)})"
+    f"sum by ({BY_SERVICE}) ({select(contract.METRIC_REPLICAS, IS_READY)})"
+    f" or count by ({BY_SERVICE}) ({select(contract.METRIC_IN_FLIGHT)})"
 )  # falls back to the replicas that export metrics, if the control process is not scraped
 
 
@@ -47,101 +39,92 @@ OVERVIEW: Final = Dashboard(
     "Pilotlight / Overview",
     "Requests, errors, latency and replicas of every service.",
     (
-        PanelRow(
+        row(
             "Requests",
-            (
-                Panel(
-                    "Requests per second",
-                    "Answered by replicas. Those that the gateway turned away are in their own panel.",
-                    "reqps",
-                    (Query(f"sum by ({BY_SERVICE}) ({rate(COUNT)})", LEGEND),),
-                ),
-                Panel(
-                    "Errors",
-                    "Share of the answers that are 5xx, and of requests that a replica took and never answered. Alerts "
-                    "follow the error budget, not this line.",
-                    "percentunit",
-                    (Query(error_ratio(BY_SERVICE), LEGEND),),
-                ),
-                Panel(
-                    "Error budget left",
-                    "Of what may fail within the range that is shown; below 0 it is overdrawn. The rules have the "
-                    "objective.",
-                    "percentunit",
-                    (Query(_budget_left(), LEGEND),),
-                    kind="stat",
-                    thresholds=((0.0, "red"), (0.25, "orange"), (0.5, "green")),
-                ),
-                Panel(
-                    "Requests by answer",
-                    "Answers by their status. 503 is overload or a model that is not ready; 429 a client beyond its "
-                    "rate.",
-                    "reqps",
-                    (Query(f"sum by (code) ({rate(COUNT)})", "{{code}}"),),
-                    stacked=True,
-                ),
-                Panel(
-                    "Turned away by the gateway",
-                    "no_replica: nothing could answer in time; rate: a client beyond its limit; others: access.",
-                    "reqps",
-                    (
-                        Query(
-                            f"sum by (reason) ({rate(METRIC_GATEWAY_REFUSED)})"
-                            f" or 0 * sum(label_replace({select(METRIC_GATEWAY_WAITING)}, "
-                            '"reason", "none", "", "")) by (reason)',
-                            "{{reason}}",
-                        ),
-                    ),
-                ),
-                Panel(
-                    "Requests in flight",
-                    "Read by a replica and not yet answered.",
-                    "short",
-                    (Query(f"sum by ({BY_SERVICE}) ({select(METRIC_IN_FLIGHT)})", LEGEND),),
+            panel(
+                "Requests per second",
+                "Answered by replicas. Those that the gateway turned away are in their own panel.",
+                "reqps",
+                Query(f"sum by ({BY_SERVICE}) ({rate(COUNT)})", LEGEND),
+            ),
+            panel(
+                "Errors",
+                "Share of the answers that are 5xx, and of requests that a replica took and never answered. Alerts "
+                "follow the error budget, not this line.",
+                "percentunit",
+                Query(error_ratio(BY_SERVICE), LEGEND),
+            ),
+            panel(
+                "Error budget left",
+                "Of what may fail within the range that is shown; below 0 it is overdrawn. The rules have the "
+                "objective.",
+                "percentunit",
+                Query(_budget_left(), LEGEND),
+                kind="stat",
+                thresholds=((0.0, "red"), (0.25, "orange"), (0.5, "green")),
+            ),
+            panel(
+                "Requests by answer",
+                "Answers by their status. 503 is overload or a model that is not ready; 429 a client beyond its rate.",
+                "reqps",
+                Query(f"sum by (code) ({rate(COUNT)})", "{{code}}"),
+                stacked=True,
+            ),
+            panel(
+                "Turned away by the gateway",
+                "no_replica: nothing could answer in time; rate: a client beyond its limit; others: access.",
+                "reqps",
+                Query(
+                    f"sum by (reason) ({rate(contract.METRIC_GATEWAY_REFUSED)})"
+                    f" or 0 * sum(label_replace({select(contract.METRIC_GATEWAY_WAITING)}, "
+                    '"reason", "none", "", "")) by (reason)',
+                    "{{reason}}",
                 ),
             ),
+            panel(
+                "Requests in flight",
+                "Read by a replica and not yet answered.",
+                "short",
+                Query(f"sum by ({BY_SERVICE}) ({select(contract.METRIC_IN_FLIGHT)})", LEGEND),
+            ),
         ),
-        PanelRow(
+        row(
             "Latency",
-            tuple(
-                Panel(
+            *(
+                panel(
                     f"Latency, p{share * 100:g}",
                     "From the last byte of a request to the first byte of its answer, within a replica; waiting for a "
                     "cold start comes on top.",
                     "s",
-                    (Query(quantile(share, METRIC_REQUEST_DURATION, BY_SERVICE), LEGEND),),
+                    Query(quantile(share, contract.METRIC_REQUEST_DURATION, BY_SERVICE), LEGEND),
                 )
                 for share in (0.5, 0.95, 0.99)
             ),
         ),
-        PanelRow(
+        row(
             "Replicas",
-            (
-                Panel(
-                    "Replicas ready",
-                    "That answer requests. None is as it should be for a service that nobody asks.",
-                    "short",
-                    (Query(READY, LEGEND),),
+            panel(
+                "Replicas ready",
+                "That answer requests. None is as it should be for a service that nobody asks.",
+                "short",
+                Query(READY, LEGEND),
+            ),
+            panel(
+                "Replicas desired",
+                "What the autoscaler wants, by revision; where nobody exports it, the replicas that answer.",
+                "short",
+                Query(
+                    f"sum by ({BY_SERVICE}, {contract.LABEL_REVISION}) ({select(contract.METRIC_REPLICAS, IS_DESIRED)})"
+                    f" or count by ({BY_SERVICE}, {contract.LABEL_REVISION}) ({select(contract.METRIC_IN_FLIGHT)})",
+                    "{{inference_service}} {{revision}}",
                 ),
-                Panel(
-                    "Replicas desired",
-                    "What the autoscaler wants, by revision; where nobody exports it, the replicas that answer.",
-                    "short",
-                    (
-                        Query(
-                            f"sum by ({BY_SERVICE}, {LABEL_REVISION}) ({select(METRIC_REPLICAS, IS_DESIRED)})"
-                            f" or count by ({BY_SERVICE}, {LABEL_REVISION}) ({select(METRIC_IN_FLIGHT)})",
-                            "{{inference_service}} {{revision}}",
-                        ),
-                    ),
-                ),
-                Panel(
-                    "Models by state",
-                    "Versions of models in each state. UNAVAILABLE for long: look at the logs of that replica.",
-                    "short",
-                    (Query(f"sum by (state) ({select(METRIC_MODEL_STATE)})", "{{state}}"),),
-                    stacked=True,
-                ),
+            ),
+            panel(
+                "Models by state",
+                "Versions of models in each state. UNAVAILABLE for long: look at the logs of that replica.",
+                "short",
+                Query(f"sum by (state) ({select(contract.METRIC_MODEL_STATE)})", "{{state}}"),
+                stacked=True,
             ),
         ),
     ),

@@ -8,9 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
-from pilotlight.k8s import names
 from pilotlight.plan import annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.types import Scaling, Trigger
@@ -73,14 +73,11 @@ def prometheus(context: PlanContext, spec: TriggerSpec, min_replicas: int) -> Tr
 
 
 def _query(context: PlanContext, spec: TriggerSpec, from_zero: bool) -> str:
-    name, namespace = context.service.name, context.service.namespace
+    guard = partial(queries.guarded, spec.query, spec.measure)
     if spec.inverted:
-        return queries.inverted(
-            spec.query, spec.threshold, name, namespace, from_zero=from_zero, has_request_rate=spec.has_request_rate
-        )
-    return queries.guarded(
-        spec.query, spec.measure, name, namespace, from_zero=from_zero, has_request_rate=spec.has_request_rate
-    )
+        guard = partial(queries.inverted, spec.query, spec.threshold)
+    service, counted = context.service, spec.has_request_rate
+    return guard(service.name, service.namespace, from_zero=from_zero, has_request_rate=counted)
 
 
 def _rescaled(context: PlanContext, spec: TriggerSpec) -> TriggerSpec:
@@ -114,10 +111,8 @@ def request_trigger(context: PlanContext, target: int) -> Trigger | None:
         }
         return Trigger("external-push", REQUESTS_TRIGGER, metadata)
     if chosen == HTTP_ADD_ON:
-        route = names.interceptor_route(context.name)
-        return Trigger(
-            "external-push", REQUESTS_TRIGGER, {"scalerAddress": capabilities.http_scaler, "interceptorRoute": route}
-        )
+        metadata = {"scalerAddress": capabilities.http_scaler, "interceptorRoute": context.name}
+        return Trigger("external-push", REQUESTS_TRIGGER, metadata)
     return None
 
 

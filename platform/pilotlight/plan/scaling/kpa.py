@@ -55,9 +55,8 @@ def _retention(context: PlanContext, min_replicas: int, log: DecisionLog) -> dic
     seconds = min(3600, context.load_seconds)
     if min_replicas or seconds < 30:
         return {}
-    log.decide(
-        context.component.role, "kept after the last request", f"{seconds} s", "the model takes that long to load"
-    )
+    reason = "the model takes that long to load"
+    log.decide(context.component.role, "kept after the last request", f"{seconds} s", reason)
     return {"scale-to-zero-pod-retention-period": f"{seconds}s"}
 
 
@@ -112,10 +111,8 @@ def _one_of(*values: str) -> Callable[[str], bool]:
 
 
 _INSTEAD: Final = {
-    "min-scale": "minReplicas",
-    "max-scale": "maxReplicas",
-    "minScale": "minReplicas",
-    "maxScale": "maxReplicas",
+    **dict.fromkeys(("min-scale", "minScale"), "minReplicas"),
+    **dict.fromkeys(("max-scale", "maxScale"), "maxReplicas"),
 }
 _MANY: Final = float(2**31 - 1)
 _BOUNDS: Final[dict[str, tuple[Callable[[str], bool], str]]] = {

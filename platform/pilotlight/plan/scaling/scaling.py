@@ -1,9 +1,4 @@
-"""Which autoscaler; HPA.
-
-HorizontalPodAutoscalers: the default autoscaler of raw and multi-node components.
-
-Choice of the one autoscaler that owns a workload's replica count, and its limits.
-"""
+"""The one autoscaler that owns a workload's replica count: which one, its limits, and the HPA's metrics."""
 
 import re
 from collections.abc import Iterator
@@ -17,50 +12,12 @@ from pilotlight.plan.scaling.triggers import choose_triggers, config_of
 from pilotlight.plan.types import Capabilities, DecisionLog, Requirement, Scaling, Trigger
 
 Json = Any
-DEFAULT_UTILIZATION: Final = 80  # percent, the default of both projects
-
-
-def hpa(context: PlanContext, min_replicas: int, max_replicas: int, log: DecisionLog) -> Scaling:
-    """Return the scaling by an HPA: cpu at 80 % by default; `behavior` is passed through."""
-    metrics = tuple(_metrics(context, log))
-    return Scaling("hpa", min_replicas, max_replicas, metrics=metrics, behavior=dict(context.component.behavior))
-
-
-def _metrics(context: PlanContext, log: DecisionLog) -> Iterator[dict[str, Json]]:
-    component = context.component
-    for metric in component.metrics:
-        if metric.kind == "resource":
-            yield _resource(metric.name, metric.target_type, metric.target)
-    if component.metrics:
-        return
-    name = component.scale_metric or context.annotation(*annotations.HPA_METRIC) or "cpu"
-    target = component.scale_target or context.annotation(*annotations.HPA_TARGET) or DEFAULT_UTILIZATION
-    kind = component.scale_metric_type or "Utilization"
-    log.decide(component.role, "scaling target", f"{name} {target}", _why(context))
-    # KServe reads a bare number as mebibytes for a memory target that is no utilization.
-    amount = f"{target}Mi" if name == "memory" and kind != "Utilization" else str(target)
-    yield _resource(name, kind, amount)
-
-
-def _why(context: PlanContext) -> str:
-    if context.component.scale_target is not None:
-        return f"{context.component.role}.scaleTarget"
-    return "annotation" if context.annotation(*annotations.HPA_TARGET) else "the default of both projects"
-
-
-def _resource(name: str, kind: str, target: str) -> dict[str, Json]:
-    """Return a resource metric. autoscaling/v2 has no Value for resources: a quantity is always per pod."""
-    if kind == "Utilization":
-        metric_target: dict[str, Json] = {"type": "Utilization", "averageUtilization": int(float(target))}
-    else:
-        metric_target = {"type": "AverageValue", "averageValue": target}
-    return {"type": "Resource", "resource": {"name": name, "target": metric_target}}
-
-
 Owner = Literal["hpa", "keda", "external", "none"]
 OWNERS: Final = ("hpa", "keda", "external", "none")
 OME_MAXIMUM: Final = 3
 OME_ROUTER_MAXIMUM: Final = 2
+_TARGETS: Final = ("threshold", "targetConcurrency", "value", "targetValue")
+DEFAULT_UTILIZATION: Final = 80  # percent, the default of both projects
 
 
 def decide_scaling(context: PlanContext, least: int, log: DecisionLog) -> Scaling:
@@ -112,19 +69,14 @@ def limits(context: PlanContext, least: int, log: DecisionLog) -> tuple[int, int
     if component.role == "decoder" and minimum == 0:
         log.warn("PL311", context.path("minReplicas"), "a decoder gets no requests that could wake it; 1 is kept")
         minimum = 1
-    maximum = component.max_replicas or _default_maximum(context)
+    default = OME_ROUTER_MAXIMUM if component.role == "router" else OME_MAXIMUM
+    maximum = component.max_replicas or (0 if context.service.group == "kserve" else default)
     if component.max_replicas and component.min_replicas and component.max_replicas < component.min_replicas:
         message = f"maxReplicas = {component.max_replicas} is below minReplicas = {component.min_replicas}; raise it"
         log.error("PL310", context.path("maxReplicas"), message)
     if context.serverless and not maximum:
         return minimum, 0  # Knative's value for unlimited
     return minimum, max(minimum, maximum, 1)
-
-
-def _default_maximum(context: PlanContext) -> int:
-    if context.service.group == "kserve":
-        return 0
-    return OME_ROUTER_MAXIMUM if context.component.role == "router" else OME_MAXIMUM
 
 
 def _owner(context: PlanContext, minimum: int, log: DecisionLog) -> tuple[Owner, str]:
@@ -137,7 +89,11 @@ def _owner(context: PlanContext, minimum: int, log: DecisionLog) -> tuple[Owner,
         if value == owner:
             return owner, f"annotation {key} = {value}"
     if value == "hpa":
-        _check_hpa(context, key, keda_reason, minimum, log)
+        if minimum == 0:
+            message = f"{key} = hpa keeps at least one replica; set minReplicas to 1 or use keda"
+            log.error("PL313", context.path("minReplicas"), message)
+        elif keda_reason:
+            log.error("PL313", context.annotation_path(key), f"hpa cannot honour this: {keda_reason}; use keda")
         return "hpa", f"annotation {key} = hpa"
     if keda_reason:
         return "keda", keda_reason
@@ -160,12 +116,37 @@ def _keda_reason(context: PlanContext, minimum: int) -> str:
     return f"{component.role}.minReplicas = 0, which an HPA cannot reach" if minimum == 0 else ""
 
 
-def _check_hpa(context: PlanContext, key: str, keda_reason: str, minimum: int, log: DecisionLog) -> None:
-    if minimum == 0:
-        message = f"{key} = hpa keeps at least one replica; set minReplicas to 1 or use keda"
-        log.error("PL313", context.path("minReplicas"), message)
-    elif keda_reason:
-        log.error("PL313", context.annotation_path(key), f"hpa cannot honour this: {keda_reason}; use keda")
+def hpa(context: PlanContext, min_replicas: int, max_replicas: int, log: DecisionLog) -> Scaling:
+    """Return the scaling by an HPA: cpu at 80 % by default; `behavior` is passed through."""
+    metrics = tuple(_metrics(context, log))
+    return Scaling("hpa", min_replicas, max_replicas, metrics=metrics, behavior=dict(context.component.behavior))
+
+
+def _metrics(context: PlanContext, log: DecisionLog) -> Iterator[dict[str, Json]]:
+    component = context.component
+    for metric in component.metrics:
+        if metric.kind == "resource":
+            yield _resource(metric.name, metric.target_type, metric.target)
+    if component.metrics:
+        return
+    name = component.scale_metric or context.annotation(*annotations.HPA_METRIC) or "cpu"
+    target = component.scale_target or context.annotation(*annotations.HPA_TARGET) or DEFAULT_UTILIZATION
+    kind = component.scale_metric_type or "Utilization"
+    why = "annotation" if context.annotation(*annotations.HPA_TARGET) else "the default of both projects"
+    why = why if component.scale_target is None else f"{component.role}.scaleTarget"
+    log.decide(component.role, "scaling target", f"{name} {target}", why)
+    # KServe reads a bare number as mebibytes for a memory target that is no utilization.
+    amount = f"{target}Mi" if name == "memory" and kind != "Utilization" else str(target)
+    yield _resource(name, kind, amount)
+
+
+def _resource(name: str, kind: str, target: str) -> dict[str, Json]:
+    """Return a resource metric. autoscaling/v2 has no Value for resources: a quantity is always per pod."""
+    if kind == "Utilization":
+        metric_target: dict[str, Json] = {"type": "Utilization", "averageUtilization": int(float(target))}
+    else:
+        metric_target = {"type": "AverageValue", "averageValue": target}
+    return {"type": "Resource", "resource": {"name": name, "target": metric_target}}
 
 
 def _keda(context: PlanContext, minimum: int, maximum: int, log: DecisionLog) -> Scaling:
@@ -173,14 +154,10 @@ def _keda(context: PlanContext, minimum: int, maximum: int, log: DecisionLog) ->
     triggers = choose_triggers(context, minimum, log)
     for trigger in triggers:
         target = next((trigger.metadata[key] for key in _TARGETS if key in trigger.metadata), "")
-        log.decide(
-            context.component.role, f"trigger {trigger.name}", f"{trigger.type} {target}".strip(), _shape(trigger)
-        )
+        described = f"{trigger.type} {target}".strip()
+        log.decide(context.component.role, f"trigger {trigger.name}", described, _shape(trigger))
     modifiers = _modifiers(context, triggers, minimum, log)
     return keda.scaled_object(context, minimum, maximum, triggers, context.component.behavior, modifiers)
-
-
-_TARGETS: Final = ("threshold", "targetConcurrency", "value", "targetValue")
 
 
 def _shape(trigger: Trigger) -> str:
@@ -188,9 +165,8 @@ def _shape(trigger: Trigger) -> str:
         return "whoever holds the requests reports them, also at zero replicas"
     if trigger.type in ("cpu", "memory"):
         return "by the HPA's own metric"
-    return (
-        "a level: replicas × value / target" if trigger.metric_type == "Value" else "a total, divided by the replicas"
-    )
+    level = trigger.metric_type == "Value"
+    return "a level: replicas × value / target" if level else "a total, divided by the replicas"
 
 
 def _check_keda(context: PlanContext, capabilities: Capabilities, log: DecisionLog) -> None:

@@ -1,4 +1,4 @@
-"""Choice of KEDA triggers from kedaConfig, autoScaling, scaleMetric and annotations; plan/keda.py builds them."""
+"""Choice of KEDA triggers from kedaConfig, autoScaling, scaleMetric and annotations; keda.py builds them."""
 
 import re
 from collections.abc import Iterator
@@ -23,14 +23,12 @@ _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
 def config_of(context: PlanContext) -> KedaConfig | None:
-    """Return the component's kedaConfig merged over the service's, which does not apply to a router."""
+    """Return the component's kedaConfig over the service's, which no router has, with OME's annotations on top."""
     own = context.component.keda
     general = context.service.keda if context.serves_model else None
-    if own is None or general is None:
-        return _annotated(context, own or general)
-    return _annotated(
-        context,
-        KedaConfig(
+    config = own or general
+    if own is not None and general is not None:
+        config = KedaConfig(
             enabled=own.enabled if own.enabled is not None else general.enabled,
             server_address=own.server_address or general.server_address,
             query=own.query or general.query,
@@ -38,12 +36,7 @@ def config_of(context: PlanContext) -> KedaConfig | None:
             operator=own.operator or general.operator,
             authentication=own.authentication or general.authentication,
             auth_modes=own.auth_modes or general.auth_modes,
-        ),
-    )
-
-
-def _annotated(context: PlanContext, config: KedaConfig | None) -> KedaConfig | None:
-    """Apply OME's annotations that override kedaConfig."""
+        )
     written = {
         "query": context.annotation(annotations.KEDA_QUERY),
         "threshold": context.annotation(annotations.KEDA_THRESHOLD),
@@ -56,12 +49,8 @@ def _annotated(context: PlanContext, config: KedaConfig | None) -> KedaConfig | 
 
 def config_path(context: PlanContext, field: str) -> str:
     """Return the path of a kedaConfig field: on the component, or on the service."""
-    on_component = context.path(f"kedaConfig.{field}")
-    return (
-        on_component
-        if on_component in context.service.locations or context.component.keda
-        else f"spec.kedaConfig.{field}"
-    )
+    path = context.path(f"kedaConfig.{field}")
+    return path if path in context.service.locations or context.component.keda else f"spec.kedaConfig.{field}"
 
 
 def choose_triggers(context: PlanContext, min_replicas: int, log: DecisionLog) -> list[Trigger]:
@@ -105,10 +94,8 @@ def _request_triggers(
     if "rps" in kinds and context.choice.is_pilotlight:
         yield keda.prometheus(context, _metric_spec(context, "rps", kinds["rps"]), min_replicas)
     elif "rps" in kinds:
-        log.warn(
-            "PL325", context.path("scaleMetric"),
-            "rps of a foreign server is not exported; requests in flight at the gateway are used instead",
-        )  # fmt: skip
+        message = "rps of a foreign server is not exported; requests in flight at the gateway are used instead"
+        log.warn("PL325", context.path("scaleMetric"), message)
 
 
 def _report_no_activator(context: PlanContext, min_replicas: int, log: DecisionLog) -> None:
@@ -124,10 +111,8 @@ def _report_no_activator(context: PlanContext, min_replicas: int, log: DecisionL
             "the KEDA HTTP add-on, use serverless, or set minReplicas to 1",
         )  # fmt: skip
     else:
-        log.error(
-            "PL324", context.path("kedaConfig"),
-            "the runtime exports no metric that we know; give kedaConfig.customPromQuery and scalingThreshold",
-        )  # fmt: skip
+        message = "the runtime exports no metric that we know; give kedaConfig.customPromQuery and scalingThreshold"
+        log.error("PL324", context.path("kedaConfig"), message)
 
 
 def _metric_spec(context: PlanContext, kind: Kind, target: str) -> TriggerSpec:
@@ -207,21 +192,17 @@ def _from_metrics(context: PlanContext, log: DecisionLog) -> Iterator[TriggerSpe
     for index, metric in enumerate(context.component.metrics):
         path = context.path(f"autoScaling.metrics[{index}]")
         if metric.kind == "pod" and metric.name.startswith("pilotlight_"):
-            metric = replace(metric, query=metric.query or _sum_query(context, metric.name))
+            labels = queries.labels(context.service.name, context.service.namespace)
+            metric = replace(metric, query=metric.query or f"sum({metric.name}{{{labels}}})")
         elif metric.kind != "external" or metric.name != "prometheus":
             continue
         if mistake := queries.syntax_problem(metric.query):
             log.error("PL321", f"{path}.{metric.kind}.metric.query", f"the query {mistake}")
         elif not _positive(metric.target):
-            log.error(
-                "PL322", f"{path}.{metric.kind}.target", f"{metric.target or 'nothing'}, must be a number above 0"
-            )
+            message = f"{metric.target or 'nothing'}, must be a number above 0"
+            log.error("PL322", f"{path}.{metric.kind}.target", message)
         else:
             yield _metric_trigger(context, metric, index, path, log)
-
-
-def _sum_query(context: PlanContext, metric: str) -> str:
-    return f"sum({metric}{{{queries.labels(context.service.name, context.service.namespace)}}})"
 
 
 def _metric_trigger(
@@ -229,10 +210,8 @@ def _metric_trigger(
 ) -> TriggerSpec:
     measured = queries.measure(metric.query)
     if metric.target_type == "AverageValue" and queries.is_level(metric.query):
-        log.warn(
-            "PL329", f"{path}.{metric.kind}.target.type",
-            "AverageValue divides a time or share by the replicas and forgets how many run; Value is used",
-        )  # fmt: skip
+        message = "AverageValue divides a time or share by the replicas and forgets how many run; Value is used"
+        log.warn("PL329", f"{path}.{metric.kind}.target.type", message)
     elif metric.target_type == "Value":
         measured = "level"
     elif metric.target_type == "AverageValue":

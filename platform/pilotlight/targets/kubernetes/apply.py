@@ -1,24 +1,7 @@
-"""Apply, prune, ownership of fields.
+"""Apply of manifests: dry run of all, server-side apply in order, prune of obsolete objects, applied fields.
 
-Apply of manifests: dry run of all, apply in order, prune of obsolete objects.
-
-Server-side apply tracks the manager of each field: conflicts with other managers are reported field by field, and
-nothing is overwritten without `force`.
-
-Immutable parts of Knative Services: templates of existing revisions, and creator annotations. Pure.
-
-Knative's webhook writes defaults into the template of a new revision, under our field manager, and rejects any other
-template with the same revision name. So the template of an existing revision is sent as it is live, and shown as it was
-sent. The webhook also writes creator annotations, and rejects their removal.
-
-The applied fields of a live object, by `metadata.managedFields`. Pure.
-
-Live objects also have defaults of the API server and fields of other managers; without them a diff shows only changes
-of meaning.
-
-Ownership of a service's objects: a service installed by Helm is changed by Helm only. Pure.
-
-Helm labels what it installs and rejects other objects; we do the same the other way round.
+Conflicts with other field managers are reported field by field, and nothing is overwritten without `force`. A service
+installed by Helm is changed by Helm only: Helm labels what it installs and rejects other objects, and so do we.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,6 +23,19 @@ Document = Mapping[str, Json]
 # Warnings of KEDA on fields that apply at zero only; they are written for a later `scale --min 0`.
 EXPECTED: Final = ("PollingInterval is configured but", "CooldownPeriod is configured but")
 FORCE_HINT: Final = "--force-conflicts takes them over"
+CREATOR_ANNOTATIONS: Final = ("serving.knative.dev/creator", "serving.knative.dev/lastModifier")
+APPLIERS: Final = (MANAGER, "helm")  # a service may be installed by either
+IDENTITY: Final = ("apiVersion", "kind")
+RELEASE: Final = "meta.helm.sh/release-name"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+CHART: Final = "helm/inference-service"
+# Equivalent commands; {at} is the release with its namespace.
+INSTEAD: Final[Mapping[str, str]] = {
+    "deploy": "platformctl deploy -f FILE --with helm, or: platformctl values -f FILE | helm upgrade {at} {chart} -f -",
+    "rollback": "helm rollback {at}",
+    "delete": "helm uninstall {at}",
+}
+UPGRADE: Final = "change the document, then: platformctl values -f FILE | helm upgrade {at} {chart} -f -"
 
 
 def dry_run(cluster: Cluster, documents: Iterable[Document], *, force: bool) -> list[str]:
@@ -88,16 +84,11 @@ def _conflicts(manifest: Manifest, error: KubeApiError) -> Iterator[str]:
     for cause in _causes(error):
         field = str(cause.get("field"))
         manager = str(cause.get("message") or "").partition('"')[2].partition('"')[0] or "somebody else"
-        value = _at(manifest.document, field)
-        ours = f"; the document says {value}" if value is not None else ""
+        value: Json = manifest.document
+        for name in field.strip(".").split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None  # None: the path includes a list
+        ours = f"; the document says {value}" if isinstance(value, str | int | bool) else ""
         yield f"  {field}: set by {manager}{ours}"
-
-
-def _at(document: Json, field: str) -> Json:
-    """Return the value at a path such as `.spec.replicas`; None if the path includes a list."""
-    for name in field.strip(".").split("."):
-        document = document.get(name) if isinstance(document, Mapping) else None
-    return document if isinstance(document, str | int | bool) else None
 
 
 def not_owned(cluster: Cluster, key: Key, documents: Iterable[Document]) -> list[str]:
@@ -142,11 +133,12 @@ def delete(cluster: Cluster, documents: Iterable[Document]) -> None:
         cluster.delete(manifest.document)
 
 
-CREATOR_ANNOTATIONS: Final = ("serving.knative.dev/creator", "serving.knative.dev/lastModifier")
-
-
 def with_live_templates(documents: Iterable[Document], live: Iterable[Document]) -> list[Document]:
-    """Return documents to apply: templates of existing revisions as they are live."""
+    """Return documents to apply: templates of existing revisions, and creator annotations, as they are live.
+
+    Knative's webhook writes both, the defaults of templates under our field manager; it rejects another template with
+    the same revision name, and the removal of creators.
+    """
     return [_with_creators(_with_template(each, existing), existing) for each, existing in _pairs(documents, live)]
 
 
@@ -167,25 +159,19 @@ def _with_template(document: Document, other: Document | None) -> Document:
 
 
 def _with_creators(document: Document, other: Document | None) -> Document:
-    creators = {
-        name: text for name, text in _annotations(other or {"metadata": {}}).items() if name in CREATOR_ANNOTATIONS
-    }
+    live = (other["metadata"].get("annotations") or {}) if other else {}
+    creators = {name: text for name, text in live.items() if name in CREATOR_ANNOTATIONS}
     if not creators:
         return document
-    annotations = {**_annotations(document), **creators}
+    annotations = {**(document["metadata"].get("annotations") or {}), **creators}
     return {**document, "metadata": {**document["metadata"], "annotations": annotations}}
 
 
-def _annotations(document: Document) -> Mapping[str, str]:
-    return document["metadata"].get("annotations") or {}
-
-
-APPLIERS: Final = (MANAGER, "helm")  # a service may be installed by either
-IDENTITY: Final = ("apiVersion", "kind")
-
-
 def applied_fields(document: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the applied fields with identity and `status`; only these if none was applied by us."""
+    """Return the fields that we applied, by `metadata.managedFields`, with identity and `status`.
+
+    Without defaults of the API server and fields of other managers, a diff shows only changes of meaning.
+    """
     metadata = document["metadata"]
     managed = [
         each.get("fieldsV1") or {}
@@ -223,20 +209,16 @@ def as_written(live: Json, written: Json, key: str = "") -> Json:
         inner = key if key in ("requests", "limits") else ""
         return {name: as_written(value, written.get(name), inner or name) for name, value in live.items()}
     if isinstance(live, list) and isinstance(written, list) and len(live) == len(written):
-        return [_item(one, other, key) for one, other in zip(live, written, strict=True)]
-    if isinstance(live, str) and isinstance(written, str) and live != written:
-        return written if key in ("requests", "limits", "sizeLimit") and _same_quantity(live, written) else live
+        return [as_written(_without_defaults(one, other), other, key) for one, other in zip(live, written, strict=True)]
+    if isinstance(live, str) and isinstance(written, str) and key in ("requests", "limits", "sizeLimit"):
+        return written if quantity_or_zero(live) == quantity_or_zero(written) != 0 else live
     return live
 
 
-def _item(live: Json, written: Json, key: str) -> Json:
-    if isinstance(live, Mapping) and isinstance(written, Mapping):
-        live = {name: value for name, value in live.items() if name in written}
-    return as_written(live, written, key)
-
-
-def _same_quantity(one: str, other: str) -> bool:
-    return quantity_or_zero(one) == quantity_or_zero(other) != 0
+def _without_defaults(item: Json, written: Json) -> Json:
+    if not isinstance(item, Mapping) or not isinstance(written, Mapping):
+        return item
+    return {name: value for name, value in item.items() if name in written}
 
 
 def _merged(managed: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
@@ -274,42 +256,25 @@ def _item_entries(item: Json, owned: Mapping[str, Json]) -> Iterable[Mapping[str
             return
 
 
-RELEASE: Final = "meta.helm.sh/release-name"
-MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-CHART: Final = "helm/inference-service"
-# Equivalent commands; {at} is the release with its namespace.
-INSTEAD: Final[Mapping[str, str]] = {
-    "deploy": "platformctl deploy -f FILE --with helm, or: platformctl values -f FILE | helm upgrade {at} {chart} -f -",
-    "rollback": "helm rollback {at}",
-    "delete": "helm uninstall {at}",
-}
-UPGRADE: Final = "change the document, then: platformctl values -f FILE | helm upgrade {at} {chart} -f -"
-
-
 def helm_release(manifests: Iterable[Manifest]) -> str:
     """Return the Helm release of any of these objects; empty: none."""
     for each in manifests:
-        metadata = each.document["metadata"]
-        release = (metadata.get("annotations") or {}).get(RELEASE)
-        if release and (metadata.get("labels") or {}).get(MANAGED_BY) == "Helm":
+        release = (each.document["metadata"].get("annotations") or {}).get(RELEASE)
+        if release and kinds.labels(each.document).get(MANAGED_BY) == "Helm":
             return str(release)
     return ""
 
 
 def check_not_helm(manifests: Iterable[Manifest], namespace: str, name: str, verb: str) -> None:
     """Raise UsageError with the equivalent Helm command if Helm owns the objects."""
-    release = helm_release(manifests)
-    if release:
-        at = f"{release} -n {namespace}"
-        instead = INSTEAD.get(verb, UPGRADE).format(at=at, chart=CHART)
+    if release := helm_release(manifests):
         message = f"{verb} would change objects of {namespace}/{name} that the Helm release {release} owns"
-        raise UsageError(message, instead)
+        raise UsageError(message, INSTEAD.get(verb, UPGRADE).format(at=f"{release} -n {namespace}", chart=CHART))
 
 
 def check_history_not_helm(manifests: Iterable[Manifest], namespace: str, name: str) -> None:
     """Raise UsageError for a service of Helm, which has its release history."""
-    release = helm_release(manifests)
-    if release:
+    if release := helm_release(manifests):
         at = f"{release} -n {namespace}"
         message = f"{namespace}/{name} is Helm's, as {release}: its releases are kept there, and it is changed there"
         raise UsageError(message, f"{UPGRADE.format(at=at, chart=CHART)}; back: helm rollback {at}")

@@ -1,24 +1,18 @@
-"""Canaries in Leases; metrics of them.
-
-Canary records as Leases, one per service, so that any machine can take over a canary.
+"""Canary records as Leases, one per service, so that any machine can take over a canary; and queries of its metrics.
 
 The Lease names the runner and its renew time; the history is an annotation. It is not part of a release: deploys do not
 touch it, and it is deleted with the service.
-
-Queries to the cluster's Prometheus, through the API server: its address may be reachable inside only.
-
-A configured URL is used instead of the Service that offers.py knows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.canary import state_store
 from pilotlight.canary.events import CanaryEvent, canary_events
 from pilotlight.errors import Conflict, PlatformError
-from pilotlight.k8s import names as k8s_names
+from pilotlight.k8s import names
+from pilotlight.k8s.timestamps import format_utc, parse_utc, utc_now
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.capabilities import PROMETHEUS
 from pilotlight.targets.kubernetes.client import MANAGER, Cluster, KubeApiError
@@ -31,7 +25,7 @@ if TYPE_CHECKING:
 
 Json = Any
 API: Final = ("coordination.k8s.io/v1", "Lease")
-ANNOTATION: Final = f"{k8s_names.DOMAIN}/canary"
+ANNOTATION: Final = f"{names.DOMAIN}/canary"
 COMPONENT: Final = "app.kubernetes.io/component"
 CONFLICT: Final = 409
 NO_HOLDER: Final = dict.fromkeys(("holderIdentity", "leaseDurationSeconds", "renewTime"))  # null removes a field
@@ -45,25 +39,25 @@ def list_canaries(cluster: Cluster, namespace: str | None) -> list[CanaryRecord]
         readable = None if namespace is not None else unless_forbidden(lambda: cluster.list("v1", "Namespace"), None)
         if error.code != FORBIDDEN or readable is None:
             raise
-    names = [str(each["metadata"]["name"]) for each in readable]
-    return [record for home in names for record in unless_forbidden(partial(_list_namespace, cluster, home), ())]
+    namespaces = [str(each["metadata"]["name"]) for each in readable]
+    return [record for home in namespaces for record in unless_forbidden(partial(_list_namespace, cluster, home), ())]
 
 
 def _list_namespace(cluster: Cluster, namespace: str | None) -> list[CanaryRecord]:
-    leases = cluster.list(*API, namespace, f"{k8s_names.LABEL_SERVICE},{COMPONENT}=canary")
+    leases = cluster.list(*API, namespace, f"{names.LABEL_SERVICE},{COMPONENT}=canary")
     return [read(each) for each in leases]
 
 
 def get(cluster: Cluster, key: Key) -> CanaryRecord | None:
     lease = cluster.get(*API, key[0], lease_name(key[1]))
-    return read(lease) if lease is not None and k8s_names.LABEL_SERVICE in kinds.labels(lease) else None
+    return read(lease) if lease is not None and names.LABEL_SERVICE in kinds.labels(lease) else None
 
 
 def read(lease: Mapping[str, Json]) -> CanaryRecord:
     metadata = lease["metadata"]
     state = (metadata.get("annotations") or {}).get(ANNOTATION, "{}")
     return CanaryRecord(
-        metadata["namespace"], metadata["labels"][k8s_names.LABEL_SERVICE], state, str(metadata["resourceVersion"])
+        metadata["namespace"], metadata["labels"][names.LABEL_SERVICE], state, str(metadata["resourceVersion"])
     )
 
 
@@ -103,7 +97,7 @@ def stable_generation(cluster: Cluster, key: Key) -> int:
 
 
 def lease_name(service: str) -> str:
-    return k8s_names.truncate(f"{service}-canary")
+    return names.truncate(f"{service}-canary")
 
 
 def to_lease(key: Key, state: str) -> dict[str, Json]:
@@ -113,8 +107,7 @@ def to_lease(key: Key, state: str) -> dict[str, Json]:
         lease_s = max(state_store.MIN_LEASE_S, state_store.LEASE_INTERVALS * canary.policy.interval_s)
         spec = {"holderIdentity": canary.holder, "leaseDurationSeconds": max(1, round(lease_s))}
         if canary.renewed_at:
-            renewed_at = state_store.parse_timestamp(canary.renewed_at).astimezone(UTC)
-            spec["renewTime"] = renewed_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            spec["renewTime"] = format_utc(parse_utc(canary.renewed_at), "microseconds")
     return {
         "apiVersion": API[0],
         "kind": API[1],
@@ -125,7 +118,7 @@ def to_lease(key: Key, state: str) -> dict[str, Json]:
                 "app.kubernetes.io/name": key[1],
                 "app.kubernetes.io/managed-by": MANAGER,
                 COMPONENT: "canary",
-                k8s_names.LABEL_SERVICE: key[1],
+                names.LABEL_SERVICE: key[1],
             },
             "annotations": {ANNOTATION: state},
         },
@@ -135,18 +128,16 @@ def to_lease(key: Key, state: str) -> dict[str, Json]:
 
 def _create_event(cluster: Cluster, key: Key, event: CanaryEvent) -> None:
     """Create an Event on the workload, for `kubectl describe`; errors are ignored."""
-    workloads: Sequence[Mapping[str, Json]] = ()
-    now = datetime.now(UTC)
     try:
         workloads = cluster.list_kinds((kinds.KNATIVE_SERVICE, kinds.DEPLOYMENT), key[0], kinds.selector(key[1]))
         workload = next(each for each in workloads if not kinds.is_controlled(each))
-        cluster.create(_event(key, event, workload, now))
+        cluster.create(_event(key, event, workload))
     except (StopIteration, PlatformError):
         return
 
 
-def _event(key: Key, event: CanaryEvent, workload: Mapping[str, Json], now: datetime) -> dict[str, Json]:
-    metadata, at = workload["metadata"], now.strftime("%Y-%m-%dT%H:%M:%SZ")
+def _event(key: Key, event: CanaryEvent, workload: Mapping[str, Json]) -> dict[str, Json]:
+    metadata, at = workload["metadata"], utc_now("seconds")
     involved = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in metadata}
     return {
         "apiVersion": "v1",
@@ -163,11 +154,11 @@ def _event(key: Key, event: CanaryEvent, workload: Mapping[str, Json], now: date
     }
 
 
-SETTING: Final = "PILOTLIGHT_PROMETHEUS"
-
-
 def query(cluster: Cluster, promql: str, url: str = "") -> list[Sample]:
-    """Evaluate PromQL. Raises PlatformError with the first error if no Prometheus can be reached."""
+    """Evaluate PromQL at `url`, else at the cluster's Prometheus, through the API server or directly.
+
+    Raises PlatformError with the first error if no Prometheus can be reached.
+    """
     from pilotlight.prometheus.client import query_prometheus
 
     if url:
@@ -181,7 +172,7 @@ def query(cluster: Cluster, promql: str, url: str = "") -> list[Sample]:
     if first_error is not None:
         raise first_error
     message = "no Service prometheus-operated or prometheus in the namespace monitoring: nobody can say how requests go"
-    raise PlatformError(message, f"--prometheus or {SETTING} names one that scrapes the services")
+    raise PlatformError(message, "--prometheus or PILOTLIGHT_PROMETHEUS names one that scrapes the services")
 
 
 def _endpoints(cluster: Cluster) -> "Iterator[tuple[str, Session | None]]":

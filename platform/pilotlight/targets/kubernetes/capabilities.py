@@ -1,14 +1,7 @@
-"""What the cluster offers a plan.
+"""What the cluster offers a plan: its capabilities, and its runtimes, models and accelerators as catalogue documents.
 
-Capabilities of a cluster: add-ons and versions, Knative feature flags, the Gateway of routes, free GPUs.
-
-By the field names of the plan's Capabilities. Facts that may not be read are left out, and the plan's default applies:
-a cluster with everything installed.
-
-Runtimes, models, weights and accelerators of the cluster, as catalogue documents.
-
-Read only; they rank after -f and --catalog and before the built-in ones. `explain` shows their origin:
-`cluster: ClusterServingRuntime vllm`.
+Capabilities have the field names of the plan's Capabilities. Facts that may not be read are left out, and the plan's
+default applies: a cluster with everything installed.
 """
 
 import re
@@ -18,8 +11,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pilotlight.k8s.manifests import without_server_fields
-from pilotlight.k8s.quantities import gpu_count as gpus_of
-from pilotlight.k8s.quantities import is_gpu, quantity_or_zero
+from pilotlight.k8s.quantities import gpu_count, is_gpu, quantity_or_zero
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import CONCURRENCY, Cluster
 from pilotlight.targets.kubernetes.ingress import GATEWAY_API, KNATIVE, OUR_GATEWAY
@@ -35,6 +27,13 @@ SCALER_PORT: Final = 9090
 KEDA_OPERATOR: Final = "app.kubernetes.io/name=keda-operator"
 PROMETHEUS: Final = (("monitoring", "prometheus-operated"), ("monitoring", "prometheus"))
 MONITORING: Final = "monitoring.coreos.com/v1"
+OME: Final = "ome.io/v1beta1"
+KSERVE: Final = "serving.kserve.io/v1alpha1"
+CATALOGUE: Final = (
+    (OME, "ServingRuntime"), (OME, "ClusterServingRuntime"), (KSERVE, "ServingRuntime"),
+    (KSERVE, "ClusterServingRuntime"), (OME, "BaseModel"), (OME, "ClusterBaseModel"), (OME, "FineTunedWeight"),
+    (OME, "AcceleratorClass"),
+)  # fmt: skip
 _NOTHING: Final[Facts] = {}
 _VERSION: Final = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)")
 
@@ -152,7 +151,7 @@ def free_gpus(nodes: Iterable[Document], pods: Iterable[Document]) -> int:
         if is_gpu(resource)
     )
     requested = sum(
-        gpus_of(container)
+        gpu_count(container)
         for pod in pods
         if pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
         for container in pod["spec"]["containers"]
@@ -160,22 +159,11 @@ def free_gpus(nodes: Iterable[Document], pods: Iterable[Document]) -> int:
     return max(allocatable - requested, 0)
 
 
-FACTS: Final = (
-    kinds_known, features, domain, keda, routes, gateway, http_add_on, prometheus, gpus,
-)  # fmt: skip
-
-
-OME: Final = "ome.io/v1beta1"
-KSERVE: Final = "serving.kserve.io/v1alpha1"
-CATALOGUE: Final = (
-    (OME, "ServingRuntime"), (OME, "ClusterServingRuntime"), (KSERVE, "ServingRuntime"),
-    (KSERVE, "ClusterServingRuntime"), (OME, "BaseModel"), (OME, "ClusterBaseModel"), (OME, "FineTunedWeight"),
-    (OME, "AcceleratorClass"),
-)  # fmt: skip
+FACTS: Final = (kinds_known, features, domain, keda, routes, gateway, http_add_on, prometheus, gpus)
 
 
 class CatalogueEntry(NamedTuple):
-    """One document with its origin."""
+    """One document with its origin, such as `cluster: ClusterServingRuntime vllm`."""
 
     origin: str
     document: Mapping[str, Json]
@@ -187,7 +175,10 @@ class ClusterCatalogue(NamedTuple):
 
 
 def cluster_catalogue(cluster: Cluster, namespaces: Iterable[str]) -> ClusterCatalogue:
-    """Return the documents of the cluster and of these namespaces; warn about kinds that may not be read."""
+    """Return the documents of the cluster and of these namespaces; warn about kinds that may not be read.
+
+    They rank after -f and --catalog and before the built-in ones.
+    """
     documents: list[CatalogueEntry] = []
     forbidden: list[str] = []
     for version, kind, namespace in _locations(cluster, tuple(namespaces)):

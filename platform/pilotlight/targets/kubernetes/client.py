@@ -1,11 +1,7 @@
-"""Requests, discovery, server-side apply.
+"""Client of one API server: requests with credentials like kubectl, API discovery, objects of any kind.
 
-HTTP requests to one API server: credentials like kubectl, plain JSON, and errors with hints.
-
-The official client library reads kubeconfig and in-cluster credentials, renews tokens and pools connections. Its models
-are not used: objects may be of any kind, including custom resources.
-
-Objects of one cluster: get, list, apply, patch, delete by kind, with cached API discovery.
+The official library reads kubeconfig and in-cluster credentials, renews tokens and pools connections. Its models are
+not used, since objects may be of any kind, including custom resources.
 """
 
 import os
@@ -22,6 +18,11 @@ from msgspec import DecodeError, json
 from pilotlight.errors import Conflict, NotFound, PlatformError
 
 Json = Any
+Document = Mapping[str, Json]
+
+MANAGER: Final = "pilotlight"  # field manager of server-side apply
+CONCURRENCY: Final = 8
+PAGE: Final = "500"
 ANSWER_S: Final = 30.0
 # Retry for this time: an API server restarts within it.
 RETRY_S: Final = 45.0
@@ -156,15 +157,10 @@ def _read(response: Any, request_line: str) -> KubeResponse:
         document = {"message": body[:500].decode(errors="replace")}
     if response.status >= 400:
         raise _api_error(response.status, document if isinstance(document, dict) else {}, request_line)
-    return KubeResponse(document, tuple(_warnings(response.headers)))
-
-
-def _warnings(headers: Any) -> Iterator[str]:
-    """Yield the texts of Warning headers: `299 - "text"`."""
-    for line in headers.getlist("warning"):
-        _, _, text = line.partition('"')
-        if text:
-            yield text.rstrip().removesuffix('"').replace('\\"', '"')
+    warnings = [line.partition('"')[2] for line in response.headers.getlist("warning")]  # of `299 - "text"`
+    return KubeResponse(
+        document, tuple(text.rstrip().removesuffix('"').replace('\\"', '"') for text in warnings if text)
+    )
 
 
 def _api_error(code: int, status: Mapping[str, Json], request_line: str) -> PlatformError:
@@ -192,12 +188,6 @@ def _unreachable(host: str, error: OSError) -> PlatformError:
     return PlatformError(
         f"the cluster at {host} does not answer: {reason}", "is KUBECONFIG the right one? --context NAME"
     )
-
-
-Document = Mapping[str, Json]
-MANAGER: Final = "pilotlight"  # field manager of server-side apply
-CONCURRENCY: Final = 8
-PAGE: Final = "500"
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,13 +301,9 @@ class Cluster:
         path = self._path(document, subresource)
         return self.connection.request("PATCH", path, {"fieldManager": MANAGER}, change, MERGE)
 
-    def delete(self, document: Document, *, foreground: bool = False) -> None:
+    def delete(self, document: Document) -> None:
         """Delete an object; no error if it does not exist."""
-        options = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "propagationPolicy": "Foreground" if foreground else "Background",
-        }
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         try:
             self.connection.request("DELETE", self._path(document), None, options)
         except NotFound:
@@ -326,13 +312,9 @@ class Cluster:
     def is_allowed(self, verb: str, kind: ResourceKind, namespace: str) -> bool:
         """Whether this account has the permission (SelfSubjectAccessReview)."""
         wanted = {"namespace": namespace, "verb": verb, "group": kind.group, "resource": kind.plural}
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": wanted},
-        }
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        response = self.connection.request("POST", path, None, review).document
+        api, kind_name = "authorization.k8s.io/v1", "SelfSubjectAccessReview"
+        review = {"apiVersion": api, "kind": kind_name, "spec": {"resourceAttributes": wanted}}
+        response = self.connection.request("POST", f"/apis/{api}/selfsubjectaccessreviews", None, review).document
         return bool((response.get("status") or {}).get("allowed"))
 
     def _path(self, document: Document, subresource: str = "") -> str:

@@ -1,16 +1,7 @@
-"""The InferenceService object and its status.
+"""InferenceService object of a service, for kubectl: the document with a status like that of OME and KServe.
 
-Status of a service as that of an InferenceService, for `kubectl get inferenceservice NAME -o yaml`. Pure.
-
-kept.py writes it; the types are in `spec/status_fields`.
-
-InferenceService object of a service, for kubectl: the document with its status.
-
-    deploy → save            the object, with a status like that of OME and KServe
-    status → update_status   the status alone, if it has changed
-    delete → delete
-
-Only if the CRD is ours (`spec/crds`, installed by the platform chart): another controller would act on the object.
+Written by `deploy`, its status updated by `status`; only if the CRD is ours (schemas, installed by the platform chart):
+another controller would act on the object.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,13 +10,14 @@ from typing import Any, Final
 from pilotlight.errors import NotFound
 from pilotlight.k8s import names
 from pilotlight.targets.kubernetes.client import MANAGER, SERVER_APPLY, Cluster, KubeApiError
+from pilotlight.targets.kubernetes.kinds import unless_forbidden
+from pilotlight.targets.kubernetes.observe.status import ENTRIES, PROVEN
 from pilotlight.targets.target import Condition, Key, Release, RevisionStatus, ServiceStatus
 
 Json = Any
-# Entry component, and component with the model: the first of these that a service has.
-ENTRIES: Final = ("router", "transformer", "engine", "predictor")
-MODELS: Final = ("engine", "predictor", "decoder")
-PROVEN: Final = ("Loaded", "Standby")
+MODELS: Final = ("engine", "predictor", "decoder")  # component with the model: the first that a service has
+KIND: Final = "InferenceService"
+GROUPS: Final[Mapping[str, str]] = {"ome.io/v1beta1": "ome", "serving.kserve.io/v1beta1": "kserve"}
 
 
 def to_status(status: ServiceStatus, before: Mapping[str, Json], now: str, generation: int) -> dict[str, Json]:
@@ -93,9 +85,8 @@ def _component(status: ServiceStatus, revisions: Sequence[RevisionStatus]) -> di
 
 
 def _share(revision: RevisionStatus, newest: RevisionStatus) -> dict[str, Json]:
-    fields: dict[str, Json] = {"revisionName": revision.name, "percent": revision.percent}
-    fields["latestRevision"] = revision is newest
     tagged = {"tag": revision.tags[0], "url": revision.url} if revision.tags else {}
+    fields = {"revisionName": revision.name, "percent": revision.percent, "latestRevision": revision is newest}
     return fields | {name: value for name, value in tagged.items() if value}
 
 
@@ -111,23 +102,14 @@ def _model(revisions: Sequence[RevisionStatus]) -> dict[str, Json]:
         "totalCopies": sum(each.ready for each in mine),
         "failedCopies": max(target.desired - target.ready, 0) if failed else 0,
     }
-    fields: dict[str, Json] = {"transitionStatus": _transition(target), "modelRevisionStates": states}
-    fields["modelCopies"] = copies
+    transition = "BlockedByFailedLoad" if failed else "UpToDate" if target.model_state in PROVEN else "InProgress"
+    fields: dict[str, Json] = {
+        "transitionStatus": transition, "modelRevisionStates": states, "modelCopies": copies,
+    }  # fmt: skip
     if failed:
         failure = {"reason": "ModelLoadFailed", "modelRevisionName": target.name, "message": target.reason}
         fields["lastFailureInfo"] = {name: value for name, value in failure.items() if value}
     return fields
-
-
-def _transition(target: RevisionStatus) -> str:
-    if target.model_state == "FailedToLoad":
-        return "BlockedByFailedLoad"
-    return "UpToDate" if target.model_state in PROVEN else "InProgress"
-
-
-FORBIDDEN: Final = 403
-KIND: Final = "InferenceService"
-GROUPS: Final[Mapping[str, str]] = {"ome.io/v1beta1": "ome", "serving.kserve.io/v1beta1": "kserve"}
 
 
 def save(cluster: Cluster, release: Release, status: ServiceStatus, now: str) -> str:
@@ -150,12 +132,12 @@ def save(cluster: Cluster, release: Release, status: ServiceStatus, now: str) ->
 
 def update_status(cluster: Cluster, status: ServiceStatus, now: str) -> None:
     """Update the status, if there is an object and this account may write it."""
-    try:
+
+    def update() -> None:
         for existing in _managed_objects(cluster, (status.namespace, status.name)):
             _write(cluster, existing, status, now)
-    except KubeApiError as error:
-        if error.code != FORBIDDEN:
-            raise
+
+    unless_forbidden(update, None)
 
 
 def delete(cluster: Cluster, key: Key) -> None:

@@ -1,10 +1,4 @@
-"""How requests reach a service.
-
-Ingress endpoint of a service's host: its own Service, a Gateway, Knative's ingress, or our gateway.
-
-Used by ingress.py; reads cluster objects only, without connections.
-
-Route from this machine to a service of a cluster, through its ingress; for readiness probes and `infer`.
+"""Route from this machine to a service of a cluster, through its ingress; for readiness probes and `infer`.
 
 `open_route` uses PILOTLIGHT_INGRESS, else an address of the ingress endpoint that accepts connections, else a
 port-forward to one of its pods. The Host header has the service's host, since DNS may not resolve it here.
@@ -30,6 +24,10 @@ Json = Any
 Object = Mapping[str, Json]
 Addresses = tuple[tuple[str, int], ...]
 
+SETTING: Final = "PILOTLIGHT_INGRESS"
+HINT: Final = f"set {SETTING} to a URL that reaches the cluster's ingress, such as http://127.0.0.1:8080"
+CONNECT_S: Final = 3.0
+PROBE_S: Final = 10.0
 KNATIVE: Final = "knative-serving"
 USUAL_INGRESS: Final = "istio.ingress.networking.knative.dev"
 # By the first part of the ingress class in config-network.
@@ -165,12 +163,6 @@ def service_behind(services: Sequence[Object], gateway: str, addresses: Sequence
     return next((each for each in open_here if set(addresses_of(each)) & set(addresses)), None)
 
 
-SETTING: Final = "PILOTLIGHT_INGRESS"
-HINT: Final = f"set {SETTING} to a URL that reaches the cluster's ingress, such as http://127.0.0.1:8080"
-CONNECT_S: Final = 3.0
-PROBE_S: Final = 10.0
-
-
 class NotPermitted(PlatformError):
     """This account may not read the ingress; the service itself may be ready."""
 
@@ -266,10 +258,8 @@ def _pods(cluster: Cluster, endpoint: IngressEndpoint) -> Iterator[tuple[str, st
         return
     selector = f"kubernetes.io/service-name={endpoint.name}"
     for endpoint_slice in cluster.list("discovery.k8s.io/v1", "EndpointSlice", endpoint.namespace, selector):
-        port = next(
-            (each["port"] for each in endpoint_slice.get("ports") or () if each.get("name", "") == endpoint.port_name),
-            0,
-        )
+        ports = endpoint_slice.get("ports") or ()
+        port = next((each["port"] for each in ports if each.get("name", "") == endpoint.port_name), 0)
         yield from ((endpoint.namespace, pod, port) for pod in ready_pods(endpoint_slice) if port)
 
 

@@ -1,11 +1,4 @@
-"""Kinds that are ours; rights.
-
-Kinds of objects that a service consists of.
-
-Permissions of this account: optional lookups, and missing permissions.
-
-offers.py, preflight.py and `doctor` read much that an ordinary user may not; they must not fail without permission.
-"""
+"""Kinds of objects that a service consists of, and what this account may do with them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +8,11 @@ from pilotlight.k8s import names
 from pilotlight.targets.kubernetes.client import CONCURRENCY, Cluster, KubeApiError, ResourceKind
 
 Json = Any
+T = TypeVar("T")
+U = TypeVar("U")
+
+FORBIDDEN: Final = 403
+VERBS: Final = ("create", "patch", "delete")  # server-side apply needs the first two, pruning the third
 KNATIVE_SERVICE: Final = ("serving.knative.dev/v1", "Service")
 DEPLOYMENT: Final = ("apps/v1", "Deployment")
 STATEFUL_SET: Final = ("apps/v1", "StatefulSet")
@@ -57,14 +55,8 @@ def labels(document: Mapping[str, Json]) -> Mapping[str, str]:
     return document["metadata"].get("labels") or {}
 
 
-T = TypeVar("T")
-U = TypeVar("U")
-FORBIDDEN: Final = 403
-VERBS: Final = ("create", "patch", "delete")  # server-side apply needs the first two, pruning the third
-
-
 def unless_forbidden(lookup: Callable[[], T], otherwise: U) -> T | U:
-    """Return the result of the lookup; `otherwise` if it is forbidden."""
+    """Return the result of the lookup; `otherwise` if it is forbidden: ordinary users may not read everything."""
     try:
         return lookup()
     except KubeApiError as error:

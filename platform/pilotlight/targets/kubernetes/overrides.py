@@ -1,8 +1,7 @@
 """Overrides of `scale` and `traffic`, applied to the manifests of a release. Pure.
 
-An annotation on the workload stores them, so that the next deploy applies them again. Bounds change an autoscaler and
-restart nothing, except on Knative: there they are part of a revision, and a new one is created, named after the planned
-one.
+An annotation on the workload stores them for the next deploy. Bounds change an autoscaler and restart nothing, except
+on Knative: there they are part of a revision, and a new one is created, named after the planned one.
 """
 
 import hashlib

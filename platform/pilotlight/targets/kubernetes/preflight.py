@@ -1,10 +1,4 @@
-"""Checks before anything is written.
-
-Pod templates of manifests and what they reference: accounts, secrets, ConfigMaps, claims, GPUs. Pure.
-
-preflight.py checks that each of them exists before anything is written.
-
-Preflight checks: requirements of the manifests against the cluster, before anything is written.
+"""Checks before anything is written: requirements of the manifests against the cluster.
 
 Each check is a function of cluster and manifests that yields one sentence with a fix per problem. A check without the
 permission to read is skipped; the API server decides then.
@@ -28,6 +22,25 @@ Json = Any
 Document = Mapping[str, Json]
 Reference = tuple[str, str]  # kind and name, in the pod's namespace
 
+_NOTHING: Final[list[str]] = []
+WORKLOADS: Final = ("Deployment", "StatefulSet", "LeaderWorkerSet", "RayCluster", "Service")
+_UNKNOWN: Final[dict[str, Json]] = {}  # assumed to exist if it may not be read
+OPTIONAL: Final = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
+LEAST_KEDA: Final = (2, 18)  # older ones support a fallback for AverageValue only
+USUAL_TIMEOUT_S: Final = 600
+SHARING: Final = "nvidia.com/gpu.sharing-strategy"  # node label of NVIDIA's GPU feature discovery
+DEPLOYER: Final = "pilotlight-deployer"  # ClusterRole of the chart inference-platform
+# How to install the kinds of an API group.
+INSTALLS: Final = {
+    "serving.knative.dev": "install Knative Serving (knative.dev/docs/install)",
+    "keda.sh": "install KEDA 2.18 or later: helm install keda kedacore/keda -n keda --create-namespace",
+    "http.keda.sh": "install KEDA's HTTP add-on: helm install http-add-on kedacore/keda-add-ons-http -n keda",
+    "gateway.networking.k8s.io": "install Gateway API and one of its implementations (gateway-api.sigs.k8s.io)",
+    "leaderworkerset.x-k8s.io": "install LeaderWorkerSet (lws.sigs.k8s.io)",
+    "ray.io": "install KubeRay (docs.ray.io)",
+    "monitoring.coreos.com": "install the Prometheus Operator (prometheus-operator.dev)",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class PodTemplate:
@@ -39,20 +52,16 @@ class PodTemplate:
 
 
 def pod_templates(manifests: Iterable[Document]) -> Iterator[PodTemplate]:
+    """Yield the templates of a Deployment, StatefulSet, Knative Service, LeaderWorkerSet or RayCluster."""
     for document in manifests:
         metadata, spec = document["metadata"], document.get("spec") or {}
-        for template in _templates(spec):
-            pod_spec = template.get("spec") or {}
+        group = spec.get("leaderWorkerTemplate") or {}
+        ray = [spec.get("headGroupSpec") or {}, *(spec.get("workerGroupSpecs") or ())]
+        templates = (spec.get("template"), group.get("leaderTemplate"), group.get("workerTemplate"))
+        for template in (*templates, *(part.get("template") for part in ray)):
+            pod_spec = (template or {}).get("spec") or {}
             if pod_spec.get("containers"):
                 yield PodTemplate(f"{document['kind']} {metadata['name']}", metadata.get("namespace", ""), pod_spec)
-
-
-def _templates(spec: Document) -> Iterator[Document]:
-    """Yield the templates of a Deployment, StatefulSet, Knative Service, LeaderWorkerSet or RayCluster."""
-    group = spec.get("leaderWorkerTemplate") or {}
-    ray = [spec.get("headGroupSpec") or {}, *(spec.get("workerGroupSpecs") or ())]
-    wanted = (spec.get("template"), group.get("leaderTemplate"), group.get("workerTemplate"))
-    yield from (each for each in (*wanted, *(part.get("template") for part in ray)) if each)
 
 
 def referenced_objects(spec: Document) -> Iterator[Reference]:
@@ -61,17 +70,13 @@ def referenced_objects(spec: Document) -> Iterator[Reference]:
         yield "ServiceAccount", spec["serviceAccountName"]
     yield from (("Secret", each["name"]) for each in spec.get("imagePullSecrets") or ())
     for volume in spec.get("volumes") or ():
-        yield from _volume_references(volume)
+        if claim := volume.get("persistentVolumeClaim"):
+            yield "PersistentVolumeClaim", claim["claimName"]
+        for source in (volume, *((volume.get("projected") or {}).get("sources") or ())):
+            yield from _needed("Secret", source.get("secret"))
+            yield from _needed("ConfigMap", source.get("configMap"))
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         yield from _container_references(container)
-
-
-def _volume_references(volume: Document) -> Iterator[Reference]:
-    if claim := volume.get("persistentVolumeClaim"):
-        yield "PersistentVolumeClaim", claim["claimName"]
-    for source in (volume, *((volume.get("projected") or {}).get("sources") or ())):
-        yield from _needed("Secret", source.get("secret"))
-        yield from _needed("ConfigMap", source.get("configMap"))
 
 
 def _container_references(container: Document) -> Iterator[Reference]:
@@ -104,31 +109,14 @@ def requests_parking(spec: Document) -> bool:
     return any(each["name"] == ENV_PARK_MEMORY and each.get("value") not in (None, "", "0", "0%") for each in variables)
 
 
-OPTIONAL: Final = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
-LEAST_KEDA: Final = (2, 18)  # older ones support a fallback for AverageValue only
-USUAL_TIMEOUT_S: Final = 600
-SHARING: Final = "nvidia.com/gpu.sharing-strategy"  # node label of NVIDIA's GPU feature discovery
-DEPLOYER: Final = "pilotlight-deployer"  # ClusterRole of the chart inference-platform
-# How to install the kinds of an API group.
-INSTALLS: Final = {
-    "serving.knative.dev": "install Knative Serving (knative.dev/docs/install)",
-    "keda.sh": "install KEDA 2.18 or later: helm install keda kedacore/keda -n keda --create-namespace",
-    "http.keda.sh": "install KEDA's HTTP add-on: helm install http-add-on kedacore/keda-add-ons-http -n keda",
-    "gateway.networking.k8s.io": "install Gateway API and one of its implementations (gateway-api.sigs.k8s.io)",
-    "leaderworkerset.x-k8s.io": "install LeaderWorkerSet (lws.sigs.k8s.io)",
-    "ray.io": "install KubeRay (docs.ray.io)",
-    "monitoring.coreos.com": "install the Prometheus Operator (prometheus-operator.dev)",
-}
-
-
 def missing(cluster: Cluster, manifests: Sequence[Document]) -> list[str]:
     """Return a sentence with a fix for each problem."""
     cluster.groups  # noqa: B018 — an unreachable cluster is reported once
     with ThreadPoolExecutor(CONCURRENCY) as pool:
-        results = list(
-            pool.map(lambda check: kinds.unless_forbidden(lambda: list(check(cluster, manifests)), _NOTHING), CHECKS)
+        results = pool.map(
+            lambda check: kinds.unless_forbidden(lambda: list(check(cluster, manifests)), _NOTHING), CHECKS
         )
-    return list(dict.fromkeys(sentence for sentences in results for sentence in sentences))
+        return list(dict.fromkeys(sentence for sentences in results for sentence in sentences))
 
 
 def drop_unknown_optional(cluster: Cluster, manifests: Sequence[Document]) -> tuple[list[Document], list[str]]:
@@ -146,12 +134,9 @@ def drop_unknown_optional(cluster: Cluster, manifests: Sequence[Document]) -> tu
 def unknown_kinds(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
     for api, kind in dict.fromkeys((each["apiVersion"], each["kind"]) for each in manifests):
         if cluster.kind(api, kind) is None:
-            yield f"{kind} of {api} is no kind of this cluster: {_served(cluster, api) or _install(api)}"
-
-
-def _served(cluster: Cluster, api: str) -> str:
-    other = cluster.groups.get(api.rpartition("/")[0])
-    return f"it serves {other}; upgrade what brings that group" if other and other != api else ""
+            other = cluster.groups.get(api.rpartition("/")[0])
+            upgrade = f"it serves {other}; upgrade what brings that group" if other and other != api else ""
+            yield f"{kind} of {api} is no kind of this cluster: {upgrade or _install(api)}"
 
 
 def _install(api: str) -> str:
@@ -180,17 +165,13 @@ def knative_settings(cluster: Cluster, manifests: Sequence[Document]) -> Iterato
         for flag, field in knative_features.flags(pod.spec):
             if flag not in on:
                 yield f"Knative's flag {flag} is off and {pod.owner} has {field}: {_patch('config-features', flag)}"
-    limit = _max_timeout_s(cluster)
+    config = (cluster.get("v1", "ConfigMap", KNATIVE, "config-defaults") or {}).get("data") or {}
+    limit = int(config.get("max-revision-timeout-seconds") or USUAL_TIMEOUT_S)
     for pod in pod_templates(services):
         wanted = int(pod.spec.get("timeoutSeconds") or 0)
         if wanted > limit:
             fix = _patch("config-defaults", "max-revision-timeout-seconds", str(wanted))
             yield f"{pod.owner} has timeoutSeconds {wanted}, and Knative allows {limit}: {fix}"
-
-
-def _max_timeout_s(cluster: Cluster) -> int:
-    config = (cluster.get("v1", "ConfigMap", KNATIVE, "config-defaults") or {}).get("data") or {}
-    return int(config.get("max-revision-timeout-seconds") or USUAL_TIMEOUT_S)
 
 
 def _patch(settings: str, name: str, value: str = "enabled") -> str:
@@ -200,15 +181,16 @@ def _patch(settings: str, name: str, value: str = "enabled") -> str:
 
 def keda_version(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
     """Check KEDA's version for fallbacks on Value metrics, which older ones reject."""
-    wanted = [each for each in manifests if each["kind"] == "ScaledObject" and _falls_back_on_value(each["spec"])]
+    wanted = [
+        each
+        for each in manifests
+        if each["kind"] == "ScaledObject" and each["spec"].get("fallback")
+        if any(trigger.get("metricType") == "Value" for trigger in each["spec"]["triggers"])
+    ]
     version = capabilities.keda(cluster).get("keda", "") if wanted else ""
     if version and tuple(map(int, version.split(".")[:2])) < LEAST_KEDA:
         names = ", ".join(each["metadata"]["name"] for each in wanted)
         yield f"KEDA {version} has no fallback for Value metrics, which {names} needs: upgrade it to 2.18 or later"
-
-
-def _falls_back_on_value(spec: Document) -> bool:
-    return bool(spec.get("fallback")) and any(each.get("metricType") == "Value" for each in spec["triggers"])
 
 
 def gateways(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
@@ -290,10 +272,7 @@ def shared_gpus(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str
 
 def has_autoscaler(cluster: Cluster) -> bool:
     """Whether the cluster adds nodes by itself."""
-
-    def status() -> Any:
-        return cluster.get("v1", "ConfigMap", "kube-system", "cluster-autoscaler-status")
-
+    status = partial(cluster.get, "v1", "ConfigMap", "kube-system", "cluster-autoscaler-status")
     return "karpenter.sh" in cluster.groups or bool(kinds.unless_forbidden(status, None))
 
 
@@ -304,18 +283,13 @@ def permissions(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str
         if (kind := cluster.kind(each["apiVersion"], each["kind"])) is not None
     )
     homes = {each["metadata"].get("namespace", "") for each in manifests if each["kind"] in WORKLOADS}
-    wanted |= {
-        (cluster.require_kind("apps/v1", "ControllerRevision"), home): None for home in homes if home
-    }  # the release
+    wanted |= dict.fromkeys((cluster.require_kind("apps/v1", "ControllerRevision"), home) for home in homes if home)
     for kind, namespace, verbs in kinds.missing_permissions(cluster, wanted):
         resource = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
         fix = f"kubectl create rolebinding {DEPLOYER} --clusterrole {DEPLOYER} --user YOU -n {namespace}"
         yield f"you may not {' or '.join(verbs)} {resource} in {namespace}: {fix}"
 
 
-_NOTHING: Final[list[str]] = []
-WORKLOADS: Final = ("Deployment", "StatefulSet", "LeaderWorkerSet", "RayCluster", "Service")
-_UNKNOWN: Final[dict[str, Json]] = {}  # assumed to exist if it may not be read
 CHECKS: Final = (
     unknown_kinds, namespaces, knative_settings, keda_version, gateways, scalers, references, devices, shared_gpus,
     permissions,

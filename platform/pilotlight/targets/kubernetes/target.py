@@ -1,17 +1,10 @@
-"""The verbs.
+"""Kubernetes target: the same verbs as on one machine. Scaling is left to Knative and KEDA.
 
-Overrides after `scale` and `traffic`, from the snapshot and the request. Pure.
-
-overlay.py applies them to the manifests; here they are computed and checked.
-
-Kubernetes target: the same verbs as on one machine. Scaling is left to Knative and KEDA.
-
-Every method reads the objects, decides with pure functions (overlay, rows, statuses) and writes by server-side apply.
+Every method reads the objects, decides with pure functions and writes by server-side apply.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -20,32 +13,222 @@ from msgspec.structs import replace
 
 from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
 from pilotlight.k8s.manifests import Manifest
-from pilotlight.targets.kubernetes import apply as kubernetes_apply
-from pilotlight.targets.kubernetes import canary_store, inferenceservice, kinds, preflight
-from pilotlight.targets.kubernetes import capabilities as kubernetes_capabilities
-from pilotlight.targets.kubernetes import releases as kubernetes_releases
-from pilotlight.targets.kubernetes.apply import (
-    applied_fields,
-    as_shown,
-    check_history_not_helm,
-    check_not_helm,
-    with_live_templates,
-    with_sent_templates,
+from pilotlight.k8s.timestamps import utc_now
+from pilotlight.targets.kubernetes import (
+    apply,
+    canary_store,
+    capabilities,
+    inferenceservice,
+    ingress,
+    kinds,
+    preflight,
+    releases,
 )
-from pilotlight.targets.kubernetes.capabilities import cluster_catalogue
+from pilotlight.targets.kubernetes.apply import check_not_helm, with_live_templates
 from pilotlight.targets.kubernetes.client import Cluster, KubeApiError, connect
-from pilotlight.targets.kubernetes.ingress import NotPermitted, open_route, probe
-from pilotlight.targets.kubernetes.kinds import unless_forbidden
-from pilotlight.targets.kubernetes.observe import events as observe_events
-from pilotlight.targets.kubernetes.observe import logs as observe_logs
-from pilotlight.targets.kubernetes.observe import snapshot as observe_snapshot
+from pilotlight.targets.kubernetes.observe import events, logs, snapshot
 from pilotlight.targets.kubernetes.observe.snapshot import Snapshot
 from pilotlight.targets.kubernetes.observe.status import entries, read_overrides, revision_rows, status_of
 from pilotlight.targets.kubernetes.overrides import Overrides, apply_overrides, bounds_of, is_knative
 from pilotlight.targets.kubernetes.rollout import Rollout
-from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceRoute, ServiceStatus, Share
+from pilotlight.targets.target import (
+    CanaryRecord,
+    Event,
+    Key,
+    Release,
+    Sample,
+    ServiceRoute,
+    ServiceStatus,
+    Share,
+    check_shares,
+)
 
 Json = Any
+Document = Mapping[str, Json]
+POLL_S: Final = 0.5
+READY_PATH: Final = "/v2/health/ready"
+
+
+class KubernetesTarget:
+    """Implements `targets.target.Target`.
+
+    `force`: take over fields of other managers. `prometheus`: URL of a Prometheus; empty: the cluster's own.
+    """
+
+    name = "kubernetes"
+    poll_s = POLL_S
+
+    def __init__(self, cluster: Cluster, *, force: bool = False, prometheus: str = "") -> None:
+        self.cluster = cluster
+        self._force, self._prometheus = force, prometheus
+
+    @classmethod
+    def connect(cls, context: str = "", *, force: bool = False, prometheus: str = "") -> "KubernetesTarget":
+        return cls(Cluster(connect(context)), force=force, prometheus=prometheus)
+
+    def capabilities(self) -> Mapping[str, Json]:
+        return capabilities.discover(self.cluster)
+
+    def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Document]], Sequence[str]]:
+        return capabilities.cluster_catalogue(self.cluster, namespaces)
+
+    def live(self, key: Key) -> list[Manifest]:
+        """Return the objects as applied, with later changes of other managers, and with their status."""
+        objects = apply.owned(self.cluster, key)
+        stored = releases.stored(self.cluster, key)
+        desired = apply_overrides(stored[0].manifests, read_overrides(objects)) if stored else []
+        written = {Manifest(each).key: each for each in desired}
+        sent = [apply.with_sent_templates([apply.applied_fields(each)], desired)[0] for each in objects]
+        return [
+            Manifest(apply.as_shown(each, applied, written.get(Manifest(each).key, {})))
+            for each, applied in zip(objects, sent, strict=True)
+        ]
+
+    def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
+        key = (release.namespace, release.name)
+        current = self._snapshot(key)
+        check_not_helm(map(Manifest, current.workloads), *key, "deploy")
+        if release.expected not in (None, current.generation):
+            raise Conflict(f"{'/'.join(key)} is at generation {current.generation}, not {release.expected}")
+        manifests = apply_overrides(release.manifests, {} if reset else read_overrides(current.workloads))
+        known, warnings = preflight.drop_unknown_optional(self.cluster, manifests)
+        documents = with_live_templates(known, current.workloads)
+        self._check_requirements(key, documents)
+        warnings = [*warnings, *apply.dry_run(self.cluster, documents, force=self._force)]
+        if dry_run and current.workloads:
+            return status_of(current, warnings)
+        if dry_run:
+            return ServiceStatus(*key, 0, "Progressing", "", warnings=tuple(warnings))
+        stored = releases.stored(self.cluster, key)
+        generation = releases.next_generation(stored, release)
+        if not stored or not releases.same(stored[0], release):
+            releases.save(self.cluster, release, generation, utc_now("seconds"))
+        self._roll_out(current, documents)
+        releases.prune(self.cluster, key, canary_store.stable_generation(self.cluster, key))
+        status = self.status(key, warnings)
+        warning = inferenceservice.save(self.cluster, release, status, utc_now("seconds"))
+        return replace(status, warnings=(*status.warnings, warning)) if warning else status
+
+    def _check_requirements(self, key: Key, documents: Sequence[Document]) -> None:
+        missing = [*preflight.missing(self.cluster, documents), *apply.not_owned(self.cluster, key, documents)]
+        if missing:
+            lines = [f"the cluster lacks what {'/'.join(key)} needs; nothing was written", *missing]
+            raise PlatformError("\n  ".join(lines), "platformctl doctor --target kubernetes")
+
+    def _roll_out(self, current: Snapshot, documents: Sequence[Document]) -> None:
+        """Apply in an order in which no request is lost; blocks while a canary's variant starts."""
+
+        def failed() -> str:
+            status = self.status(current.key)
+            return status.message if any(row.model_state == "FailedToLoad" for row in status.revisions) else ""
+
+        Rollout(self.cluster, current.key, failed, force=self._force).apply(documents, current.objects)
+
+    def status(self, key: Key, warnings: Sequence[str] = ()) -> ServiceStatus:
+        return status_of(self._existing_snapshot(key), warnings)
+
+    def record_status(self, status: ServiceStatus) -> None:
+        """Update the status of the InferenceService and the failed revisions of the release."""
+        with suppress(PlatformError):
+            inferenceservice.update_status(self.cluster, status, utc_now("seconds"))
+            releases.record_failures(self.cluster, status)
+
+    def list(self, namespace: str | None) -> Sequence[ServiceStatus]:
+        try:
+            return [status_of(each) for each in snapshot.take(self.cluster, namespace).values()]
+        except KubeApiError as error:
+            if namespace is None and error.code == kinds.FORBIDDEN:
+                raise PlatformError("you may not look into all namespaces", "name one: -n NAMESPACE") from error
+            raise
+
+    def releases(self, key: Key) -> Sequence[Release]:
+        stored = releases.stored(self.cluster, key)
+        if not stored:
+            apply.check_history_not_helm(map(Manifest, self._snapshot(key).workloads), *key)
+        return stored
+
+    def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
+        current = self._changeable(key, "scale")
+        return self._apply_overridden(current, *scale_overrides(current, bounds))
+
+    def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
+        current = self._changeable(key, "traffic")
+        return self._apply_overridden(current, traffic_overrides(current, shares))
+
+    def _changeable(self, key: Key, verb: str) -> Snapshot:
+        current = self._existing_snapshot(key)
+        check_not_helm(map(Manifest, current.workloads), *key, verb)
+        check_deployed(current)
+        return current
+
+    def _apply_overridden(self, current: Snapshot, overrides: Overrides, warnings: Sequence[str] = ()) -> ServiceStatus:
+        """Apply the newest release again, with other overrides."""
+        stored = releases.stored(self.cluster, current.key)
+        if not stored:
+            hint = "give its document: platformctl deploy -f FILE"
+            raise NotFound(f"no release of {'/'.join(current.key)} is kept", hint)
+        known, _ = preflight.drop_unknown_optional(self.cluster, apply_overrides(stored[0].manifests, overrides))
+        if releases.newest(releases.stored(self.cluster, current.key)) != stored[0].generation:
+            raise Conflict(f"{'/'.join(current.key)} was deployed anew meanwhile", "look at it, and try again")
+        self._roll_out(current, with_live_templates(known, current.workloads))
+        return self.status(current.key, warnings)
+
+    def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
+        return logs.lines(self.cluster, key, follow=follow, previous=previous, replica=replica, tail=tail)
+
+    def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:
+        return events.events(self.cluster, key, follow)
+
+    def delete(self, key: Key) -> None:
+        """Delete the objects, then the releases: after an interruption the service is still listed."""
+        current = self._existing_snapshot(key)
+        check_not_helm(map(Manifest, current.workloads), *key, "delete")
+        canary_store.delete(self.cluster, key)
+        apply.delete(self.cluster, apply.owned(self.cluster, key))
+        inferenceservice.delete(self.cluster, key)
+        apply.delete(self.cluster, current.of(releases.API))
+
+    def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
+        return canary_store.list_canaries(self.cluster, namespace)
+
+    def canary(self, key: Key) -> CanaryRecord | None:
+        """Return the record; None also without the permission to read Leases, which a deploy must not need."""
+        return kinds.unless_forbidden(lambda: canary_store.get(self.cluster, key), None)
+
+    def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
+        return canary_store.save(self.cluster, key, state, version)
+
+    def query(self, promql: str) -> Sequence[Sample]:
+        return canary_store.query(self.cluster, promql, self._prometheus)
+
+    @contextmanager
+    def open_route(self, status: ServiceStatus) -> Iterator[ServiceRoute]:
+        with closing(self._open_route(status)) as opened:
+            yield ServiceRoute(opened.url, opened.headers)
+
+    def probe(self, status: ServiceStatus) -> str:
+        if status.phase != "Ready":
+            return ""  # a request would wake a service at zero
+        try:
+            opened = self._open_route(status)
+        except ingress.NotPermitted:
+            return ""  # ready according to the cluster; this account may not send a request
+        except PlatformError as error:
+            return str(error)
+        with closing(opened):
+            return ingress.probe(opened, READY_PATH)
+
+    def _open_route(self, status: ServiceStatus) -> ingress.OpenRoute:
+        return ingress.open_route(self.cluster, status.url, urlsplit(status.url).netloc, status.namespace)
+
+    def _snapshot(self, key: Key) -> Snapshot:
+        return snapshot.take(self.cluster, *key).get(key) or Snapshot(key)
+
+    def _existing_snapshot(self, key: Key) -> Snapshot:
+        current = self._snapshot(key)
+        if not current.objects:
+            raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list shows those that there are")
+        return current
 
 
 def scale_overrides(snapshot: Snapshot, bounds: Mapping[str, int] | None) -> tuple[Overrides, list[str]]:
@@ -69,7 +252,9 @@ def traffic_overrides(snapshot: Snapshot, shares: Sequence[Share] | None) -> Ove
     if shares and not others and not is_knative(first):
         message = f"{'/'.join(snapshot.key)} is a {first['kind']} with one side; a canary gives it a second"
         raise UsageError(message, f"platformctl canary start {snapshot.key[1]} -f FILE --percent 10")
-    _check_shares(snapshot, shares or ())
+    # Revisions that `status` omits, since they have no pods, are valid too.
+    without_pods = {str(each["metadata"]["name"]) for each in snapshot.of(kinds.KNATIVE_REVISION)}
+    check_shares(shares or (), {*(row.name for row in revision_rows(snapshot)), *without_pods, "latest"})
     after: dict[str, dict[str, Json]] = {
         name: {key: value for key, value in written.items() if key != "traffic"}
         for name, written in read_overrides(snapshot.workloads).items()
@@ -88,222 +273,5 @@ def check_deployed(snapshot: Snapshot) -> None:
         )
 
 
-def _check_shares(snapshot: Snapshot, shares: Sequence[Share]) -> None:
-    """Check names and sum of the shares; revisions that `status` omits, since they have no pods, are valid."""
-    without_pods = {str(each["metadata"]["name"]) for each in snapshot.of(kinds.KNATIVE_REVISION)}
-    known = {*(row.name for row in revision_rows(snapshot)), *without_pods, "latest"}
-    unknown = [share.revision for share in shares if share.revision not in known]
-    if unknown:
-        raise NotFound(f"no revision is called {', '.join(unknown)}; there are {', '.join(sorted(known))}")
-    if shares and sum(share.percent for share in shares) != 100:
-        raise UsageError(f"the shares add up to {sum(share.percent for share in shares)}, must be 100")
-
-
 def _without_empty(overrides: Overrides) -> Overrides:
     return {name: written for name, written in overrides.items() if written}
-
-
-Document = Mapping[str, Json]
-POLL_S: Final = 0.5
-READY_PATH: Final = "/v2/health/ready"
-FORBIDDEN: Final = 403
-
-
-class KubernetesTarget:
-    """Implements `targets.target.Target`.
-
-    `force`: take over fields of other managers. `prometheus`: URL of a Prometheus; empty: the cluster's own.
-    """
-
-    name = "kubernetes"
-    poll_s = POLL_S
-
-    def __init__(self, cluster: Cluster, *, force: bool = False, prometheus: str = "") -> None:
-        self.cluster = cluster
-        self._force, self._prometheus = force, prometheus
-
-    @classmethod
-    def connect(cls, context: str = "", *, force: bool = False, prometheus: str = "") -> "KubernetesTarget":
-        return cls(Cluster(connect(context)), force=force, prometheus=prometheus)
-
-    def capabilities(self) -> Mapping[str, Json]:
-        return kubernetes_capabilities.discover(self.cluster)
-
-    def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Document]], Sequence[str]]:
-        return cluster_catalogue(self.cluster, namespaces)
-
-    def live(self, key: Key) -> list[Manifest]:
-        """Return the objects as applied, with later changes of other managers, and with their status."""
-        objects = kubernetes_apply.owned(self.cluster, key)
-        stored = kubernetes_releases.stored(self.cluster, key)
-        desired = apply_overrides(stored[0].manifests, read_overrides(objects)) if stored else []
-        written = {Manifest(each).key: each for each in desired}
-        sent = {Manifest(each).key: with_sent_templates([applied_fields(each)], desired)[0] for each in objects}
-        return [
-            Manifest(as_shown(each, sent[Manifest(each).key], written.get(Manifest(each).key, {}))) for each in objects
-        ]
-
-    def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
-        key = (release.namespace, release.name)
-        current = self._snapshot(key)
-        self._check_owner(current, key, "deploy")
-        if release.expected not in (None, current.generation):
-            raise Conflict(f"{'/'.join(key)} is at generation {current.generation}, not {release.expected}")
-        manifests = apply_overrides(release.manifests, {} if reset else read_overrides(current.workloads))
-        known, warnings = preflight.drop_unknown_optional(self.cluster, manifests)
-        documents = with_live_templates(known, current.workloads)
-        self._check_requirements(key, documents)
-        warnings = [*warnings, *kubernetes_apply.dry_run(self.cluster, documents, force=self._force)]
-        if dry_run:
-            return (
-                status_of(current, warnings)
-                if current.workloads
-                else ServiceStatus(*key, 0, "Progressing", "", warnings=tuple(warnings))
-            )
-        stored = kubernetes_releases.stored(self.cluster, key)
-        generation = kubernetes_releases.next_generation(stored, release)
-        if not stored or not kubernetes_releases.same(stored[0], release):
-            kubernetes_releases.save(self.cluster, release, generation, _now())
-        self._roll_out(current, documents)
-        kubernetes_releases.prune(self.cluster, key, canary_store.stable_generation(self.cluster, key))
-        status = self._status(key, warnings)
-        warning = inferenceservice.save(self.cluster, release, status, _now())
-        return replace(status, warnings=(*status.warnings, warning)) if warning else status
-
-    def _check_requirements(self, key: Key, documents: Sequence[Document]) -> None:
-        missing = [
-            *preflight.missing(self.cluster, documents),
-            *kubernetes_apply.not_owned(self.cluster, key, documents),
-        ]
-        if missing:
-            lines = [f"the cluster lacks what {'/'.join(key)} needs; nothing was written", *missing]
-            raise PlatformError("\n  ".join(lines), "platformctl doctor --target kubernetes")
-
-    def _check_owner(self, current: observe_snapshot.Snapshot, key: Key, verb: str) -> None:
-        check_not_helm(map(Manifest, current.workloads), *key, verb)
-
-    def _roll_out(self, current: observe_snapshot.Snapshot, documents: Sequence[Document]) -> None:
-        """Apply in an order in which no request is lost; blocks while a canary's variant starts."""
-
-        def failed() -> str:
-            status = self._status(current.key)
-            return status.message if any(row.model_state == "FailedToLoad" for row in status.revisions) else ""
-
-        Rollout(self.cluster, current.key, failed, force=self._force).apply(documents, current.objects)
-
-    def status(self, key: Key) -> ServiceStatus:
-        return self._status(key)
-
-    def record_status(self, status: ServiceStatus) -> None:
-        """Update the status of the InferenceService and the failed revisions of the release."""
-        with suppress(PlatformError):
-            inferenceservice.update_status(self.cluster, status, _now())
-            kubernetes_releases.record_failures(self.cluster, status)
-
-    def _status(self, key: Key, warnings: Sequence[str] = ()) -> ServiceStatus:
-        return status_of(self._existing_snapshot(key), warnings)
-
-    def list(self, namespace: str | None) -> Sequence[ServiceStatus]:
-        try:
-            return [status_of(each) for each in observe_snapshot.take(self.cluster, namespace).values()]
-        except KubeApiError as error:
-            if namespace is None and error.code == FORBIDDEN:
-                raise PlatformError("you may not look into all namespaces", "name one: -n NAMESPACE") from error
-            raise
-
-    def releases(self, key: Key) -> Sequence[Release]:
-        stored = kubernetes_releases.stored(self.cluster, key)
-        if not stored:
-            check_history_not_helm(map(Manifest, self._snapshot(key).workloads), *key)
-        return stored
-
-    def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
-        current = self._changeable(key, "scale")
-        return self._apply_overridden(current, *scale_overrides(current, bounds))
-
-    def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
-        current = self._changeable(key, "traffic")
-        return self._apply_overridden(current, traffic_overrides(current, shares))
-
-    def _changeable(self, key: Key, verb: str) -> observe_snapshot.Snapshot:
-        current = self._existing_snapshot(key)
-        self._check_owner(current, key, verb)
-        check_deployed(current)
-        return current
-
-    def _apply_overridden(
-        self, current: observe_snapshot.Snapshot, overrides: Overrides, warnings: Sequence[str] = ()
-    ) -> ServiceStatus:
-        """Apply the newest release again, with other overrides."""
-        stored = kubernetes_releases.stored(self.cluster, current.key)
-        if not stored:
-            hint = "give its document: platformctl deploy -f FILE"
-            raise NotFound(f"no release of {'/'.join(current.key)} is kept", hint)
-        known, _ = preflight.drop_unknown_optional(self.cluster, apply_overrides(stored[0].manifests, overrides))
-        if kubernetes_releases.newest(kubernetes_releases.stored(self.cluster, current.key)) != stored[0].generation:
-            raise Conflict(f"{'/'.join(current.key)} was deployed anew meanwhile", "look at it, and try again")
-        self._roll_out(current, with_live_templates(known, current.workloads))
-        return self._status(current.key, warnings)
-
-    def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
-        return observe_logs.lines(self.cluster, key, follow=follow, previous=previous, replica=replica, tail=tail)
-
-    def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:
-        return observe_events.events(self.cluster, key, follow)
-
-    def delete(self, key: Key) -> None:
-        """Delete the objects, then the releases: after an interruption the service is still listed."""
-        current = self._existing_snapshot(key)
-        self._check_owner(current, key, "delete")
-        canary_store.delete(self.cluster, key)
-        kubernetes_apply.delete(self.cluster, kubernetes_apply.owned(self.cluster, key))
-        inferenceservice.delete(self.cluster, key)
-        kubernetes_apply.delete(self.cluster, current.of(kubernetes_releases.API))
-
-    def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
-        return canary_store.list_canaries(self.cluster, namespace)
-
-    def canary(self, key: Key) -> CanaryRecord | None:
-        """Return the record; None also without the permission to read Leases, which a deploy must not need."""
-        return unless_forbidden(lambda: canary_store.get(self.cluster, key), None)
-
-    def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
-        return canary_store.save(self.cluster, key, state, version)
-
-    def query(self, promql: str) -> Sequence[Sample]:
-        return canary_store.query(self.cluster, promql, self._prometheus)
-
-    @contextmanager
-    def open_route(self, status: ServiceStatus) -> Iterator[ServiceRoute]:
-        opened = open_route(self.cluster, status.url, urlsplit(status.url).netloc, status.namespace)
-        try:
-            yield ServiceRoute(opened.url, opened.headers)
-        finally:
-            opened.close()
-
-    def probe(self, status: ServiceStatus) -> str:
-        if status.phase != "Ready":
-            return ""  # a request would wake a service at zero
-        try:
-            opened = open_route(self.cluster, status.url, urlsplit(status.url).netloc, status.namespace)
-        except NotPermitted:
-            return ""  # ready according to the cluster; this account may not send a request
-        except PlatformError as error:
-            return str(error)
-        try:
-            return probe(opened, READY_PATH)
-        finally:
-            opened.close()
-
-    def _snapshot(self, key: Key) -> observe_snapshot.Snapshot:
-        return observe_snapshot.take(self.cluster, *key).get(key) or observe_snapshot.Snapshot(key)
-
-    def _existing_snapshot(self, key: Key) -> observe_snapshot.Snapshot:
-        current = self._snapshot(key)
-        if not current.objects:
-            raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list shows those that there are")
-        return current
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,18 +1,16 @@
-"""Tasks that survive failures; event log.
+"""Background work of the control process: failures are logged and survived, delayed work is queued once per item.
 
-Background work of the control process: failures are logged and survived, delayed work is queued once per item.
-
-Recorder of the events that `platformctl events` shows.
+`EventRecorder` stores the events that `platformctl events` shows.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from typing import Final, Generic, Literal, TypeVar
 
 from pilotlight.errors import PlatformError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.store.store import Store
 from pilotlight.targets.target import Event, Key
 
@@ -46,16 +44,17 @@ class DelayedQueue(Generic[T]):
         if pending is not None:
             at = min(at, pending.when())
             pending.cancel()
-        self._timers[item] = loop.call_at(at, self._fire, item)
+
+        def fire() -> None:
+            del self._timers[item]
+            self._handle(item)
+
+        self._timers[item] = loop.call_at(at, fire)
 
     def close(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-
-    def _fire(self, item: T) -> None:
-        del self._timers[item]
-        self._handle(item)
 
 
 class EventRecorder:
@@ -68,8 +67,4 @@ class EventRecorder:
         self, key: Key, subject: str, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
     ) -> None:
         with suppress(PlatformError):
-            self._store.add_event(Event(utc(), *key, subject, kind, reason, message))
-
-
-def utc() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            self._store.add_event(Event(utc_now(), *key, subject, kind, reason, message))

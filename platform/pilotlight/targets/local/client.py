@@ -24,7 +24,18 @@ from pilotlight.errors import (
 )
 from pilotlight.k8s.manifests import Manifest
 from pilotlight.targets.local.control_process import Address
-from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceRoute, ServiceStatus, Share
+from pilotlight.targets.target import (
+    CanaryRecord,
+    Event,
+    Key,
+    LogLine,
+    Release,
+    Sample,
+    SampleBody,
+    ServiceRoute,
+    ServiceStatus,
+    Share,
+)
 
 Json = Any
 T = TypeVar("T")
@@ -38,6 +49,8 @@ BY_EXIT_CODE: Final[Mapping[int, type[PlatformError]]] = {
 
 
 class ErrorBody(Struct, frozen=True):
+    """Body of an error response; `exit_code` is the exit code of a command that fails with it."""
+
     error: str
     hint: str = ""
     exit_code: int = 1
@@ -49,19 +62,6 @@ class Ticket(Struct, frozen=True):
     ticket: str
     path: str
     seconds: int
-
-
-class LogLine(Struct, frozen=True):
-    replica: str
-    line: str
-
-
-class SampleRow(Struct, frozen=True):
-    """Sample on the wire; the value is a text, since JSON has no NaN."""
-
-    labels: dict[str, str]
-    value: str
-    at: float
 
 
 class LocalTarget:
@@ -143,7 +143,7 @@ class LocalTarget:
         return self._request("PUT", f"{path(key)}/canary", CanaryRecord, {"state": state, "version": version})
 
     def query(self, promql: str) -> Sequence[Sample]:
-        rows = self._request("POST", "/api/v1/query", tuple[SampleRow, ...], {"query": promql})
+        rows = self._request("POST", "/api/v1/query", tuple[SampleBody, ...], {"query": promql})
         return [Sample(row.labels, float(row.value), row.at) for row in rows]
 
     def console(self) -> Ticket:
@@ -158,12 +158,12 @@ class LocalTarget:
 
     def _request(self, method: str, where: str, kind: type[T], body: Json = None, *, any_version: bool = False) -> T:
         sent = json.encode(body) if method in ("PUT", "POST") else None
-        with self._response(method, where, sent, REQUEST_TIMEOUT_S, any_version) as answer:
-            return _decoded(answer.read(), kind)
+        with self._response(method, where, sent, REQUEST_TIMEOUT_S, any_version) as response:
+            return _decoded(response.read(), kind)
 
     def _lines(self, where: str, kind: type[T]) -> Iterator[T]:
-        with self._response("GET", where, None, STREAM_TIMEOUT_S, False) as answer:
-            while line := answer.readline():
+        with self._response("GET", where, None, STREAM_TIMEOUT_S, False) as response:
+            while line := response.readline():
                 if line.strip():
                     yield _decoded(line, kind)
 
@@ -176,12 +176,14 @@ class LocalTarget:
         headers = {"Authorization": f"Bearer {self.address.token}", HEADER_VERSION: __version__}
         try:
             connection.request(method, where, body, headers)
-            answer = connection.getresponse()
-            if not any_version:
-                _check_version(answer.getheader(HEADER_VERSION, ""))
-            if answer.status >= 400:
-                raise _error(answer.status, answer.read())
-            yield answer
+            response = connection.getresponse()
+            version = response.getheader(HEADER_VERSION, "")
+            if not any_version and version not in ("", __version__):
+                message = f"the control process is of version {version}, platformctl of {__version__}"
+                raise PlatformError(message, "run platformctl down && platformctl up")
+            if response.status >= 400:
+                raise _error(response.status, response.read())
+            yield response
         except (OSError, HTTPException) as error:
             raise PlatformError(f"the control process does not answer: {error!r}", "see platformctl doctor") from error
         finally:
@@ -199,12 +201,6 @@ def query(**parameters: bool | int | str | None) -> str:
     present = {name: value for name, value in parameters.items() if not any(value is each for each in omitted)}
     present = {name: "true" if value is True else value for name, value in present.items()}
     return f"?{urlencode(present)}" if present else ""
-
-
-def _check_version(theirs: str) -> None:
-    if theirs and theirs != __version__:
-        message = f"the control process is of version {theirs}, platformctl of {__version__}"
-        raise PlatformError(message, "run platformctl down && platformctl up")
 
 
 def _error(status: int, body: bytes) -> PlatformError:

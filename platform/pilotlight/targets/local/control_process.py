@@ -22,6 +22,7 @@ from pilotlight import __version__
 from pilotlight.contract import API_PORT, GATEWAY_PORT
 from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.targets.local.home import Home
+from pilotlight.wire.machine import last_lines
 
 HOST: Final = "127.0.0.1"
 START_S: Final = 60.0  # a busy machine starts slowly; an early exit is reported at once
@@ -94,7 +95,9 @@ def ensure(home: Home, *, start: bool = True, flags: Sequence[str] = (), deadlin
         return address
     if not start:
         raise NotFound("the platform is not running", "start it: platformctl up")
-    wait = StartWait(home, time.monotonic() + deadline_s, deadline_s, _log_size(home))
+    log = _log(home)
+    written = log.stat().st_size if log.exists() else 0
+    wait = StartWait(home, time.monotonic() + deadline_s, deadline_s, written)
     while (address := _started(wait, flags)) is None:
         time.sleep(0.1)  # the one that held the lock has just exited, or has not announced itself yet
     return address
@@ -192,27 +195,15 @@ def _start(home: Home, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
     for name, default in PORT_SETTINGS.items():
         port_setting(name, default)  # raises here: the started process would only fail
     home.create()
-    command = [
-        sys.executable,
-        "-m",
-        "pilotlight.control_plane.daemon",
-        "--home",
-        str(home.root),
-        *_same_ports(home),
-        *flags,
-    ]
+    ports: tuple[str, ...] = ()
+    if (announcement := _announced(home)) is not None and _gateway_running(home):
+        # The gateway of a dead control process serves on these ports.
+        ports = ("--gateway-port", str(announcement.gateway_port), "--api-port", str(announcement.api_port))
+    command = [sys.executable, "-m", "pilotlight.control_plane.daemon", "--home", str(home.root), *ports, *flags]
     with _log(home).open("ab") as log:
         return subprocess.Popen(  # noqa: S603 - no shell
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=home.root
         )
-
-
-def _same_ports(home: Home) -> list[str]:
-    """Return the port flags of a dead control process whose gateway still runs: it serves on these ports."""
-    announcement = _announced(home)
-    if announcement is None or not _gateway_running(home):
-        return []
-    return ["--gateway-port", str(announcement.gateway_port), "--api-port", str(announcement.api_port)]
 
 
 class StartWait(NamedTuple):
@@ -239,22 +230,11 @@ class StartWait(NamedTuple):
             time.sleep(0.01)
 
     def _fail(self, message: str, kind: type[PlatformError], further: str) -> NoReturn:
-        raise kind(f"{message}:\n{_log_tail(self.home, self.written)}", f"see {_log(self.home)}{further}")
+        end = "(no log)"
+        with suppress(OSError):
+            end = "\n".join(last_lines(_log(self.home), LAST_LINES, since=self.written))
+        raise kind(f"{message}:\n{end}", f"see {_log(self.home)}{further}")
 
 
 def _log(home: Home) -> Path:
     return home.logs / "daemon.log"
-
-
-def _log_size(home: Home) -> int:
-    with suppress(OSError):
-        return _log(home).stat().st_size
-    return 0
-
-
-def _log_tail(home: Home, written: int) -> str:
-    """Return the last lines logged since this start."""
-    with suppress(OSError), _log(home).open("rb") as file:
-        file.seek(written if written <= file.seek(0, 2) else 0)  # shorter than before: it was rotated
-        return "\n".join(file.read().decode(errors="replace").splitlines()[-LAST_LINES:])
-    return "(no log)"

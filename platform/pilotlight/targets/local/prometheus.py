@@ -1,8 +1,4 @@
-"""A Prometheus beside the platform.
-
-Port of the platform's Prometheus server: find a free one, check readiness and the listening process.
-
-Optional Prometheus server of the embedded platform: found, configured, started, adopted and stopped.
+"""Optional Prometheus server of the embedded platform: found, configured, started, adopted and stopped.
 
 It discovers targets through the control API, has the platform's rules, and keeps its data in the home folder. Like the
 gateway it outlives the control process; the next one adopts it by its state file. `platformctl down` stops it.
@@ -14,7 +10,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -27,19 +22,23 @@ from pilotlight.gateway.listeners import listening_inodes, listening_pids
 from pilotlight.gateway.respawn import start_detached
 from pilotlight.observability.rules import rules
 from pilotlight.targets.local import control_process
+from pilotlight.targets.local.control_process import HOST
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.supervisor.processes import ExitWatch, Identity, identify
+from pilotlight.wire.machine import free_port, last_lines
 
-HOST: Final = "127.0.0.1"
-
-
-def free_port(wanted: int) -> int:
-    """Return the wanted port, or any free one."""
-    for port in (wanted, 0):
-        with suppress(OSError), socket.socket() as probe:
-            probe.bind((HOST, port))
-            return int(probe.getsockname()[1])
-    raise PlatformError("no port is free for Prometheus")
+Json = Any
+AUTO: Final = "auto"
+PORT: Final = 9090  # Prometheus' own, where it is free
+SCRAPE_S: Final = 5
+START_S: Final = 15.0  # with the gateway's, less than control_process.START_S
+STOP_S: Final = 10.0
+PAUSE_S: Final = 2.0  # backoff before a restart; doubled after each process that ended within SOON_S
+LONGEST_PAUSE_S: Final = 300.0
+SOON_S: Final = 60.0
+RETENTION: Final = "15d"
+TAKEN: Final = "address already in use"
+log = logging.getLogger(__name__)
 
 
 async def is_ready(port: int) -> bool:
@@ -57,36 +56,19 @@ async def is_ready(port: int) -> bool:
 
 def may_listen(pid: int, port: int) -> bool:
     """Whether the process, or one of its session, listens on the port; True if that cannot be determined."""
-    return pid in map(_session, listening_pids(port)) or not listening_inodes(port) or _hidden(pid)
-
-
-def _session(pid: int) -> int:
-    with suppress(OSError):
-        return os.getsid(pid)
-    return 0
-
-
-def _hidden(pid: int) -> bool:
-    with suppress(FileNotFoundError):  # it has ended
-        try:
-            os.listdir(f"/proc/{pid}/fd")
-        except PermissionError:
-            return True
+    for listening in listening_pids(port):
+        with suppress(OSError):
+            if os.getsid(listening) == pid:
+                return True
+    if not listening_inodes(port):
+        return True
+    try:
+        os.listdir(f"/proc/{pid}/fd")
+    except FileNotFoundError:  # it has ended
+        return False
+    except PermissionError:
+        return True
     return False
-
-
-Json = Any
-AUTO: Final = "auto"
-PORT: Final = 9090  # Prometheus' own, where it is free
-SCRAPE_S: Final = 5
-START_S: Final = 15.0  # with the gateway's, less than launching.START_S
-STOP_S: Final = 10.0
-PAUSE_S: Final = 2.0  # backoff before a restart; doubled after each process that ended within SOON_S
-LONGEST_PAUSE_S: Final = 300.0
-SOON_S: Final = 60.0
-RETENTION: Final = "15d"
-TAKEN: Final = "address already in use"
-log = logging.getLogger(__name__)
 
 
 class PrometheusProcess(Struct, frozen=True):
@@ -196,7 +178,7 @@ class PrometheusServer:
         except PlatformError:
             if running(self._home) is not None or TAKEN not in _tail(self._log).lower():
                 raise
-        self._port = free_port(0)
+        self._port = free_port()
         self._launch()
         return await self._wait_ready()
 
@@ -287,5 +269,5 @@ async def stop(home: Home) -> None:
 
 def _tail(path: Path) -> str:
     with suppress(OSError):
-        return "\n".join(path.read_text(errors="replace").splitlines()[-10:])
+        return "\n".join(last_lines(path, 10))
     return "(no log)"

@@ -60,10 +60,12 @@ class Http2Connection(FlowControl):
             data, self._buffer = self._buffer + data, b""
         at, end = 0, len(data)
         if not self.preface_received:
-            if not self._begins(data):
+            if not data.startswith(frames.PREFACE):
+                if not frames.PREFACE.startswith(data):
+                    raise ConnectionFault(frames.PROTOCOL_ERROR, "the connection does not begin as HTTP/2")
                 self._buffer = data
                 return
-            at = len(frames.PREFACE)
+            self.preface_received, at = True, len(frames.PREFACE)
         elif self._missing:
             at = self.continue_data(data)
         while end - at >= frames.HEAD_LENGTH:
@@ -80,23 +82,15 @@ class Http2Connection(FlowControl):
             self._frame(kind, flags, number, data[start:at])
         self._buffer = data[at:]
 
-    def _begins(self, data: bytes) -> bool:
-        """Whether the preface is complete. Raise ConnectionFault if the bytes differ from it."""
-        self.preface_received = data.startswith(frames.PREFACE)
-        if not self.preface_received and not frames.PREFACE.startswith(data):
-            raise ConnectionFault(frames.PROTOCOL_ERROR, "the connection does not begin as HTTP/2")
-        return self.preface_received
-
     def _check(self, kind: int, length: int) -> None:
         """Check type and length before the frame is buffered, so that little of it is held in memory."""
         has_block = kind in (frames.HEADERS, frames.CONTINUATION)
-        most = (
-            MAX_FRAME if kind == frames.DATA or kind > frames.CONTINUATION else MAX_BLOCK if has_block else _MAX_CONTROL
-        )
+        most = MAX_BLOCK if has_block else _MAX_CONTROL
+        if kind == frames.DATA or kind > frames.CONTINUATION:
+            most = MAX_FRAME
         if length > most:
-            raise ConnectionFault(
-                frames.FRAME_SIZE_ERROR, f"a frame of kind {kind} has {length} bytes, at most {most} are read"
-            )
+            problem = f"a frame of kind {kind} has {length} bytes, at most {most} are read"
+            raise ConnectionFault(frames.FRAME_SIZE_ERROR, problem)
         if self._blocks.unfinished and kind != frames.CONTINUATION:
             raise ConnectionFault(frames.PROTOCOL_ERROR, "a header block is interrupted")
 
@@ -152,7 +146,8 @@ class Http2Connection(FlowControl):
             stream.ended = True
             stream.on_data(b"", 0, 0)
 
-    def _priority(self, _: int, __: int, ___: bytes) -> None:
+    def _ignore(self, _: int, __: int, ___: bytes) -> None:
+        """Charge PRIORITY, and GOAWAY: the peer opens no further streams and closes after its last response."""
         self.spend()
 
     def _reset(self, _: int, number: int, __: bytes) -> None:
@@ -187,9 +182,6 @@ class Http2Connection(FlowControl):
         elif payload == _DRAIN_PING:
             self._handler.stop_accepting()
 
-    def _goaway(self, _: int, __: int, ___: bytes) -> None:
-        self.spend()  # nothing to do: the peer opens no further streams and closes after its last response
-
     def announce_shutdown(self) -> None:
         """Ask the peer to open no further streams; those that cross this GOAWAY are served (RFC 9113, 6.8)."""
         if not self.shutting_down:
@@ -220,11 +212,11 @@ class Http2Connection(FlowControl):
 
 _HANDLERS: Final[dict[int, Callable[[Http2Connection, int, int, bytes], None]]] = {
     frames.HEADERS: Http2Connection._headers,
-    frames.PRIORITY: Http2Connection._priority,
+    frames.PRIORITY: Http2Connection._ignore,
     frames.RST_STREAM: Http2Connection._reset,
     frames.SETTINGS: Http2Connection._settings,
     frames.PING: Http2Connection._ping,
-    frames.GOAWAY: Http2Connection._goaway,
+    frames.GOAWAY: Http2Connection._ignore,
     frames.WINDOW_UPDATE: Http2Connection.window_update,
     frames.CONTINUATION: Http2Connection._continuation,
 }

@@ -1,18 +1,4 @@
-"""Frames, header blocks, flood limits.
-
-Frames of HTTP/2 as bytes: constants, encoding, and validation of the small ones. Pure.
-
-Header blocks: assembled from HEADERS and CONTINUATION, decoded, and cached.
-
-A client repeats its header block byte for byte once its HPACK table is stable, so decoded blocks are cached until the
-table changes: most requests cost one dictionary lookup.
-
-Token bucket against floods of frames without payload: PING, SETTINGS, RST_STREAM, empty DATA.
-
-Each is valid by itself, but costs the server as much as the client or more (CVE-2023-44487, CVE-2019-9512 and
-related). Tokens come back with time and with every response. Clients that ping once per response to estimate the
-bandwidth-delay product earn more than they spend. The clock is an argument.
-"""
+"""Frames of HTTP/2 as bytes, header blocks assembled from them, and limits against floods of small ones. Pure."""
 
 import struct
 from collections.abc import Callable
@@ -55,6 +41,15 @@ MAX_CONCURRENT_STREAMS: Final = 3
 INITIAL_WINDOW_SIZE: Final = 4
 MAX_FRAME_SIZE: Final = 5
 MAX_HEADER_LIST_SIZE: Final = 6
+
+MAX_BLOCK: Final = 1 << 16  # bytes of a block in all its frames
+MAX_FIELDS: Final = 1 << 15  # bytes of the decoded fields, as SETTINGS_MAX_HEADER_LIST_SIZE counts them
+MAX_CACHED: Final = 64  # blocks
+MAX_CACHED_BYTES: Final = 1024  # of one cached block
+MAX_TOKENS: Final = 1000.0
+REFILL_PER_S: Final = 100.0
+TOKENS_PER_RESPONSE: Final = 3.0  # enough for a PING, a WINDOW_UPDATE and a RST_STREAM
+YOUNG_S: Final = 0.02  # a stream reset before this age counts as rapid reset (CVE-2023-44487)
 
 UINT31_MAX: Final = (1 << 31) - 1  # largest window and highest stream id (31 bits)
 DEFAULT_WINDOW: Final = 65_535
@@ -117,9 +112,8 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
         if name == INITIAL_WINDOW_SIZE and value > UINT31_MAX:
             raise ConnectionFault(FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE = {value}, must be at most {UINT31_MAX}")
         if name == MAX_FRAME_SIZE and not DEFAULT_FRAME <= value <= MAX_FRAME_LENGTH:
-            raise ConnectionFault(
-                PROTOCOL_ERROR, f"MAX_FRAME_SIZE = {value}, must be in {DEFAULT_FRAME}-{MAX_FRAME_LENGTH}"
-            )
+            problem = f"MAX_FRAME_SIZE = {value}, must be in {DEFAULT_FRAME}-{MAX_FRAME_LENGTH}"
+            raise ConnectionFault(PROTOCOL_ERROR, problem)
         if name == ENABLE_PUSH and value > 1:
             raise ConnectionFault(PROTOCOL_ERROR, f"ENABLE_PUSH = {value}, must be 0 or 1")
     return pairs
@@ -139,14 +133,12 @@ def header_block(flags: int, payload: bytes) -> bytes:
     return payload[start:end]
 
 
-MAX_BLOCK: Final = 1 << 16  # bytes of a block in all its frames
-MAX_FIELDS: Final = 1 << 15  # bytes of the decoded fields, as SETTINGS_MAX_HEADER_LIST_SIZE counts them
-MAX_CACHED: Final = 64  # blocks
-MAX_CACHED_BYTES: Final = 1024  # of one cached block
-
-
 class HeaderBlocks:
-    """Header blocks of one direction of a connection. `read` turns decoded fields into a request head."""
+    """Header blocks of one direction of a connection. `read` turns decoded fields into a request head.
+
+    A client repeats its header block byte for byte once its HPACK table is stable, so decoded blocks are cached until
+    the table changes: most requests cost one dictionary lookup.
+    """
 
     def __init__(self, read: Callable[[list[HeaderField], bool], Any]) -> None:
         self.flags = 0  # of the HEADERS frame
@@ -195,12 +187,6 @@ class HeaderBlocks:
         return head
 
 
-MAX_TOKENS: Final = 1000.0
-REFILL_PER_S: Final = 100.0
-TOKENS_PER_RESPONSE: Final = 3.0  # per response: enough for a PING, a WINDOW_UPDATE and a RST_STREAM
-YOUNG_S: Final = 0.02  # a stream reset before this age counts as rapid reset (CVE-2023-44487)
-
-
 class StreamAges:
     """Ages of streams by two marks, since a timestamp per stream would cost every call."""
 
@@ -219,6 +205,12 @@ class StreamAges:
 
 
 class FloodLimiter:
+    """Token bucket against floods of frames without payload: PING, SETTINGS, RST_STREAM, empty DATA.
+
+    Each is valid by itself, but costs the server as much as the client or more (CVE-2023-44487, CVE-2019-9512). Tokens
+    come back with time and with every response, so that clients that ping once per response earn more than they spend.
+    """
+
     __slots__ = ("_left", "_then")
 
     def __init__(self, now: float) -> None:

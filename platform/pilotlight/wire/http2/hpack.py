@@ -1,12 +1,4 @@
-"""HPACK with Huffman.
-
-HPACK's Huffman code (RFC 7541, appendix B), decoded a byte at a time.
-
-The code is canonical: codes of one length are consecutive in the order of their symbols, and longer codes follow
-shorter ones, so the symbols of each length define it. A node of the code tree is written as its path in bits behind a
-leading 1. The transition of a node by a byte is computed bit by bit when it first occurs, and cached.
-
-HPACK (RFC 7541): a decoder with its dynamic table, and the encodings that response blocks are composed of.
+"""HPACK (RFC 7541): a decoder with its dynamic table, and the encodings that response blocks are composed of.
 
 Nothing is written with Huffman codes: response blocks have a handful of bytes, and decoding costs the client time.
 """
@@ -16,6 +8,9 @@ from functools import lru_cache
 from typing import Final
 
 EOS: Final = 256
+# Huffman code (appendix B). It is canonical: codes of one length are consecutive in the order of their symbols, and
+# longer codes follow shorter ones, so the symbols of each length define it. A node of the code tree is written as its
+# path in bits behind a leading 1. The transition of a node by a byte is computed when it first occurs, and cached.
 _BY_LENGTH: Final[dict[int, tuple[int, ...]]] = {
     5: (48, 49, 50, 97, 99, 101, 105, 111, 115, 116),
     6: (32, 37, 45, 46, 47, *range(51, 58), 61, 65, 95, 98, 100, 102, 103, 104, 108, 109, 110, 112, 114, 117),
@@ -108,12 +103,9 @@ _STATIC_TEXT: Final = (
 )
 
 
-def _static() -> tuple[HeaderField, ...]:
-    rows = (row.partition("=") for row in _STATIC_TEXT.split("|"))
-    return (("", ""), *((name, value) for name, _, value in rows))
-
-
-STATIC: Final = _static()  # entry 0 is unused: HPACK indices start at 1
+_ROWS: Final = [row.partition("=") for row in _STATIC_TEXT.split("|")]
+# Entry 0 is unused: HPACK indices start at 1.
+STATIC: Final[tuple[HeaderField, ...]] = (("", ""), *((name, value) for name, _, value in _ROWS))
 _NAMES: Final = {name: number for number, (name, _) in reversed(list(enumerate(STATIC)))}
 
 
@@ -164,9 +156,15 @@ class Decoder:
         else:
             name, at = _read_text(block, at)
         value, at = _read_text(block, at)
+        field = (name, value)
         if incremental:
-            self._insert((name, value))
-        return (name, value), at
+            self.version += 1
+            size = _cost(field)
+            self._evict(size)
+            if size <= self._capacity:  # a larger entry is no error: it empties the table (RFC 7541, 4.4)
+                self._table.appendleft(field)
+                self._size += size
+        return field, at
 
     def _entry(self, number: int) -> HeaderField:
         if 0 < number < len(STATIC):
@@ -174,14 +172,6 @@ class Decoder:
         if not 0 <= number - len(STATIC) < len(self._table):
             raise ValueError(f"the table has no entry {number}")
         return self._table[number - len(STATIC)]
-
-    def _insert(self, field: HeaderField) -> None:
-        self.version += 1
-        size = _cost(field)
-        self._evict(size)
-        if size <= self._capacity:  # a larger entry is no error: it empties the table (RFC 7541, 4.4)
-            self._table.appendleft(field)
-            self._size += size
 
     def _evict(self, coming: int) -> None:
         while self._table and self._size + coming > self._capacity:

@@ -1,17 +1,7 @@
-"""Flow control in and out.
+"""Streams of an HTTP/2 connection with flow control: data to be sent waits for windows, received DATA is charged.
 
-Send side of an HTTP/2 connection: frames in write order, and data that waits for flow control.
-
-Data is sent at once where the windows of connection and stream allow it; else it waits, one frame per stream in turn.
-`paused` is set while the socket's buffer is full: data waits then whatever the windows are.
-
-Streams with an exhausted window of their own are queued apart (`blocked`), so that a WINDOW_UPDATE of the connection
-does not iterate over streams that it does not help.
-
-DATA frames and receive windows of an HTTP/2 connection, and the limit of frames without payload.
-
-Connection derives from it and handles all other frames. DATA is handed on in place, before its frame is complete:
-large bodies are not assembled here.
+Connection derives from FlowControl and handles all other frames. DATA is handed on in place, before its frame is
+complete: large bodies are not assembled here.
 """
 
 from collections import deque
@@ -19,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight.wire.http2 import frames as http2_frames
+from pilotlight.wire.http2 import frames
 from pilotlight.wire.http2.frames import (
     DATA,
     DEFAULT_FRAME,
@@ -38,6 +28,10 @@ from pilotlight.wire.http2.frames import (
 
 OUTGOING_SMALL: Final = 1 << 16
 BURST: Final = 1 << 20  # bytes of DATA between two checks of the socket
+MAX_FRAME: Final = 1 << 18  # bytes of DATA: one frame header for as much as a socket read returns
+STREAM_WINDOW: Final = 1 << 20
+CONNECTION_WINDOW: Final = 1 << 24
+SMALL: Final = 1 << 10  # bytes of DATA or of a WINDOW_UPDATE below which the frame costs more than it carries
 
 
 class Http2Stream:
@@ -64,7 +58,11 @@ class Http2Stream:
 
 
 class SendBuffer:
-    """Frames to be written, with the send windows."""
+    """Frames to be written, with the send windows.
+
+    Data that the windows do not allow waits, one frame per stream in turn. `paused` is set while the socket's buffer is
+    full: data waits then whatever the windows are.
+    """
 
     def __init__(self, on_complete: Callable[[Http2Stream], None]) -> None:
         self.frames: list[Buffer] = []
@@ -73,7 +71,8 @@ class SendBuffer:
         self._on_complete = on_complete  # called when the response of a stream is complete
         self.full_frames = 0  # DATA frames that no window has cut
         self.ready: dict[int, Http2Stream] = {}  # with data and a positive window, in the order of their turns
-        self.blocked: dict[int, Http2Stream] = {}  # with data and an exhausted window
+        # With data and an exhausted window: a WINDOW_UPDATE of the connection does not iterate over them.
+        self.blocked: dict[int, Http2Stream] = {}
         self._burst = 0
 
     def head(self, stream: Http2Stream, block: bytes) -> None:
@@ -121,8 +120,8 @@ class SendBuffer:
 
     def take_frames(self) -> list[Buffer]:
         """Return and clear the frames to be written."""
-        frames, self.frames, self._burst = self.frames, [], 0
-        return frames
+        taken, self.frames, self._burst = self.frames, [], 0
+        return taken
 
     def discard(self, stream: Http2Stream) -> None:
         self.ready.pop(stream.number, None)
@@ -176,12 +175,6 @@ class SendBuffer:
         self.pump()
 
 
-MAX_FRAME: Final = 1 << 18  # bytes of DATA: one frame header for as much as a socket read returns
-STREAM_WINDOW: Final = 1 << 20
-CONNECTION_WINDOW: Final = 1 << 24
-SMALL: Final = 1 << 10  # bytes of DATA or of a WINDOW_UPDATE below which the frame costs more than it carries
-
-
 class FlowControl:
     """Flow control of received DATA."""
 
@@ -199,7 +192,7 @@ class FlowControl:
 
     def data(self, data: bytes, start: int, length: int, flags: int, number: int) -> int:
         """Hand on the available part of a DATA frame; return where it ends."""
-        stream, ends = self._charge(length, flags, number), bool(flags & http2_frames.END_STREAM)
+        stream, ends = self._charge(length, flags, number), bool(flags & frames.END_STREAM)
         end = start + length
         if end > len(data):
             end, self._missing = len(data), end - len(data)
@@ -224,37 +217,35 @@ class FlowControl:
         stream = self._charge(len(payload), flags, number)
         end = len(payload) - payload[0] if payload else 0
         if end < 1:
-            raise ConnectionFault(http2_frames.PROTOCOL_ERROR, "DATA is shorter than its padding")
+            raise ConnectionFault(frames.PROTOCOL_ERROR, "DATA is shorter than its padding")
         if stream is not None:
             # Padding counts for flow control (RFC 9113, 6.1) but never reaches the stream, so it is granted back here.
             self.grant(stream, len(payload) - end + 1)
-            stream.ended = bool(flags & http2_frames.END_STREAM)
+            stream.ended = bool(flags & frames.END_STREAM)
             stream.on_data(payload, 1, end)
 
     def _charge(self, length: int, flags: int, number: int) -> Http2Stream | None:
         """Take the length of a DATA frame off both windows; return its stream, None if it is closed."""
         if length > MAX_FRAME or not self._settled:
-            raise ConnectionFault(
-                http2_frames.FRAME_SIZE_ERROR, f"DATA has {length} bytes, at most {MAX_FRAME} are read"
-            )
+            problem = f"DATA has {length} bytes, at most {MAX_FRAME} are read"
+            raise ConnectionFault(frames.FRAME_SIZE_ERROR, problem)
         # The connection window is refilled on receipt, not when the data is read: only stream windows limit a slow
         # reader, so one slow stream does not block the others. Half a window saves an update per frame.
         self._credit -= length
         if self._credit < CONNECTION_WINDOW // 2:
             if self._credit < 0:
-                raise ConnectionFault(http2_frames.FLOW_CONTROL_ERROR, "more data than the connection's window")
-            self.out.frames.append(http2_frames.window_update(0, CONNECTION_WINDOW - self._credit))
+                raise ConnectionFault(frames.FLOW_CONTROL_ERROR, "more data than the connection's window")
+            self.out.frames.append(frames.window_update(0, CONNECTION_WINDOW - self._credit))
             self._credit = CONNECTION_WINDOW
         stream = self.streams.get(number)
         if stream is None:
             self.check_not_idle(number, "DATA", costs=length < SMALL)
             return None
         if stream.ended or length > stream.credit:
-            raise ConnectionFault(
-                http2_frames.STREAM_CLOSED if stream.ended else http2_frames.FLOW_CONTROL_ERROR, "more data than agreed"
-            )
+            code = frames.STREAM_CLOSED if stream.ended else frames.FLOW_CONTROL_ERROR
+            raise ConnectionFault(code, "more data than agreed")
         stream.credit -= length
-        if not length and not flags & http2_frames.END_STREAM:
+        if not length and not flags & frames.END_STREAM:
             self.spend()
         return stream
 
@@ -262,13 +253,13 @@ class FlowControl:
         """Allow the peer to send more bytes on a stream."""
         stream.credit += more
         if not stream.ended:
-            self.out.frames.append(http2_frames.window_update(stream.number, more))
+            self.out.frames.append(frames.window_update(stream.number, more))
 
     def window_update(self, _: int, number: int, payload: bytes) -> None:
-        more = int.from_bytes(payload, "big") & http2_frames.UINT31_MAX
+        more = int.from_bytes(payload, "big") & frames.UINT31_MAX
         if not number:
             if not more:
-                raise ConnectionFault(http2_frames.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+                raise ConnectionFault(frames.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
             self.out.increase_window(more)
             self._count_update(more)
             return
@@ -276,11 +267,10 @@ class FlowControl:
         if stream is None:
             if number > self.last:
                 self.check_not_idle(number, "WINDOW_UPDATE")
-        elif (
-            not more or stream.window + more > http2_frames.UINT31_MAX
-        ):  # a stream error, not one of the connection (6.9.1)
+        elif not more or stream.window + more > frames.UINT31_MAX:
+            # A stream error, not one of the connection (6.9.1).
             stream.on_reset()
-            self.reset(stream, http2_frames.FLOW_CONTROL_ERROR if more else http2_frames.PROTOCOL_ERROR)
+            self.reset(stream, frames.FLOW_CONTROL_ERROR if more else frames.PROTOCOL_ERROR)
         else:
             self.out.increase_stream_window(stream, more)
             self._count_update(more)
@@ -296,15 +286,14 @@ class FlowControl:
 
     def spend(self, amount: int = 1) -> None:
         if not self._limiter.spend(self._now(), amount):
-            raise ConnectionFault(http2_frames.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
+            raise ConnectionFault(frames.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
 
     def check_not_idle(self, number: int, frame_name: str, *, costs: bool = True) -> None:
         """Check a frame for a stream that is not open: a closed one may have crossed its end, an idle one is an error.
         After an early refusal a whole window of DATA may follow, so large DATA frames cost nothing (`costs`)."""
         if not number or number > self.last:
-            raise ConnectionFault(
-                http2_frames.PROTOCOL_ERROR, f"{frame_name} for stream {number}, which was never opened"
-            )
+            problem = f"{frame_name} for stream {number}, which was never opened"
+            raise ConnectionFault(frames.PROTOCOL_ERROR, problem)
         if costs:
             self.spend()
 
@@ -312,14 +301,14 @@ class FlowControl:
         """Close a stream from the server side with RST_STREAM."""
         if self.streams.pop(stream.number, None) is not None:
             self.out.discard(stream)
-            self.out.frames.append(http2_frames.rst_stream(stream.number, code))
-            if code not in (http2_frames.NO_ERROR, http2_frames.CANCEL):
+            self.out.frames.append(frames.rst_stream(stream.number, code))
+            if code not in (frames.NO_ERROR, frames.CANCEL):
                 self.spend()  # an error of the peer costs as much as its own RST_STREAM
 
     def response_complete(self, stream: Http2Stream) -> None:
-        """Close a stream whose response is complete; also for callers that wrote it into `out.frames` themselves."""
+        """Close a stream after its response; also for callers that wrote it into `out.frames` themselves."""
         self._limiter.earn()
         if stream.ended:
             self.streams.pop(stream.number, None)
         else:  # the rest of the request is not needed (RFC 9113, 8.1)
-            self.reset(stream, http2_frames.NO_ERROR)
+            self.reset(stream, frames.NO_ERROR)

@@ -1,18 +1,9 @@
-"""User modules: load, park.
+"""Python backend: a model.py, with its own modules next to it. Four kinds, recognised by what it defines.
 
-Parking by user code: a class that defines `park` and `wake` frees its GPU memory and restores it itself.
-
-One for each instance of such a class. Its optional `park_bytes` is the host memory it needs while parked, which counts
-against --park-memory.
-
-Python backend: a model.py, with its own modules next to it. Four kinds, recognised by what it defines.
-
-    class TritonPythonModel     Triton's, unchanged                  triton_model.py
-    class … (kserve.Model)      KServe's, unchanged                  kserve_model.py
-    class Model                 initialize / execute / finalize      python_forms.py
-    def predict(x, y)           argument names are input names       python_forms.py
-
-Constants INPUTS and OUTPUTS declare the tensors without a configuration: INPUTS = {"x": ("FP32", [-1, 4])}.
+class TritonPythonModel     Triton's, unchanged                  triton/model.py
+class … (kserve.Model)      KServe's, unchanged                  kserve.py
+class Model                 initialize / execute / finalize      functions.py
+def predict(x, y)           argument names are input names       functions.py
 """
 
 from collections.abc import Callable, Sequence
@@ -42,13 +33,25 @@ from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.repository.model_config import ModelConfig
 
+T = TypeVar("T")
+
 
 class UserModelParking:
-    """A Parkable (base.py) of a user's object; its exceptions are converted by `opaque`."""
+    """A Parkable (base.py) of a user's object that defines `park` and `wake`, one for each instance.
+
+    The object frees its GPU memory and restores it itself. Its optional `park_bytes` is the host memory it needs while
+    parked, which counts against --park-memory. Its exceptions are converted by `opaque`.
+    """
 
     def __init__(self, model: Any, loop: ModelEventLoop, opaque: Callable[[Exception], Exception]) -> None:
         self._model, self._loop, self._opaque = model, loop, opaque
-        self.size = _park_bytes(model)
+        wanted = getattr(model, "park_bytes", 0)
+        try:
+            self.size = index(wanted)
+        except TypeError:
+            self.size = -1
+        if self.size < 0:  # fails the load, not a later parking
+            raise LoadFailed(f"park_bytes = {wanted!r}, must be a whole number of bytes")
         self.parked = False
 
     @property
@@ -69,7 +72,7 @@ class UserModelParking:
             self.parked = False
 
     def drop_host_copy(self) -> None:
-        """Do nothing: no host copy is known of."""
+        """Do nothing: user code owns the host copy."""
 
     def _call(self, method: Callable[[], Any]) -> None:
         try:
@@ -79,27 +82,12 @@ class UserModelParking:
             raise failure from failure.__cause__
 
 
-def _park_bytes(model: Any) -> int:
-    """Read and validate `park_bytes` at load, so that a wrong value fails the load, not a later parking."""
-    value = getattr(model, "park_bytes", 0)
-    try:
-        size = index(value)
-    except TypeError:
-        size = -1
-    if size < 0:
-        raise LoadFailed(f"park_bytes = {value!r}, must be a whole number of bytes")
-    return size
-
-
 def create_parking(model: UserModel, opaque: Callable[[Exception], Exception]) -> UserModelParking | None:
     """Return None unless the user's object defines both `park` and `wake`."""
     target, loop = getattr(model, "model", None), getattr(model, "loop", None)
     if loop is None or not callable(getattr(target, "park", None)) or not callable(getattr(target, "wake", None)):
         return None
     return UserModelParking(target, loop, opaque)
-
-
-T = TypeVar("T")
 
 
 class PythonInstance:
@@ -166,7 +154,9 @@ def load(spec: LoadSpec) -> PythonInstance:
     module, caller = pb_utils.create_module(spec)
     user_module = UserModule(spec.path, spec.model_dir, {pb_utils.NAME: module}, caller.close)
     try:
-        written = _completed(user_module, spec)
+        cls, written = getattr(user_module.module, "TritonPythonModel", None), None
+        if isinstance(cls, type):
+            written = _guarded(spec.config.name, user_module, lambda: triton_model.auto_completed_config(cls, spec))
         whole = replace(spec, config=written or spec.config)
         caller.decoupled = whole.config.decoupled
         model = _guarded(spec.config.name, user_module, lambda: _model(user_module.module, whole, specs[1], caller))
@@ -198,13 +188,6 @@ def _create_instance(
         raise
 
 
-def _completed(user_module: UserModule, spec: LoadSpec) -> ModelConfig | None:
-    cls = getattr(user_module.module, "TritonPythonModel", None)
-    if not isinstance(cls, type):
-        return None
-    return _guarded(spec.config.name, user_module, lambda: triton_model.auto_completed_config(cls, spec))
-
-
 def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> UserModel:
     known = declared_outputs(spec.config, outputs)
     if isinstance(getattr(module, "TritonPythonModel", None), type):
@@ -231,7 +214,5 @@ def _guarded(name: str, module: UserModule, make: Callable[[], T]) -> T:
     except PredictorError:
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise LoadFailed(f"model {name!r} could not be initialised: {reason}") from trim_traceback(
-            error, module.folders
-        )
+        failed = LoadFailed(f"model {name!r} could not be initialised: {type(error).__name__}: {error}")
+        raise failed from trim_traceback(error, module.folders)

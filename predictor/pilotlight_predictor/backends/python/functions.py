@@ -1,27 +1,14 @@
-"""Plain functions and classes as models.
+"""Plain kinds of a model.py: a function `predict` and a class `Model`, and what every kind shares.
 
-Conversion between tensors and the numpy arrays of user code, with checks of what it returns.
-
-User code has no BF16: it gets float32 and may return it.
-
-The two plain kinds of a model.py: a function `predict`, and a class `Model`. Selected by python.py.
-
-    def predict(x, y): ...                       argument names are input names; returns a dict or one array
-    class Model: initialize(args), execute(inputs) or execute_batch(list of inputs), finalize()
-
-Any of them may be async: the requests of a batch then run concurrently on the instance's own event loop.
-
-INPUTS and OUTPUTS of a model.py: tensors that user code declares instead of a configuration.
-
-    INPUTS = {"x": ("FP32", [-1, 4])}
-
-The file is parsed, not run. Used by python.py and torch_modules.py.
+That is the conversion between tensors and numpy arrays (user code has no BF16: it gets float32 and may return it), and
+the declarations INPUTS and OUTPUTS. Methods may be async: the requests of a batch then run concurrently on the
+instance's own event loop.
 """
 
 import ast
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
@@ -42,7 +29,7 @@ from pilotlight_predictor.core.tensors import (
     bf16_to_float,
     tensor,
 )
-from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
+from pilotlight_predictor.repository.model_config import ModelConfig
 
 
 class WrongReturn(BackendFailed):
@@ -57,7 +44,9 @@ class DeclaredOutput(NamedTuple):
 
 
 Declared = Mapping[str, DeclaredOutput]
+Specs = tuple[TensorSpec, ...]
 _ANY: Final = DeclaredOutput()
+_PARSING: Final = Lock()  # ast.parse of Python 3.11 has one recursion counter for all threads
 
 
 def declared_outputs(config: ModelConfig, outputs: Sequence[TensorSpec]) -> dict[str, DeclaredOutput]:
@@ -65,14 +54,14 @@ def declared_outputs(config: ModelConfig, outputs: Sequence[TensorSpec]) -> dict
     own = {spec.name: DeclaredOutput(spec.datatype, spec.shape) for spec in outputs}
     if not config.outputs:
         return own
-    return {tensor.name: _configured(config, tensor, own.get(tensor.name, _ANY)) for tensor in config.outputs}
-
-
-def _configured(config: ModelConfig, tensor: TensorConfig, own: DeclaredOutput) -> DeclaredOutput:
     front = (-1,) if config.max_batch_size > 0 else ()
-    dims = tensor.dims if tensor.reshape is None else tensor.reshape  # the model returns the shape before the reshape
-    known = bool(tensor.dims)
-    return DeclaredOutput(tensor.datatype or own.datatype, front + dims if known else own.shape)
+    declared = {}
+    for output in config.outputs:
+        file = own.get(output.name, _ANY)
+        dims = output.dims if output.reshape is None else output.reshape  # the model returns that before the reshape
+        shape = front + dims if output.dims else file.shape
+        declared[output.name] = DeclaredOutput(output.datatype or file.datatype, shape)
+    return declared
 
 
 def arrays(inputs: Inputs) -> dict[str, Array]:
@@ -86,7 +75,9 @@ def array_of(tensor: Tensor) -> Array:
 def outputs_of(returned: Any, declared: Declared) -> Outputs:
     """Convert a dict of arrays, or one array for a single output. Raises WrongReturn if it does not fit `declared`."""
     if isinstance(returned, (np.ndarray, np.generic)):
-        returned = {_only_name(declared): returned}
+        if len(declared) > 1:
+            raise WrongReturn(f"the model returned one array, must be a dict with the outputs {', '.join(declared)}")
+        returned = {next(iter(declared), "output"): returned}
     if not isinstance(returned, Mapping):
         raise WrongReturn(
             f"the model returned {_describe(returned)}, must be a dict of output name → numpy array, or one numpy array"
@@ -98,12 +89,6 @@ def outputs_of(returned: Any, declared: Declared) -> Outputs:
     if unknown:
         raise WrongReturn(f"the model returned output {', '.join(unknown)}, must be among {', '.join(declared)}")
     return {str(name): _output(str(name), value, declared.get(str(name), _ANY)) for name, value in returned.items()}
-
-
-def _only_name(declared: Declared) -> str:
-    if len(declared) > 1:
-        raise WrongReturn(f"the model returned one array, must be a dict with the outputs {', '.join(declared)}")
-    return next(iter(declared), "output")
 
 
 def _output(name: str, value: Any, declared: DeclaredOutput) -> Tensor:
@@ -170,14 +155,25 @@ class ModelEventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def resolve(self, value: Any) -> Any:
-        return self._run(value) if inspect.isawaitable(value) else value
+        """Return the value, awaited if it is awaitable."""
+        if not inspect.isawaitable(value):
+            return value
+
+        async def as_coroutine() -> Any:
+            return await value
+
+        return self._run(as_coroutine())
 
     def resolve_all(self, values: Sequence[Any]) -> list[Any]:
         """Await the awaitable values concurrently; exceptions are returned in place of results."""
         waiting = [value for value in values if inspect.isawaitable(value)]
         if not waiting:
             return list(values)
-        done = iter(self._run(_gather(waiting)))
+
+        async def gather() -> list[Any]:
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+        done = iter(self._run(gather()))
         return [next(done) if inspect.isawaitable(value) else value for value in values]
 
     def close(self) -> None:
@@ -185,18 +181,10 @@ class ModelEventLoop:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
-    def _run(self, awaitable: Awaitable[Any]) -> Any:
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(_as_coroutine(awaitable))
-
-
-async def _as_coroutine(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
-
-
-async def _gather(waiting: Sequence[Awaitable[Any]]) -> list[Any]:
-    return await asyncio.gather(*waiting, return_exceptions=True)
+        return self._loop.run_until_complete(coroutine)
 
 
 def attempt(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -232,7 +220,7 @@ class PerRequestModel:
 
 
 class FunctionModel(PerRequestModel):
-    """`def predict(x, y)`."""
+    """`def predict(x, y)`: argument names are input names; returns a dict or one array."""
 
     def __init__(self, function: Callable[..., Any], declared: Declared) -> None:
         super().__init__(declared)
@@ -265,7 +253,10 @@ class FunctionModel(PerRequestModel):
 
 
 class ClassModel(PerRequestModel):
-    """`class Model` with `execute(inputs)` or `execute_batch(batch)`; each instance creates its own object."""
+    """`class Model`: initialize(args), execute(inputs) or execute_batch(list of inputs), finalize().
+
+    Each instance creates its own object.
+    """
 
     def __init__(self, cls: type, args: Mapping[str, str], declared: Declared) -> None:
         super().__init__(declared)
@@ -300,12 +291,8 @@ class ClassModel(PerRequestModel):
         super().close()
 
 
-Specs = tuple[TensorSpec, ...]
-_PARSING: Final = Lock()  # ast.parse of Python 3.11 has one recursion counter for all threads
-
-
 def declared(path: Path) -> tuple[Specs, Specs]:
-    """Return INPUTS and OUTPUTS of a model.py. Raises LoadFailed if it cannot be parsed."""
+    """Return INPUTS and OUTPUTS of a model.py, which is parsed, not run. Raises LoadFailed if it cannot be parsed."""
     try:
         text = path.read_text(encoding="utf-8")
         with _PARSING:

@@ -1,10 +1,11 @@
 """Unchanged subclasses of `kserve.Model`: preprocess, predict and postprocess run as in KServe's own server.
 
-python.py selects this kind of model if model.py defines exactly one such class. kserve is imported only by model.py.
+backend.py selects this kind if model.py defines exactly one such class. kserve is imported by model.py only.
 """
 
 import inspect
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -28,8 +29,6 @@ from pilotlight_predictor.core.tensors import Tensor
 
 def find_model_class(module: ModuleType) -> type | None:
     """The one subclass of kserve.Model defined in the module; None if there is none."""
-    import sys
-
     kserve = sys.modules.get("kserve")
     if kserve is None:
         return None
@@ -53,7 +52,9 @@ class KserveModel:
             self.loop.resolve(self.model.load())
         if not self.model.ready:
             raise LoadFailed(f"{cls.__name__}.load() returned without setting self.ready = True")
-        self.verbs = _verbs(cls)
+        # V1 verbs, which take the JSON document itself, as in KServe's server.
+        explains = cls.explain is not sys.modules["kserve"].Model.explain  # type: ignore[attr-defined]
+        self.verbs = frozenset({"predict", "explain"} if explains else {"predict"})
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
         _set_predictor_config()
@@ -84,39 +85,27 @@ class KserveModel:
             return BadRequest(str(value.reason))
         if isinstance(value, Exception):
             return value
-        answer: Answer = attempt(self._outputs if request.document is None else _document, value)
+        response = value[0] if isinstance(value, tuple) else value  # (response, headers)
+        answer: Answer = attempt(self._outputs if request.document is None else _document, response)
         return answer
 
-    def _outputs(self, returned: Any) -> Outputs:
+    def _outputs(self, response: Any) -> Outputs:
         from kserve import InferResponse
 
-        response = returned[0] if isinstance(returned, tuple) else returned  # (response, headers)
         if isinstance(response, InferResponse):
             return outputs_of({output.name: output.as_numpy() for output in response.outputs}, self._declared)
         if isinstance(response, Mapping):
-            return outputs_of(self._from_v1(response), self._declared)
+            if set(response) == {"predictions"} and len(self._declared) == 1:  # as V1 names the only output
+                response = {next(iter(self._declared)): response["predictions"]}
+            return outputs_of({name: np.asarray(value) for name, value in response.items()}, self._declared)
         raise WrongReturn(f"the model returned {type(response).__name__}, must be kserve.InferResponse or a dict")
 
-    def _from_v1(self, response: Mapping[str, Any]) -> dict[str, Any]:
-        """Map {"predictions": [...]} to the only declared output, else to one of that name."""
-        if set(response) == {"predictions"} and len(self._declared) == 1:
-            response = {next(iter(self._declared)): response["predictions"]}
-        return {name: np.asarray(value) for name, value in response.items()}
 
-
-def _verbs(cls: Any) -> frozenset[str]:
-    """V1 verbs of the class, which takes the JSON document itself, as in KServe's server."""
-    import kserve
-
-    return frozenset({"predict"} | ({"explain"} if cls.explain is not kserve.Model.explain else set()))
-
-
-def _document(returned: Any) -> Outputs:
+def _document(response: Any) -> Outputs:
     """JSON of a V1 response, as the output `document`."""
     import orjson
     from kserve import InferResponse
 
-    response = returned[0] if isinstance(returned, tuple) else returned  # (response, headers)
     if isinstance(response, InferResponse):
         columns = {output.name: output.as_numpy().tolist() for output in response.outputs}
         response = {"predictions": next(iter(columns.values())) if len(columns) == 1 else columns}
@@ -157,17 +146,13 @@ def _constructor_arguments(cls: type, spec: LoadSpec) -> dict[str, str]:
 def _kserve_request(request: InferRequest) -> Any:
     import kserve
 
-    inputs = [
-        kserve.InferInput(name, list(tensor.array.shape), _datatype(tensor.datatype), data=array_of(tensor))
-        for name, tensor in request.inputs.items()
-    ]
+    inputs = []
+    for name, tensor in request.inputs.items():
+        datatype = "FP32" if tensor.datatype == "BF16" else tensor.datatype  # kserve has no BF16; array_of converts it
+        inputs.append(kserve.InferInput(name, list(tensor.array.shape), datatype, data=array_of(tensor)))
     return kserve.InferRequest(
         model_name=request.model,
         infer_inputs=inputs,
         request_id=request.id or None,
         parameters=dict(request.parameters),
     )
-
-
-def _datatype(datatype: str) -> str:
-    return "FP32" if datatype == "BF16" else datatype  # kserve has no BF16; array_of converts it to float32

@@ -65,16 +65,14 @@ class UserModule:
     def close(self) -> None:
         with self._lock:
             self._users -= 1
-            if self._users == 0:
-                self._unregister()
-
-    def _unregister(self) -> None:
-        if self._on_close is not None:
-            self._on_close()
-        _MODULES.pop(self._package, None)
-        for name in list(sys.modules):  # a copy: other threads import
-            if name == self._package or name.startswith(f"{self._package}."):
-                sys.modules.pop(name, None)
+            if self._users:
+                return
+            if self._on_close is not None:
+                self._on_close()
+            _MODULES.pop(self._package, None)
+            for name in list(sys.modules):  # a copy: other threads import
+                if name == self._package or name.startswith(f"{self._package}."):
+                    sys.modules.pop(name, None)
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path, target)

@@ -2,7 +2,7 @@
 
 A decoupled model with the tensors of Triton's vLLM backend: `text_input` in, `text_output` out, one response or, with
 `stream`, one per step. The OpenAI protocol uses the same tensors, with `messages` for a chat. All requests share one
-engine (text_engine.py).
+engine (engine.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -90,9 +90,12 @@ class TextInstance:
         repeats = not (stream or messages) if exclude is None else not exclude
         if repeats and stream:
             raise BadRequest("exclude_input_in_output = false, must be true or left out when stream is true")
+        names, flags = {output.name for output in infer_request.outputs}, infer_request.parameters
+        # Requested by name, or by a parameter `return_…` as in Triton's vLLM backend.
+        outputs = [name for name in OPTIONAL_OUTPUTS if name in names or flags.get(f"return_{name}") is True]
         return Task(
             request, prompt, sampling, self._max_tokens(prompt, sampling), self._model.eos_tokens, self._tokens,
-            stream=stream, before=(text or "") if repeats else "", outputs=_requested_outputs(infer_request),
+            stream=stream, before=(text or "") if repeats else "", outputs=frozenset(outputs),
         )  # fmt: skip
 
     def _max_tokens(self, prompt: Sequence[int], sampling: SamplingParameters) -> int:
@@ -101,17 +104,12 @@ class TextInstance:
         if sampling.n > self.engine.slots:
             raise BadField("n", f"n = {sampling.n}, must be at most {self.engine.slots} for model '{self._name}'")
         if len(prompt) >= context:
-            raise BadField(
-                "prompt",
-                f"the prompt has {len(prompt)} tokens, must have fewer than the {context} of model '{self._name}'",
-            )
+            wanted = f"fewer than the {context} of model '{self._name}'"
+            raise BadField("prompt", f"the prompt has {len(prompt)} tokens, must have {wanted}")
         remaining = context - len(prompt)
         if sampling.max_tokens > remaining:
-            raise BadField(
-                "max_tokens",
-                f"max_tokens = {sampling.max_tokens}, must be at most {remaining}: the context of model "
-                f"'{self._name}' has {context} tokens and the prompt {len(prompt)}",
-            )
+            why = f"the context of model '{self._name}' has {context} tokens and the prompt {len(prompt)}"
+            raise BadField("max_tokens", f"max_tokens = {sampling.max_tokens}, must be at most {remaining}: {why}")
         return sampling.max_tokens or remaining
 
 
@@ -146,14 +144,6 @@ def _text(request: InferRequest, name: str) -> str | None:
         return bytes(tensor.array.ravel()[0]).decode()
     except UnicodeDecodeError:
         raise BadField(name, f"input '{name}' is not UTF-8 text") from None
-
-
-def _requested_outputs(request: InferRequest) -> frozenset[str]:
-    """Optional outputs: those requested by name, or by a parameter `return_…` as in Triton's vLLM backend."""
-    named = {output.name for output in request.outputs}
-    return frozenset(
-        name for name in OPTIONAL_OUTPUTS if name in named or request.parameters.get(f"return_{name}") is True
-    )
 
 
 def prepare() -> None:

@@ -2,8 +2,8 @@
 
     submit → waiting → chunked prefill → rows of the batch → one token per row and step → done
 
-Runs in a thread of its own, the only one that uses the model. Requests are in text_task.py. The KV cache is in
-text_cache.py, or one cache per row for models with sliding windows or recurrent states, whose rows run one by one.
+Runs in a thread of its own, the only one that uses the model. Requests are in task.py. The KV cache is in kv_cache.py,
+or one cache per row for models with sliding windows or recurrent states, which run one row after another.
 """
 
 from collections import deque
@@ -124,7 +124,10 @@ class TextEngine:
         for row, choice in zip(rows, choices, strict=True):
             row.append(choice)
         self._flush(task)  # before the KV cache is copied, for the time to first token
-        self._yield_gil()
+        if self._model.device.type == "cuda":
+            # To write the token the event loop needs the GIL several times, and would wait 5 ms each time while this
+            # thread launches kernels without a pause.
+            sleep(WRITE_PAUSE_S)
         for number, row in enumerate(rows):
             if row.finished:
                 self._release_slots(task, 1)
@@ -165,14 +168,6 @@ class TextEngine:
         if not task.flush() and task not in self._late:
             self._late.append(task)
 
-    def _yield_gil(self) -> None:
-        """Let the event loop write a first token.
-
-        It needs the GIL several times and would wait 5 ms each time while this thread launches kernels without a pause.
-        """
-        if self._model.device.type == "cuda":
-            sleep(WRITE_PAUSE_S)
-
     def _remove(self, row: ChoiceRow) -> None:
         index = self._rows.index(row)
         if self._batch is not None:
@@ -198,13 +193,10 @@ class TextEngine:
             failed.__cause__ = error
             for task in dict.fromkeys(tasks()):
                 task.fail(failed)
-                self._drop(task)
-
-    def _drop(self, task: Task) -> None:
-        self._prefills = deque(prefill for prefill in self._prefills if prefill.task is not task)
-        for row in [row for row in self._rows if row.task is task]:
-            self._remove(row)
-        self._release_slots(task, task.slots)
+                self._prefills = deque(prefill for prefill in self._prefills if prefill.task is not task)
+                for row in [row for row in self._rows if row.task is task]:
+                    self._remove(row)
+                self._release_slots(task, task.slots)
 
     def idle(self, within_s: float) -> bool:
         """Wait at most `within_s` until every slot is free; return whether they are."""

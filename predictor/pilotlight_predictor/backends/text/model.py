@@ -1,14 +1,6 @@
-"""Prefill and decode, with CUDA graphs.
+"""Causal language model in Hugging Face's layout, loaded by transformers onto one device; used by engine.py.
 
-CUDA graphs for prefill: a prompt size that was requested before is launched as one graph.
-
-text_model.py uses one for a prompt that fits one step; the engine captures graphs while idle. A prompt is padded on the
-right, which causal attention ignores, to the next of a few sizes. Launching the kernels of a short prefill from Python
-takes several times as long as the GPU needs for them.
-
-Causal language model in Hugging Face's layout, loaded by transformers onto one device.
-
-Code in a model's directory is never run. `forward` and `prefill` are used by the engine (text_engine.py).
+Code in a model's directory is never run. On a GPU, prefill may use CUDA graphs.
 """
 
 import copy
@@ -19,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.torch.cuda_graphs import CapturedGraph, GraphPlan, capture_graph, first_line
+from pilotlight_predictor.backends.torch.tensors import PRECISIONS
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
 
@@ -28,6 +21,7 @@ if TYPE_CHECKING:
     from pilotlight_predictor.backends.torch.cuda_graphs import Compute
 
 SIZES: Final = (32, 64, 128, 256, 512)  # tokens; the largest is the engine's PREFILL_TOKENS
+DEFAULT_CONTEXT: Final = 2048  # of a model without max_position_embeddings
 
 
 class Layer(NamedTuple):
@@ -48,7 +42,12 @@ class PrefilledCache:
 
 
 class PrefillGraphs:
-    """Graphs of one model. Used by the engine's thread only; `capture_one` is an argument for tests without a GPU."""
+    """CUDA graphs for prefill: a prompt of a size that was requested before is launched as one graph.
+
+    Launching the kernels of a short prefill from Python takes several times as long as the GPU needs for them. A prompt
+    is padded on the right, which causal attention ignores, to the next of a few sizes. Used by the engine's thread
+    only, which captures graphs while idle; `capture_one` is an argument for tests without a GPU.
+    """
 
     def __init__(
         self,
@@ -82,31 +81,24 @@ class PrefillGraphs:
             return
         size = self._requested.pop()
         try:
-            self.graphs[size] = self._capture_on_stream(size)
+            self.graphs[size] = self._capture_size(size)
         except Exception as error:  # the model can raise anything during a capture
             self._failed = True
             message = f"prompts are read without CUDA graphs: the model cannot be captured ({first_line(error)})"
             log("graphs.failed", message, level="WARNING")
 
-    def _capture_on_stream(self, size: int) -> CapturedGraph:
+    def _capture_size(self, size: int) -> CapturedGraph:
         """Capture on a separate stream: the default stream cannot be captured."""
         import torch
 
         current, stream = torch.cuda.current_stream(self._device), torch.cuda.Stream(self._device)
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
-            graph = self._capture_size(size, stream)
+            zeros = partial(torch.zeros, dtype=torch.int64, device=self._device)
+            inputs, pool = {"ids": zeros((1, size)), "last": zeros(1)}, torch.cuda.graph_pool_handle()
+            graph = self._capture_one(GraphPlan(0, 0, ()), inputs, self._compute, stream, pool)
         current.wait_stream(stream)
         return graph
-
-    def _capture_size(self, size: int, stream: "torch.cuda.Stream") -> CapturedGraph:
-        import torch
-
-        inputs = {
-            "ids": torch.zeros((1, size), dtype=torch.int64, device=self._device),
-            "last": torch.zeros(1, dtype=torch.int64, device=self._device),
-        }
-        return self._capture_one(GraphPlan(0, 0, ()), inputs, self._compute, stream, torch.cuda.graph_pool_handle())
 
 
 def padded_size(length: int) -> int:
@@ -130,10 +122,6 @@ def prefill_outputs(module: Callable[..., Any], new_cache: Callable[[], Any], va
     return outputs
 
 
-PRECISIONS: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-DEFAULT_CONTEXT: Final = 2048  # of a model without max_position_embeddings
-
-
 class TextModel:
     def __init__(self, module: Any, device: "torch.device", context: int, graphs: bool = False) -> None:
         import inspect
@@ -150,7 +138,9 @@ class TextModel:
         self._has_positions = "position_ids" in takes
         # Rows of different length can share a step unless layers drop tokens: sliding windows, recurrent states.
         self.batchable = self._has_positions and all(type(each) is DynamicLayer for each in self.new_cache().layers)
-        self.eos_tokens = _eos_tokens(module)
+        eos = getattr(module.generation_config, "eos_token_id", None)  # chat models often have several
+        eos = getattr(module.config, "eos_token_id", None) if eos is None else eos
+        self.eos_tokens = frozenset([eos] if isinstance(eos, int) else eos or ())
         self._prefill_graphs: PrefillGraphs | None = None
         if graphs and device.type == "cuda" and self.batchable and self._last_only:
             self._prefill_graphs = PrefillGraphs(partial(prefill_outputs, module, self.new_cache), self.layers, device)
@@ -217,13 +207,10 @@ def load_model(spec: LoadSpec, folder: Path) -> TextModel:
     if device.type == "cuda":
         # cuDNN plans an attention for each new length, in tens of milliseconds, and every step has a new length.
         torch.backends.cuda.enable_cudnn_sdp(False)
-    return TextModel(module, device, _context(spec, module), graphs=spec.config.cuda_graphs is not None)
-
-
-def _context(spec: LoadSpec, module: Any) -> int:
-    """Maximum tokens of prompt and response together: the model's own, limited by the parameter MAX_CONTEXT."""
-    own = getattr(module.config.get_text_config(), "max_position_embeddings", None) or DEFAULT_CONTEXT
-    return min(int(own), integer_parameter(spec, "MAX_CONTEXT", int(own)))
+    # Maximum tokens of prompt and response together.
+    own = int(getattr(module.config.get_text_config(), "max_position_embeddings", None) or DEFAULT_CONTEXT)
+    context = min(own, integer_parameter(spec, "MAX_CONTEXT", own))
+    return TextModel(module, device, context, graphs=spec.config.cuda_graphs is not None)
 
 
 def integer_parameter(spec: LoadSpec, name: str, default: int) -> int:
@@ -233,11 +220,3 @@ def integer_parameter(spec: LoadSpec, name: str, default: int) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise LoadFailed(f"{spec.config.name}: parameters {name} = {text!r}, must be a whole number of 1 or greater")
     return int(text)
-
-
-def _eos_tokens(module: Any) -> frozenset[int]:
-    """Tokens that end a response; chat models often have several."""
-    tokens = getattr(module.generation_config, "eos_token_id", None)
-    if tokens is None:
-        tokens = getattr(module.config, "eos_token_id", None)
-    return frozenset([tokens] if isinstance(tokens, int) else tokens or ())

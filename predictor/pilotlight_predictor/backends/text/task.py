@@ -1,13 +1,6 @@
-"""One generation; stop sequences.
+"""One request while its text is generated: its choices, detokenisation with stop sequences, and sending the text.
 
-Incremental detokenisation with stop sequences: tokens → text that can be sent.
-
-One `Transcript` per choice. Text is held back while its last character is incomplete, and while it may be the beginning
-of a stop string. Text once returned is never revoked.
-
-One request while its text is generated: its choices, and sending their text.
-
-Created from a DecoupledRequest by text.py and run by text_engine.py. A client that reads slowly gets several tokens per
+Created from a DecoupledRequest by backend.py and run by engine.py. A client that reads slowly gets several tokens per
 response and does not delay others.
 """
 
@@ -27,10 +20,17 @@ from pilotlight_predictor.core.tensors import Tensor
 Decode = Callable[[Sequence[int]], str]
 UNFINISHED: Final = "\ufffd"  # a tokenizer's output for an incomplete character
 CONTEXT: Final = 5  # previous tokens decoded again, on which the spaces before new ones depend
+STOP: Final = "stop"
+LENGTH: Final = "length"
+TEXT: Final = "text_output"
 
 
 class Transcript:
-    """Text of one choice. `stopped` after a stop string was found."""
+    """Text of one choice. `stopped` after a stop string.
+
+    Text is held back while its last character is incomplete, and while it may be the beginning of a stop string. Text
+    once returned is never revoked.
+    """
 
     def __init__(self, decode: Decode, stops: Sequence[str] = ()) -> None:
         self._decode = decode
@@ -68,20 +68,13 @@ class Transcript:
         if stop_at >= 0:
             self.stopped, self._held = True, ""
             return text[:stop_at]
-        held = 0 if last else _partial_stop(text, self._stops)
+        held = 0
+        if not last:  # hold the longest suffix that is a prefix of a stop string
+            longest = min(len(text), max(map(len, self._stops)) - 1)
+            sizes = range(longest, 0, -1)
+            held = next((size for size in sizes if any(s.startswith(text[-size:]) for s in self._stops)), 0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
-
-
-def _partial_stop(text: str, stops: Sequence[str]) -> int:
-    """Length of the longest suffix of `text` that is a prefix of a stop string."""
-    longest = min(len(text), max(map(len, stops)) - 1)
-    return next((size for size in range(longest, 0, -1) if any(s.startswith(text[-size:]) for s in stops)), 0)
-
-
-STOP: Final = "stop"
-LENGTH: Final = "length"
-TEXT: Final = "text_output"
 
 
 class ChoiceRow:
@@ -116,16 +109,13 @@ class ChoiceRow:
             return
         self.pending_text += self._transcript.push(choice.token)
         if self.task.sampling.logprobs >= 0:
-            self.logprobs.append(self._logprobs(choice))
+            top = [self._named(token, logprob) for token, logprob in choice.top.items()]
+            self.logprobs.append({**self._named(choice.token, choice.logprob), "top_logprobs": top})
         if self._transcript.stopped:
             self.finish = STOP
         elif self.generated >= self.task.max_tokens:
             self.finish = LENGTH
             self.pending_text += self._transcript.end()
-
-    def _logprobs(self, choice: SampledToken) -> dict[str, Any]:
-        top = [self._named(token, logprob) for token, logprob in choice.top.items()]
-        return {**self._named(choice.token, choice.logprob), "top_logprobs": top}
 
     def _named(self, token: int, logprob: float) -> dict[str, Any]:
         text = self._tokens.decode([token])
@@ -166,7 +156,10 @@ class Task:
             if row not in self._finished and (row.pending_text or row.finished or row.logprobs):
                 if self._request.full:
                     return False
-                self._send(row)
+                self._request.send(self._outputs([row]))
+                row.pending_text, row.logprobs = "", []
+                if row.finished:
+                    self._finished.add(row)
         if len(self._finished) == len(self.rows):
             self._request.complete()
         return True
@@ -183,12 +176,6 @@ class Task:
 
     def end(self) -> None:
         self._request.complete()
-
-    def _send(self, row: ChoiceRow) -> None:
-        self._request.send(self._outputs([row]))
-        row.pending_text, row.logprobs = "", []
-        if row.finished:
-            self._finished.add(row)
 
     def _outputs(self, rows: Sequence[ChoiceRow]) -> Outputs:
         outputs: Mapping[str, Tensor] = {

@@ -1,7 +1,7 @@
 """PyTorch backend, on the CPU or on one GPU with one stream per instance: load, run a batch, clone.
 
-Files are read by torch_modules.py, names are bound by torch_signature.py, arrays are converted by torch_tensors.py,
-CUDA graphs are in torch_graphs.py, recovery from out-of-memory in halving.py.
+Files are read by modules.py, names are bound by signature.py, arrays are converted by tensors.py, which also recovers
+from out-of-memory; CUDA graphs are in cuda_graphs.py.
 """
 
 import re
@@ -161,7 +161,9 @@ class TorchInstance(TensorInstance):
 
     def _argument(self, name: str, tensor: Tensor) -> Any:
         if name in self._binding.scalars:
-            return _scalar(name, tensor)
+            if tensor.array.size != 1:
+                raise BadRequest(f"input {name!r} has shape {list(tensor.array.shape)}, must be a single number")
+            return tensor.array.item()
         if self._stream is not None:
             return self._staging.to_device(name, tensor, self._device)
         return self._cast(to_torch(name, tensor))
@@ -220,16 +222,18 @@ def prepare() -> None:
 def load(spec: LoadSpec) -> TorchInstance:
     torch = _import()
     _check_device(torch, spec)
-    _check_numeric(spec)
+    for tensor in (*spec.config.inputs, *spec.config.outputs):
+        if tensor.datatype not in TORCH_NAMES:
+            why = f"tensor {tensor.name!r} is {tensor.datatype}"
+            raise LoadFailed(f"{why}, but a torch model takes and gives numbers only")
     threads = spec.threads or int(spec.config.parameters.get("INTRA_OP_THREAD_COUNT", 0))
     if threads and torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     loaded = load_module(spec)
     binding = bind(loaded.arguments, [tensor.name for tensor in spec.config.inputs or loaded.inputs])
     if spec.device.kind == "cuda":
-        torch.cuda.current_stream(
-            spec.device.index
-        ).synchronize()  # the weights were copied on it; other streams read them
+        # The weights were copied on this stream; others read them.
+        torch.cuda.current_stream(spec.device.index).synchronize()
     return TorchInstance(spec, loaded, binding)
 
 
@@ -263,20 +267,6 @@ def _check_device(torch: Any, spec: LoadSpec) -> None:
             f"device = {spec.device}, but torch sees {count} CUDA devices here: set device: cpu, or check the driver "
             f"and CUDA_VISIBLE_DEVICES"
         )
-
-
-def _check_numeric(spec: LoadSpec) -> None:
-    for tensor in (*spec.config.inputs, *spec.config.outputs):
-        if tensor.datatype not in TORCH_NAMES:
-            raise LoadFailed(
-                f"tensor {tensor.name!r} is {tensor.datatype}, but a torch model takes and gives numbers only"
-            )
-
-
-def _scalar(name: str, tensor: Tensor) -> Any:
-    if tensor.array.size != 1:
-        raise BadRequest(f"input {name!r} has shape {list(tensor.array.shape)}, must be a single number")
-    return tensor.array.item()
 
 
 def _flag(spec: LoadSpec, name: str, default: bool = False) -> bool:

@@ -1,9 +1,8 @@
 """CUDA graphs of a torch instance: which to capture, which one runs a batch, and how one is captured and replayed.
 
-torch.py plans graphs if the configuration has `optimization { cuda { graphs: true } }`, captures them before the first
-run, and looks up the `fitting` one for each batch. A replay launches the whole model at once instead of each kernel
-from Python, so the instance's thread needs the GIL for microseconds per batch. A batch between two captured sizes runs
-as the larger one, and the extra rows are cut off.
+backend.py plans graphs if the configuration has `optimization { cuda { graphs: true } }` and captures them before the
+first run. A replay launches the whole model at once instead of each kernel from Python, so the instance's thread needs
+the GIL for microseconds per batch. A batch between two captured sizes runs as the larger one, cut to its rows.
 """
 
 import contextlib
@@ -57,13 +56,11 @@ def plan_graphs(config: ModelConfig, binding: ForwardBinding, declared: Sequence
     preferred = config.dynamic_batching.preferred_batch_size if config.dynamic_batching else ()
     specs = config.cuda_graphs or [GraphSpec(size) for size in default_sizes(config.max_batch_size, preferred)]
     plans = [GraphPlan(spec.rows, spec.min_rows, _signature(inputs, spec.dims)) for spec in specs]
-    return sorted((_with_min_rows(plan, plans) for plan in plans), key=lambda plan: plan.rows, reverse=True)
-
-
-def _with_min_rows(plan: GraphPlan, others: Sequence[GraphPlan]) -> GraphPlan:
-    """Set the default of `min_rows`: one more than the rows of the next smaller graph."""
-    below = [other.rows for other in others if other.signature == plan.signature and other.rows < plan.rows]
-    return plan if plan.min_rows else plan._replace(min_rows=max(below) + 1 if below else plan.rows)
+    for index, plan in enumerate(plans):
+        if not plan.min_rows:  # by default one more than the rows of the next smaller graph
+            below = [other.rows for other in plans if other.signature == plan.signature and other.rows < plan.rows]
+            plans[index] = plan._replace(min_rows=max(below) + 1 if below else plan.rows)
+    return sorted(plans, key=lambda plan: plan.rows, reverse=True)
 
 
 def _inputs(config: ModelConfig, binding: ForwardBinding, declared: Sequence[TensorSpec]) -> list[TensorSpec]:

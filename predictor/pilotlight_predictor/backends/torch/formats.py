@@ -1,10 +1,4 @@
-"""Exported programs; pinned pickles.
-
-Signature of an exported program (.pt2), read from its JSON in milliseconds, without torch or weights.
-
-torch.py derives a configuration from it; torch_modules.py takes the order of the arguments.
-
-The only place that reads pickles: plain tensors are always read, code only if its file is pinned by a hash.
+"""Files of torch.save and torch.export.save: the only place that reads pickles. Used by modules.py.
 
 A pickle can run any code when it is read. `weights_only` reads nothing but tensors; anything else is refused unless its
 file name and SHA-256 are in `trusted_pickles` (`--trust-pickle FILE=SHA256`).
@@ -34,6 +28,8 @@ _SCALAR_TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ExportedProgram:
+    """Signature of an exported program (.pt2), read from its JSON in milliseconds, without torch or weights."""
+
     arguments: Sequence[Argument]
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
@@ -49,51 +45,35 @@ def _is_program(name: str) -> bool:
 
 
 def read_program(path: Path) -> ExportedProgram:
-    program = _program(path)
+    with zipfile.ZipFile(path) as archive:
+        file = next((name for name in archive.namelist() if _is_program(name)), None)
+        if file is None:
+            raise LoadFailed(f"{path.name} holds no exported program: save it by torch.export.save")
+        program = json.loads(archive.read(file))
     signature = program["graph_module"]["signature"]
     values = program["graph_module"]["graph"]["tensor_values"]
     call = program["graph_module"]["module_call_graph"][0]["signature"]
     in_names = _names(signature["input_specs"], "user_input")
     graph_outputs = _names(signature["output_specs"], "user_output")
-    out_names = _output_names(json.loads(call["out_spec"])[1], len(graph_outputs))
+    out_names, out_spec = [f"OUTPUT__{i}" for i in range(len(graph_outputs))], json.loads(call["out_spec"])[1]
+    if out_spec["type"] == "builtins.dict" and len(keys := json.loads(out_spec["context"])) == len(graph_outputs):
+        out_names = keys
+    by_position = len(json.loads(call["in_spec"])[1]["children_spec"][0]["children_spec"])  # the others are kwargs
     sizes = [values[name]["sizes"] for name in (*in_names, *graph_outputs)]
     # Batchable if the first dimension of all tensors is the same dynamic size.
     symbols = {json.dumps(dims[0].get("as_expr")) if dims else "" for dims in sizes}
     return ExportedProgram(
-        arguments=_arguments(in_names, json.loads(call["in_spec"])[1]),
+        arguments=[Argument(name, keyword_only=index >= by_position) for index, name in enumerate(in_names)],
         inputs=[_spec(name, values[name]) for name in in_names],
         outputs=[_spec(name, values[node]) for name, node in zip(out_names, graph_outputs, strict=True)],
         batchable=len(symbols) == 1 and not symbols & {"", "null"},
     )
 
 
-def _program(path: Path) -> Mapping[str, Any]:
-    with zipfile.ZipFile(path) as archive:
-        name = next((name for name in archive.namelist() if _is_program(name)), None)
-        if name is None:
-            raise LoadFailed(f"{path.name} holds no exported program: save it by torch.export.save")
-        program: Mapping[str, Any] = json.loads(archive.read(name))
-        return program
-
-
 def _names(specs: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
     """Names of tensors among the program's inputs or outputs, without constants that the export fixed."""
     args = [spec[kind]["arg"] for spec in specs if kind in spec]
     return [arg["as_tensor"]["name"] for arg in args if "as_tensor" in arg]
-
-
-def _arguments(names: Sequence[str], in_spec: Mapping[str, Any]) -> list[Argument]:
-    """Arguments of `forward`; those of kwargs are keyword-only."""
-    by_position = len(in_spec["children_spec"][0]["children_spec"])
-    return [Argument(name, keyword_only=index >= by_position) for index, name in enumerate(names)]
-
-
-def _output_names(out_spec: Mapping[str, Any], count: int) -> list[str]:
-    if out_spec["type"] == "builtins.dict":
-        keys: list[str] = json.loads(out_spec["context"])
-        if len(keys) == count:
-            return keys
-    return [f"OUTPUT__{i}" for i in range(count)]
 
 
 def _spec(name: str, value: Mapping[str, Any]) -> TensorSpec:

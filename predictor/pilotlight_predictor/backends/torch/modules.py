@@ -1,24 +1,16 @@
-"""Rebuilding modules from checkpoints.
-
-Assembly of a module from its code and weights, at the cost of the weights alone. Used by torch_modules.py.
-
-The module is built with uninitialised parameters, which touches no memory, and the weights of the file are assigned.
-torch's meta device is not used: there an `nn.Embedding` or a product with a number makes torch import 906 modules (9 s
-on two cores), and buffers that are not in the file would have no values.
-
-Loading of torch model files of any kind into one callable module on one device. Used by torch.py.
+"""Loading of torch model files of any kind into one callable module on one device. Used by backend.py.
 
 TorchScript        a zip with code/            torch.jit.load
-exported program   a zip with models/*.json    torch.export.load          (torch_export.py)
-safetensors        beside a model.py           weights assigned to the module that model.py builds
-state dict         beside a model.py           the same, read with weights_only=True
-pickled module     only if pinned by its hash  torch.load in full         (torch_pickle.py)
+exported program   a zip with models/*.json    torch.export.load          (formats.py)
+safetensors        with a model.py             weights assigned to the module that model.py builds
+state dict         with a model.py             the same, read with weights_only=True
+pickled module     only if pinned by its hash  torch.load in full         (formats.py)
 """
 
 import inspect
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,61 +34,10 @@ if TYPE_CHECKING:
     from pilotlight_predictor.gpu.transfer import Block
 
 Weights = dict[str, Any]
-_IN_PLACE: Final = frozenset({"normal_", "uniform_", "random_", "fill_", "zero_"})
-
-
-def build_module(factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":
-    """Build the module with uninitialised parameters, while weights are still being transferred."""
-    import torch
-
-    with _without_initialisation():
-        module = factory()
-    if not isinstance(module, torch.nn.Module):
-        raise LoadFailed(f"model.py built {type(module).__name__}, must be a torch.nn.Module")
-    return module
-
-
-def load_weights(module: "torch.nn.Module", weights: Weights, device: str, file: str) -> "torch.nn.Module":
-    try:
-        module.load_state_dict(_with_tied(module, weights), strict=True, assign=True)
-    except RuntimeError as error:
-        raise LoadFailed(f"{file} does not fit the module of model.py: {error}") from error
-    return module.to(device)
-
-
-def _without_initialisation() -> AbstractContextManager[object]:
-    """Skip the initialisation of parameters, each of which must be in the file, or the strict load fails."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    class Skip(TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
-            if getattr(func, "__name__", "") in _IN_PLACE or getattr(func, "__module__", "") == "torch.nn.init":
-                target = args[0] if args else kwargs.get("tensor")
-                if isinstance(target, torch.nn.Parameter):
-                    return target
-            return func(*args, **kwargs)
-
-    skip: AbstractContextManager[object] = Skip()
-    return skip
-
-
-def _with_tied(module: "torch.nn.Module", weights: Weights) -> Weights:
-    """Add the names of tied tensors, of which safetensors stores only one; a strict load requires all."""
-    first: dict[int, str] = {}
-    tied: Weights = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        original = first.setdefault(id(parameter), name)
-        for missing, present in ((name, original), (original, name)):
-            if missing not in weights and present in weights:
-                tied[missing] = weights[present]
-    return {**weights, **tied}
-
-
 Kind = Literal["torchscript", "export", "safetensors", "pickle"]
 Blocks: TypeAlias = "Sequence[tuple[Block, Mapping[str, TensorInfo]]]"
-_SCALARS = ("int", "float", "bool", "number")
+_IN_PLACE: Final = frozenset({"normal_", "uniform_", "random_", "fill_", "zero_"})
+_SCALARS: Final = ("int", "float", "bool", "number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +58,7 @@ def load_module(spec: LoadSpec) -> LoadedModule:
     kind = file_kind(spec.path)
     if kind == "torchscript":
         return _torchscript(spec)
-    if kind == "export":
-        return _exported(spec)
-    return _load_weights_file(spec, kind)
+    return _exported(spec) if kind == "export" else _load_weights_file(spec, kind)
 
 
 def file_kind(path: Path) -> Kind:
@@ -135,17 +74,15 @@ def file_kind(path: Path) -> Kind:
     if formats.is_exported(names):
         return "export"
     if any("/aotinductor/" in name for name in names):
-        raise LoadFailed(
-            f"{path.name} is compiled by AOTInductor for one kind of machine: save it by torch.export.save"
-        )
+        why = f"{path.name} is compiled by AOTInductor for one kind of machine"
+        raise LoadFailed(f"{why}: save it by torch.export.save")
     return "pickle"
 
 
 def precision_dtype(precision: str) -> "torch.dtype | None":
     import torch
 
-    dtype: torch.dtype | None = getattr(torch, PRECISIONS[precision]) if precision in PRECISIONS else None
-    return dtype
+    return getattr(torch, PRECISIONS[precision]) if precision in PRECISIONS else None
 
 
 def _torchscript(spec: LoadSpec) -> LoadedModule:
@@ -199,19 +136,20 @@ def _load_weights_file(spec: LoadSpec, kind: Kind) -> LoadedModule:
     import torch
 
     source = UserModule(_module_file(spec), spec.model_dir) if kind == "safetensors" else None
-    module_without_weights = _build_early(source, spec) if source is not None else None
+    empty = _build_early(source, spec) if source is not None else None
     blocks = spec.prefetched.wait() if spec.prefetched is not None else []
     content = _safetensors(spec, blocks) if kind == "safetensors" else formats.load(spec)
     if isinstance(content, torch.nn.Module):
         module = content.to(str(spec.device))
     else:
         source = source or UserModule(_module_file(spec), spec.model_dir)
-        weights = _cast(_state_dict(content, spec.path), precision_dtype(spec.precision))
-        module_without_weights = (
-            module_without_weights if module_without_weights is not None else build_module(_factory(source, spec))
-        )
-        module = load_weights(module_without_weights, weights, str(spec.device), spec.path.name)
-    compute = precision_dtype(spec.precision) or _half_precision(module.parameters())
+        weights = _state_dict(content, spec.path, precision_dtype(spec.precision))
+        empty = empty if empty is not None else build_module(_factory(source, spec))
+        module = load_weights(empty, weights, str(spec.device), spec.path.name)
+    compute = precision_dtype(spec.precision)
+    if compute is None:  # float32 inputs are cast if all weights are half precision
+        dtypes = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
+        compute = dtypes.pop() if dtypes in ({torch.float16}, {torch.bfloat16}) else None
     if compute is not None:
         module = module.to(compute)
     inputs, outputs = declared(source.path) if source else ((), ())
@@ -259,30 +197,18 @@ def _safetensors(spec: LoadSpec, blocks: "Blocks") -> Weights:
     return weights
 
 
-def _state_dict(content: object, path: Path) -> Weights:
-    """Weights of a file, or of a checkpoint that has them under `state_dict`."""
+def _state_dict(content: object, path: Path, dtype: "torch.dtype | None") -> Weights:
+    """Weights of a file, or of a checkpoint that has them under `state_dict`; floating ones cast to `dtype`."""
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
         raise LoadFailed(f"{path.name} holds {type(content).__name__}, must be a state dict: name → tensor")
-    return dict(content)
-
-
-def _cast(weights: Weights, dtype: "torch.dtype | None") -> Weights:
-    """Cast floating weights one at a time, so that the peak is one tensor above the larger of the two sizes."""
+    weights = dict(content)
     if dtype is not None:
-        for name, value in weights.items():
+        for name, value in weights.items():  # one at a time: the peak is one tensor above the larger of the two sizes
             if value.is_floating_point():
                 weights[name] = value.to(dtype)
     return weights
-
-
-def _half_precision(parameters: Iterable["torch.Tensor"]) -> "torch.dtype | None":
-    """dtype of the weights if all are half precision, to which float32 inputs must be cast; else None."""
-    import torch
-
-    dtypes = {parameter.dtype for parameter in parameters if parameter.is_floating_point()}
-    return dtypes.pop() if dtypes in ({torch.float16}, {torch.bfloat16}) else None
 
 
 def _module_file(spec: LoadSpec) -> Path:
@@ -315,3 +241,55 @@ def _forward_arguments(module: "torch.nn.Module") -> list[Argument]:
         required = parameter.default is parameter.empty
         arguments.append(Argument(parameter.name, "tensor", required, parameter.kind is parameter.KEYWORD_ONLY))
     return arguments
+
+
+def build_module(factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":
+    """Build the module with uninitialised parameters, which touches no memory; the weights are assigned later.
+
+    Not on torch's meta device: there an `nn.Embedding` or a product with a number makes torch import 906 modules (9 s
+    on two cores), and buffers that are not in the file would have no values.
+    """
+    import torch
+
+    with _without_initialisation():
+        module = factory()
+    if not isinstance(module, torch.nn.Module):
+        raise LoadFailed(f"model.py built {type(module).__name__}, must be a torch.nn.Module")
+    return module
+
+
+def load_weights(module: "torch.nn.Module", weights: Weights, device: str, file: str) -> "torch.nn.Module":
+    try:
+        module.load_state_dict(_with_tied(module, weights), strict=True, assign=True)
+    except RuntimeError as error:
+        raise LoadFailed(f"{file} does not fit the module of model.py: {error}") from error
+    return module.to(device)
+
+
+def _without_initialisation() -> AbstractContextManager[object]:
+    """Skip the initialisation of parameters, each of which must be in the file, or the strict load fails."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Skip(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if getattr(func, "__name__", "") in _IN_PLACE or getattr(func, "__module__", "") == "torch.nn.init":
+                target = args[0] if args else kwargs.get("tensor")
+                if isinstance(target, torch.nn.Parameter):
+                    return target
+            return func(*args, **kwargs)
+
+    return Skip()
+
+
+def _with_tied(module: "torch.nn.Module", weights: Weights) -> Weights:
+    """Add the names of tied tensors, of which safetensors stores only one; a strict load requires all."""
+    first: dict[int, str] = {}
+    tied: Weights = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        original = first.setdefault(id(parameter), name)
+        for missing, present in ((name, original), (original, name)):
+            if missing not in weights and present in weights:
+                tied[missing] = weights[present]
+    return {**weights, **tied}

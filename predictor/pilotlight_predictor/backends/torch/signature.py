@@ -1,11 +1,12 @@
 """Binding of inputs to the arguments of `forward`, and of its results to outputs. Pure, without torch.
 
-`bind` runs once at load, with the arguments read by torch_modules.py; `name_outputs` runs per batch.
+`bind` runs once at load, with the arguments read by modules.py; `name_outputs` runs per batch.
 """
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Final
 
 from pilotlight_predictor.core.errors import BadRequest, LoadFailed
@@ -60,8 +61,14 @@ def bind(arguments: Sequence[Argument], names: Sequence[str]) -> ForwardBinding:
     if len(arguments) == 1 and arguments[0].takes in {"dict", "list"}:
         return ForwardBinding(positional=tuple(in_order(names)), container=arguments[0].takes)
     chosen = _pair(arguments, names or [argument.name for argument in arguments if argument.required])
-    _check_all_required(arguments, chosen, names)
-    leading = _leading(arguments, chosen)
+    missing = [argument.name for argument in arguments if argument.required and argument.name not in chosen]
+    if missing:
+        raise LoadFailed(
+            f"the model's forward needs {', '.join(missing)}, but the configuration lists only {', '.join(names)}: "
+            f"add the missing inputs"
+        )
+    # By position: the arguments before the first that is omitted or keyword-only.
+    leading = list(takewhile(lambda a: not a.keyword_only and a.name in chosen, arguments))
     return ForwardBinding(
         positional=tuple(chosen[argument.name] for argument in leading),
         keywords={a.name: chosen[a.name] for a in arguments[len(leading) :] if a.name in chosen},
@@ -94,25 +101,6 @@ def in_order(names: Sequence[str]) -> list[str]:
 def position(name: str) -> int | None:
     match = _INDEXED.fullmatch(name)
     return int(match[1]) if match else None
-
-
-def _check_all_required(arguments: Sequence[Argument], chosen: Mapping[str, str], names: Sequence[str]) -> None:
-    missing = [argument.name for argument in arguments if argument.required and argument.name not in chosen]
-    if missing:
-        raise LoadFailed(
-            f"the model's forward needs {', '.join(missing)}, but the configuration lists only {', '.join(names)}: "
-            f"add the missing inputs"
-        )
-
-
-def _leading(arguments: Sequence[Argument], chosen: Mapping[str, str]) -> list[Argument]:
-    """Arguments passed by position: those before the first that is omitted or keyword-only."""
-    leading: list[Argument] = []
-    for argument in arguments:
-        if argument.keyword_only or argument.name not in chosen:
-            break
-        leading.append(argument)
-    return leading
 
 
 def name_outputs(result: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -1,13 +1,6 @@
-"""Numpy ↔ torch, pinned staging, half precision.
+"""Conversion between numpy arrays and torch tensors: dtypes, BF16 by its bits, pinned staging, recovery from OOM.
 
-Conversion between numpy arrays and torch tensors: dtypes, BF16 by its bits, and pinned staging buffers for a GPU.
-
-Used by torch.py and tensorrt.py for every batch; torch is imported at the first call.
-
-Recovery from out-of-memory on a device: free the cache, then retry the batch in two halves.
-
-Stands between a backend's `run` and its runtime. The exception class and the recovery are arguments, for tests without
-a GPU.
+Used by the torch and TensorRT backends for every batch; torch is imported at the first call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +12,7 @@ import numpy as np
 from pilotlight_predictor.core.batch import join, merge, rows_of, split
 from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
-from pilotlight_predictor.core.tensors import Array, Shape, Tensor
+from pilotlight_predictor.core.tensors import Array, Tensor
 from pilotlight_predictor.gpu.safetensors import TYPES
 
 if TYPE_CHECKING:
@@ -29,29 +22,19 @@ if TYPE_CHECKING:
     from pilotlight_predictor.gpu.transfer import Block
 
 TORCH_NAMES: Final = {
-    "BOOL": "bool",
-    "UINT8": "uint8",
-    "UINT16": "uint16",
-    "UINT32": "uint32",
-    "UINT64": "uint64",
-    "INT8": "int8",
-    "INT16": "int16",
-    "INT32": "int32",
-    "INT64": "int64",
-    "FP16": "float16",
-    "FP32": "float32",
-    "FP64": "float64",
+    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64", "INT8": "int8",
+    "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16", "FP32": "float32", "FP64": "float64",
     "BF16": "bfloat16",
-}
+}  # fmt: skip
 _DATATYPES: Final = {name: datatype for datatype, name in TORCH_NAMES.items()}
+Run = Callable[[Inputs], Outputs]
 PRECISIONS: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 def dtype_of(datatype: str) -> "torch.dtype":
     import torch
 
-    dtype: torch.dtype = getattr(torch, TORCH_NAMES[datatype])
-    return dtype
+    return getattr(torch, TORCH_NAMES[datatype])
 
 
 def to_torch(name: str, tensor: Tensor) -> "torch.Tensor":
@@ -79,9 +62,7 @@ def from_torch(value: Any, declared: str = "") -> Tensor:
         raise TypeError(f"an output of {result.dtype} has no V2 datatype; return one of {', '.join(_DATATYPES)}")
     if declared and datatype != declared:
         raise TypeError(f"an output is {datatype}, but the configuration says {declared}")
-    if datatype == "BF16":
-        return Tensor(datatype, result.view(torch.uint16).numpy())
-    return Tensor(datatype, result.numpy())
+    return Tensor(datatype, (result.view(torch.uint16) if datatype == "BF16" else result).numpy())
 
 
 def to_declared_type(value: Any, declared: str) -> "torch.Tensor":
@@ -139,7 +120,7 @@ class PinnedStaging:
         data = self._buffer_of(name, array)
         if data is None:
             data = self._buffer(name, array.nbytes)[: array.nbytes]
-            _view(data.numpy(), array.dtype, array.shape)[...] = array
+            data.numpy().view(array.dtype).reshape(array.shape)[...] = array
         return data.view(dtype).view(array.shape)
 
     def _joined(self, name: str, parts: Sequence[Tensor], rows: int) -> Tensor:
@@ -147,7 +128,7 @@ class PinnedStaging:
         first = parts[0].array
         shape = (rows, *first.shape[1:])
         pinned = self._buffer(name, prod(shape) * first.itemsize)[: prod(shape) * first.itemsize]
-        joined = _view(pinned.numpy(), first.dtype, shape)
+        joined = pinned.numpy().view(first.dtype).reshape(shape)
         np.concatenate([part.array for part in parts], out=joined)
         return Tensor(parts[0].datatype, joined)
 
@@ -183,13 +164,6 @@ def to_host(values: "Mapping[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
     }
 
 
-def _view(raw: Array, dtype: "np.dtype[Any]", shape: Shape) -> Array:
-    return raw.view(dtype).reshape(shape)
-
-
-Run = Callable[[Inputs], Outputs]
-
-
 class OutOfDeviceMemory(BackendFailed):
     """Neither the batch nor its halves fit; the text names the setting to change."""
 
@@ -203,7 +177,10 @@ def run_or_halve(
     out_of_memory: type[BaseException],
     recover: Callable[[], None],
 ) -> Outputs:
-    """Return `run(inputs)`; after `out_of_memory`, recover and run each half, or the whole if it cannot be split."""
+    """Return `run(inputs)`; after `out_of_memory`, recover and run each half, or the whole if it cannot be split.
+
+    The exception class and the recovery are arguments, for tests without a GPU.
+    """
     try:
         return run(inputs)
     except out_of_memory:
@@ -215,7 +192,12 @@ def run_or_halve(
     except out_of_memory as again:
         reason = str(again)
     recover()
-    raise OutOfDeviceMemory(_advice(model, inputs, len(parts), reason))
+    shapes = ", ".join(f"{name} {list(tensor.array.shape)}" for name, tensor in inputs.items())
+    tried = "in two halves too" if len(parts) == 2 else "twice"
+    raise OutOfDeviceMemory(
+        f"model {model!r} ran out of device memory {tried} ({shapes}): lower max_batch_size in its configuration, "
+        f"or its instance_group count; the runtime said: {reason}"
+    )
 
 
 def halves(inputs: Inputs) -> list[Inputs]:
@@ -226,12 +208,3 @@ def halves(inputs: Inputs) -> list[Inputs]:
         return [inputs]
     middle = (size + 1) // 2
     return list(split(inputs, [middle, size - middle]))
-
-
-def _advice(model: str, inputs: Inputs, parts: int, reason: str) -> str:
-    shapes = ", ".join(f"{name} {list(tensor.array.shape)}" for name, tensor in inputs.items())
-    tried = "in two halves too" if parts == 2 else "twice"
-    return (
-        f"model {model!r} ran out of device memory {tried} ({shapes}): lower max_batch_size in its configuration, "
-        f"or its instance_group count; the runtime said: {reason}"
-    )

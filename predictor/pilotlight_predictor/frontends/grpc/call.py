@@ -1,14 +1,8 @@
-"""One call: head, messages, deadline, trailers.
-
-Request side of a gRPC call: from the bytes of its stream to messages, within the budget of bytes in flight.
-
-A message that arrives in one frame is handled at once. Partial, queued and decompressing messages count as bytes in
-flight.
-
-One gRPC call: an HTTP/2 stream from its headers to its trailers.
+"""One gRPC call: an HTTP/2 stream from its headers over its messages to its trailers.
 
 The connection opens it and passes it the bytes of its request; `head.handler` produces the responses. A unary call with
-an immediate response needs no task, future or timer: it ends within `on_data`.
+an immediate response needs no task, future or timer: it ends within `on_data`. Partial, queued and decompressing
+messages count as bytes in flight.
 """
 
 import asyncio
@@ -31,7 +25,12 @@ from pilotlight_predictor.core.errors import (
     Unsupported,
 )
 from pilotlight_predictor.core.threads import ThreadLimiter
-from pilotlight_predictor.frontends.grpc.dispatcher import GrpcErrorResponse, GrpcRequest, PendingResponse
+from pilotlight_predictor.frontends.grpc.dispatcher import (
+    GrpcErrorResponse,
+    GrpcRequest,
+    MethodHandler,
+    PendingResponse,
+)
 from pilotlight_predictor.frontends.grpc.headers import CallHead, ResponseHeaderBlocks
 from pilotlight_predictor.frontends.grpc.message_reader import (
     INLINE_BYTES,
@@ -63,37 +62,55 @@ class CallConnection(Protocol):
     def flush_soon(self) -> None: ...
 
 
-class MessageReader(Http2Stream):
-    """Base of GrpcCall: reads messages and passes them to `handle_message` or the queue."""
+class GrpcCall(Http2Stream):
+    """Server side of one call: request messages, deadline, task, responses and trailers."""
 
     __slots__ = (
-        "_arrival_timer", "_connection", "_message", "_queue", "_reassembler", "_reserved", "_window_owed", "head",
-        "over", "request",
+        "_arrival_timer", "_connection", "_deadline", "_drop", "_message", "_queue", "_reassembler", "_reserved",
+        "_task", "_timer", "_window_owed", "_writable", "head", "headers_sent", "over", "request",
     )  # fmt: skip
-
-    # Set by the subclass: one more constructor would cost every call.
-    _connection: CallConnection
-    head: CallHead
-    over: bool
     request: GrpcRequest | None
     _reassembler: Reassembler | None
     _arrival_timer: ArrivalTimer | None
     _queue: MessageQueue | None
     _message: Buffer | CompressedMessage | None
-    _reserved: int
-    _window_owed: int
 
-    def handle_message(self, message: Buffer) -> None:
-        """Handle the only message of a unary call."""
+    def __init__(self, connection: CallConnection, number: int, head: CallHead, *, ended: bool) -> None:
+        super().__init__(number, connection.http.out.initial_window, STREAM_WINDOW, ended=ended)
+        self._connection, self.head = connection, head
+        self.headers_sent = self.over = False
+        self.request = self._reassembler = self._arrival_timer = self._queue = self._message = None
+        self._reserved = self._window_owed = 0
+        self._task: asyncio.Task[None] | None = None
+        self._drop: Callable[[], None] | None = None  # until the task has had its first step
+        self._timer: asyncio.TimerHandle | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._deadline = None if head.timeout is None else perf_counter() + head.timeout
 
-    def reject(self, error: PredictorError) -> None:
-        """End the call with an error."""
+    @property
+    def peer(self) -> str:
+        return self._connection.peer
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine as the call's task."""
+    def time_left(self) -> float | None:
+        return None if self._deadline is None else self._deadline - perf_counter()
 
-    def start_deadline(self) -> None:
-        """Start the timer of the client's deadline."""
+    def start(self) -> None:
+        """Authorize the caller before any message is read, and start the handler of a stream."""
+        handler = self.head.handler
+        if not handler.checks_caller and not handler.streams:
+            return
+        self.request = handler.new_request(self)
+        error = handler.authorize(self.request)
+        if error is not None:
+            self.send_error(error)
+        elif handler.streams:
+            self._queue = MessageQueue(self._account, self._connection.codecs)
+            self._drop = partial(handler.cancelled, self.request)
+            self._run(self._run_stream(handler, self.request, self._queue))
+
+    async def _run_stream(self, handler: MethodHandler, request: GrpcRequest, queue: MessageQueue) -> None:
+        self._drop = None
+        await handler.stream(request, queue, self)
 
     def on_data(self, data: Buffer, start: int, end: int) -> None:
         if self.over:
@@ -115,9 +132,14 @@ class MessageReader(Http2Stream):
         self._window_owed += end - start
         try:
             for message in reassembler.feed(data, start, end):
-                self._put(message)
+                if self._queue is not None:
+                    self._queue.put(message)
+                elif self._message is not None:
+                    raise Unsupported("the method takes one message, and the call has several")
+                else:
+                    self._message = message
             if self.ended:
-                self._complete(reassembler)
+                self._messages_complete(reassembler)
             else:
                 self._account()
                 partial = reassembler.partial
@@ -147,8 +169,10 @@ class MessageReader(Http2Stream):
     def _start_arrival_timer(self) -> None:
         """Start timing the arrival of a message, and the deadline, since the call may have no task yet."""
         if self._arrival_timer is None:
-            self._arrival_timer = ArrivalTimer(self._bytes_received, self._stalled)
-            self.start_deadline()
+            self._arrival_timer = ArrivalTimer(
+                self._bytes_received, lambda: self.reject(Cancelled("the message has stopped arriving"))
+            )
+            self._start_deadline()
         self._arrival_timer.message_started()
 
     def _bytes_received(self) -> int | None:
@@ -157,38 +181,25 @@ class MessageReader(Http2Stream):
             return None
         return self._reassembler.size + len(self._message or b"")
 
-    def _stalled(self) -> None:
-        self.reject(Cancelled("the message has stopped arriving"))
-
-    def _put(self, message: Buffer | CompressedMessage) -> None:
-        if self._queue is not None:
-            self._queue.put(message)
-        elif self._message is not None:
-            raise Unsupported("the method takes one message, and the call has several")
-        else:
-            self._message = message
-
-    def _complete(self, reassembler: Reassembler) -> None:
+    def _messages_complete(self, reassembler: Reassembler) -> None:
+        message = self._message
         if reassembler.in_message:
             raise Unreadable("the call ends within a message")
         if self._queue is not None:
             self._account()
             self._queue.end()
-        elif self._message is None:
+            return
+        if message is None:
             raise Unreadable("the call has no message")
-        else:
-            if self._arrival_timer is not None:
-                self._arrival_timer.stop()
-            self._handle_complete(self._message)
-
-    def _handle_complete(self, message: Buffer | CompressedMessage) -> None:
+        if self._arrival_timer is not None:
+            self._arrival_timer.stop()
         plain = message.decompress(INLINE_BYTES) if isinstance(message, CompressedMessage) else message
         if plain is not None:
             self._release()
             self.handle_message(plain)
         elif isinstance(message, CompressedMessage):
             self._account()
-            self.run(self._decompress_then_handle(message))
+            self._run(self._decompress_then_handle(message))
 
     async def _decompress_then_handle(self, compressed: CompressedMessage) -> None:
         """Decompress in a thread, step by step, and account for the output while it grows."""
@@ -224,49 +235,6 @@ class MessageReader(Http2Stream):
         self._connection.admission.release(self._reserved)
         self._reserved = 0
 
-
-class GrpcCall(MessageReader):
-    """Server side of one call: deadline, task, responses and trailers."""
-
-    __slots__ = ("_deadline", "_drop", "_task", "_timer", "_writable", "headers_sent")
-
-    def __init__(self, connection: CallConnection, number: int, head: CallHead, *, ended: bool) -> None:
-        super().__init__(number, connection.http.out.initial_window, STREAM_WINDOW, ended=ended)
-        self._connection, self.head = connection, head
-        self.headers_sent = self.over = False
-        self.request = self._reassembler = self._arrival_timer = self._queue = self._message = None
-        self._reserved = self._window_owed = 0
-        self._task: asyncio.Task[None] | None = None
-        self._drop: Callable[[], None] | None = None  # until the task has had its first step
-        self._timer: asyncio.TimerHandle | None = None
-        self._writable: asyncio.Future[None] | None = None
-        self._deadline = None if head.timeout is None else perf_counter() + head.timeout
-
-    @property
-    def peer(self) -> str:
-        return self._connection.peer
-
-    def time_left(self) -> float | None:
-        return None if self._deadline is None else self._deadline - perf_counter()
-
-    def start(self) -> None:
-        """Authorize the caller before any message is read, and start the handler of a stream."""
-        handler = self.head.handler
-        if not handler.checks_caller and not handler.streams:
-            return
-        self.request = handler.new_request(self)
-        error = handler.authorize(self.request)
-        if error is not None:
-            self.send_error(error)
-        elif handler.streams:
-            self._queue = MessageQueue(self._account, self._connection.codecs)
-            self._drop = partial(handler.cancelled, self.request)
-            self.run(self._run_stream(self.request, self._queue))
-
-    async def _run_stream(self, request: GrpcRequest, queue: MessageQueue) -> None:
-        self._drop = None
-        await self.head.handler.stream(request, queue, self)
-
     def reject(self, error: PredictorError) -> None:
         """End the call with an error before its handler has run."""
         handler = self.head.handler
@@ -283,7 +251,7 @@ class GrpcCall(MessageReader):
             self.send_error(outcome)
         else:
             self._drop = outcome.drop
-            self.run(self._finish_pending(outcome))
+            self._run(self._finish_pending(outcome))
 
     async def _finish_pending(self, outcome: PendingResponse) -> None:
         self._drop = None
@@ -294,11 +262,12 @@ class GrpcCall(MessageReader):
             self._connection.respond(self, response)
             self._connection.flush_soon()
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as the call's task."""
         self._task = asyncio.get_running_loop().create_task(work)
-        self.start_deadline()
+        self._start_deadline()
 
-    def start_deadline(self) -> None:
+    def _start_deadline(self) -> None:
         if self._timer is None and (left := self.time_left()) is not None:
             self._timer = asyncio.get_running_loop().call_later(left, self._expire)
 

@@ -1,19 +1,21 @@
 """One client's connection to the gRPC port: asyncio protocol over wire/http2.
 
-Received bytes go to `http`, which opens a call per stream through `open`; frames are written at the end of each loop
-iteration. A unary response that is ready at once is written in one piece: headers, message and trailers.
+Received bytes go to `http`, which opens a call per stream through `on_request`; frames are written at the end of each
+loop iteration. A unary response that is ready at once is written in one piece: headers, message and trailers.
 """
 
 import asyncio
 import struct
 from time import monotonic
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from pilotlight.wire.http2 import frames as http2_frames
 from pilotlight.wire.http2.connection import Http2Connection
 from pilotlight.wire.http2.frames import ConnectionFault
 from pilotlight.wire.http2.hpack import HeaderField
+from pilotlight_predictor.frontends.event_loop import LEAST_RATE, SLOW_S
 from pilotlight_predictor.frontends.grpc.call import GrpcCall
+from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher
 from pilotlight_predictor.frontends.grpc.headers import (
     ACCEPTED,
     KNOWN_DONE,
@@ -23,10 +25,6 @@ from pilotlight_predictor.frontends.grpc.headers import (
     read_head,
 )
 from pilotlight_predictor.frontends.grpc.message_reader import PREFIX
-from pilotlight_predictor.frontends.http.timeouts import LEAST_RATE, SLOW_S
-
-if TYPE_CHECKING:
-    from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher
 
 PREFACE_S: Final = 20.0  # time limit for the HTTP/2 connection preface
 LINGER_S: Final = 0.1  # for a client to process GOAWAY, and from the last response to closing the connection
@@ -45,13 +43,9 @@ _NOT_HTTP2: Final = (
 class GrpcConnection(asyncio.Protocol):
     """HTTP/2 connection of one client. Runs on the event loop."""
 
-    def __init__(self, dispatcher: "GrpcDispatcher", max_message: int) -> None:
-        self.dispatcher, self.admission, self.codecs, self.max_message = (
-            dispatcher,
-            dispatcher.admission,
-            dispatcher.codecs,
-            max_message,
-        )
+    def __init__(self, dispatcher: GrpcDispatcher, max_message: int) -> None:
+        self.dispatcher, self.max_message = dispatcher, max_message
+        self.admission, self.codecs = dispatcher.admission, dispatcher.codecs
         self.http = Http2Connection(self, monotonic)
         self.blocks = ResponseHeaderBlocks()
         self.peer = ""
@@ -68,7 +62,9 @@ class GrpcConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername")
         self.peer = address[0] if address else ""
-        self._timer = asyncio.get_running_loop().call_later(PREFACE_S, self._close_unless_begun)
+        self._timer = asyncio.get_running_loop().call_later(
+            PREFACE_S, lambda: None if self.http.preface_received else self.close()
+        )
         self.dispatcher.connections.add(self)
         if self.dispatcher.closing:
             self.start_drain()
@@ -81,10 +77,6 @@ class GrpcConnection(asyncio.Protocol):
                 timer.cancel()
         self.http.drop_streams()
 
-    def _close_unless_begun(self) -> None:
-        if not self.http.preface_received:
-            self.close()
-
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
@@ -92,17 +84,14 @@ class GrpcConnection(asyncio.Protocol):
         try:
             self.http.receive(data)
         except ConnectionFault as fault:
-            self._fail(fault)
+            self.http.fail(fault)
+            if not self.http.preface_received:
+                self._transport.write(_NOT_HTTP2)
+            self._flush()
+            self.close()
         finally:
             self._receiving = False
         self._flush()
-
-    def _fail(self, fault: ConnectionFault) -> None:
-        self.http.fail(fault)
-        if not self.http.preface_received and self._transport is not None:
-            self._transport.write(_NOT_HTTP2)
-        self._flush()
-        self.close()
 
     def close(self) -> None:
         """Close after sending what was written; abort if the client does not read it within SLOW_S."""
@@ -136,8 +125,10 @@ class GrpcConnection(asyncio.Protocol):
         if (out.ready or out.blocked) and self._unread_check is None:
             loop = asyncio.get_running_loop()
             self._unread_check = loop.call_later(SLOW_S, self._cancel_unread, out.backlog())
-        if self.http.shutting_down and not self.http.streams:
-            self._linger()
+        if self.http.shutting_down and not self.http.streams and not self._lingering:
+            # Calls sent before the client saw GOAWAY are refused, not lost with the connection.
+            self._lingering = True
+            asyncio.get_running_loop().call_later(LINGER_S, self.close)
 
     def _cancel_unread(self, before: dict[int, tuple[int, int]]) -> None:
         """Cancel streams of which the client has read nothing since `before`, to free their responses."""
@@ -148,12 +139,6 @@ class GrpcConnection(asyncio.Protocol):
                 stream.on_reset()
                 self.http.reset(stream, http2_frames.CANCEL)
         self._flush()
-
-    def _linger(self) -> None:
-        """Close after LINGER_S: calls sent before the client saw GOAWAY are refused, not lost with the connection."""
-        if not self._lingering:
-            self._lingering = True
-            asyncio.get_running_loop().call_later(LINGER_S, self.close)
 
     def pause_writing(self) -> None:
         """Stop reading and sending until the client reads; abort if it takes too long."""

@@ -1,10 +1,4 @@
-"""Method table, admission, metrics, status codes.
-
-Declaration of gRPC services as tables of methods, and the request that their handlers get.
-
-gRPC status codes of the predictor's errors.
-
-Dispatch of gRPC calls: method table, admission, byte budget, metrics, and errors as statuses.
+"""gRPC services as tables of methods, and the dispatch of calls: admission, byte budget, metrics, errors as statuses.
 
 A connection looks up the MethodHandler by path. Callers are authorized before the message is read, so that an
 unauthorized client cannot fill the memory.
@@ -29,6 +23,28 @@ from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpRespon
 from pilotlight_predictor.frontends.http.router import error_response
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.server.context import Server
+
+CODES: Final[dict[type[PredictorError], str]] = {
+    errors.PredictorError: "INTERNAL",
+    errors.BadRequest: "INVALID_ARGUMENT",
+    errors.Unreadable: "INTERNAL",  # as the gRPC specification demands
+    errors.Unauthenticated: "UNAUTHENTICATED",
+    errors.Forbidden: "PERMISSION_DENIED",
+    errors.NotFound: "NOT_FOUND",
+    errors.MethodNotAllowed: "UNIMPLEMENTED",
+    errors.RequestTooLarge: "RESOURCE_EXHAUSTED",
+    errors.RateLimited: "RESOURCE_EXHAUSTED",
+    errors.Unsupported: "UNIMPLEMENTED",
+    errors.Unavailable: "UNAVAILABLE",
+    errors.NotReady: "UNAVAILABLE",
+    errors.QueueFull: "UNAVAILABLE",
+    errors.QueueTimeout: "UNAVAILABLE",
+    errors.DeadlineExceeded: "DEADLINE_EXCEEDED",
+    errors.Cancelled: "CANCELLED",
+    errors.BackendFailed: "INTERNAL",
+    errors.LoadFailed: "INVALID_ARGUMENT",
+}
+_TRAILER_HEADERS: Final = (HEADER_REQUEST_ID, "Retry-After")
 
 
 def unobserved(_: HttpResponse) -> None:
@@ -94,29 +110,6 @@ class Service(NamedTuple):
     name: str
     protocol: str
     methods: tuple[Method, ...]
-
-
-CODES: Final[dict[type[PredictorError], str]] = {
-    errors.PredictorError: "INTERNAL",
-    errors.BadRequest: "INVALID_ARGUMENT",
-    errors.Unreadable: "INTERNAL",  # as the gRPC specification demands
-    errors.Unauthenticated: "UNAUTHENTICATED",
-    errors.Forbidden: "PERMISSION_DENIED",
-    errors.NotFound: "NOT_FOUND",
-    errors.MethodNotAllowed: "UNIMPLEMENTED",
-    errors.RequestTooLarge: "RESOURCE_EXHAUSTED",
-    errors.RateLimited: "RESOURCE_EXHAUSTED",
-    errors.Unsupported: "UNIMPLEMENTED",
-    errors.Unavailable: "UNAVAILABLE",
-    errors.NotReady: "UNAVAILABLE",
-    errors.QueueFull: "UNAVAILABLE",
-    errors.QueueTimeout: "UNAVAILABLE",
-    errors.DeadlineExceeded: "DEADLINE_EXCEEDED",
-    errors.Cancelled: "CANCELLED",
-    errors.BackendFailed: "INTERNAL",
-    errors.LoadFailed: "INVALID_ARGUMENT",
-}
-_TRAILER_HEADERS: Final = (HEADER_REQUEST_ID, "Retry-After")
 
 
 class GrpcErrorResponse(HttpResponse):
@@ -260,9 +253,15 @@ class MethodHandler:
         except Exception as error:
             return _error_response(request, error)
         if not isinstance(outcome, bytes):
-            return PendingResponse(
-                lambda: self._run_pending(request, outcome), lambda: self._drop_pending(request, outcome)
-            )
+
+            def drop() -> None:
+                """Record a call that was cancelled before its task started."""
+                if asyncio.iscoroutine(outcome):
+                    outcome.close()
+                self._count(request, _cancel_status(request))
+                self.cancelled(request)
+
+            return PendingResponse(lambda: self._run_pending(request, outcome), drop)
         if request.finish is not unobserved:
             request.finish(HttpResponse(200))
         return outcome
@@ -277,13 +276,6 @@ class MethodHandler:
             return _error_response(request, error)
         request.finish(HttpResponse(200))
         return response
-
-    def _drop_pending(self, request: GrpcRequest, outcome: Awaitable[bytes]) -> None:
-        """Record a call that was cancelled before its task started."""
-        if asyncio.iscoroutine(outcome):
-            outcome.close()
-        self._count(request, _cancel_status(request))
-        self.cancelled(request)
 
     def cancelled(self, request: GrpcRequest) -> None:
         request.finish(HttpResponse(_cancel_status(request)))

@@ -1,14 +1,6 @@
-"""Call heads in, reply header blocks out.
-
-Headers of a gRPC call from the fields of an HTTP/2 request: path, metadata, deadline, encoding. Pure.
+"""Headers of a gRPC call: the request's HTTP/2 fields → CallHead, and HPACK header blocks of responses. Pure.
 
 The connection caches heads and shares them between calls that repeat them, so they must not be changed.
-
-HPACK header blocks of responses: headers, trailers, and errors. Pure.
-
-Two fields are in every successful response. The first response adds both to the client's dynamic table (RFC 7541,
-6.2.1), so that they take a byte each afterwards; a client with a smaller table than the default gets literals. Blocks
-that change the table must be sent in the order of encoding, so a block that waits behind data is all literals.
 """
 
 import re
@@ -29,6 +21,24 @@ _OWN: Final = frozenset(
     {"te", "host", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding", "grpc-message-type"}
 )
 _NO_VALUE: Final = frozenset("\0\r\n")
+CODES: Final = {
+    name: number
+    for number, name in enumerate((
+        "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+        "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+        "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+    ))
+}  # fmt: skip
+STATUS_200: Final = indexed(8)
+TYPE: Final[HeaderField] = ("content-type", "application/grpc")
+DONE: Final[HeaderField] = ("grpc-status", "0")
+NEWEST: Final = len(STATIC)  # index of the newest entry of the dynamic table
+KNOWN_HEAD: Final = STATUS_200 + indexed(NEWEST + 1)
+KNOWN_DONE: Final = indexed(NEWEST)
+MAX_MESSAGE: Final = 6000  # bytes: clients refuse metadata of 8 KiB
+_NO_TABLE: Final = b"\x20"  # dynamic table size update to 0
+_PARTIAL: Final = re.compile("%.?$")  # truncated escape
+_SAFE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
 class CallHead:
@@ -107,28 +117,13 @@ def metadata(fields: Iterable[HeaderField]) -> dict[str, str]:
     return headers
 
 
-CODES: Final = {
-    name: number
-    for number, name in enumerate((
-        "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
-        "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
-        "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
-    ))
-}  # fmt: skip
-STATUS_200: Final = indexed(8)
-TYPE: Final[HeaderField] = ("content-type", "application/grpc")
-DONE: Final[HeaderField] = ("grpc-status", "0")
-NEWEST: Final = len(STATIC)  # index of the newest entry of the dynamic table
-KNOWN_HEAD: Final = STATUS_200 + indexed(NEWEST + 1)
-KNOWN_DONE: Final = indexed(NEWEST)
-MAX_MESSAGE: Final = 6000  # bytes: clients refuse metadata of 8 KiB
-_NO_TABLE: Final = b"\x20"  # dynamic table size update to 0
-_PARTIAL: Final = re.compile("%.?$")  # truncated escape
-_SAFE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
-
-
 class ResponseHeaderBlocks:
-    """Encoder of one connection. `indexed`: the client's table has the entries of KNOWN_HEAD and KNOWN_DONE."""
+    """Encoder of one connection. `indexed`: the client's table has the entries of KNOWN_HEAD and KNOWN_DONE.
+
+    Two fields are in every successful response. The first response adds both to the client's dynamic table (RFC 7541,
+    6.2.1), so that they take a byte each afterwards; a client with a smaller table than the default gets literals.
+    Blocks that change the table must be sent in the order of encoding, so one that waits behind data is all literals.
+    """
 
     __slots__ = ("_plain", "_prefix", "_typed", "indexed")
 

@@ -1,19 +1,7 @@
-"""Length-prefixed and compressed messages.
+"""Messages of one gRPC stream: reassembly from frames, stepwise decompression, arrival timeout, and the queue.
 
-Compressed gRPC messages, decompressed step by step so that the output is accounted for while it grows.
-
-Data may expand a thousandfold. Small messages are decompressed on the event loop, others in a thread; the caller stops
-when the byte budget is used up.
-
-Reassembly of gRPC messages (flag, length, payload) from the bytes of a stream. Pure.
-
-Frames are copied once, into the message. Memory grows with the bytes received, not with the announced length.
-
-Timeout of messages that arrive slowly, as for HTTP request bodies.
-
-A partial message occupies bytes of the shared in-flight budget, so a stalled message ends its call.
-
-Queue of the messages of one stream, between its connection and its handler.
+Frames are copied once, into the message; memory grows with the bytes received, not with the announced length. Data may
+expand a thousandfold: it is decompressed step by step, and the caller stops when the byte budget is used up.
 """
 
 import asyncio
@@ -26,12 +14,15 @@ from typing import Final
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.errors import QueueFull, RequestTooLarge, Unreadable
 from pilotlight_predictor.core.threads import ThreadLimiter
-from pilotlight_predictor.frontends.http.timeouts import timeout_s
+from pilotlight_predictor.frontends.event_loop import timeout_s
 
 INLINE_BYTES: Final = 1 << 18  # decompressed on the event loop
 STEP_BYTES: Final = 1 << 22  # between two checks of the byte budget
 _SLICE: Final = 1 << 10  # bytes of input, which expand to 1 MiB at most
 _WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
+PREFIX: Final = struct.Struct(">BI")  # flag, length
+LARGE: Final = 1 << 16  # bytes from which a message is passed on as a view instead of copied to bytes
+MESSAGE_OVERHEAD: Final = 64  # bytes accounted per message beyond its own
 
 
 class CompressedMessage:
@@ -83,10 +74,6 @@ class RejectedMessage(bytes):
         return rejected
 
 
-PREFIX: Final = struct.Struct(">BI")
-LARGE: Final = 1 << 16  # bytes from which a message is passed on as a view instead of copied to bytes
-
-
 class Reassembler:
     """Reader of length-prefixed messages of at most `max_size` bytes."""
 
@@ -114,8 +101,11 @@ class Reassembler:
             self.missing -= used
             start += used
             if not self.missing:
-                if not self.skipping:
-                    messages.append(self._complete(self.partial))
+                message = self.partial
+                if not self.skipping and self._compressed:
+                    messages.append(CompressedMessage(message, self._encoding, self._max_size))
+                elif not self.skipping:
+                    messages.append(bytes(message) if len(message) < LARGE else memoryview(message).toreadonly())
                 self.partial, self.skipping = None, False
         return messages
 
@@ -146,14 +136,12 @@ class Reassembler:
         """Discard the arriving message; the next one begins where it ends."""
         self.partial, self.skipping = bytearray(), True
 
-    def _complete(self, message: bytearray) -> Buffer | CompressedMessage:
-        if self._compressed:
-            return CompressedMessage(message, self._encoding, self._max_size)
-        return bytes(message) if len(message) < LARGE else memoryview(message).toreadonly()
-
 
 class ArrivalTimer:
-    """Call `late` when a message stalls. `received` returns its bytes so far, or None if no message is arriving."""
+    """Call `late` when a message stalls: it occupies bytes of the shared budget.
+
+    `received` returns its bytes so far, or None if no message is arriving.
+    """
 
     __slots__ = ("_late", "_received", "_started_at", "_timer")
 
@@ -184,9 +172,6 @@ class ArrivalTimer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-MESSAGE_OVERHEAD: Final = 64  # bytes accounted per message beyond its own
 
 
 class MessageQueue:

@@ -7,15 +7,15 @@ Writers are held back to the speed at which the client reads.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, UnaryCall
 
 PARTS_AHEAD: Final = 16  # buffered responses of decoupled requests
-Responder = Callable[
-    [Buffer, "OrderedResponseWriter"], Coroutine[Any, Any, bytes]
-]  # returns the only or last response, or b""
+# Returns the only or last response, or b"".
+Responder = Callable[[Buffer, "OrderedResponseWriter"], Coroutine[Any, Any, bytes]]
 
 
 def in_request_order(messages: Messages, respond: Responder, ahead: int) -> AsyncIterator[bytes]:
@@ -82,19 +82,16 @@ class _OrderedStream:
         try:
             async for message in self._messages:
                 await self._slots.acquire()
-                self._start(message)
+                writer = OrderedResponseWriter(self)
+                self._order.append(writer)
+                writer.task = task = asyncio.ensure_future(self._respond(message, writer))
+                self._tasks.add(task)
+                task.add_done_callback(partial(self._request_done, writer))
         finally:
             self._all_read = True
             self._end_if_done()
 
-    def _start(self, message: Buffer) -> None:
-        writer = OrderedResponseWriter(self)
-        self._order.append(writer)
-        writer.task = task = asyncio.ensure_future(self._respond(message, writer))
-        self._tasks.add(task)
-        task.add_done_callback(lambda _: self._request_done(writer))
-
-    def _request_done(self, writer: OrderedResponseWriter) -> None:
+    def _request_done(self, writer: OrderedResponseWriter, _: object) -> None:
         if not writer.in_order:
             self._put_last(writer)
         self._flush()

@@ -24,18 +24,15 @@ def answer(request: Message) -> dict[str, Any]:
     if "list_services" in request:
         names = sorted(service.name for service in services())
         return {"list_services_response": {"service": [{"name": name} for name in names]}}
-    file = _file(request)
+    files = descriptors().files
+    if "file_by_filename" in request:
+        file = files.get(request["file_by_filename"])
+    else:
+        symbol = request.get("file_containing_symbol", "")
+        file = next((each for each in files.values() if symbol in each.symbols), None)
     if file is None:
         return {"error_response": {"error_code": NOT_FOUND, "error_message": "this server has no such file or symbol"}}
     return {"file_descriptor_response": {"file_descriptor_proto": [each.raw for each in _with_needs(file)]}}
-
-
-def _file(request: Message) -> ProtoFile | None:
-    files = descriptors().files
-    if "file_by_filename" in request:
-        return files.get(request["file_by_filename"])
-    symbol = request.get("file_containing_symbol", "")
-    return next((file for file in files.values() if symbol in file.symbols), None)
 
 
 def _with_needs(file: ProtoFile) -> Iterator[ProtoFile]:

@@ -1,30 +1,32 @@
-"""The gRPC port: listen, drain.
-
-Reservation of the gRPC port at start, before the gRPC server listens on it.
+"""The gRPC port: reserved at start, served once the services are imported, drained at the end.
 
 A bound socket that does not listen reserves the port: a conflict is found at once, and the number of port 0 is known.
-Until the server listens, connections are refused and clients retry.
-
-The gRPC server: listens after or during the first load, so that a cold start does not wait for it, and drains.
+Until the server listens, after or during the first load, connections are refused and clients retry.
 """
 
 import asyncio
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pilotlight.contract import GRPC_PORT
-from pilotlight_predictor.config import Settings
+from pilotlight_predictor.config import ServerSettings, Settings
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.threads import in_thread_under_load
+from pilotlight_predictor.frontends.event_loop import wait_for_event
 from pilotlight_predictor.frontends.http.admission import Admission
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.server.context import Server
 
 if TYPE_CHECKING:
-    from pilotlight_predictor.config import ServerSettings
+    from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher, Service
+    from pilotlight_predictor.frontends.http.access_log import RequestObserver
+
+BACKLOG: Final = 4096
+POLL_S: Final = 0.01
+MAX_MESSAGE: Final = (1 << 31) - 1
+MIB: Final = 1 << 20
 
 
 class ReservedPort(NamedTuple):
@@ -41,7 +43,7 @@ class ReservedPort(NamedTuple):
         return self.bound_socket
 
 
-def reserve_port(settings: "ServerSettings") -> ReservedPort | None:
+def reserve_port(settings: ServerSettings) -> ReservedPort | None:
     """Bind the gRPC port; None if gRPC is off or the default port is taken. Raise LoadFailed if another one is."""
     port, host = settings.grpc_port, settings.grpc_host or settings.host
     if port < 0:
@@ -84,22 +86,11 @@ def _bind(host: str, port: int, *options: int) -> socket.socket:
     return bound
 
 
-if TYPE_CHECKING:
-    from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher, Service
-    from pilotlight_predictor.frontends.http.access_log import RequestObserver
-
-    Spread = Callable[[tuple[Service, ...]], tuple[Service, ...]]
-BACKLOG: Final = 4096
-POLL_S: Final = 0.01
-MAX_MESSAGE: Final = (1 << 31) - 1
-MIB: Final = 1 << 20
-
-
 class GrpcServer:
     """Listener on the reserved gRPC port."""
 
-    def __init__(self, held: ReservedPort, settings: Settings) -> None:
-        self._port, self._settings = held, settings
+    def __init__(self, port: ReservedPort, settings: Settings) -> None:
+        self._port, self._settings = port, settings
         self._listener: asyncio.Server | None = None
         self._dispatcher: GrpcDispatcher | None = None
 
@@ -107,19 +98,23 @@ class GrpcServer:
         self,
         server: Server,
         admission: Admission,
-        watch: "Callable[[], RequestObserver | None]",
-        spread: "Spread | None" = None,
+        observer: "Callable[[], RequestObserver | None]",
+        fan_out: "Callable[[tuple[Service, ...]], tuple[Service, ...]] | None" = None,
     ) -> None:
-        """Listen; `spread` replaces methods of the services where there are several workers."""
+        """Listen; `fan_out` replaces methods of the services where there are several workers."""
         services = await in_thread_under_load(import_services)
         from pilotlight_predictor.frontends.grpc.connection import GrpcConnection
         from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher
         from pilotlight_predictor.frontends.grpc.messages import descriptors
 
-        desk = self._dispatcher = GrpcDispatcher(server, admission, spread(services) if spread else services, watch)
-        most = _max_message(self._settings)
+        services = fan_out(services) if fan_out is not None else services
+        dispatcher = self._dispatcher = GrpcDispatcher(server, admission, services, observer)
+        megabytes = self._settings.safeguards.max_request_size_mb
+        largest = MAX_MESSAGE if megabytes is None else int(megabytes * MIB)
+        # A message beyond the budget of bytes in flight could never be served.
+        max_message = min(largest, self._settings.server.max_bytes_in_flight, MAX_MESSAGE)
         self._listener = await asyncio.get_running_loop().create_server(
-            lambda: GrpcConnection(desk, most), sock=self._port.listening_socket(), backlog=BACKLOG
+            lambda: GrpcConnection(dispatcher, max_message), sock=self._port.listening_socket(), backlog=BACKLOG
         )
         log("grpc.listening", grpc_port=self._port.port, host=self._port.host)
         await in_thread_under_load(descriptors)  # read ahead: needed by all methods but inference
@@ -131,23 +126,16 @@ class GrpcServer:
         """Accept calls for `delay_s`, then wait for those in flight; False if `timeout_s` or `abort` ended it."""
         if self._dispatcher is None or self._listener is None:
             return True
-        await _wait(abort, delay_s)
+        await wait_for_event(abort, delay_s)
         self._listener.close()
         self._dispatcher.close()
         end = monotonic() + timeout_s
         while self._dispatcher.connections and monotonic() < end and not abort.is_set():
-            await _wait(abort, POLL_S)
+            await wait_for_event(abort, POLL_S)
         finished = not self._dispatcher.busy
         for connection in list(self._dispatcher.connections):
             connection.close()
         return finished
-
-
-def _max_message(settings: Settings) -> int:
-    """Return the size limit of a message: one beyond the budget of bytes in flight could never be served."""
-    megabytes = settings.safeguards.max_request_size_mb
-    largest = MAX_MESSAGE if megabytes is None else int(megabytes * MIB)
-    return min(largest, settings.server.max_bytes_in_flight, MAX_MESSAGE)
 
 
 def import_services() -> "tuple[Service, ...]":
@@ -156,8 +144,3 @@ def import_services() -> "tuple[Service, ...]":
     from pilotlight_predictor.frontends.grpc import services
 
     return services()
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)

@@ -26,7 +26,9 @@ class RequestObserver:
         """Observe a request. The span is named by the route's `pattern`, which has few values, unlike the path."""
         finish = request.finish
         traceparent = request.header(HEADER_TRACEPARENT)
-        attributes = {"http.request.method": request.method, "http.route": pattern, **_model(request)}
+        attributes = {"http.request.method": request.method, "http.route": pattern}
+        if "model" in request.params:
+            attributes["pilotlight.model"] = request.params["model"]
         span = self._tracer.start(f"{request.method} {pattern}", traceparent, attributes)
 
         def finish_and_observe(response: HttpResponse) -> None:
@@ -36,17 +38,10 @@ class RequestObserver:
                 span.set("http.response.status_code", response.status)
                 span.end(RuntimeError(f"status {response.status}") if response.status >= 500 else None)
             if self._access_log:
-                self._log(request, response, span.traceparent if span is not None else traceparent)
+                # With the client's request id only: a generated one would be unknown to others.
+                ids = {"request_id": request.header(HEADER_REQUEST_ID), "traceparent": traceparent}
+                if span is not None:
+                    ids["traceparent"] = span.traceparent
+                logs.access(request.method, request.path, response.status, perf_counter() - request.started, **ids)
 
         request.finish = finish_and_observe
-
-    def _log(self, request: HttpRequest, response: HttpResponse, traceparent: str) -> None:
-        """Log with the client's request id only: a generated one would be unknown to others."""
-        seconds, request_id = perf_counter() - request.started, request.header(HEADER_REQUEST_ID)
-        logs.access(
-            request.method, request.path, response.status, seconds, request_id=request_id, traceparent=traceparent
-        )
-
-
-def _model(request: HttpRequest) -> dict[str, str]:
-    return {"pilotlight.model": request.params["model"]} if "model" in request.params else {}

@@ -1,10 +1,10 @@
 """Admission of requests of every transport: authorization, size, bytes in flight, rate limits."""
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from time import monotonic
 from typing import Final
 
+from pilotlight.wire.token_bucket import TokenBuckets
 from pilotlight_predictor.config import Limits
 from pilotlight_predictor.core.errors import QueueFull, RateLimited, RequestTooLarge
 from pilotlight_predictor.frontends.http.auth import Access, Action, authorize
@@ -12,36 +12,16 @@ from pilotlight_predictor.frontends.http.auth import Access, Action, authorize
 MAX_CLIENTS: Final = 10_000  # stored token buckets; the least recently used is evicted first
 
 
-class RateLimiter:
-    """A token bucket per client, with a burst of one period's amount. The clock is an argument."""
-
-    def __init__(self, amount: int, period_s: float = 60.0) -> None:
-        self._amount = amount
-        self._period_s = period_s
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def allow(self, client: str, now: float) -> float:
-        """Return 0 if the request is allowed, else the seconds until it would be."""
-        tokens, then = self._buckets.get(client, (float(self._amount), now))
-        tokens = min(self._amount, tokens + (now - then) * self._amount / self._period_s)
-        passes = tokens >= 1
-        self._buckets[client] = (tokens - 1 if passes else tokens, now)
-        self._buckets.move_to_end(client)
-        if len(self._buckets) > MAX_CLIENTS:
-            self._buckets.popitem(last=False)
-        return 0.0 if passes else (1 - tokens) * self._period_s / self._amount
-
-
 class AdmissionLimits:
     """Limits of one protocol, or of all that have none of their own."""
 
-    def __init__(self, limits: Limits, open_access: bool, setting: str, limiter: RateLimiter | None = None) -> None:
+    def __init__(self, limits: Limits, open_access: bool, setting: str, buckets: TokenBuckets | None = None) -> None:
         self.limits = limits
         self.setting = setting  # named in the error for a request that is too large
-        rate = limits.requests_per_minute
-        self.limiter = (limiter or RateLimiter(rate)) if rate else None
+        # With a rate limit: a burst of one minute's requests.
+        self.buckets = (buckets or TokenBuckets(MAX_CLIENTS)) if limits.requests_per_minute else None
         # With open access and no rate limit every inference is admitted.
-        self.unrestricted = open_access and self.limiter is None
+        self.unrestricted = open_access and self.buckets is None
 
 
 class Admission:
@@ -58,19 +38,19 @@ class Admission:
         self._all = AdmissionLimits(limits, access.open, "--http-max-input-size")
         self._own: dict[str, AdmissionLimits] = {}
 
-    def set_limits(self, dialect: str, limits: Limits) -> None:
+    def set_limits(self, protocol: str, limits: Limits) -> None:
         """Set the protocol's own limits, once: a second call would reset the counts of clients."""
-        if dialect not in self._own:
-            self._own[dialect] = AdmissionLimits(limits, self._access.open, "--max-request-size-mb", self._all.limiter)
+        if protocol not in self._own:
+            self._own[protocol] = AdmissionLimits(limits, self._access.open, "--max-request-size-mb", self._all.buckets)
 
-    def max_bytes(self, dialect: str = "") -> int:
-        return self._own.get(dialect, self._all).limits.max_bytes
+    def max_bytes(self, protocol: str = "") -> int:
+        return self._own.get(protocol, self._all).limits.max_bytes
 
-    def check_size(self, length: int, dialect: str = "") -> None:
+    def check_size(self, length: int, protocol: str = "") -> None:
         """Raise RequestTooLarge by the announced length, before the body is read."""
-        bounds = self._own.get(dialect, self._all)
-        if length > (most := bounds.limits.max_bytes):
-            raise RequestTooLarge(f"the request has {length} bytes, at most {most} are taken ({bounds.setting})")
+        bounds = self._own.get(protocol, self._all)
+        if length > (max_bytes := bounds.limits.max_bytes):
+            raise RequestTooLarge(f"the request has {length} bytes, at most {max_bytes} are taken ({bounds.setting})")
 
     def check_capacity(self, length: int) -> None:
         if self.bytes_in_flight + length > self._budget:
@@ -92,20 +72,20 @@ class Admission:
     def release(self, length: int) -> None:
         self.bytes_in_flight -= length
 
-    def checks_every_request(self, action: Action, dialect: str = "") -> bool:
+    def checks_every_request(self, action: Action, protocol: str = "") -> bool:
         """Whether `admit` may refuse a request."""
-        bounds = self._own.get(dialect, self._all)
+        bounds = self._own.get(protocol, self._all)
         return action is not Action.HEALTH and (action is Action.ADMIN or not bounds.unrestricted)
 
-    def admit(self, headers: Mapping[str, str], peer: str, action: Action, dialect: str = "") -> None:
+    def admit(self, headers: Mapping[str, str], peer: str, action: Action, protocol: str = "") -> None:
         """Raise Unauthenticated, Forbidden or RateLimited. Once per request, before its body is read."""
-        bounds = self._own.get(dialect, self._all)
+        bounds = self._own.get(protocol, self._all)
         if action is Action.HEALTH or (bounds.unrestricted and action is not Action.ADMIN):
             return
         identity = self._access.identify(headers, peer)
         authorize(identity, action)
-        if bounds.limiter is not None and identity.client and action is Action.INFER:
-            wait = bounds.limiter.allow(identity.client, monotonic())
-            if wait:
-                rate = bounds.limits.requests_per_minute
-                raise RateLimited(f"more than {rate} requests a minute (safeguards.rate_limit)", int(wait) + 1)
+        rate = bounds.limits.requests_per_minute
+        if not rate or bounds.buckets is None or not identity.client or action is not Action.INFER:
+            return
+        if wait := bounds.buckets.acquire(identity.client, rate, rate / 60.0, monotonic()):
+            raise RateLimited(f"more than {rate} requests a minute (safeguards.rate_limit)", int(wait) + 1)

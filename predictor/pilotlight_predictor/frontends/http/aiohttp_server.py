@@ -1,4 +1,4 @@
-"""HTTP server by aiohttp, for all requests that the fast protocol does not serve. Same dispatcher, same responses."""
+"""HTTP server by aiohttp, for all requests that the fast protocol does not serve: same dispatcher, same responses."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,10 +11,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.errors import BadRequest, PredictorError
+from pilotlight_predictor.frontends.event_loop import IDLE_S, LEAST_RATE, SLOW_S, abort_when_unread
 from pilotlight_predictor.frontends.http.fast_protocol import JOIN_BELOW
 from pilotlight_predictor.frontends.http.messages import JSON, HttpRequest, HttpResponse, json_response, with_request_id
 from pilotlight_predictor.frontends.http.router import Dispatcher
-from pilotlight_predictor.frontends.http.timeouts import IDLE_S, LEAST_RATE, SLOW_S, abort_when_unread
 from pilotlight_predictor.frontends.http.websocket import WebSockets
 from pilotlight_predictor.observability.logs import log, new_request_id
 
@@ -103,7 +103,12 @@ class AiohttpServer:
                 return await self._websockets.serve(aio_request, request, match)
             await self._read(aio_request, body, match.protocol.name)
             self._dispatcher.serve(request, match)
-            return await self._send(aio_request, request, await self._await_response(request, response))
+            try:
+                await response
+            except asyncio.CancelledError:  # the client disconnected
+                request.abandon()
+                raise
+            return await self._send(aio_request, request, response.result())
         except PredictorError as error:
             rejection = self._dispatcher.reject(request, error, self._dispatcher.match_or_none(request))
             return await self._send(aio_request, request, rejection)
@@ -145,13 +150,6 @@ class AiohttpServer:
         headers = _headers(aio_request)
         request = HttpRequest(aio_request.method, path, query, headers, body, peer, finish, perf_counter())
         return request, future
-
-    async def _await_response(self, request: HttpRequest, response: asyncio.Future[HttpResponse]) -> HttpResponse:
-        try:
-            return await response
-        except asyncio.CancelledError:  # the client disconnected
-            request.abandon()
-            raise
 
     async def _send(
         self, aio_request: web.BaseRequest, request: HttpRequest, response: HttpResponse

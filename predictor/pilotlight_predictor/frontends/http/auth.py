@@ -1,9 +1,8 @@
 """Authentication and authorization: `authorize(identity, action)` for every route of every protocol.
 
-Two tokens, both read from files: the API token for inference and metadata (optional; without it these are open), and
-the admin token for repository and other control requests. Without an admin token a loopback client is an admin if the
-settings allow it; never behind a proxy, whose own address is loopback too, and never without the API token if there is
-one.
+Two tokens, read from files: the API token for inference and metadata (optional; without it these are open), and the
+admin token for control requests. Without an admin token a loopback client is an admin if the settings allow it; never
+behind a proxy, whose own address is loopback too, and never without the API token if there is one.
 """
 
 from collections.abc import Mapping, Sequence

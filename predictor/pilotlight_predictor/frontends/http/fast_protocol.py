@@ -1,16 +1,7 @@
-"""Asyncio protocol for plain HTTP/1.1 on hot routes.
-
-Parsed request heads of the fast HTTP protocol: a client repeats its head, so it is parsed and routed once.
-
-lane.py compares the bytes of the next head with the last one and parses only when they differ.
-
-Writes responses of the fast protocol: head and body buffers, joined only if that is cheaper.
-
-Fast HTTP/1.1 protocol for plain requests with Content-Length on hot routes.
+"""Asyncio protocol for plain HTTP/1.1 requests with Content-Length on hot routes.
 
 Every connection starts here. The first other request (chunked, an upgrade, another route, an unusual byte) switches
-the connection, with the bytes read so far, to aiohttp's handler, once no response is outstanding. The dispatcher is
-the same for both.
+the connection, with the bytes read so far, to aiohttp's handler, once no response is outstanding.
 """
 
 import asyncio
@@ -20,13 +11,21 @@ from typing import Any, Final, Protocol, cast
 
 from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
 from pilotlight.wire.http1 import END, MAX_HEAD, Buffer, PlainRequestHead, parse_head, render_head
+from pilotlight_predictor.frontends.event_loop import timeout_s
 from pilotlight_predictor.frontends.http.body_reader import LARGE, BodyReader, create_body_reader
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, with_request_id
-from pilotlight_predictor.frontends.http.timeouts import timeout_s
+
+JOIN_BELOW: Final = 1 << 14  # smaller bodies are cheaper to copy after the head than to write separately
+READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests that are buffered while one is served
+SOLE_CLIENT_AFTER: Final = 16  # consecutive requests on one connection: there are no others to batch with
 
 
-class FastRouter(Protocol):
-    """Routing and authorization of requests that the fast protocol may serve."""
+class Front(Protocol):
+    """The HTTP front as its connections see it."""
+
+    connections: "set[FastHttpProtocol]"
+    last_active: "FastHttpProtocol | None"  # connection of the last request
+    closing: bool
 
     def match(self, method: str, path: str) -> Any | None:
         """Return the route if the fast protocol may serve it, else None."""
@@ -41,60 +40,6 @@ class FastRouter(Protocol):
     def serve(self) -> "Callable[[HttpRequest, Any], None]":
         """Handler of a request with this match; it may respond later."""
 
-
-class KnownHead:
-    """A head with its route. `text` ends with the empty line; head and body together have `whole` bytes, and the body
-    begins at `start`."""
-
-    __slots__ = ("body_start", "echoes", "head", "length", "match", "recheck", "serve", "text")
-
-    def __init__(self, text: bytes, head: PlainRequestHead, match: Any, router: FastRouter, recheck: bool) -> None:
-        self.text = text
-        self.head = head
-        self.match = match
-        self.serve = router.serve  # read anew for each head: a booting server replaces it
-        self.recheck = recheck
-        self.echoes = HEADER_REQUEST_ID in head.headers or HEADER_TRACEPARENT in head.headers  # in replies
-        self.body_start = len(text)
-        self.length = self.body_start + head.length
-
-
-def read_head(router: FastRouter, peer: str, text: bytes) -> KnownHead | None:
-    """Parse and authorize a head; `text` ends before the empty line. None: aiohttp handles the request."""
-    head = parse_head(text)
-    match = router.match(head.method, head.path) if head is not None else None
-    if head is None or match is None or not router.admits(head, peer, match):
-        return None
-    return KnownHead(text + END, head, match, router, router.recheck(match))
-
-
-JOIN_BELOW: Final = 1 << 14  # smaller bodies are cheaper to copy after the head than to write separately
-
-
-def write_response(
-    transport: asyncio.Transport, response: HttpResponse, headers: dict[str, str] | None, close: bool
-) -> None:
-    body = response.body
-    assert isinstance(body, list)
-    length = len(body[0]) if len(body) == 1 else sum(map(len, body))
-    head = render_head(response.status, response.content_type, length, headers, close)
-    if length > JOIN_BELOW:
-        transport.writelines([head, *(piece for piece in body if len(piece))])
-    else:
-        transport.write(head + body[0] if len(body) == 1 else b"".join((head, *body)))
-
-
-READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests that are buffered while one is served
-SOLE_CLIENT_AFTER: Final = 16  # consecutive requests on one connection: there are no others to batch with
-
-
-class Front(FastRouter, Protocol):
-    """The HTTP front as its connections see it."""
-
-    connections: "set[FastHttpProtocol]"
-    last_active: "FastHttpProtocol | None"  # connection of the last request
-    closing: bool
-
     @property
     def reserve(self) -> Callable[[int], int | None]:
         """Reserve memory for a body of this length and return the bytes reserved; None: refused, by aiohttp."""
@@ -104,22 +49,38 @@ class Front(FastRouter, Protocol):
     def switch_to_aiohttp(self, connection: "FastHttpProtocol") -> None: ...
 
 
+class KnownHead:
+    """A parsed head with its route. A client repeats its head: as long as the bytes are the same, it is parsed once.
+
+    `text` ends with the empty line; head and body together have `length` bytes, and the body begins at `body_start`.
+    """
+
+    __slots__ = ("body_start", "echoes", "head", "length", "match", "recheck", "serve", "text")
+
+    def __init__(self, text: bytes, head: PlainRequestHead, match: Any, front: Front, recheck: bool) -> None:
+        self.text = text
+        self.head = head
+        self.match = match
+        self.serve = front.serve  # read anew for each head: a booting server replaces it
+        self.recheck = recheck
+        self.echoes = HEADER_REQUEST_ID in head.headers or HEADER_TRACEPARENT in head.headers  # in replies
+        self.body_start = len(text)
+        self.length = self.body_start + head.length
+
+
+def read_head(front: Front, peer: str, text: bytes) -> KnownHead | None:
+    """Parse and authorize a head; `text` ends before the empty line. None: aiohttp handles the request."""
+    head = parse_head(text)
+    match = front.match(head.method, head.path) if head is not None else None
+    if head is None or match is None or not front.admits(head, peer, match):
+        return None
+    return KnownHead(text + END, head, match, front, front.recheck(match))
+
+
 class FastHttpProtocol(asyncio.Protocol):
     __slots__ = (
-        "_body",
-        "_buffer",
-        "_consecutive",
-        "_half",
-        "_known",
-        "_read_paused",
-        "_request",
-        "_reserved",
-        "_unsent",
-        "_write_paused",
-        "busy_since",
-        "front",
-        "peer",
-        "transport",
+        "_body", "_buffer", "_consecutive", "_half", "_known", "_read_paused", "_request", "_reserved", "_unsent",
+        "_write_paused", "busy_since", "front", "peer", "transport",
     )  # fmt: skip
 
     def __init__(self, front: Front) -> None:
@@ -151,7 +112,9 @@ class FastHttpProtocol(asyncio.Protocol):
         request, self._request = self._request, None
         if request is not None:
             request.abandon()
-        self._release()
+        if self._reserved:
+            self.front.release(self._reserved)
+            self._reserved = 0
 
     def _unregister(self) -> None:
         self.front.connections.discard(self)
@@ -160,16 +123,15 @@ class FastHttpProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._body is not None:
-            self._fill(self._body, data)
+            body, used = self._body, self._body.feed(data)
+            if not body.missing:
+                self._buffer = data[used:]
+                body.end()
             return
         self._buffer = self._buffer + data if self._buffer else data
         if self._request is None:
             self._next()
-        if (
-            len(self._buffer) > READ_AHEAD
-            and not self._read_paused
-            and (self._request is not None or self._write_paused)
-        ):
+        if len(self._buffer) > READ_AHEAD and not self._read_paused and (self._request or self._write_paused):
             self._read_paused = True
             self.pause()
 
@@ -184,14 +146,14 @@ class FastHttpProtocol(asyncio.Protocol):
             if known is None:
                 return
         elif known.recheck and not self.front.admits(known.head, self.peer, known.match):
-            self._switch()
+            self.front.switch_to_aiohttp(self)
             return
         self._half = False
         if known.length == known.body_start:
             self._buffer = buffer[known.body_start :]
             self._serve(b"")
         elif (held := self.front.reserve(known.length - known.body_start)) is None:
-            self._switch()
+            self.front.switch_to_aiohttp(self)
         elif len(buffer) == known.length:
             self._reserved, self._buffer = held, b""
             self._serve(buffer[known.body_start :])
@@ -203,20 +165,17 @@ class FastHttpProtocol(asyncio.Protocol):
         """Parse a head that differs from the last one; None if it is incomplete, or aiohttp must handle it."""
         end = buffer.find(END)
         if end < 0:
-            self._wait_for_head(buffer)
+            if len(buffer) > MAX_HEAD or not buffer[:1].isalpha():
+                self.front.switch_to_aiohttp(self)
+            elif not self._half:
+                self._half, self.busy_since = True, monotonic()
             return None
         known = read_head(self.front, self.peer, buffer[:end]) if 0 < end <= MAX_HEAD else None
         if known is None:
-            self._switch()
+            self.front.switch_to_aiohttp(self)
         else:
             self._known = known
         return known
-
-    def _wait_for_head(self, buffer: bytes) -> None:
-        if len(buffer) > MAX_HEAD or not buffer[:1].isalpha():
-            self._switch()
-        elif not self._half:
-            self._half, self.busy_since = True, monotonic()
 
     def _take_body(self, buffer: bytes, known: KnownHead) -> None:
         if len(buffer) > known.length:
@@ -232,12 +191,6 @@ class FastHttpProtocol(asyncio.Protocol):
         self._buffer = b""
         if body.missing >= LARGE:
             body.read_from(self.transport)
-
-    def _fill(self, body: BodyReader, data: bytes) -> None:
-        used = body.feed(data)
-        if not body.missing:
-            self._buffer = data[used:]
-            body.end()
 
     def _whole(self, body: Buffer) -> None:
         self._body = None
@@ -293,14 +246,6 @@ class FastHttpProtocol(asyncio.Protocol):
         if self._request is None:
             self._continue()
 
-    def _release(self) -> None:
-        if self._reserved:
-            self.front.release(self._reserved)
-            self._reserved = 0
-
-    def _switch(self) -> None:
-        self.front.switch_to_aiohttp(self)
-
     def take_over(self, handler: asyncio.Protocol) -> None:
         """Pass the connection and the unparsed bytes to another protocol."""
         transport, buffer = self.transport, self._buffer
@@ -351,3 +296,17 @@ class FastHttpProtocol(asyncio.Protocol):
     def is_new(self) -> bool:
         """Nothing has been received yet."""
         return self._known is None and self.idle
+
+
+def write_response(
+    transport: asyncio.Transport, response: HttpResponse, headers: dict[str, str] | None, close: bool
+) -> None:
+    """Write head and body buffers, joined only if that is cheaper."""
+    body = response.body
+    assert isinstance(body, list)
+    length = len(body[0]) if len(body) == 1 else sum(map(len, body))
+    head = render_head(response.status, response.content_type, length, headers, close)
+    if length > JOIN_BELOW:
+        transport.writelines([head, *(piece for piece in body if len(piece))])
+    else:
+        transport.write(head + body[0] if len(body) == 1 else b"".join((head, *body)))

@@ -52,18 +52,8 @@ class HttpRequest:
     """
 
     __slots__ = (
-        "abandoned",
-        "body",
-        "finish",
-        "headers",
-        "method",
-        "on_abandon",
-        "params",
-        "path",
-        "peer",
-        "query",
-        "sole_client",
-        "started",
+        "abandoned", "body", "finish", "headers", "method", "on_abandon", "params", "path", "peer", "query",
+        "sole_client", "started",
     )  # fmt: skip
 
     def __init__(
@@ -113,14 +103,9 @@ def with_request_id(request: HttpRequest, response: HttpResponse) -> dict[str, s
     if request_id is not None and request_id.isascii():
         headers = {**(headers or {}), HEADER_REQUEST_ID: request_id}
     if HEADER_TRACEPARENT in request.headers:
-        headers = {**(headers or {}), **_trace(request)} or None
+        from pilotlight_predictor.observability.tracing import accept
+
+        parent, state = accept(request.headers[HEADER_TRACEPARENT], request.headers.get(HEADER_TRACESTATE, ""))
+        context = {HEADER_TRACEPARENT: parent, HEADER_TRACESTATE: state}  # empty if it is malformed
+        headers = {**(headers or {}), **{name: value for name, value in context.items() if value}} or None
     return headers
-
-
-def _trace(request: HttpRequest) -> dict[str, str]:
-    """Return the W3C trace context to propagate: empty if it is malformed."""
-    from pilotlight_predictor.observability.tracing import accept
-
-    parent, state = accept(request.headers[HEADER_TRACEPARENT], request.headers.get(HEADER_TRACESTATE, ""))
-    passed = {HEADER_TRACEPARENT: parent, HEADER_TRACESTATE: state}
-    return {name: value for name, value in passed.items() if value}

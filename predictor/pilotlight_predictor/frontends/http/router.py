@@ -1,19 +1,20 @@
 """HTTP router: finds a request's route, admits it, runs its handler, and turns exceptions into responses.
 
-The only place where an exception becomes an HTTP status. Both HTTP servers (lane.py, http.py) call `Dispatcher.serve`.
+The only place where an exception becomes an HTTP status. Both HTTP servers, the fast protocol and aiohttp, call
+`Dispatcher.serve`.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.compression import decompress
 from pilotlight_predictor.core.errors import BadRequest, Cancelled, MethodNotAllowed, NotFound, PredictorError
+from pilotlight_predictor.frontends.event_loop import spawn
 from pilotlight_predictor.frontends.http.admission import Admission
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession
@@ -71,7 +72,6 @@ class Dispatcher:
         self.admission = admission
         self._shapes = _by_length(protocols)
         self._cache: dict[tuple[str, str], Match] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self.observer: RequestObserver | None = None
 
     def match(self, method: str, path: str) -> Match:
@@ -156,7 +156,7 @@ class Dispatcher:
         if self.observer is not None:
             self.observer.attach(request, match.route.pattern)
         if "content-encoding" in request.headers:
-            self._spawn(self._unpack_and_handle(request, match))
+            spawn(self._unpack_and_handle(request, match))
         else:
             self._handle(request, match)
 
@@ -174,7 +174,7 @@ class Dispatcher:
         if isinstance(outcome, HttpResponse):
             request.finish(outcome)
         elif outcome is not None:
-            self._spawn(self._finish_later(request, match, outcome))
+            spawn(self._finish_later(request, match, outcome))
 
     async def _unpack_and_handle(self, request: HttpRequest, match: Match) -> None:
         """Decompress in a thread: a small body may take 0.1 s, in which zlib releases the GIL."""
@@ -209,11 +209,6 @@ class Dispatcher:
         except Exception as error:
             response = self.reject(request, error, match)
         request.finish(response)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def error_response(error_body: ErrorBody, error: Exception, request: HttpRequest) -> HttpResponse:

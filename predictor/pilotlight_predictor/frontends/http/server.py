@@ -1,13 +1,4 @@
-"""Listening, hand-over to aiohttp, draining.
-
-Closing of a listening socket without resetting connections.
-
-Closing a listener resets connections that are established but not accepted yet, and under load there always are some.
-So a socket filter first drops new SYN packets; a client whose SYN is dropped retransmits it a second later and is then
-refused, which it can distinguish from a lost request.
-
-HTTP server: listens, starts connections in the fast protocol, switches them to aiohttp on demand, drains.
-"""
+"""HTTP server: listens, starts connections in the fast protocol, switches them to aiohttp on demand, drains."""
 
 import asyncio
 import socket
@@ -15,12 +6,14 @@ import struct
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.wire.http1 import PlainRequestHead
 from pilotlight_predictor.core.errors import PredictorError
 from pilotlight_predictor.core.threads import in_thread_under_load
+from pilotlight_predictor.frontends.event_loop import spawn, wait_for_event
 from pilotlight_predictor.frontends.http.fast_protocol import FastHttpProtocol
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 
@@ -28,42 +21,16 @@ if TYPE_CHECKING:
     from pilotlight_predictor.frontends.http.aiohttp_server import AiohttpServer
     from pilotlight_predictor.frontends.http.router import Dispatcher
 
-HANDSHAKE_S: Final = 0.005  # duration of a TCP handshake within a cluster
-
-_ATTACH_FILTER: Final = 26  # SO_ATTACH_FILTER of Linux, which Python's socket module lacks
-_FLAGS_BYTE: Final = 13  # offset in a TCP header
-_SYN: Final = 0x02
-# Classic BPF (code, jump if true, jump if false, operand): load the flags; with SYN accept 0 bytes, else all.
-_DROP_SYN: Final = (
-    (0x30, 0, 0, _FLAGS_BYTE),
-    (0x45, 0, 1, _SYN),
-    (0x06, 0, 0, 0),
-    (0x06, 0, 0, 0xFFFFFFFF),
-)
-
-
-def drop_new_connections(listener: socket.socket) -> None:
-    """Drop new connection attempts. Without effect on other systems than Linux: closing may reset connections."""
-    rules = array("B", b"".join(struct.pack("=HBBI", *rule) for rule in _DROP_SYN))
-    program = struct.pack("@HP", len(_DROP_SYN), rules.buffer_info()[0])
-    with suppress(OSError):
-        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
-
-
-def accept_all(listener: socket.socket) -> list[socket.socket]:
-    """Accept all connections in the backlog, then close the socket."""
-    accepted: list[socket.socket] = []
-    with suppress(OSError), listener:
-        listener.setblocking(False)
-        while True:
-            accepted.append(listener.accept()[0])
-    return accepted
-
-
 BACKLOG: Final = 4096
 NEW_CONNECTION_S: Final = 0.5  # from accept to the first request
 SETTLE_S: Final = 0.06  # for requests that were sent before clients could see that the server is not ready
 BOOT_BODY: Final = 1 << 20  # bytes of a body that a booting server reads to reject the request
+HANDSHAKE_S: Final = 0.005  # duration of a TCP handshake within a cluster
+_ATTACH_FILTER: Final = 26  # SO_ATTACH_FILTER of Linux, which Python's socket module lacks
+_FLAGS_BYTE: Final = 13  # offset in a TCP header
+_SYN: Final = 0x02
+# Classic BPF (code, jump if true, jump if false, operand): load the flags; with SYN accept 0 bytes, else all.
+_DROP_SYN: Final = ((0x30, 0, 0, _FLAGS_BYTE), (0x45, 0, 1, _SYN), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
 
 
 class HttpFront:
@@ -73,10 +40,9 @@ class HttpFront:
         self.connections: set[FastHttpProtocol] = set()
         self.last_active: FastHttpProtocol | None = None
         self.closing = False
-        self.reserve: Callable[[int], int | None] = _reserve_booting
-        self.release: Callable[[int], None] = _release_booting
-        self.serve: Callable[[HttpRequest, Any], None] = self._serve_boot
-        self._boot_response = boot_response
+        self.reserve: Callable[[int], int | None] = lambda length: 0 if length <= BOOT_BODY else None
+        self.release: Callable[[int], None] = lambda _: None
+        self.serve: Callable[[HttpRequest, Any], None] = lambda request, _: request.finish(boot_response(request))
         self._dispatcher: Dispatcher | None = None
         self._aiohttp: AiohttpServer | None = None
         self._aiohttp_task: asyncio.Task[None] | None = None
@@ -84,7 +50,6 @@ class HttpFront:
         self.others_accept = False  # whether other processes accept from the same sockets
         self._sweeper: asyncio.Task[None] | None = None
         self._opened = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop holds tasks only weakly
 
     async def listen(self, listener: socket.socket) -> None:
         if listener in self._listeners or self.closing:
@@ -135,18 +100,13 @@ class HttpFront:
             return False
         return self._dispatcher.admission.checks_every_request(match.route.action, match.protocol.name)
 
-    def _serve_boot(self, request: HttpRequest, match: Any) -> None:
-        request.finish(self._boot_response(request))
-
     def switch_to_aiohttp(self, connection: FastHttpProtocol) -> None:
         """Switch now, or once aiohttp is imported, which takes 0.3 s and is not part of the cold start."""
         if self._aiohttp is not None:
             connection.take_over(self._aiohttp.handler())
             return
         connection.pause()
-        task = asyncio.get_running_loop().create_task(self._switch_when_imported(connection))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        spawn(self._switch_when_imported(connection))
 
     async def _switch_when_imported(self, connection: FastHttpProtocol) -> None:
         try:
@@ -165,7 +125,7 @@ class HttpFront:
         await self._aiohttp_task
 
     async def _start_aiohttp(self) -> None:
-        module = await in_thread_under_load(_import_full)
+        module = await in_thread_under_load(lambda: import_module("pilotlight_predictor.frontends.http.aiohttp_server"))
         self._aiohttp = module.AiohttpServer(self._dispatcher, self)
 
     async def _sweep(self) -> None:
@@ -200,18 +160,28 @@ class HttpFront:
         """
         self.closing = True
         abort = abort or asyncio.Event()
-        await _wait(abort, delay_s + SETTLE_S)
+        await wait_for_event(abort, delay_s + SETTLE_S)
         await self._stop_listening()
         end = monotonic() + timeout_s
-        await _wait(abort, 0.01)  # connections accepted last are created in the next iterations of the loop
+        await wait_for_event(abort, 0.01)  # connections accepted last are created in the next iterations of the loop
         while (self.in_flight() or self._has_new_connections()) and monotonic() < end and not abort.is_set():
-            await _wait(abort, 0.01)
+            await wait_for_event(abort, 0.01)
         finished = not self.in_flight()
-        await self._close_all(0.0 if abort.is_set() else max(0.0, end - monotonic()))
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self.connections):
+            connection.close()
+        if self._aiohttp is not None:
+            await self._aiohttp.close(0.0 if abort.is_set() else max(0.0, end - monotonic()))
         return finished
 
     async def _stop_listening(self) -> None:
-        """Accept all established connections, then close the listeners."""
+        """Accept all established connections, then close the listeners.
+
+        Closing a listener resets connections that are established but not accepted yet, and under load there always
+        are some. So new SYN packets are dropped first: a client retransmits its SYN a second later and is then
+        refused, which it can distinguish from a lost request.
+        """
         if self._aiohttp is not None:
             self._aiohttp.close_websockets()
         if self.others_accept:
@@ -225,14 +195,6 @@ class HttpFront:
             server.close()
             for connection in accept_all(listener):
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: FastHttpProtocol(self), connection)
-
-    async def _close_all(self, timeout_s: float) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        for connection in list(self.connections):
-            connection.close()
-        if self._aiohttp is not None:
-            await self._aiohttp.close(timeout_s)
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -255,20 +217,19 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return listener
 
 
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+def drop_new_connections(listener: socket.socket) -> None:
+    """Drop new connection attempts. Without effect on other systems than Linux: closing may reset connections."""
+    rules = array("B", b"".join(struct.pack("=HBBI", *rule) for rule in _DROP_SYN))
+    program = struct.pack("@HP", len(_DROP_SYN), rules.buffer_info()[0])
+    with suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
 
 
-def _reserve_booting(length: int) -> int | None:
-    return 0 if length <= BOOT_BODY else None
-
-
-def _release_booting(length: int) -> None:
-    """Do nothing: a booting server reserves nothing."""
-
-
-def _import_full() -> Any:
-    from pilotlight_predictor.frontends.http import aiohttp_server
-
-    return aiohttp_server
+def accept_all(listener: socket.socket) -> list[socket.socket]:
+    """Accept all connections in the backlog, then close the socket."""
+    accepted: list[socket.socket] = []
+    with suppress(OSError), listener:
+        listener.setblocking(False)
+        while True:
+            accepted.append(listener.accept()[0])
+    return accepted

@@ -1,7 +1,7 @@
 """Responses of a starting or failed server to OpenAI requests. Pure, standard library only.
 
-Used by the booting server (app.py) and by the OpenAI routes. A microservice (--microservice) responds 202 while it
-starts, so that clients continue to poll; any other server responds 503 with Retry-After.
+Used by the booting server and by the OpenAI routes. A microservice (--microservice) responds 202 while it starts, so
+that clients continue to poll; any other server responds 503 with Retry-After.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""WebSocket sessions by aiohttp; http.py passes admitted upgrade requests."""
+"""WebSocket sessions by aiohttp, for upgrade requests that aiohttp_server.py has admitted."""
 
 import asyncio
 from collections import deque
@@ -8,10 +8,10 @@ from aiohttp import WSMessage, web
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.frontends.event_loop import abort_when_unread
 from pilotlight_predictor.frontends.http.admission import Admission
 from pilotlight_predictor.frontends.http.messages import HttpRequest
 from pilotlight_predictor.frontends.http.router import Dispatcher, Match, error_response
-from pilotlight_predictor.frontends.http.timeouts import abort_when_unread
 
 GOING_AWAY: Final = 1001
 INTERNAL: Final = 1011
@@ -19,7 +19,7 @@ CLOSE_S: Final = 2.0  # for a client to confirm the end of a WebSocket
 
 
 class WebSocket:
-    """aiohttp's WebSocket as calls.WebSocketSession."""
+    """aiohttp's WebSocket as a WebSocketSession."""
 
     def __init__(
         self,

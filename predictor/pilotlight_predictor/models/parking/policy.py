@@ -1,9 +1,9 @@
 """Parking decisions: which models are idle, and which host copies to drop to stay within the memory budget.
 
-Pure: the clock and the machine's memory are arguments. lot.py acts on them.
+Pure: the clock and the machine's memory are arguments. The pool acts on them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 POLLS_PER_IDLE_PERIOD: Final = 4  # an idle model parks at most a quarter of the idle period late
@@ -63,26 +63,3 @@ def budget_bytes(setting: str, machine: int, processes: int) -> int:
     """Budget of one of `processes` workers; `setting` is in bytes or a percentage of the machine's memory."""
     total = int(machine * float(setting[:-1]) / 100) if setting.endswith("%") else int(setting)
     return total // processes
-
-
-def machine_bytes(meminfo: str, limits: Iterable[str]) -> int:
-    """Memory of the machine (/proc/meminfo), or the lowest cgroup limit if that is less."""
-    lines = (line.split() for line in meminfo.splitlines())
-    total = next((int(words[1]) * 1024 for words in lines if words and words[0] == "MemTotal:"), 0)
-    return min([total, *(int(limit) for limit in limits if limit.strip().isdigit())])
-
-
-def limit_files(cgroup: str) -> list[str]:
-    """Memory limit files of the cgroup in /proc/self/cgroup and of all its parents, up to the mount's root.
-
-    In a container the mount's root is the container's own group.
-    """
-    files: list[str] = []
-    for _, kinds, path in (line.split(":", 2) for line in cgroup.splitlines() if line.count(":") >= 2):
-        if kinds and "memory" not in kinds.split(","):
-            continue
-        mount, name = ("/memory", "memory.limit_in_bytes") if kinds else ("", "memory.max")
-        steps = [step for step in path.split("/") if step]
-        groups = ["".join(f"/{step}" for step in steps[:depth]) for depth in range(len(steps), -1, -1)]
-        files += [f"/sys/fs/cgroup{mount}{group}/{name}" for group in groups]
-    return files

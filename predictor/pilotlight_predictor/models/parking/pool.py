@@ -1,28 +1,20 @@
 """All models of a server that can be parked, within one host memory budget.
 
-The registry adds and removes versions; operators park and wake by name (routes/v2_repository.py); `park_idle_models`
-parks idle ones. A request wakes its model through its ParkingSlot, not through the pool.
+The registry adds and removes versions; operators park and wake by name (protocols/v2); `park_idle_models` parks idle
+ones. A request wakes its model through its ParkingSlot, not through the pool.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
 from time import monotonic
 
-from pilotlight_predictor.backends.base import AnyInstance, Parkable, parking_of
+from pilotlight_predictor.backends.base import AnyInstance, parking_of
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core.errors import BadRequest, PredictorError, Unavailable
 from pilotlight_predictor.metrics import Metrics
+from pilotlight_predictor.metrics.cpu_readings import read_machine_bytes
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.models.parking.policy import (
-    budget_bytes,
-    copies_to_drop,
-    is_idle,
-    limit_files,
-    machine_bytes,
-    poll_interval_s,
-)
+from pilotlight_predictor.models.parking.policy import budget_bytes, copies_to_drop, is_idle, poll_interval_s
 from pilotlight_predictor.models.parking.slot import ParkingSlot, ParkingState
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.scheduling.scheduler import Scheduler
@@ -49,7 +41,11 @@ class ParkingPool:
             log("model.never_parked", message, model=served.name, version=served.version)
             return
         assert isinstance(served.executor, Scheduler)
-        self._slots[served] = ParkingSlot(served, served.executor, _parkables(instances), self._record_wake)
+        parkables = [each for instance in instances if (each := parking_of(instance)) is not None]
+        unique = list({id(each): each for each in parkables}.values())  # instances that share weights share it
+        self._slots[served] = ParkingSlot(
+            served, served.executor, unique, lambda each, s: self._metrics.wake(each.name, each.version).observe(s)
+        )
 
     async def remove(self, served: ModelVersion) -> None:
         """Unregister a closed version and free its GPU and host memory."""
@@ -61,7 +57,11 @@ class ParkingPool:
     async def park(self, versions: Sequence[ModelVersion]) -> None:
         """Park on an operator's request. Raises the reason why one of them cannot be parked."""
         for served in versions:
-            await self._park(self._slot(served), lambda: True)
+            slot = self._slots.get(served)
+            if slot is None:
+                reason = self._unparkable.get(served, "it is being unloaded")
+                raise BadRequest(f"'{served.name}' cannot be parked: {reason}")
+            await self._park(slot, lambda: True)
 
     async def wake(self, versions: Sequence[ModelVersion]) -> None:
         for served in versions:
@@ -112,8 +112,7 @@ class ParkingPool:
             self._lock.release()
 
     async def _reserve_host_memory(self, slot: ParkingSlot) -> None:
-        machine = machine_bytes(_read("/proc/meminfo"), map(_read, limit_files(_read("/proc/self/cgroup"))))
-        budget = budget_bytes(self._settings.park_memory, machine, self._processes)
+        budget = budget_bytes(self._settings.park_memory, read_machine_bytes(), self._processes)
         others = [each for each in self._slots.values() if each is not slot]
         dropped = copies_to_drop([each.host_copy for each in others], slot.size, budget)
         if dropped is None:
@@ -125,15 +124,6 @@ class ParkingPool:
         for each in others:
             if each.name in dropped:
                 await each.drop_host_copy()
-
-    def _slot(self, served: ModelVersion) -> ParkingSlot:
-        slot = self._slots.get(served)
-        if slot is not None:
-            return slot
-        raise BadRequest(f"'{served.name}' cannot be parked: {self._unparkable.get(served, 'it is being unloaded')}")
-
-    def _record_wake(self, served: ModelVersion, seconds: float) -> None:
-        self._metrics.wake(served.name, served.version).observe(seconds)
 
     def _usage(self) -> tuple[int, int]:
         """Number of parked models, and bytes of all host copies, also of awake models."""
@@ -151,17 +141,4 @@ def _unparkable_reason(served: ModelVersion, instances: Sequence[AnyInstance]) -
             f"as the {backend} backend loaded it, it cannot; safetensors on a GPU can, run by torch or compiled, and "
             f"classes of a model.py that define park and wake"
         )
-    return ""
-
-
-def _parkables(instances: Sequence[AnyInstance]) -> list[Parkable]:
-    """Return each Parkable once: instances that share weights share it."""
-    parkables = [each for instance in instances if (each := parking_of(instance)) is not None]
-    return list({id(each): each for each in parkables}.values())
-
-
-def _read(file: str) -> str:
-    """Text of a file; empty if it does not exist."""
-    with suppress(OSError):
-        return Path(file).read_text()
     return ""

@@ -56,11 +56,8 @@ class ParkingSlot:
     @property
     def host_copy(self) -> HostCopy:
         """Host memory in use; while parking the full size counts, since it is being allocated."""
-        size = (
-            self.size
-            if self.state is ParkingState.PARKING
-            else sum(parkable.host_bytes for parkable in self._parkables)
-        )
+        parking = self.state is ParkingState.PARKING
+        size = self.size if parking else sum(parkable.host_bytes for parkable in self._parkables)
         return HostCopy(self.name, size, self.state is not ParkingState.AWAKE, self.parked_at)
 
     def observe(self, now: float) -> Activity:
@@ -75,7 +72,8 @@ class ParkingSlot:
         if self.state is not ParkingState.AWAKE:
             return
         if self._preparing is None:
-            self._preparing = asyncio.get_running_loop().create_task(self._apply(_prepare_all))
+            prepare = self._apply(lambda: _for_each(self._parkables, lambda each: each.prepare()))
+            self._preparing = asyncio.get_running_loop().create_task(prepare)
         try:
             error = await asyncio.shield(self._preparing)
         finally:
@@ -88,14 +86,14 @@ class ParkingSlot:
     def check_free(self) -> None:
         """Raise Unavailable while requests are pending, before other models give up host memory for this one."""
         if self.state is ParkingState.WAKING or (self.state is ParkingState.AWAKE and self._scheduler.busy):
-            raise Unavailable(f"'{self.served.name}' has requests to answer: park it when they are done")
+            raise self._pending_error()
 
     async def park(self) -> None:
         """Park the model. Raises Unavailable while requests are pending, or the failure; then it continues to serve."""
         if self.state is ParkingState.PARKED:
             return
         if self.state is ParkingState.WAKING or (self.state is ParkingState.AWAKE and not self._scheduler.suspend()):
-            raise Unavailable(f"'{self.served.name}' has requests to answer: park it when they are done")
+            raise self._pending_error()
         self.state = ParkingState.PARKING
         await self._run(self._park)
 
@@ -109,12 +107,12 @@ class ParkingSlot:
     async def drop_host_copy(self) -> None:
         """Free the host copy of an awake model, unless it is about to park."""
         if self.state is ParkingState.AWAKE and self._preparing is None:
-            await in_thread(lambda: _drop_host_copies(self._parkables))
+            await in_thread(lambda: _for_each(self._parkables, lambda each: each.drop_host_copy()))
 
     async def close(self) -> None:
         """Free the weights of a closed model, in a thread, since that may be slow."""
         self._scheduler.on_request = ignore
-        # Objects from server start are in reference cycles that gc does not visit (gc.freeze, see assembly.py).
+        # Objects from server start are in reference cycles that gc does not visit (gc.freeze).
         await in_thread(self._parkables.clear)
 
     async def _run(self, transition: Callable[[], Awaitable[PredictorError | None]]) -> None:
@@ -145,7 +143,8 @@ class ParkingSlot:
             self._start(self._wake)
 
     async def _park(self) -> PredictorError | None:
-        error = await self._apply(_park_all)
+        parkables = self._parkables
+        error = await self._apply(lambda: _all_or_none(parkables, lambda each: each.park(), lambda each: each.wake()))
         if error is not None and not any(parkable.parked for parkable in self._parkables):
             self.state, self._activity = ParkingState.AWAKE, None
             self._scheduler.resume()
@@ -159,7 +158,8 @@ class ParkingSlot:
 
     async def _wake(self) -> PredictorError | None:
         self.state, started = ParkingState.WAKING, perf_counter()
-        error = await self._apply(_wake_all)
+        parkables = self._parkables
+        error = await self._apply(lambda: _all_or_none(parkables, lambda each: each.wake(), lambda each: each.park()))
         if error is not None:
             self.state = ParkingState.PARKED
             refusal = NotReady(f"'{self.served.name}' is parked and could not be woken: {error}")
@@ -172,16 +172,16 @@ class ParkingSlot:
         self._scheduler.resume()
         return None
 
-    async def _apply(self, action: Callable[[Sequence[Parkable]], None]) -> PredictorError | None:
+    async def _apply(self, action: Callable[[], None]) -> PredictorError | None:
         """Run `action` in a thread; log and return its failure, opaque to clients unless it is a PredictorError."""
         try:
-            await in_thread(lambda: action(self._parkables))
+            await in_thread(action)
         except Exception as error:
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-            ours = isinstance(error, PredictorError) and not isinstance(error, BackendFailed)
+            expected = isinstance(error, PredictorError) and not isinstance(error, BackendFailed)
             message = f"'{self.served.name}' could not be parked or woken: {error}"
             log(
-                "model.park_failed", message, level="ERROR", error=None if ours else cause,
+                "model.park_failed", message, level="ERROR", error=None if expected else cause,
                 model=self.served.name, version=self.served.version,
             )  # fmt: skip
             if isinstance(error, PredictorError):
@@ -189,21 +189,16 @@ class ParkingSlot:
             return BackendFailed(f"model '{self.served.name}' failed; the server's log has the reason")
         return None
 
+    def _pending_error(self) -> Unavailable:
+        return Unavailable(f"'{self.served.name}' has requests to answer: park it when they are done")
+
     def _log(self, event: str, what: str) -> None:
         log(event, f"'{self.served.name}' {what}", model=self.served.name, version=self.served.version)
 
 
-def _prepare_all(parkables: Sequence[Parkable]) -> None:
+def _for_each(parkables: Sequence[Parkable], apply: Callable[[Parkable], None]) -> None:
     for parkable in parkables:
-        parkable.prepare()
-
-
-def _park_all(parkables: Sequence[Parkable]) -> None:
-    _all_or_none(parkables, lambda parkable: parkable.park(), lambda parkable: parkable.wake())
-
-
-def _wake_all(parkables: Sequence[Parkable]) -> None:
-    _all_or_none(parkables, lambda parkable: parkable.wake(), lambda parkable: parkable.park())
+        apply(parkable)
 
 
 def _all_or_none(
@@ -218,8 +213,3 @@ def _all_or_none(
                 with suppress(Exception):
                     undo(before)
             raise
-
-
-def _drop_host_copies(parkables: Sequence[Parkable]) -> None:
-    for parkable in parkables:
-        parkable.drop_host_copy()

@@ -1,13 +1,7 @@
-"""Chat and completions, streamed or whole.
+"""Chat and text completions of the OpenAI protocol, as one response or as a stream of events.
 
-Responses of a model to the inferences of one OpenAI request, merged in order of arrival.
-
-A client that reads slower than the model generates pauses the model; one that disconnects cancels it.
-
-Chat and text completions of the OpenAI protocol, as one response or as a stream of events.
-
-The first part is awaited before a stream starts, so that a rejected request gets its own status; a later error is an
-event, which ends the stream.
+The responses of a model to the inferences of one request are merged in order of arrival. The first is awaited before a
+stream starts, so that a rejected request gets its own status; a later error is an event, which ends the stream.
 """
 
 import asyncio
@@ -16,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pilotlight_predictor.core.errors import Cancelled
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
@@ -37,6 +31,9 @@ from pilotlight_predictor.scheduling.executor import Ticket
 from pilotlight_predictor.scheduling.streaming import MAX_UNREAD, StartStream
 from pilotlight_predictor.server.context import Server
 
+NAME: Final = "openai"
+EVENTS: Final = "text/event-stream; charset=utf-8"
+
 
 class ResponsePart(NamedTuple):
     """Response to the inference `number`; `final` if it is the last one."""
@@ -47,7 +44,10 @@ class ResponsePart(NamedTuple):
 
 
 class ResponseMerger:
-    """Reader of several streams. The constructor raises if a request is rejected, `next` if a model fails."""
+    """Reader of several streams. The constructor raises if a request is rejected, `next` if a model fails.
+
+    A client that reads slower than the model generates pauses the model; one that disconnects cancels it.
+    """
 
     def __init__(self, stream: StartStream, requests: Sequence[InferRequest]) -> None:
         self._received: deque[tuple[int, InferResponse | Exception, bool]] = deque()
@@ -122,10 +122,6 @@ def cancel_on_disconnect(request: HttpRequest) -> Iterator[None]:
             request.on_abandon = None
 
 
-NAME = "openai"
-EVENTS = "text/event-stream; charset=utf-8"
-
-
 class TextGeneration:
     """One chat or completion; `text` is the model's output with the generated text."""
 
@@ -149,7 +145,11 @@ class TextGeneration:
         server.metrics.in_flight += 1
         try:
             with cancel_on_disconnect(self._request):
-                return await (self._start_stream(merger) if self._text_request.stream else self._whole(merger))
+                if not self._text_request.stream:
+                    return await self._whole(merger)
+                events = CompletionEvents(self, merger, await merger.next())
+            self._request.on_abandon = events.abandon
+            return HttpResponse(200, events, EVENTS, {"Cache-Control": "no-cache"})
         except BaseException:
             merger.cancel()
             server.metrics.in_flight -= 1  # the dispatcher counts rejected requests
@@ -167,12 +167,6 @@ class TextGeneration:
         response = HttpResponse(200, [self._bodies.whole(choices, self._usage.as_json())])
         self.end(200)
         return response
-
-    async def _start_stream(self, merger: ResponseMerger) -> HttpResponse:
-        first = await merger.next()
-        events = CompletionEvents(self, merger, first)
-        self._request.on_abandon = events.abandon
-        return HttpResponse(200, events, EVENTS, {"Cache-Control": "no-cache"})
 
     def events(self, part: ResponsePart, opened: set[int]) -> bytes:
         """Return the events of a part."""
@@ -224,25 +218,19 @@ class CompletionEvents:
 
     async def __anext__(self) -> bytes:
         while not self._done:
-            events = await self._next()
-            if events:
+            try:
+                part, self._first = self._first or await self._merger.next(), None
+            except Exception as error:
+                self._done, events = True, self._run.failed(error)
+                self._run.end(getattr(error, "status", 500))
+                return events
+            if part is None:
+                self._done, events = True, self._run.last_events()
+                self._run.end(200)
+                return events
+            if events := self._run.events(part, self._opened):
                 return events
         raise StopAsyncIteration
-
-    async def _next(self) -> bytes:
-        try:
-            part, self._first = self._first or await self._merger.next(), None
-        except Exception as error:
-            self._done = True
-            events = self._run.failed(error)
-            self._run.end(getattr(error, "status", 500))
-            return events
-        if part is not None:
-            return self._run.events(part, self._opened)
-        self._done = True
-        events = self._run.last_events()
-        self._run.end(200)
-        return events
 
     def abandon(self) -> None:
         self._done = True

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from pilotlight_predictor.core.generation_params import BadField
-from pilotlight_predictor.core.requests import InferRequest, InferResponse, Outputs, RequestedOutput
-from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec
+from pilotlight_predictor.core.requests import InferRequest, Outputs, RequestedOutput
+from pilotlight_predictor.core.tensors import Tensor, TensorSpec
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.openai.completions import NAME, ResponseMerger, cancel_on_disconnect
@@ -26,15 +26,22 @@ async def embed(
     specs: tuple[TensorSpec, TensorSpec],
     body: EmbeddingRequest,
 ) -> HttpResponse:
-    _check_dimensions(body, specs[1], served.name)
+    size, name = specs[1].shape[-1], specs[1].name
+    if body.dimensions and body.dimensions != size:
+        problem = f"must be {size} or left out: model '{served.name}' has no others"
+        raise BadField("dimensions", f"dimensions = {body.dimensions}, {problem}")
     requests = _requests(served, specs, body.texts)
     limits = server.limits
     merger = ResponseMerger(lambda infer_request, part: served.stream(infer_request, part, limits), requests)
     server.metrics.in_flight += 1
     try:
         with cancel_on_disconnect(request):
-            outputs = await _collect(merger, len(requests))
-            vectors, tokens = _vectors(outputs, specs[1].name), sum(map(_tokens, outputs))
+            batches: list[Outputs] = [{} for _ in requests]
+            while (part := await merger.next()) is not None:
+                batches[part.number] = batches[part.number] | part.response.outputs
+            arrays = [outputs[name].array for outputs in batches]
+            vectors = np.concatenate([array.reshape(-1, array.shape[-1]) for array in arrays])
+            tokens = sum(int(outputs[COUNT].array.sum()) for outputs in batches if COUNT in outputs)
             encoded = await server.codecs.run(lambda: embeddings(vectors, served.name, body.base64, tokens))
     except BaseException:
         merger.cancel()
@@ -44,18 +51,7 @@ async def embed(
     return HttpResponse(200, [encoded])
 
 
-def _check_dimensions(body: EmbeddingRequest, spec: TensorSpec, model: str) -> None:
-    size = spec.shape[-1]
-    if body.dimensions and body.dimensions != size:
-        raise BadField(
-            "dimensions",
-            f"dimensions = {body.dimensions}, must be {size} or left out: model '{model}' has no others",
-        )
-
-
-def _requests(
-    served: ModelVersion, specs: tuple[TensorSpec, TensorSpec], texts: Sequence[str]
-) -> list[InferRequest]:  # fmt: skip
+def _requests(served: ModelVersion, specs: tuple[TensorSpec, TensorSpec], texts: Sequence[str]) -> list[InferRequest]:
     batch_size = served.config.max_batch_size or (len(texts) if specs[0].shape[0] == -1 else 1)
     shape = tuple(1 for _ in specs[0].shape[1:])
     known = {spec.name for spec in served.outputs}
@@ -66,20 +62,3 @@ def _requests(
         array = np.array(rows, dtype=object).reshape((len(rows), *shape))
         requests.append(InferRequest(served.name, {specs[0].name: Tensor("BYTES", array)}, outputs=outputs))
     return requests
-
-
-async def _collect(merger: ResponseMerger, count: int) -> list[Outputs]:
-    outputs: list[Outputs] = [{} for _ in range(count)]
-    while (part := await merger.next()) is not None:
-        response: InferResponse = part.response
-        outputs[part.number] = outputs[part.number] | response.outputs
-    return outputs
-
-
-def _vectors(batches: Sequence[Outputs], name: str) -> Array:
-    arrays = [batches[name].array for batches in batches]
-    return np.concatenate([array.reshape(-1, array.shape[-1]) for array in arrays])
-
-
-def _tokens(outputs: Outputs) -> int:
-    return int(outputs[COUNT].array.sum()) if COUNT in outputs else 0

@@ -29,7 +29,7 @@ UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 UNSUPPORTED_PROMPTS: Final[Mapping[str, tuple[Any, ...]]] = {"echo": (False,), "best_of": (1,), "suffix": ("",)}
 MAX_PROMPTS: Final = 256
-
+MAX_TEXTS: Final = 2048
 Prompt = str | tuple[int, ...]
 
 
@@ -67,7 +67,11 @@ def read_object(body: Buffer) -> dict[str, Any]:
 def read_chat(document: dict[str, Any]) -> TextRequest:
     fields = dict(document)
     messages = _messages(fields.pop("messages", None))
-    _rename_max_tokens(fields)
+    newer = fields.pop("max_completion_tokens", None)
+    if newer is not None:
+        if fields.get("max_tokens") not in (None, newer):
+            raise BadField("max_tokens", "max_tokens and max_completion_tokens differ: give one of them")
+        fields["max_tokens"] = newer
     requested, top = _boolean(fields, "logprobs"), fields.pop("top_logprobs", None)
     if top and not requested:
         raise BadField("top_logprobs", "top_logprobs is given, so logprobs must be true")
@@ -86,7 +90,13 @@ def read_completion(document: dict[str, Any]) -> TextRequest:
 
 def read_embedding(document: dict[str, Any]) -> EmbeddingRequest:
     fields = dict(document)
-    texts, model = _texts(fields.pop("input", None)), _model(fields)
+    texts = fields.pop("input", None)
+    texts = [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise BadField("input", "input must be a string or a list of strings; tokens are not taken")
+    if len(texts) > MAX_TEXTS:
+        raise BadField("input", f"input has {len(texts)} strings, must have at most {MAX_TEXTS}")
+    model = _model(fields)
     form = fields.pop("encoding_format", None)
     if form not in (None, "float", "base64"):
         raise BadField("encoding_format", f"encoding_format = {_quoted(form)}, must be float or base64")
@@ -94,7 +104,7 @@ def read_embedding(document: dict[str, Any]) -> EmbeddingRequest:
     if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
         raise BadField("dimensions", f"dimensions = {_quoted(dimensions)}, must be a whole number of 1 or greater")
     _reject_unsupported(fields, {})
-    return EmbeddingRequest(model=model, texts=texts, base64=form == "base64", dimensions=dimensions or 0)
+    return EmbeddingRequest(model=model, texts=tuple(texts), base64=form == "base64", dimensions=dimensions or 0)
 
 
 def _text(fields: dict[str, Any], unsupported: Mapping[str, tuple[Any, ...]], more: Mapping[str, Any]) -> TextRequest:
@@ -124,15 +134,6 @@ def _reject_unsupported(fields: Mapping[str, Any], unsupported: Mapping[str, tup
             raise BadField(name, f"{name} is not supported here, " + (f"must be {only}" if only else "leave it out"))
 
 
-def _rename_max_tokens(fields: dict[str, Any]) -> None:
-    newer = fields.pop("max_completion_tokens", None)
-    if newer is None:
-        return
-    if fields.get("max_tokens") not in (None, newer):
-        raise BadField("max_tokens", "max_tokens and max_completion_tokens differ: give one of them")
-    fields["max_tokens"] = newer
-
-
 def _model(fields: dict[str, Any]) -> str:
     model = fields.pop("model", None)
     if model is not None and not isinstance(model, str):
@@ -147,17 +148,12 @@ def _messages(messages: Any) -> list[dict[str, Any]]:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise BadField(f"messages[{index}]", f"messages[{index}] must be an object with role and content")
         content = message.get("content")
-        if not isinstance(content, str | list | None) or (
-            isinstance(content, list) and not all(_is_part(part) for part in content)
-        ):
-            raise BadField(
-                f"messages[{index}].content", f"messages[{index}].content must be text or a list of parts with a type"
-            )
+        parts = content if isinstance(content, list) else ()
+        typed = all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts)
+        if not isinstance(content, str | list | None) or not typed:
+            name = f"messages[{index}].content"
+            raise BadField(name, f"{name} must be text or a list of parts with a type")
     return messages
-
-
-def _is_part(part: Any) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("type"), str)
 
 
 def _prompts(value: Any) -> tuple[Prompt, ...]:
@@ -171,15 +167,6 @@ def _prompts(value: Any) -> tuple[Prompt, ...]:
 
 def _is_tokens(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise BadField("input", "input must be a string or a list of strings; tokens are not taken")
-    if len(texts) > 2048:
-        raise BadField("input", f"input has {len(texts)} strings, must have at most 2048")
-    return tuple(texts)
 
 
 def _boolean(fields: dict[str, Any], name: str, prefix: str = "") -> bool:

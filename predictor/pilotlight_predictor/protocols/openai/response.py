@@ -47,7 +47,7 @@ class Usage:
 
 def choice_deltas(outputs: Outputs, text: str, final: bool) -> list[ChoiceDelta]:
     """Return one delta per choice of a response. Without `finish_reason`, a choice ends with the final response."""
-    texts = [_decoded(item) for item in outputs[text].array.ravel()] if text in outputs else []
+    texts = _texts(outputs, text, 0, "")
     finish = _texts(outputs, "finish_reason", len(texts), "stop" if final else "")
     index = outputs["index"].array.ravel().tolist() if "index" in outputs else list(range(len(texts)))
     logprobs = [msgspec.json.decode(row) if row else [] for row in _texts(outputs, "logprobs", len(texts), "")]
@@ -55,11 +55,9 @@ def choice_deltas(outputs: Outputs, text: str, final: bool) -> list[ChoiceDelta]
 
 
 def _texts(outputs: Outputs, name: str, count: int, default: str) -> list[str]:
-    return [_decoded(item) for item in outputs[name].array.ravel()] if name in outputs else [default] * count
-
-
-def _decoded(item: bytes) -> str:
-    return bytes(item).decode("utf-8", "replace")
+    if name not in outputs:
+        return [default] * count
+    return [bytes(item).decode("utf-8", "replace") for item in outputs[name].array.ravel()]
 
 
 class ChatBodies:

@@ -1,6 +1,6 @@
 """Routes of the OpenAI protocol: models, chat and text completions, embeddings; under /v1 and /openai/v1.
 
-/v1/models is a route of KServe's V1 too: routes/v1.py serves both. User documentation: docs/openai.md.
+/v1/models is a route of KServe's V1 too: v1.py serves both. User documentation: docs/openai.md.
 """
 
 from collections.abc import Callable
@@ -82,12 +82,17 @@ def supports_openai(served: ModelVersion) -> bool:
 
 async def chat(server: Server, request: HttpRequest) -> HttpResponse:
     if server.settings.server.microservice:
-        condition = _not_ready_condition(server, request)
-        if condition is not None:
-            return startup_responses.error_response(condition)
+        life, empty = server.lifecycle, not len(request.body)
+        error = startup_responses.chat_error(life.state, life.reason, server.registry.scanned, empty)
+        if error is None and not (readiness := server.readiness()).ready:
+            reason = readiness.reason or readiness.state
+            error = startup_responses.ChatError(503, "model_not_ready", reason)
+        if error is not None:
+            return startup_responses.error_response(error)
     chat_request = await _read(server, request, read_chat)
     served, capabilities = _find(server, chat_request.model, lambda can: can.chats, "chats", "messages")
-    inputs = chat_inputs(chat_request, _names(served), server.settings.server.media_urls)
+    names = frozenset(spec.name for spec in served.inputs)
+    inputs = chat_inputs(chat_request, names, server.settings.server.media_urls)
     bodies = ChatBodies(new_request_id(), int(time()), served.name, chat_request.include_usage)
     requests = [_request(served, capabilities, inputs, request)]
     return await TextGeneration(
@@ -97,10 +102,8 @@ async def chat(server: Server, request: HttpRequest) -> HttpResponse:
 
 async def completions(server: Server, request: HttpRequest) -> HttpResponse:
     text_request: TextRequest = await _read(server, request, read_completion)
-    served, capabilities = _find(
-        server, text_request.model, lambda can: can.completes, "completes text", "text_input"
-    )  # fmt: skip
-    names = _names(served)
+    served, capabilities = _find(server, text_request.model, lambda can: can.completes, "completes text", "text_input")
+    names = frozenset(spec.name for spec in served.inputs)
     requests = [
         _request(served, capabilities, prompt_inputs(text_request, prompt, names), request)
         for prompt in text_request.prompts
@@ -118,19 +121,6 @@ async def embeddings(server: Server, request: HttpRequest) -> HttpResponse:
     )
     assert capabilities.embeds is not None
     return await embed(server, request, served, capabilities.embeds, embedding_request)
-
-
-def _not_ready_condition(server: Server, request: HttpRequest) -> startup_responses.ChatError | None:
-    life = server.lifecycle
-    condition = startup_responses.chat_error(life.state, life.reason, server.registry.scanned, not len(request.body))
-    if condition is not None:
-        return condition
-    readiness = server.readiness()
-    return (
-        None
-        if readiness.ready
-        else startup_responses.ChatError(503, "model_not_ready", readiness.reason or readiness.state)
-    )
 
 
 async def _read(server: Server, request: HttpRequest, read: Callable[[dict[str, Any]], T]) -> T:
@@ -161,10 +151,6 @@ def _find(
 
 def _capabilities(served: ModelVersion) -> TextCapabilities:
     return text_capabilities(served.inputs, served.outputs)
-
-
-def _names(served: ModelVersion) -> frozenset[str]:
-    return frozenset(spec.name for spec in served.inputs)
 
 
 def _request(served: ModelVersion, can: TextCapabilities, inputs: Inputs, request: HttpRequest) -> InferRequest:

@@ -43,15 +43,12 @@ def text_capabilities(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec
     texts = [spec.name for spec in outputs if spec.datatype == "BYTES"]
     text = "text_output" if "text_output" in texts else texts[0] if len(texts) == 1 else ""
     chats, completes = bool(text) and "messages" in names, bool(text) and "text_input" in names
-    return TextCapabilities(chats, completes, text, None if chats or completes else _embeds(inputs, outputs))
-
-
-def _embeds(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec] | None:
     needed = [spec for spec in inputs if not spec.optional]
     vectors = [spec for spec in outputs if spec.datatype in FLOATS]
-    if len(needed) != 1 or needed[0].datatype != "BYTES" or len(vectors) != 1 or len(vectors[0].shape) != 2:
-        return None
-    return needed[0], vectors[0]
+    one_text = len(needed) == 1 and needed[0].datatype == "BYTES"
+    one_vector = len(vectors) == 1 and len(vectors[0].shape) == 2
+    embeds = (needed[0], vectors[0]) if one_text and one_vector and not chats and not completes else None
+    return TextCapabilities(chats, completes, text, embeds)
 
 
 def needed_outputs(outputs: Sequence[TensorSpec], text: str) -> tuple[RequestedOutput, ...]:
@@ -85,7 +82,9 @@ def chat_inputs(request: TextRequest, names: frozenset[str], media_urls: bool) -
         inputs["messages"] = Tensor("BYTES", np.array([msgspec.json.encode(replaced)], dtype=object))
         inputs |= {name: Tensor("BYTES", _objects(items)) for name, items in media.items() if name in names}
     if "prompt" in names:
-        inputs["prompt"] = _text(_plain(parts))
+        if not isinstance(parts, str):
+            parts = "\n".join(str(part["text"]) for part in parts if part.get("type") == "text" and "text" in part)
+        inputs["prompt"] = _text(parts)
     return inputs | _options(request, names)
 
 
@@ -113,9 +112,7 @@ def _strings(value: Any) -> Iterator[str]:
             left.extend(value.values() if isinstance(value, dict) else value)
 
 
-def _media(
-    parts: Sequence[dict[str, Any]], urls: bool
-) -> tuple[Mapping[str, list[bytes]], list[dict[str, Any]]]:  # fmt: skip
+def _media(parts: Sequence[dict[str, Any]], urls: bool) -> tuple[Mapping[str, list[bytes]], list[dict[str, Any]]]:
     """Return the media, and the parts with media replaced by their index."""
     media: dict[str, list[bytes]] = {"images": [], "videos": []}
     replaced = []
@@ -169,12 +166,6 @@ def _options(request: TextRequest, names: frozenset[str]) -> Inputs:
         if name in names:
             inputs[name] = Tensor("BOOL", np.array([value]))
     return inputs
-
-
-def _plain(content: str | Sequence[Mapping[str, Any]]) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(str(part["text"]) for part in content if part.get("type") == "text" and "text" in part)
 
 
 def _text(value: str | bytes) -> Tensor:

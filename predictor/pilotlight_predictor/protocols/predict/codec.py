@@ -1,14 +1,12 @@
-"""/predict JSON ↔ tensors.
-
-Codec of /predict requests: body → lists of numbers → InferRequests. Pure.
+"""Codec of /predict: body → lists of numbers → InferRequests, and their responses → predictions. Pure.
 
 `{"inputs": […]}` is one list, `{"batch": [[…], …]}` several. Errors are InvalidInput, status 422, and name the field,
 as in `batch[1][3]`.
-
-Response body of /predict: predictions, model_version, latency_ms. Pure.
 """
 
+import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from math import isfinite, prod
 from typing import Any, Final, NamedTuple
 
@@ -64,7 +62,10 @@ class PredictPart(NamedTuple):
 
 
 def read_body(body: Buffer) -> PredictRequest:
-    document = _document(body)
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        document = _with_nan(body, error)
     if not isinstance(document, dict):
         raise InvalidInput(f"the body must be a JSON object. {MISSING}")
     single, batch = document.get("inputs"), document.get("batch")
@@ -72,7 +73,12 @@ def read_body(body: Buffer) -> PredictRequest:
         raise InvalidInput(MISSING)
     if single is not None and batch is not None:
         raise InvalidInput("inputs and batch are both there; send one of them")
-    texts = (_text(document, name) for name in ("model_name", "model_version", "sticky_key", "output"))
+    texts = []
+    for name in ("model_name", "model_version", "sticky_key", "output"):
+        value = document.get(name)
+        if value is not None and not isinstance(value, str):
+            raise InvalidInput(f"{name} = {_quoted(value)}, must be text")
+        texts.append(value or "")
     rows: Any = [single] if batch is None else _rows(batch)
     return check_rows(PredictRequest(rows, batch is not None, *texts))
 
@@ -92,7 +98,8 @@ def split_request(
         raise InvalidInput(
             f"model '{model}' takes text in its input '{spec.name}', not numbers; ask it at /v2/models/{model}"
         )
-    lead, dims = _row_dims(spec.shape, bool(max_rows))
+    lead = bool(max_rows) or (len(spec.shape) > 1 and spec.shape[0] == -1)  # the first dimension is the row
+    dims = spec.shape[1:] if lead else spec.shape
     arrays = [
         _array(request.field(index), row, spec.datatype).reshape(
             _row_shape(request.field(index), dims, len(row), model)
@@ -113,12 +120,6 @@ def _batches(arrays: Sequence[Array], max_rows: int, lead: bool) -> Iterator[tup
         return
     for array in arrays:
         yield 1, array[None] if lead else array
-
-
-def _row_dims(shape: Shape, batched: bool) -> tuple[bool, Shape]:
-    """Return whether the first dimension is the row, and the dimensions of one row."""
-    lead = batched or (len(shape) > 1 and shape[0] == -1)
-    return lead, shape[1:] if lead else shape
 
 
 def _row_shape(field: str, dims: Shape, count: int, model: str) -> Shape:
@@ -159,24 +160,13 @@ def _floats(field: str, row: list[Any], kind: "np.dtype[Any]") -> Array:
     return array
 
 
-def _document(body: Buffer) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        return _with_nan(body, error)
-
-
 def _with_nan(body: Buffer, error: orjson.JSONDecodeError) -> Any:
     """Parse a body with NaN or Infinity, as Python's json writes them, so that the error can name the field."""
-    import json
-
-    try:
+    with suppress(ValueError, RecursionError):
         document = json.loads(bytes(body))
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise InvalidInput(f"the body is not valid JSON: {error}") from None
-    return document
+        if isinstance(document, dict):
+            return document
+    raise InvalidInput(f"the body is not valid JSON: {error}") from None
 
 
 def _rows(batch: Any) -> Rows:
@@ -210,15 +200,6 @@ def _finite(value: float) -> bool:
         return False
 
 
-def _text(document: dict[str, Any], name: str) -> str:
-    value = document.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise InvalidInput(f"{name} = {_quoted(value)}, must be text")
-    return value
-
-
 def _quoted(value: Any) -> str:
     try:
         text = orjson.dumps(value).decode() if not isinstance(value, float | int) else repr(value)
@@ -231,17 +212,12 @@ def document(
     parts: Sequence[PredictPart], responses: Sequence[InferResponse], *, batch: bool, version: str, seconds: float
 ) -> dict[str, Any]:
     """Return the body with the predictions of the first output: a list for `inputs`, a list of lists for `batch`."""
-    rows = [
-        row for part, response in zip(parts, responses, strict=True) for row in _predict_response_rows(part, response)
-    ]
-    return {
-        "predictions": rows if batch else rows[0],
-        "model_version": version,
-        "latency_ms": round(seconds * 1000, 3),
-    }
+    rows = [row for part, response in zip(parts, responses, strict=True) for row in _predictions(part, response)]
+    predictions = rows if batch else rows[0]
+    return {"predictions": predictions, "model_version": version, "latency_ms": round(seconds * 1000, 3)}
 
 
-def _predict_response_rows(part: PredictPart, response: InferResponse) -> Iterator[Any]:
+def _predictions(part: PredictPart, response: InferResponse) -> Iterator[Any]:
     """Yield the prediction of each row; an output without a row dimension belongs to all rows."""
     array = _plain(next(iter(response.outputs.values())))
     split = part.lead and array.ndim > 0 and len(array) == part.rows

@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 
 from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight.wire.protobuf import delimited
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import bf16_to_float
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, Method, Service, UnaryCall
 from pilotlight_predictor.frontends.grpc.messages import decode, encode
 from pilotlight_predictor.frontends.grpc.ordered_stream import unary_in_order
-from pilotlight_predictor.frontends.grpc.protobuf import delimited
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.protocols.predict.codec import MAX_NUMBERS, InvalidInput, PredictRequest, check_rows
 from pilotlight_predictor.protocols.predict.inference import MAX_IN_FLIGHT, NAME
@@ -28,7 +28,12 @@ MAX_LENGTH: Final = 5 * MAX_NUMBERS + 4096  # bytes: a number takes five where a
 
 
 async def predict(server: Server, request: GrpcRequest) -> bytes:
-    served, (part,) = plan(server, _read_request(request), request.header(STICKY_HEADER))
+    if len(request.body) > MAX_LENGTH:
+        raise InvalidInput(f"inputs has more than {MAX_NUMBERS} numbers: the message has {len(request.body)} bytes")
+    message = decode("PredictRequest", request.body)
+    inputs, version = message.get("inputs", []), message.get("model_version", "")
+    predict_request = check_rows(PredictRequest([inputs], False, request.header(MODEL_HEADER), version))
+    served, (part,) = plan(server, predict_request, request.header(STICKY_HEADER))
     request.served = served
     part.request.request_id = request.header(HEADER_REQUEST_ID)
     response = await run(server, served, part.request, server.predict_limits)
@@ -42,14 +47,6 @@ async def predict(server: Server, request: GrpcRequest) -> bytes:
 def predict_stream(_: Server, request: GrpcRequest, messages: Messages, call_unary: UnaryCall) -> AsyncIterator[bytes]:
     """Respond in order; an error ends the stream with its status, since the messages have no field for it."""
     return unary_in_order(request, messages, call_unary, MAX_IN_FLIGHT)
-
-
-def _read_request(request: GrpcRequest) -> PredictRequest:
-    if len(request.body) > MAX_LENGTH:
-        raise InvalidInput(f"inputs has more than {MAX_NUMBERS} numbers: the message has {len(request.body)} bytes")
-    message = decode("PredictRequest", request.body)
-    inputs, version = message.get("inputs", []), message.get("model_version", "")
-    return check_rows(PredictRequest([inputs], False, request.header(MODEL_HEADER), version))
 
 
 def _numbers(response: InferResponse) -> bytes:

@@ -1,12 +1,4 @@
-"""Single, batch and WebSocket inference.
-
-Inference of one /predict request: a batch larger than the model's runs as several parts, a few at a time.
-
-WebSocket /predict/stream: each message is a body of /predict, responses are sent in order.
-
-One task receives and submits, one sends, so that a client may pipeline. A slot is acquired before a message is read and
-released when its response is sent: without a free slot nothing is read, and TCP flow control holds the client back.
-"""
+"""Inference of /predict: one request, whose batch may run as several parts, or the messages of /predict/stream."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,9 +8,10 @@ from typing import Final
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
+from pilotlight.wire.token_bucket import TokenBuckets
 from pilotlight_predictor.core.errors import BadRequest, Cancelled, DeadlineExceeded, PredictorError, RateLimited
 from pilotlight_predictor.core.requests import InferResponse
-from pilotlight_predictor.frontends.http.admission import RateLimiter
+from pilotlight_predictor.frontends.event_loop import spawn
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession, json_response
 from pilotlight_predictor.frontends.http.router import ErrorBody, error_response
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -29,7 +22,9 @@ from pilotlight_predictor.server.context import Server
 NAME: Final = "predict"
 MAX_SUBMITTED: Final = 8  # parts of one request in the model's queue, so that other requests get their turn
 MANY: Final = 1 << 16  # elements from which the response is encoded in a thread
-_ENCODING: set[asyncio.Task[None]] = set()  # the loop holds tasks only weakly
+MAX_IN_FLIGHT: Final = 16  # messages of one connection
+NORMAL, INTERNAL = 1000, 1011  # WebSocket close codes
+Begin = Callable[[Server, HttpRequest, ErrorBody], Awaitable[HttpResponse] | None]
 
 
 class PredictInference:
@@ -58,7 +53,9 @@ class PredictInference:
         self._request.on_abandon = lambda: self._end(Cancelled("the client has gone"))
         timeout_s = self._server.predict_limits.timeout_s
         if timeout_s and len(self._parts) > 1:  # a single part has its own time limit
-            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)
+            late = f"the batch took longer than {timeout_s:g} s (--inference-timeout-s)"
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(timeout_s, lambda: self._end(DeadlineExceeded(late)))
         self._fill()
 
     def _fill(self) -> None:
@@ -94,10 +91,6 @@ class PredictInference:
             if not self._filling:
                 self._fill()
 
-    def _expire(self) -> None:
-        limit = self._server.predict_limits.timeout_s
-        self._end(DeadlineExceeded(f"the batch took longer than {limit:g} s (--inference-timeout-s)"))
-
     def _end(self, error: Exception | None) -> None:
         """End once: cancel queued parts, and send the response or the error."""
         if self._ended:
@@ -112,9 +105,7 @@ class PredictInference:
         elif sum(t.array.size for response in self._responses if response for t in response.outputs.values()) <= MANY:
             self._send(self._make_response())
         else:
-            task = asyncio.get_running_loop().create_task(self._send_encoded())
-            _ENCODING.add(task)
-            task.add_done_callback(_ENCODING.discard)
+            spawn(self._send_encoded())
 
     def _make_response(self) -> HttpResponse:
         responses = [response for response in self._responses if response is not None]
@@ -133,11 +124,6 @@ class PredictInference:
         self._finish(response)
 
 
-MAX_IN_FLIGHT: Final = 16  # messages of one connection
-NORMAL, INTERNAL = 1000, 1011
-Begin = Callable[[Server, HttpRequest, ErrorBody], Awaitable[HttpResponse] | None]
-
-
 def error_frame(error: PredictorError) -> HttpResponse:
     return json_response({"error": str(error).encode("utf-8", "replace").decode()}, error.status)
 
@@ -151,7 +137,10 @@ class StreamMessage:
     def __init__(self, session: WebSocketSession, text: Buffer) -> None:
         upgrade = session.request
         self.response: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
-        self.finish = partial(_settle, self.response)
+        future = self.response
+        self.finish: Callable[[HttpResponse], None] = lambda response: (
+            None if future.done() else future.set_result(response)
+        )
         self.request = HttpRequest(
             upgrade.method, upgrade.path, upgrade.query, upgrade.headers, text, upgrade.peer, self.finish,
             perf_counter(),
@@ -164,17 +153,18 @@ class StreamMessage:
             self.later.cancel()
 
 
-def _settle(future: asyncio.Future[HttpResponse], response: HttpResponse) -> None:
-    if not future.done():
-        future.set_result(response)
-
-
 class PredictStream:
+    """WebSocket /predict/stream: each message is a body of /predict, responses are sent in order.
+
+    One task receives and submits, one sends, so that a client may pipeline. A slot is acquired before a message is read
+    and released when its response is sent: without one nothing is read, and TCP flow control holds the client back.
+    """
+
     def __init__(self, server: Server, session: WebSocketSession, begin: Begin) -> None:
         self._server, self._session, self._begin = server, session, begin
         self._idle_s = server.settings.performance.stream_idle_timeout_s
         rate = server.predict_limits.messages_per_second
-        self._rate, self._limiter = rate, RateLimiter(rate, 1.0) if rate else None
+        self._rate, self._bucket = rate, TokenBuckets(1)
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._waiting: asyncio.Queue[StreamMessage | None] = asyncio.Queue()  # bounded by the slots
         self._messages: set[StreamMessage] = set()
@@ -226,19 +216,15 @@ class PredictStream:
         try:
             if isinstance(text, PredictorError):
                 raise text
-            self._check_rate()
+            if self._rate and (wait := self._bucket.acquire("", self._rate, self._rate, monotonic())):
+                limit = f"{self._rate} messages a second (safeguards.rate_limit.messages_per_second)"
+                raise RateLimited(f"more than {limit}", int(wait) + 1)
             outcome = self._begin(self._server, message.request, error_frame)
         except Exception as error:
             self._refuse(message, error)
         else:
             if outcome is not None:
                 message.later = asyncio.get_running_loop().create_task(self._finish_later(message, outcome))
-
-    def _check_rate(self) -> None:
-        if self._limiter is not None and (wait := self._limiter.allow("", monotonic())):
-            raise RateLimited(
-                f"more than {self._rate} messages a second (safeguards.rate_limit.messages_per_second)", int(wait) + 1
-            )
 
     async def _finish_later(self, message: StreamMessage, outcome: Awaitable[HttpResponse]) -> None:
         try:

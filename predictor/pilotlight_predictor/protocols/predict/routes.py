@@ -1,10 +1,11 @@
-"""Routes of the predict protocol: POST /predict, WebSocket /predict/stream, /healthz and /ready.
+"""Routes of the predict protocol: POST /predict, WebSocket /predict/stream, /healthz and /ready (docs/predict.md).
 
 Lists of numbers in, predictions out, for models with one input. Its limits have defaults; those of other protocols
-apply only if they are set (settings/limits.py). Errors are {"detail": …}. User documentation: docs/predict.md.
+apply only if they are set. Errors are {"detail": …}.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from pilotlight_predictor.config import limits
@@ -30,6 +31,7 @@ from pilotlight_predictor.server.context import Server
 STICKY_HEADER: Final = "x-sticky-key"
 NOT_LOADED: Final = "Model not loaded"
 RETRY_AFTER: Final = {"Retry-After": "1"}
+Finish = Callable[[HttpResponse], None]
 
 
 def error_body(error: PredictorError) -> HttpResponse:
@@ -45,23 +47,21 @@ def start_predict(server: Server, request: HttpRequest, error_body: ErrorBody) -
     """Start an inference; the response is awaited, or sent through `request.finish`."""
     if len(request.body) > LONG:
         return _predict_long(server, request, error_body)
-    _prepare(server, request, read_body(request.body), error_body).start(request.finish)
+    _start(server, request, read_body(request.body), error_body, request.finish)
     return None
 
 
 async def _predict_long(server: Server, request: HttpRequest, error_body: ErrorBody) -> HttpResponse:
     """Decode a large body in a thread; in the meantime the client may disconnect and the model be replaced."""
     predict_request = await server.codecs.run(lambda: read_body(request.body))
-    return await await_response(
-        request, lambda finish: _prepare(server, request, predict_request, error_body).start(finish)
-    )
+    return await await_response(request, lambda finish: _start(server, request, predict_request, error_body, finish))
 
 
-def _prepare(
-    server: Server, request: HttpRequest, predict_request: PredictRequest, error_body: ErrorBody
-) -> PredictInference:
+def _start(
+    server: Server, request: HttpRequest, predict_request: PredictRequest, error_body: ErrorBody, finish: Finish
+) -> None:
     served, parts = plan(server, predict_request, request.header(STICKY_HEADER))
-    return PredictInference(server, request, served, parts, error_body, predict_request.batch)
+    PredictInference(server, request, served, parts, error_body, predict_request.batch).start(finish)
 
 
 def plan(server: Server, predict_request: PredictRequest, sticky: str) -> tuple[ModelVersion, list[PredictPart]]:
@@ -122,7 +122,11 @@ def healthz(server: Server, _: HttpRequest) -> HttpResponse:
     if not readiness.ready:
         body = {"detail": NOT_LOADED, "state": readiness.state, "reason": readiness.reason}
         return json_response(body, 503, RETRY_AFTER)
-    return json_response({"status": "healthy", "model_version": _version(server)})
+    version = "unknown"  # if there are several models
+    with suppress(PredictorError):
+        served = server.find(default_model(server))
+        version = server.versions.label(served.name, served.version)
+    return json_response({"status": "healthy", "model_version": version})
 
 
 def ready(server: Server, _: HttpRequest) -> HttpResponse:
@@ -130,15 +134,6 @@ def ready(server: Server, _: HttpRequest) -> HttpResponse:
     if readiness.ready:
         return json_response({"status": "ready"})
     return json_response({"detail": readiness.reason or readiness.state, "state": readiness.state}, 503, RETRY_AFTER)
-
-
-def _version(server: Server) -> str:
-    """Return the version of the default model; "unknown" if there are several models."""
-    try:
-        served = server.find(default_model(server))
-    except PredictorError:
-        return "unknown"
-    return server.versions.label(served.name, served.version)
 
 
 PROTOCOL = ServingProtocol(

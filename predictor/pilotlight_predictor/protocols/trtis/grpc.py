@@ -1,29 +1,25 @@
-"""Its gRPC service and messages.
-
-TRTIS protocol over gRPC: decode its InferRequest, encode its responses. Pure.
+"""`nvidia.inferenceserver.GRPCService`, also as `GRPCServer`: the TRTIS protocol over gRPC.
 
 All generations have the same field numbers with different wire types: the version is text before 0.9 and a number
-since; field 2 of an input is a byte size before 0.11 and packed dims since.
-
-`nvidia.inferenceserver.GRPCService`, also as `GRPCServer`: the TRTIS protocol over gRPC.
-
-Admitted calls end with the gRPC status OK; `request_status` in the message reports success or failure.
+since; field 2 of an input is a byte size before 0.11 and packed dims since. Admitted calls end with the gRPC status OK;
+`request_status` in the message reports success or failure.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight.wire import protobuf
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.errors import BadRequest, PredictorError
 from pilotlight_predictor.core.requests import NEWEST
-from pilotlight_predictor.frontends.grpc import protobuf
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, Method, Responses, Service, UnaryCall
+from pilotlight_predictor.frontends.grpc.messages import unpack_varints
 from pilotlight_predictor.frontends.grpc.ordered_stream import unary_in_order
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpResponse
 from pilotlight_predictor.frontends.http.router import error_response
-from pilotlight_predictor.protocols.trtis.handlers import failure, find, is_ready, run_command, server_status, success
+from pilotlight_predictor.protocols.trtis.handlers import failure, find, is_ready, run_profiler, server_status, success
 from pilotlight_predictor.protocols.trtis.request import Header, decode_parts, make_header, signature
 from pilotlight_predictor.protocols.trtis.response import describe
 from pilotlight_predictor.protocols.trtis.text_protobuf import (
@@ -40,6 +36,8 @@ from pilotlight_predictor.protocols.v2.grpc.infer import LONG, MAX_AHEAD, run
 from pilotlight_predictor.protocols.v2.grpc.infer_request import read_version
 from pilotlight_predictor.server.context import Server
 
+PACKAGE: Final = "nvidia.inferenceserver"
+TrtisHandler = Callable[[Server, GrpcRequest], Awaitable[bytes]]
 STATUS_RESPONSE = Message({"request_status": Field(1, REQUEST_STATUS), "server_status": Field(2, SERVER_STATUS)})
 HEALTH_RESPONSE = Message({"request_status": Field(1, REQUEST_STATUS), "health": Field(2, "bool")})
 ONLY_STATUS = Message({"request_status": Field(1, REQUEST_STATUS)})  # of profile responses and of errors
@@ -108,7 +106,7 @@ def _input(view: memoryview) -> dict[str, Any]:
         elif number == 2 and isinstance(value, int):
             values["byte_size"] = value
         elif number == 2:
-            dims = protobuf.unpack_varints(protobuf.payload(value, "input.dims"), "input.dims")
+            dims = unpack_varints(protobuf.payload(value, "input.dims"), "input.dims")
             values["dims"] = [protobuf.signed(dim) for dim in dims.tolist()]
         elif number == 3:
             values["batch_byte_size"] = protobuf.number(value, "input.batch_byte_size")
@@ -123,13 +121,10 @@ def _output(view: memoryview) -> dict[str, Any]:
         elif number == 2:
             values["byte_size"] = protobuf.number(value, "output.byte_size")
         elif number == 3:
-            values["cls"] = _count(protobuf.payload(value, "output.cls"))
+            classes = protobuf.fields(protobuf.payload(value, "output.cls"))
+            counts = [protobuf.number(count, "output.cls.count") for field, _, count in classes if field == 1]
+            values["cls"] = {"count": counts[-1]} if counts else {}
     return values
-
-
-def _count(view: memoryview) -> dict[str, int]:
-    counts = [protobuf.number(value, "output.cls.count") for number, _, value in protobuf.fields(view) if number == 1]
-    return {"count": counts[-1]} if counts else {}
 
 
 def write_infer(header: Header, status: Values, values: Values, blobs: Sequence[Buffer]) -> bytes:
@@ -144,10 +139,6 @@ def write_infer(header: Header, status: Values, values: Values, blobs: Sequence[
         blob = next(raw) if "raw" in output else b""
         pieces += (protobuf.tag(3, protobuf.BYTES), protobuf.varint(len(blob)), blob)
     return b"".join(pieces)
-
-
-PACKAGE: Final = "nvidia.inferenceserver"
-TrtisHandler = Callable[[Server, GrpcRequest], Awaitable[bytes]]
 
 
 async def status(server: Server, request: GrpcRequest) -> bytes:
@@ -169,7 +160,7 @@ async def profile(server: Server, request: GrpcRequest) -> bytes:
     command = read_text(request.body, "cmd")
     if command not in {"start", "stop"}:
         raise BadRequest(f"cmd = '{command[:50]}', must be start or stop")
-    table = await server.codecs.run(lambda: run_command(command))
+    table = await server.codecs.run(lambda: run_profiler(command))
     return write_binary({"request_status": {**success(server), "msg": table}}, ONLY_STATUS)
 
 
@@ -202,6 +193,8 @@ def _with_errors(handler: TrtisHandler) -> TrtisHandler:
     async def respond(server: Server, request: GrpcRequest) -> bytes:
         try:
             return await handler(server, request)
+        except protobuf.MalformedMessage as error:
+            return _failed(request, BadRequest(str(error)))
         except Exception as error:
             return _failed(request, error)
 

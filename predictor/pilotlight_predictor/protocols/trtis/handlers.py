@@ -1,12 +1,4 @@
-"""TRTIS handlers: inference, status, profile.
-
-Torch profiler of the TRTIS protocol: `/api/profile?cmd=start|stop`.
-
-One profiler per server, as in TRTIS, for all threads; only if torch is imported. Called in a thread, since summarizing
-a long profile takes time.
-
-Handlers of the TRTIS protocol; imported by trtis.py on the first request.
-"""
+"""HTTP handlers of the TRTIS protocol: health, status, inference, profile; imported on the first request."""
 
 import sys
 from itertools import count
@@ -34,48 +26,14 @@ from pilotlight_predictor.protocols.v2.infer import version_of
 from pilotlight_predictor.server.context import Server
 from pilotlight_predictor.server.lifecycle import ServerState
 
-ROWS: Final = 40
-_lock = Lock()
-_running: list[Any] = []  # the profiler between start and stop
-
-
-def run_command(command: str) -> str:
-    """Start or stop the profiler; return the table of times for stop, else an empty string."""
-    with _lock:
-        if command == "stop":
-            return _stop()
-        _start()
-        return ""
-
-
-def _stop() -> str:
-    if not _running:
-        raise BadRequest("no profile is running: ask with cmd=start first")
-    profiler = _running.pop()
-    profiler.__exit__(None, None, None)
-    return str(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=ROWS)) + "\n"
-
-
-def _start() -> None:
-    if _running:
-        raise BadRequest("a profile is running already: ask with cmd=stop first")
-    if "torch" not in sys.modules:
-        raise Unsupported("Profile API not enabled: it profiles models that torch runs, and none is loaded")
-    import torch
-    from torch._C._profiler import _ExperimentalConfig
-    from torch.autograd.profiler import profile  # torch.profiler imports torch.distributed: seconds
-
-    device = "cuda" if torch.cuda.is_available() else None
-    profiler = profile(use_device=device, experimental_config=_ExperimentalConfig(profile_all_threads=True))
-    profiler.__enter__()
-    _running.append(profiler)
-
-
 STATUS: Final = "NV-Status"
 RESPONSE: Final = "NV-InferResponse"
 BINARY: Final = "application/octet-stream"
 TEXT: Final = "text/plain"
 _REQUESTS = count(1)
+ROWS: Final = 40  # of a profile's table
+_lock = Lock()
+_running: list[Any] = []  # the profiler between start and stop
 
 
 def error_body(error: PredictorError) -> HttpResponse:
@@ -100,7 +58,11 @@ def failure(error: PredictorError) -> Values:
 
 
 def is_ready(server: Server) -> bool:
-    return server.readiness().ready or _lenient_ready(server)
+    """Return readiness; with `--compat trtis` and without strict readiness no model is required, as in TRTIS."""
+    settings = server.settings.server
+    lenient = settings.compat == "trtis" and not settings.strict_readiness
+    started = server.lifecycle.state in {ServerState.READY, ServerState.FAILED}
+    return server.readiness().ready or (lenient and started)
 
 
 def live(server: Server, _: HttpRequest) -> HttpResponse:
@@ -114,13 +76,6 @@ def ready(server: Server, _: HttpRequest) -> HttpResponse:
     response = error_body(NotReady(f"Server not ready: {readiness.state} {readiness.reason}".rstrip()))
     response.status = server.not_ready_status
     return response
-
-
-def _lenient_ready(server: Server) -> bool:
-    """Return readiness for `--compat trtis` without strict readiness: no model is required, as in TRTIS."""
-    settings = server.settings.server
-    lenient = settings.compat == "trtis" and not settings.strict_readiness
-    return lenient and server.lifecycle.state in {ServerState.READY, ServerState.FAILED}
 
 
 def status(server: Server, request: HttpRequest) -> HttpResponse:
@@ -137,21 +92,21 @@ def server_status(server: Server, model: str | None) -> Values:
         if model not in names:
             raise unknown(model)
         names = [model]
+
+    def describe_model(name: str) -> Values:
+        newest = server.registry.newest(name)
+        serving = server.registry.served(name) if newest is not None else []
+        rows = [row for row in server.registry.index() if row["name"] == name]
+        stats = {served.version: served.stats for served in serving}
+        return model_status(name, newest.config if newest is not None else None, rows, stats)
+
     return {
         "id": server.settings.server.id,
         "version": server.version,
         "uptime_ns": int(server.lifecycle.uptime(perf_counter()) * 1e9),
-        "model_status": {name: _model_status(server, name) for name in names},
+        "model_status": {name: describe_model(name) for name in names},
         "ready_state": SERVER_STATES[server.lifecycle.state],
     }
-
-
-def _model_status(server: Server, name: str) -> Values:
-    newest = server.registry.newest(name)
-    serving = server.registry.served(name) if newest is not None else []
-    rows = [row for row in server.registry.index() if row["name"] == name]
-    stats = {served.version: served.stats for served in serving}
-    return model_status(name, newest.config if newest is not None else None, rows, stats)
 
 
 def unknown(model: str) -> NotFound:
@@ -189,7 +144,7 @@ def find(server: Server, model: str, version: int) -> ModelVersion:
 
 async def profile(server: Server, request: HttpRequest) -> HttpResponse:
     command = _option(request, "cmd", ("start", "stop"))
-    table = await server.codecs.run(lambda: run_command(command))
+    table = await server.codecs.run(lambda: run_profiler(command))
     return HttpResponse(200, [table.encode()], TEXT, _success_headers(server))
 
 
@@ -202,3 +157,31 @@ def _option(request: HttpRequest, name: str, known: tuple[str, ...], default: st
     if value not in known:
         raise BadRequest(f"{name} = '{value[:50]}', must be {' or '.join(known)}")
     return value
+
+
+def run_profiler(command: str) -> str:
+    """Start or stop torch's profiler; return the table of times for stop, else an empty string.
+
+    One profiler per server, as in TRTIS, for all threads; only if torch is imported. Called in a thread, since
+    summarizing a long profile takes time.
+    """
+    with _lock:
+        if command == "stop":
+            if not _running:
+                raise BadRequest("no profile is running: ask with cmd=start first")
+            profiler = _running.pop()
+            profiler.__exit__(None, None, None)
+            return str(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=ROWS)) + "\n"
+        if _running:
+            raise BadRequest("a profile is running already: ask with cmd=stop first")
+        if "torch" not in sys.modules:
+            raise Unsupported("Profile API not enabled: it profiles models that torch runs, and none is loaded")
+        import torch
+        from torch._C._profiler import _ExperimentalConfig
+        from torch.autograd.profiler import profile  # torch.profiler imports torch.distributed: seconds
+
+        device = "cuda" if torch.cuda.is_available() else None
+        profiler = profile(use_device=device, experimental_config=_ExperimentalConfig(profile_all_threads=True))
+        profiler.__enter__()
+        _running.append(profiler)
+        return ""

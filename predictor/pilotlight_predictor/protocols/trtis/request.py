@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.errors import BadRequest, LoadFailed
-from pilotlight_predictor.core.requests import InferRequest, Inputs, Parameters, RequestedOutput
+from pilotlight_predictor.core.requests import InferRequest, Parameters, RequestedOutput
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Shape, TensorSpec, decode_raw, element_count
 from pilotlight_predictor.protocols.trtis.text_protobuf import REQUEST_HEADER
 from pilotlight_predictor.repository.pbtxt import document_from_message, parse_pbtxt
@@ -66,14 +66,9 @@ def signature(model: str, inputs: Sequence[TensorSpec], outputs: Sequence[Tensor
 def read_header(model: str, text: str) -> Header:
     """Parse a header; `text` has one character per byte, as in HTTP. Raise BadRequest."""
     try:
-        return _read_known(text) if len(text) <= SHORT else _read(text)
+        return _known_header(text) if len(text) <= SHORT else _read(text)
     except LoadFailed as error:
         raise BadRequest(f"unable to parse request for model '{model}': {error}") from None
-
-
-@lru_cache(256)
-def _read_known(text: str) -> Header:
-    return _read(text)
 
 
 def _read(text: str) -> Header:
@@ -84,6 +79,9 @@ def _read(text: str) -> Header:
     return make_header(document_from_message(parse_pbtxt(text, HEADER), REQUEST_HEADER).values)
 
 
+_known_header = lru_cache(256)(_read)
+
+
 def make_header(values: Mapping[str, Any]) -> Header:
     """Build a header from the fields that the client sent."""
     inputs = tuple(_input(item) for item in values.get("input", ()))
@@ -92,19 +90,20 @@ def make_header(values: Mapping[str, Any]) -> Header:
     _check_names("output", [item.name for item in outputs])
     sizes = [*(item.byte_size for item in inputs), *(item.byte_size for item in outputs)]
     old = any(size is not None for size in sizes)
-    return Header(values.get("batch_size", 0), inputs, outputs, old, values.get("id", 0), _sequence(values))
+    parameters: Parameters = {}
+    if values.get("correlation_id"):
+        flags = values.get("flags", 0)
+        edges = {"sequence_start": bool(flags & START), "sequence_end": bool(flags & END)}
+        parameters = {"sequence_id": values["correlation_id"], **edges}
+    return Header(values.get("batch_size", 0), inputs, outputs, old, values.get("id", 0), parameters)
 
 
 def _input(values: Mapping[str, Any]) -> InputHeader:
     dims = values.get("dims")
     if dims is not None and (len(dims) > MAX_DIMS or any(not 0 <= dim < 1 << 31 for dim in dims)):
         raise BadRequest(f"input '{values.get('name', '')}': dims must be at most {MAX_DIMS} sizes of 0 or more")
-    return InputHeader(
-        values.get("name", ""),
-        values.get("byte_size"),
-        None if dims is None else tuple(dims),
-        values.get("batch_byte_size"),
-    )
+    shape = None if dims is None else tuple(dims)
+    return InputHeader(values.get("name", ""), values.get("byte_size"), shape, values.get("batch_byte_size"))
 
 
 def _output(index: int, values: Mapping[str, Any]) -> OutputHeader:
@@ -118,14 +117,6 @@ def _check_names(field: str, names: Sequence[str]) -> None:
     for index, name in enumerate(names):
         if name in names[:index]:
             raise BadRequest(f"{field}[{index}].name = '{name}' appears twice")
-
-
-def _sequence(values: Mapping[str, Any]) -> Parameters:
-    if not values.get("correlation_id"):
-        return {}
-    flags = values.get("flags", 0)
-    edges = {"sequence_start": bool(flags & START), "sequence_end": bool(flags & END)}
-    return {"sequence_id": values["correlation_id"], **edges}
 
 
 class InputLayout(NamedTuple):
@@ -150,7 +141,7 @@ def decode_infer(header: Header, model: Signature, version: int, body: Buffer) -
     if position != len(view):
         extra = len(view) - position
         raise BadRequest(f"unexpected additional input data for model '{model.model}': {extra} bytes")
-    return _request(header, model, version, _tensors(layouts, blobs))
+    return _request(header, model, version, layouts, blobs)
 
 
 def decode_parts(header: Header, model: Signature, version: int, parts: Sequence[Buffer]) -> InferRequest:
@@ -161,7 +152,7 @@ def decode_parts(header: Header, model: Signature, version: int, parts: Sequence
     for (spec, _, size), part in zip(layouts, parts, strict=True):
         if len(part) != size:
             raise BadRequest(f"unexpected size {len(part)} for inference input '{spec.name}', expecting {size}")
-    return _request(header, model, version, _tensors(layouts, parts))
+    return _request(header, model, version, layouts, parts)
 
 
 def _layouts(header: Header, model: Signature) -> list[InputLayout]:
@@ -179,14 +170,13 @@ def _layouts(header: Header, model: Signature) -> list[InputLayout]:
     return layouts
 
 
-def _tensors(layouts: Sequence[InputLayout], blobs: Sequence[Buffer]) -> Inputs:
-    return {
+def _request(
+    header: Header, model: Signature, version: int, layouts: Sequence[InputLayout], blobs: Sequence[Buffer]
+) -> InferRequest:
+    inputs = {
         spec.name: decode_raw(f"input '{spec.name}'", spec.datatype, shape, blob)
         for (spec, shape, _), blob in zip(layouts, blobs, strict=True)
     }
-
-
-def _request(header: Header, model: Signature, version: int, inputs: Inputs) -> InferRequest:
     for output in header.outputs:
         _check_output(output, model)
     outputs = tuple(RequestedOutput(output.name) for output in header.outputs)
@@ -208,7 +198,13 @@ def _layout(entry: InputHeader, spec: TensorSpec, rows: int) -> tuple[Shape, int
     """Return the shape of one row, and the bytes of all rows."""
     shape = spec.shape if entry.dims is None else entry.dims
     if spec.datatype == "BYTES":
-        return _fixed(entry, spec, shape), _size_of_strings(entry, rows)
+        size = entry.batch_byte_size
+        if size is None and entry.byte_size is not None:
+            size = rows * entry.byte_size
+        shape = _fixed(entry, spec, shape)
+        if size is None:
+            raise BadRequest(f"input '{entry.name}' is of strings: say its batch_byte_size in {HEADER}")
+        return shape, size
     width = NUMPY_TYPES[spec.datatype].itemsize
     if shape.count(-1) == 1 and entry.byte_size is not None:
         row = element_count(dim for dim in shape if dim != -1) * width
@@ -230,20 +226,14 @@ def _fixed(entry: InputHeader, spec: TensorSpec, shape: Shape) -> Shape:
     return shape
 
 
-def _size_of_strings(entry: InputHeader, rows: int) -> int:
-    if entry.batch_byte_size is not None:
-        return entry.batch_byte_size
-    if entry.byte_size is not None:
-        return rows * entry.byte_size
-    raise BadRequest(f"input '{entry.name}' is of strings: say its batch_byte_size in {HEADER}")
-
-
 def _check_output(output: OutputHeader, model: Signature) -> None:
     spec = model.outputs.get(output.name)
     if spec is None or output.byte_size is None:
         return  # unknown names are rejected with the model's own validation
     if spec.datatype == "BYTES":
-        raise BadRequest(f"output '{output.name}' is of strings, whose size nobody knows before: leave byte_size out")
+        raise BadRequest(
+            f"output '{output.name}' is of strings, whose size is not known in advance: leave byte_size out"
+        )
     expected = element_count(spec.shape) * NUMPY_TYPES[spec.datatype].itemsize
     if -1 not in spec.shape and output.byte_size != expected:
         raise BadRequest(

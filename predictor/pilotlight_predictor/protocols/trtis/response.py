@@ -1,9 +1,4 @@
-"""Its responses and server status.
-
-TRTIS response: InferResponse → raw outputs in the order of the request, then the InferResponseHeader. Pure.
-
-Values of the TRTIS protocol's ServerStatus and RequestStatus. Pure.
-"""
+"""Responses of the TRTIS protocol: raw outputs and InferResponseHeader, ServerStatus and RequestStatus. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -29,6 +24,17 @@ from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.server.lifecycle import ServerState
 
 Labels = Mapping[str, Sequence[str]]
+MAX_MESSAGE: Final = 1000  # characters: many clients reject headers of 8 KiB
+SERVER_STATES: Final = {
+    ServerState.INITIALIZING: "SERVER_INITIALIZING",
+    ServerState.LOADING: "SERVER_INITIALIZING",
+    ServerState.READY: "SERVER_READY",
+    ServerState.FAILED: "SERVER_FAILED_TO_INITIALIZE",
+    ServerState.STOPPING: "SERVER_EXITING",
+}
+_OTHER_CODES: Final = {"DEADLINE": "UNAVAILABLE", "CANCELLED": "UNAVAILABLE"}
+_OTHER_STATES: Final = {"PARKED": "MODEL_READY"}  # it accepts requests
+ALL_SIZES: Final = 0  # key of statistics that are not recorded by batch size
 
 
 class Encoded(NamedTuple):
@@ -38,9 +44,7 @@ class Encoded(NamedTuple):
     header: str | None
 
 
-def encode_infer(
-    header: Header, response: InferResponse, labels: Labels, *, batched: bool, binary: bool
-) -> Encoded:  # fmt: skip
+def encode_infer(header: Header, response: InferResponse, labels: Labels, *, batched: bool, binary: bool) -> Encoded:
     blobs, values = describe(header, response, labels, batched=batched)
     table = RESPONSE_HEADER if header.old else RESPONSE_HEADER_1_0
     last = write_binary(values, table) if binary else write_text(values, table).encode()
@@ -65,7 +69,16 @@ def describe(
             continue
         blob = encode_raw(tensor)
         blobs.append(blob)
-        outputs.append({"name": name, "raw": _raw(header, name, tensor, len(blob), batched)})
+        if not header.old:  # the shape of one and the size of all rows; before 0.11 the size of one
+            shape = tensor.array.shape[1:] if batched else tensor.array.shape
+            raw: dict[str, Any] = {"dims": shape, "batch_byte_size": len(blob)}
+        elif tensor.datatype != "BYTES":
+            raw = {"byte_size": len(blob) // (len(tensor.array) or 1) if batched else len(blob)}
+        else:
+            raise BadRequest(
+                f"output '{name}' is of strings, which have no byte_size: ask without byte_size, as 0.11 does"
+            )
+        outputs.append({"name": name, "raw": raw})
     values = {
         "model_name": response.model,
         "model_version": response.version,
@@ -76,43 +89,17 @@ def describe(
     return blobs, values
 
 
-def _raw(header: Header, name: str, tensor: Tensor, size: int, batched: bool) -> dict[str, Any]:
-    """Return the size of one row for 0.7, the shape of one and the size of all rows for 0.11."""
-    if not header.old:
-        return {"dims": tensor.array.shape[1:] if batched else tensor.array.shape, "batch_byte_size": size}
-    if tensor.datatype == "BYTES":
-        raise BadRequest(f"output '{name}' is of strings, which have no byte_size: ask without byte_size, as 0.11 does")
-    return {"byte_size": size // (len(tensor.array) or 1) if batched else size}
-
-
 def _classes(
     name: str, tensor: Tensor, count: int, labels: Sequence[str], batched: bool
 ) -> list[dict[str, list[dict[str, Any]]]]:  # fmt: skip
     rows, top = ranked(name, tensor, count, batched)
     with np.errstate(over="ignore"):
         rows = rows.astype(np.float32)  # the type of the message
-    return [
-        {"cls": [_class(row[index], int(index), labels) for index in best]}
+    names = dict(enumerate(labels))
+    return [  # values are numpy scalars, which print no more digits than they have
+        {"cls": [{"idx": int(i), "value": row[i], "label": names.get(int(i), "")} for i in best]}
         for row, best in zip(rows, top, strict=True)
-    ]  # fmt: skip
-
-
-def _class(value: Any, index: int, labels: Sequence[str]) -> dict[str, Any]:
-    """Return one class; `value` is a numpy scalar, which prints no more digits than it has."""
-    return {"idx": index, "value": value, "label": labels[index] if index < len(labels) else ""}
-
-
-MAX_MESSAGE: Final = 1000  # characters: many clients reject headers of 8 KiB
-SERVER_STATES: Final = {
-    ServerState.INITIALIZING: "SERVER_INITIALIZING",
-    ServerState.LOADING: "SERVER_INITIALIZING",
-    ServerState.READY: "SERVER_READY",
-    ServerState.FAILED: "SERVER_FAILED_TO_INITIALIZE",
-    ServerState.STOPPING: "SERVER_EXITING",
-}
-_OTHER_CODES: Final = {"DEADLINE": "UNAVAILABLE", "CANCELLED": "UNAVAILABLE"}
-_OTHER_STATES: Final = {"PARKED": "MODEL_READY"}  # it accepts requests
-ALL_SIZES: Final = 0  # key of statistics that are not recorded by batch size
+    ]
 
 
 def error_status(error: PredictorError) -> dict[str, Any]:
@@ -122,10 +109,7 @@ def error_status(error: PredictorError) -> dict[str, Any]:
 
 
 def model_status(
-    name: str,
-    config: ModelConfig | None,
-    rows: Iterable[Mapping[str, str]],
-    stats: Mapping[int, ModelStats],
+    name: str, config: ModelConfig | None, rows: Iterable[Mapping[str, str]], stats: Mapping[int, ModelStats]
 ) -> dict[str, Any]:
     """Return the values of a ModelStatus from rows of the repository index and statistics by served version."""
     versions = {int(row["version"]): row["state"] for row in rows if "version" in row}
@@ -136,13 +120,8 @@ def model_status(
 
 
 def _config(config: ModelConfig) -> dict[str, Any]:
-    raw = dict(config.raw)
-    return {
-        **raw,
-        "name": config.name,
-        "platform": config.platform or config.backend,
-        "tags": raw.get("metric_tags"),
-    }
+    platform = config.platform or config.backend
+    return {**config.raw, "name": config.name, "platform": platform, "tags": config.raw.get("metric_tags")}
 
 
 def _version(state: str, stats: ModelStats | None) -> dict[str, Any]:

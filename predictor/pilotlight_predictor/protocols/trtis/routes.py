@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from pilotlight_predictor.core.errors import PredictorError
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
-from pilotlight_predictor.frontends.http.router import Route, ServingProtocol
+from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.server.context import Server
 
 
@@ -19,22 +19,16 @@ def error_body(error: PredictorError) -> HttpResponse:
     return handlers.error_body(error)
 
 
-def live(server: Server, request: HttpRequest) -> HttpResponse:
-    from pilotlight_predictor.protocols.trtis import handlers
+def _handler(name: str) -> Handler:
+    """Return a handler that imports the function of `handlers` with this name."""
 
-    return handlers.live(server, request)
+    def handle(server: Server, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse] | None:
+        from pilotlight_predictor.protocols.trtis import handlers
 
+        outcome: HttpResponse | Awaitable[HttpResponse] | None = getattr(handlers, name)(server, request)
+        return outcome
 
-def ready(server: Server, request: HttpRequest) -> HttpResponse:
-    from pilotlight_predictor.protocols.trtis import handlers
-
-    return handlers.ready(server, request)
-
-
-def status(server: Server, request: HttpRequest) -> HttpResponse:
-    from pilotlight_predictor.protocols.trtis import handlers
-
-    return handlers.status(server, request)
+    return handle
 
 
 def infer(server: Server, request: HttpRequest) -> None:
@@ -43,22 +37,16 @@ def infer(server: Server, request: HttpRequest) -> None:
     handlers.infer(server, request, PROTOCOL)
 
 
-def profile(server: Server, request: HttpRequest) -> Awaitable[HttpResponse]:
-    from pilotlight_predictor.protocols.trtis import handlers
-
-    return handlers.profile(server, request)
-
-
 PROTOCOL = ServingProtocol(
     "trtis",
     (
-        Route("GET", "/api/health/live", live, Action.HEALTH, hot=True),
-        Route("GET", "/api/health/ready", ready, Action.HEALTH, hot=True),
-        Route("GET", "/api/status", status, Action.READ),
-        Route("GET", "/api/status/{model}", status, Action.READ),
+        Route("GET", "/api/health/live", _handler("live"), Action.HEALTH, hot=True),
+        Route("GET", "/api/health/ready", _handler("ready"), Action.HEALTH, hot=True),
+        Route("GET", "/api/status", _handler("status"), Action.READ),
+        Route("GET", "/api/status/{model}", _handler("status"), Action.READ),
         Route("POST", "/api/infer/{model}", infer, Action.INFER, hot=True),
         Route("POST", "/api/infer/{model}/{version}", infer, Action.INFER, hot=True),
-        Route("GET", "/api/profile", profile, Action.ADMIN),
+        Route("GET", "/api/profile", _handler("profile"), Action.ADMIN),
     ),
     error_body,
 )

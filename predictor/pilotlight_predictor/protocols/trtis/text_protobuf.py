@@ -1,28 +1,23 @@
-"""Its text-protobuf headers and their schema.
-
-Encoder of TRTIS messages as protobuf text and binary, from plain values and the tables of `trtis_schema`.
+"""TRTIS messages as protobuf text and binary, from plain values and the tables below: responses, the request header.
 
 Hand-written, since importing protobuf would cost more than encoding these small responses. Defaults are left out, as
-in protobuf.
-
-Message tables of the TRTIS protocol: responses, and the request header.
-
-Field numbers are those of `protos/trtis.proto`; where 0.11 changed the wire format there is a second table. One table
-reads the request headers of both, since their fields have different names.
+in protobuf. Field numbers are those of `protos/trtis.proto`; where 0.11 changed the wire format there is a second
+table. One table reads the request headers of both, since their fields have different names.
 """
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
+from pilotlight.wire.protobuf import FIXED32, VARINT, delimited, tag, varint
 from pilotlight_predictor.repository.schema import INT64, STRING, UINT32, UINT64, message
 from pilotlight_predictor.repository.schema import many as read_many
 
 Values = Mapping[str, Any]
-_NAMED: Final = {
-    0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x22: '\\"', 0x27: "\\'", 0x5C: "\\\\",
-}  # fmt: skip
-_MASK: Final = (1 << 64) - 1
+_NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "'": "\\'", "\\": "\\\\"}
+_ESCAPES: Final = tuple(
+    _NAMED.get(chr(byte), chr(byte) if 0x20 <= byte < 0x7F else f"\\{byte:03o}") for byte in range(256)
+)
 
 
 class Names(NamedTuple):
@@ -66,8 +61,8 @@ def write_binary(values: Values, type_: Message) -> bytes:
     for name, field in type_.fields.items():
         items = _items(values.get(name), field, type_.explicit)
         if field.shape == "many" and field.kind == "integer":
-            packed = b"".join(_varint(item) for item in items)
-            out += _delimited(field.number, packed) if packed else b""
+            packed = b"".join(map(varint, items))
+            out += delimited(field.number, packed) if packed else b""
             continue
         for item in items:
             out += _tagged(field, item)
@@ -81,11 +76,8 @@ def _items(value: Any, field: Field, explicit: bool) -> Iterable[Any]:
         return value  # type: ignore[no-any-return]
     if field.shape == "map":
         return [{"key": key, "value": item} for key, item in value.items()]
-    return (value,) if explicit or isinstance(field.kind, Message) or not _is_default(value, field.kind) else ()
-
-
-def _is_default(value: Any, kind: Kind) -> bool:
-    return not (kind.numbers[value] if isinstance(kind, Names) else value)
+    scalar = field.kind.numbers[value] if isinstance(field.kind, Names) else value
+    return (value,) if explicit or isinstance(field.kind, Message) or scalar else ()
 
 
 def _lines(values: Values, type_: Message, indent: str) -> Iterator[str]:
@@ -96,51 +88,24 @@ def _lines(values: Values, type_: Message, indent: str) -> Iterator[str]:
                 yield from _lines(item, field.kind, indent + "  ")
                 yield f"{indent}}}"
             else:
-                yield f"{indent}{name}: {_word(item, field.kind)}"
-
-
-def _word(value: Any, kind: Kind) -> str:
-    if kind == "string":
-        return quoted(value)
-    if kind == "bool":
-        return "true" if value else "false"
-    return str(value)
+                word = ("true" if item else "false") if field.kind == "bool" else str(item)
+                yield f"{indent}{name}: {quoted(item) if field.kind == 'string' else word}"
 
 
 def quoted(text: str) -> str:
     """Return a quoted string in ASCII, since it may be sent in a header."""
-    return '"' + "".join(map(_escaped, text.encode("utf-8", "replace"))) + '"'
-
-
-def _escaped(byte: int) -> str:
-    if byte in _NAMED:
-        return _NAMED[byte]
-    return chr(byte) if 0x20 <= byte < 0x7F else f"\\{byte:03o}"
+    return '"' + "".join(_ESCAPES[byte] for byte in text.encode("utf-8", "replace")) + '"'
 
 
 def _tagged(field: Field, value: Any) -> bytes:
     number, kind = field.number, field.kind
     if isinstance(kind, Message):
-        return _delimited(number, write_binary(value, kind))
+        return delimited(number, write_binary(value, kind))
     if kind == "string":
-        return _delimited(number, value.encode("utf-8", "replace"))
+        return delimited(number, value.encode("utf-8", "replace"))
     if kind == "float":
-        return _varint(number << 3 | 5) + struct.pack("<f", value)
-    return _varint(number << 3) + _varint(kind.numbers[value] if isinstance(kind, Names) else int(value))
-
-
-def _delimited(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    value &= _MASK
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+        return tag(number, FIXED32) + struct.pack("<f", value)
+    return tag(number, VARINT) + varint(kind.numbers[value] if isinstance(kind, Names) else int(value))
 
 
 REQUEST_HEADER: Final = message(

@@ -1,30 +1,28 @@
-"""Repository, shared memory, trace and log settings.
+"""Administrative extensions of V2: model repository, shared memory, log and trace settings.
 
-Model-repository extension of V2: index, load, unload, park, wake.
-
-Shared-memory extensions of V2: register, list and unregister regions. CUDA shared memory is not supported.
-
-Logging extension of V2: read and change log settings. Requires the admin action.
-
-Trace extension of V2: read and change trace settings, global or of one model. Requires the admin action.
+CUDA shared memory is not supported.
 """
 
 import base64
 import binascii
-from typing import Any
+from typing import Any, Final
+
+import orjson
 
 from pilotlight_predictor.core.errors import BadRequest, LoadFailed, NotFound, Unsupported
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import Route
-from pilotlight_predictor.protocols.json_body import read_json_object
-from pilotlight_predictor.repository.config_reader import config_parameter, file_parameters
+from pilotlight_predictor.repository.load_parameters import config_parameter, file_parameters
 from pilotlight_predictor.repository.model_config import valid_model_name
 from pilotlight_predictor.server.context import Server
 
+NO_SUCH_CUDA: Final = "Unable to find cuda shared memory region"
+NO_CUDA: Final = "memory of a GPU cannot be shared with this server: register system shared memory, or send the tensors"
+
 
 def index(server: Server, request: HttpRequest) -> HttpResponse:
-    ready = read_json_object(request).get("ready", False)
+    ready = _read_json_object(request).get("ready", False)
     if not isinstance(ready, bool):
         raise BadRequest(f"ready = {ready!r}, must be true or false")
     return json_response(server.registry.index(ready))
@@ -32,7 +30,14 @@ def index(server: Server, request: HttpRequest) -> HttpResponse:
 
 async def load(server: Server, request: HttpRequest) -> HttpResponse:
     name, parameters = _model(request), _parameters(request)
-    config, files = config_parameter(parameters), file_parameters(parameters, _from_base64)
+
+    def from_base64(key: str, value: Any) -> bytes:
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise BadRequest(f"parameters['{key[:100]}'] must be base64") from None
+
+    config, files = config_parameter(parameters), file_parameters(parameters, from_base64)
     try:
         await server.control.load(name, config, files)
     except LoadFailed as error:
@@ -65,6 +70,19 @@ def _index_rows(server: Server, request: HttpRequest) -> HttpResponse:
     return json_response([row for row in server.registry.index() if row["name"] == request.params["model"]])
 
 
+def _read_json_object(request: HttpRequest) -> dict[str, Any]:
+    """Return the JSON object; an empty body is an empty object. Raise BadRequest."""
+    if not request.body:
+        return {}
+    try:
+        document = orjson.loads(request.body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise BadRequest("the body must be a JSON object")
+    return document
+
+
 def _model(request: HttpRequest) -> str:
     name = request.params["model"]
     if not valid_model_name(name):
@@ -75,29 +93,18 @@ def _model(request: HttpRequest) -> str:
 
 
 def _parameters(request: HttpRequest) -> dict[str, Any]:
-    parameters = read_json_object(request).get("parameters", {})
+    parameters = _read_json_object(request).get("parameters", {})
     if not isinstance(parameters, dict):
         raise BadRequest("parameters must be a JSON object")
     return parameters
 
 
-def _from_base64(key: str, value: Any) -> bytes:
-    try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, TypeError, ValueError):
-        raise BadRequest(f"parameters['{key[:100]}'] must be base64") from None
-
-
-NO_SUCH_CUDA = "Unable to find cuda shared memory region"
-NO_CUDA = "memory of a GPU cannot be shared with this server: register system shared memory, or send the tensors"
-
-
-def status(server: Server, request: HttpRequest) -> HttpResponse:
+def shared_memory_status(server: Server, request: HttpRequest) -> HttpResponse:
     return json_response(server.shared_memory.status(request.params.get("region", "")))
 
 
 def register(server: Server, request: HttpRequest) -> HttpResponse:
-    document = read_json_object(request)
+    document = _read_json_object(request)
     key, offset = document.get("key"), document.get("offset", 0)
     if not isinstance(key, str):
         raise BadRequest(f"key = {key!r}, must be the name of a shared memory object, such as /my_tensors")
@@ -132,8 +139,8 @@ def _of_region(kind: str, method: str, verb: str, handler: Any) -> tuple[Route, 
     )
 
 
-ROUTES = (
-    *_of_region("systemsharedmemory", "GET", "status", status),
+SHARED_MEMORY_ROUTES = (
+    *_of_region("systemsharedmemory", "GET", "status", shared_memory_status),
     Route("POST", "/v2/systemsharedmemory/region/{region}/register", register, Action.ADMIN),
     *_of_region("systemsharedmemory", "POST", "unregister", unregister),
     *_of_region("cudasharedmemory", "GET", "status", no_regions),
@@ -142,36 +149,36 @@ ROUTES = (
 )
 
 
-def v2_logging_settings(server: Server, _: HttpRequest) -> HttpResponse:
+def log_settings(server: Server, _: HttpRequest) -> HttpResponse:
     return json_response(server.log_settings.values())
 
 
-def v2_logging_change(server: Server, request: HttpRequest) -> HttpResponse:
-    return json_response(server.log_settings.change(read_json_object(request)))
+def change_log_settings(server: Server, request: HttpRequest) -> HttpResponse:
+    return json_response(server.log_settings.change(_read_json_object(request)))
 
 
-V2_LOGGING_ROUTES = (
-    Route("GET", "/v2/logging", v2_logging_settings, Action.ADMIN),
-    Route("POST", "/v2/logging", v2_logging_change, Action.ADMIN),
+LOG_ROUTES = (
+    Route("GET", "/v2/logging", log_settings, Action.ADMIN),
+    Route("POST", "/v2/logging", change_log_settings, Action.ADMIN),
 )
 
 
-def settings(server: Server, request: HttpRequest) -> HttpResponse:
-    return json_response(server.traces.settings(_v2_trace_model(server, request)))
+def trace_settings(server: Server, request: HttpRequest) -> HttpResponse:
+    return json_response(server.traces.settings(_traced_model(server, request)))
 
 
-def change(server: Server, request: HttpRequest) -> HttpResponse:
-    return json_response(server.traces.change(read_json_object(request), _v2_trace_model(server, request)))
+def change_trace_settings(server: Server, request: HttpRequest) -> HttpResponse:
+    return json_response(server.traces.change(_read_json_object(request), _traced_model(server, request)))
 
 
-def _v2_trace_model(server: Server, request: HttpRequest) -> str:
+def _traced_model(server: Server, request: HttpRequest) -> str:
     """Return the model name, empty for all models. Raise NotFound."""
     name = request.params.get("model")
     return server.find(name).name if name else ""
 
 
-V2_TRACE_ROUTES = tuple(
+TRACE_ROUTES = tuple(
     Route(method, f"/v2{of}/trace/setting", handler, Action.ADMIN)
     for of in ("", "/models/{model}", "/models/{model}/versions/{version}")
-    for method, handler in (("GET", settings), ("POST", change))
+    for method, handler in (("GET", trace_settings), ("POST", change_trace_settings))
 )

@@ -1,14 +1,12 @@
 """POST …/infer, the hot path: decode, submit, encode, without a coroutine.
 
-Requests of a known template are responded to together with their batch (v2_together.py), others one by one
-(v2_answer.py).
+Requests of a known template are responded to together with their batch, others one by one (infer_response.py).
 """
 
 from collections.abc import Awaitable
 from functools import partial
 
 from pilotlight.contract import HEADER_INFERENCE_LENGTH, HEADER_REQUEST_ID
-from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.errors import BadRequest, Unsupported
 from pilotlight_predictor.core.requests import NEWEST, InferRequest
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
@@ -36,8 +34,10 @@ def infer(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | Non
     served = server.find(params["model"], version)
     if served.decoupled:
         raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-    if len(request.body) > LONG and _json_length(request) > LONG:
-        return _infer_long(server, request, served, version)
+    if len(request.body) > LONG:
+        text = request.headers.get(HEADER_INFERENCE_LENGTH, "")
+        if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) > LONG:
+            return _infer_long(server, request, served, version)
     infer_request = _decode(server, served, request, version)
     batch_reply = None if request.sole_client else batch_reply_for(server, served, infer_request)
     if batch_reply is not None:
@@ -73,11 +73,6 @@ def _infer(
         done(result)
 
 
-def _json_length(request: HttpRequest) -> int:
-    text = request.headers.get(HEADER_INFERENCE_LENGTH, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else len(request.body)
-
-
 def _decode(server: Server, served: ModelVersion, request: HttpRequest, version: int) -> InferRequest:
     body = request.body
     length = request.headers.get(HEADER_INFERENCE_LENGTH)
@@ -89,12 +84,8 @@ def _decode(server: Server, served: ModelVersion, request: HttpRequest, version:
         return known or decode_request(served.name, version, body, None, server.shared_memory.find, templates)
     if not (length.isascii() and length.isdigit()) or len(length) > 18:
         raise BadRequest(f"{LENGTH} = '{length[:50]}', must be the number of bytes of the JSON")
-    if int(length) == 0:
-        return _decode_raw(served, version, body)
-    return decode_request(served.name, version, body, int(length), server.shared_memory.find)
-
-
-def _decode_raw(served: ModelVersion, version: int, body: Buffer) -> InferRequest:
+    if int(length):
+        return decode_request(served.name, version, body, int(length), server.shared_memory.find)
     if len(served.inputs) != 1:
         raise BadRequest(f"a raw request needs a model with one input; '{served.name}' has {len(served.inputs)}")
     spec = served.inputs[0]

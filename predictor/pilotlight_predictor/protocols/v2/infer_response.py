@@ -1,16 +1,9 @@
-"""Replies: one, or a whole batch at once.
+"""Responses to V2 inferences: encode, compress, count and send, one by one or a whole batch at once.
 
-Response to one V2 inference: encode, compress, count and send.
-
-Called when the model has responded to a single request, or to a batch that cannot be encoded as one.
-
-Responses to a whole batch of V2 requests at once.
-
-Requests of known templates (protocol/v2_forms.py) are queued as any others. If a batch consists of them, its outputs
-are encoded by one call and split by rows; otherwise each request is responded to by itself (v2_answer.py).
+If a batch consists of requests of known templates (request_templates.py), its outputs are encoded by one call and split
+by rows; otherwise each request is responded to by itself.
 """
 
-import asyncio
 from collections.abc import Callable
 from time import perf_counter
 from typing import Final
@@ -21,6 +14,7 @@ from pilotlight_predictor.core.batch import SplitOutputs
 from pilotlight_predictor.core.compression import choose_encoding, compress
 from pilotlight_predictor.core.errors import PredictorError
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Outputs
+from pilotlight_predictor.frontends.event_loop import spawn
 from pilotlight_predictor.frontends.http.messages import JSON, HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import error_response
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -32,8 +26,6 @@ from pilotlight_predictor.server.context import Server
 BINARY: Final = "application/octet-stream"
 LENGTH: Final = HEADER_INFERENCE_LENGTH.title()  # for clients that compare names case-sensitively
 MAX_ID: Final = 128  # characters of an id in the log
-_ENCODING: Final[set[asyncio.Task[None]]] = set()  # the loop holds tasks only weakly
-
 Finish = Callable[[HttpResponse], None]
 
 
@@ -53,11 +45,7 @@ def respond(
     """Send the response, now or after encoding a long one in a thread."""
     request.on_abandon = None
     if isinstance(result, InferResponse) and is_long(infer_request, result, "accept-encoding" in request.headers):
-        task = asyncio.get_running_loop().create_task(
-            _encode_long(server, request, served, infer_request, result, finish)
-        )
-        _ENCODING.add(task)
-        task.add_done_callback(_ENCODING.discard)
+        spawn(_encode_long(server, request, served, infer_request, result, finish))
         return
     response = _make_response(request, infer_request, result)
     server.observe(served, "v2", response.status, perf_counter() - request.started)
@@ -95,19 +83,11 @@ def _make_response(
 def binary_or_compressed(accept: str, header_length: int | None, pieces: list[Buffer]) -> HttpResponse:
     """Return a response with binary tensors or compression, and the headers that announce them."""
     headers = {} if header_length is None else {LENGTH: str(header_length)}
-    if accept:
-        pieces = _compressed(accept, pieces, headers)
+    encoding = choose_encoding(accept) if accept else None
+    if encoding and (compressed := compress(pieces, encoding)) is not None:
+        pieces = compressed
+        headers |= {"Content-Encoding": encoding, "Vary": "Accept-Encoding"}
     return HttpResponse(200, pieces, JSON if header_length is None else BINARY, headers or None)
-
-
-def _compressed(accept: str, pieces: list[Buffer], headers: dict[str, str]) -> list[Buffer]:
-    encoding = choose_encoding(accept)
-    compressed = compress(pieces, encoding) if encoding else None
-    if compressed is None:
-        return pieces
-    headers["Content-Encoding"] = encoding or ""
-    headers["Vary"] = "Accept-Encoding"
-    return compressed
 
 
 class V2BatchReply:
@@ -131,7 +111,12 @@ class V2BatchReply:
         request.on_abandon = item.cancel
 
     def answer(self, batch: list[QueuedRequest], split: SplitOutputs) -> bool:
-        bodies = self._bodies(split)
+        """Respond to a whole batch; False if it must be done one by one, which also reports errors per request."""
+        try:
+            response = self._served.response(self._common, split.outputs)
+            bodies = None if isinstance(response, Exception) else encode_rows(response, split.rows)
+        except Exception:
+            return False
         if bodies is None:
             return False
         self._metrics.in_flight -= len(batch)
@@ -149,14 +134,6 @@ class V2BatchReply:
             except Exception as error:  # one client must not cost the others their responses
                 log_undelivered(item, error)
         return True
-
-    def _bodies(self, split: SplitOutputs) -> list[bytes] | None:
-        """Return the bodies; None if they must be encoded one by one, which also reports errors per request."""
-        try:
-            response = self._served.response(self._common, split.outputs)
-            return None if isinstance(response, Exception) else encode_rows(response, split.rows)
-        except Exception:
-            return None
 
     def answer_one(self, item: QueuedRequest, result: Outputs | Exception) -> None:
         request, infer_request = item.origin, item.request

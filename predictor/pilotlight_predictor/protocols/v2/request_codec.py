@@ -1,5 +1,6 @@
 """Decoder of V2 inference requests: JSON, JSON followed by binary tensors, or one raw tensor. Pure."""
 
+from contextlib import suppress
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -9,7 +10,7 @@ from pilotlight_predictor.core import request_parameters
 from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.request_parameters import REGION, FindRegion, no_shared_memory, read_region
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Parameters, RequestedOutput
-from pilotlight_predictor.core.tensors import NUMPY_TYPES, Shape, Tensor, TensorSpec, decode_raw
+from pilotlight_predictor.core.tensors import NUMPY_TYPES, TensorSpec, decode_raw, element_count
 from pilotlight_predictor.protocols.json_values import decode_values, explain, quote_nonfinite
 from pilotlight_predictor.protocols.v2.request_templates import TemplateCache
 
@@ -65,7 +66,12 @@ def decode_request(
     wire, as_written = _decode_header(header)
     request = InferRequest(model, _inputs(model, wire.inputs, blobs, find), version, wire.id)
     if wire.outputs:
-        request.outputs = _outputs(wire.outputs, find)
+        outputs: dict[str, RequestedOutput] = {}
+        for index, output in enumerate(wire.outputs):
+            if output.name in outputs:
+                raise BadRequest(f"outputs[{index}].name = '{output.name}' appears twice")
+            outputs[output.name] = _output(f"outputs[{index}]", output, find)
+        request.outputs = tuple(outputs.values())
     if wire.parameters:
         apply_parameters(request, wire.parameters)
     elif templates is not None and header_length is None and as_written and _is_plain(wire):
@@ -90,8 +96,6 @@ def _cut(body: Buffer, header_length: int) -> tuple[memoryview, memoryview]:
 
 def decode_raw_request(model: str, version: int, body: Buffer, spec: TensorSpec) -> InferRequest:
     """Decode a body that is the raw bytes of the only input (header length 0); its size gives a variable dimension."""
-    from pilotlight_predictor.core.tensors import element_count
-
     shape = spec.shape
     if spec.datatype == "BYTES":
         shape = tuple(1 if dim < 0 else dim for dim in shape)
@@ -110,7 +114,10 @@ def _decode_header(text: Buffer) -> tuple[WireRequest, bool]:
     try:
         return _decode(text), True
     except msgspec.ValidationError as error:
-        hint = "; this is V1's body, V2 wants inputs: […]" if _is_v1(text) else ""
+        hint = ""
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            msgspec.json.decode(text, type=V1Request)
+            hint = "; this is V1's body, V2 wants inputs: […]"
         raise BadRequest(f"the request does not fit V2 inference: {explain(error)}{hint}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if not len(text):
@@ -121,14 +128,6 @@ def _decode_header(text: Buffer) -> tuple[WireRequest, bool]:
         return _decode_header(memoryview(quoted))[0], False
     except RecursionError:
         raise BadRequest("the request is nested too deep") from None
-
-
-def _is_v1(text: Buffer) -> bool:
-    try:
-        msgspec.json.decode(text, type=V1Request)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
 
 
 def _inputs(model: str, wires: list[WireInput], blobs: memoryview, find: FindRegion) -> Inputs:
@@ -144,13 +143,17 @@ def _inputs(model: str, wires: list[WireInput], blobs: memoryview, find: FindReg
             inputs[wire.name] = decode_values(len(inputs), wire.datatype, shape, wire.data)
         elif wire.parameters and REGION in wire.parameters:
             shared = read_region(f"inputs[{len(inputs)}]", wire.parameters)
-            inputs[wire.name] = _binary(wire, shape, find(shared).toreadonly())
+            inputs[wire.name] = decode_raw(f"input '{wire.name}'", wire.datatype, shape, find(shared).toreadonly())
         else:
-            size = _binary_size(f"inputs[{len(inputs)}]", wire)
+            size = (wire.parameters or {}).get("binary_data_size")
+            if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+                where = f"inputs[{len(inputs)}] ('{wire.name}')"
+                raise BadRequest(f"{where} has neither data nor a binary_data_size of 0 or more")
             if position + size > len(blobs):
                 missing = position + size - len(blobs)
                 raise BadRequest(f"unexpected size for input '{wire.name}', expecting {missing} additional bytes")
-            inputs[wire.name] = _binary(wire, shape, blobs[position : position + size])
+            blob = blobs[position : position + size]
+            inputs[wire.name] = decode_raw(f"input '{wire.name}'", wire.datatype, shape, blob)
             position += size
     if position != len(blobs):
         extra = len(blobs) - position
@@ -165,26 +168,6 @@ def _input_error(wire: WireInput, index: int, twice: bool) -> BadRequest:
     if wire.datatype not in NUMPY_TYPES:
         return BadRequest(f"{where}.datatype = '{wire.datatype}', must be one of {', '.join(NUMPY_TYPES)}")
     return BadRequest(f"{where}.shape has {len(wire.shape)} dimensions, at most {MAX_DIMS} are possible")
-
-
-def _binary_size(where: str, wire: WireInput) -> int:
-    size = (wire.parameters or {}).get("binary_data_size")
-    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise BadRequest(f"{where} ('{wire.name}') has neither data nor a binary_data_size of 0 or more")
-    return size
-
-
-def _binary(wire: WireInput, shape: Shape, blob: memoryview) -> Tensor:
-    return decode_raw(f"input '{wire.name}'", wire.datatype, shape, blob)
-
-
-def _outputs(wires: list[WireOutput], find: FindRegion) -> tuple[RequestedOutput, ...]:
-    outputs: dict[str, RequestedOutput] = {}
-    for index, wire in enumerate(wires):
-        if wire.name in outputs:
-            raise BadRequest(f"outputs[{index}].name = '{wire.name}' appears twice")
-        outputs[wire.name] = _output(f"outputs[{index}]", wire, find)
-    return tuple(outputs.values())
 
 
 def _output(where: str, wire: WireOutput, find: FindRegion) -> RequestedOutput:

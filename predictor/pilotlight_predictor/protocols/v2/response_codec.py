@@ -11,11 +11,16 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.request_parameters import region_parameters
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
 from pilotlight_predictor.core.tensors import Array, Shape, Tensor, encode_raw
-from pilotlight_predictor.protocols.json_values import LONG_ARRAY, dump_json, encode_values, write_pieces
+from pilotlight_predictor.protocols.json_values import (
+    LONG_ARRAY,
+    NONFINITE_NAMES,
+    dump_json,
+    encode_values,
+    write_pieces,
+)
 
 LONG_TO_ENCODE: Final = 1 << 15  # elements: encoded in a millisecond
 _UNLIKE_NUMPY: Final = frozenset({"BYTES", "BF16"})
-_NAMES: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def encode_response(request: InferRequest, response: InferResponse) -> tuple[int | None, list[Buffer]]:
@@ -29,10 +34,15 @@ def encode_response(request: InferRequest, response: InferResponse) -> tuple[int
         if external and (text := _external_output(request, response, name, blobs)) is not None:
             texts.append(text)
             continue
-        data = _data(name, tensor)
-        long = long or len(data) > 1
         texts.append(_before_data(name, tensor.datatype, tensor.array.shape))
-        texts.extend(data)
+        values = encode_values(name, tensor)
+        if isinstance(values, list):
+            texts.append(dump_json(values))
+        elif values.size <= LONG_ARRAY:
+            texts.append(_numbers(values))
+        else:
+            long = True
+            texts.extend(write_pieces(values, _numbers))
         texts.append(b"}")
     texts.append(b"]}")
     if not long:
@@ -46,9 +56,14 @@ def encode_rows(response: InferResponse, rows: Sequence[int]) -> list[bytes] | N
     columns: list[list[bytes]] = []
     before, last = _opening(response), len(response.outputs) - 1
     for name, tensor in response.outputs.items():
-        lines = _lines(tensor)
-        if lines is None:
+        datatype, array = tensor
+        if datatype in _UNLIKE_NUMPY or not 0 < array.size <= LONG_TO_ENCODE:
             return None
+        # The numbers of all rows are encoded by one call.
+        text = dump_json(np.ascontiguousarray(array).reshape(len(array), -1))
+        if b"n" in text:  # as in `_numbers`
+            return None
+        lines = text[2:-2].split(b"],[")
         columns.append(_column(before, name, tensor, lines, rows, b"]}" if len(columns) < last else b"]}]}"))
         before = b","
     if len(columns) == 1:
@@ -59,15 +74,6 @@ def encode_rows(response: InferResponse, rows: Sequence[int]) -> list[bytes] | N
 def with_id(body: bytes, identity: str) -> bytes:
     """Add an id to the body of a response without one."""
     return b'{"id":%b,%b' % (dump_json(identity), body[1:])
-
-
-def _lines(tensor: Tensor) -> list[bytes] | None:
-    """Return the JSON of each row's numbers, encoded by one call for all of them."""
-    datatype, array = tensor
-    if datatype in _UNLIKE_NUMPY or not 0 < array.size <= LONG_TO_ENCODE:
-        return None
-    text = dump_json(np.ascontiguousarray(array).reshape(len(array), -1))
-    return None if b"n" in text else text[2:-2].split(b"],[")  # as in `_numbers`
 
 
 def _column(
@@ -101,16 +107,17 @@ def is_long(request: InferRequest, response: InferResponse, may_compress: bool) 
     """Return whether encoding, or compressing the result, would block the event loop for milliseconds."""
     for name, (_, array) in response.outputs.items():
         if array.size > LONG_TO_ENCODE and name not in response.shared_outputs:
-            return may_compress or _json_elements(request, response) > LONG_ARRAY
+            requested = {output.name: output.binary for output in request.outputs}
+            return (
+                may_compress
+                or sum(
+                    tensor.array.size
+                    for name, tensor in response.outputs.items()
+                    if name not in response.shared_outputs and not _binary(requested.get(name), request.binary_output)
+                )
+                > LONG_ARRAY
+            )
     return False
-
-
-def _json_elements(request: InferRequest, response: InferResponse) -> int:
-    requested = {output.name: output.binary for output in request.outputs}
-    sizes = {
-        name: tensor.array.size for name, tensor in response.outputs.items() if name not in response.shared_outputs
-    }
-    return sum(size for name, size in sizes.items() if not _binary(requested.get(name), request.binary_output))
 
 
 def _binary(requested: bool | None, default: bool) -> bool:
@@ -138,22 +145,12 @@ def _before_data(name: str, datatype: str, shape: Shape) -> bytes:
     return dump_json({"name": name, "datatype": datatype, "shape": shape})[:-1] + b',"data":'
 
 
-def _data(name: str, tensor: Tensor) -> Sequence[bytes]:
-    """Return the JSON of the values, in several pieces if it is long."""
-    values = encode_values(name, tensor)
-    if isinstance(values, list):
-        return (dump_json(values),)
-    return (_numbers(values),) if values.size <= LONG_ARRAY else tuple(write_pieces(values, _numbers))
-
-
 def _numbers(values: Array) -> bytes:
+    """Return the JSON; NaN and infinities as strings, which numpy parses, while orjson writes null for them."""
     text = dump_json(values)
-    return dump_json(_with_names(values)) if b"n" in text else text  # of null; no number has one
-
-
-def _with_names(values: Array) -> list[Any]:
-    """Return the values with NaN and infinities as strings, which numpy parses; orjson would write null for them."""
+    if b"n" not in text:  # of null; no number has one
+        return text
     named: list[Any] = values.tolist()
     for index in np.flatnonzero(~np.isfinite(values)).tolist():
-        named[index] = _NAMES[str(named[index])]
-    return named
+        named[index] = NONFINITE_NAMES[str(named[index])]
+    return dump_json(named)

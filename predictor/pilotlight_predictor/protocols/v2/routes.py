@@ -16,19 +16,9 @@ from pilotlight_predictor.protocols.v2.infer_response import error_body
 from pilotlight_predictor.server.context import Server
 
 EXTENSIONS = (
-    "classification",
-    "sequence",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "system_shared_memory",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-    "trace",
-    "logging",
-)
+    "classification", "sequence", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
+    "model_configuration", "system_shared_memory", "binary_tensor_data", "parameters", "statistics", "trace", "logging",
+)  # fmt: skip
 
 
 def server_metadata(server: Server, _: HttpRequest) -> HttpResponse:
@@ -43,11 +33,8 @@ def ready(server: Server, _: HttpRequest) -> HttpResponse:
     readiness = server.readiness()
     if readiness.ready:
         return json_response({"ready": True})
-    return json_response(
-        {"ready": False, "state": readiness.state, "reason": readiness.reason},
-        server.not_ready_status,
-        {"Retry-After": "1"},
-    )
+    document = {"ready": False, "state": readiness.state, "reason": readiness.reason}
+    return json_response(document, server.not_ready_status, {"Retry-After": "1"})
 
 
 def models(server: Server, _: HttpRequest) -> HttpResponse:
@@ -61,14 +48,14 @@ def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
     except NotFound:
         if not server.starting and (version != NEWEST or name not in server.registry.names()):
             raise
-        return json_response(
-            {"name": name, "ready": False, "reason": server.registry.reason(name)}, server.not_ready_status
-        )
+        reason = server.registry.reason(name)
     except PredictorError as error:
-        return json_response({"name": name, "ready": False, "reason": str(error)}, server.not_ready_status)
-    if not served.executor.alive:
-        return json_response({"name": name, "ready": False, "reason": served.executor.problem}, server.not_ready_status)
-    return json_response({"name": name, "ready": True})
+        reason = str(error)
+    else:
+        if served.executor.alive:
+            return json_response({"name": name, "ready": True})
+        reason = served.executor.problem
+    return json_response({"name": name, "ready": False, "reason": reason}, server.not_ready_status)
 
 
 def model_metadata(server: Server, request: HttpRequest) -> HttpResponse:
@@ -79,8 +66,8 @@ def model_metadata(server: Server, request: HttpRequest) -> HttpResponse:
             "name": served.name,
             "versions": [str(each.version) for each in versions],
             "platform": served.config.platform or served.config.backend,
-            "inputs": _tensors(served.inputs),
-            "outputs": _tensors(served.outputs),
+            "inputs": tensor_metadata(served.inputs),
+            "outputs": tensor_metadata(served.outputs),
         }
     )
 
@@ -103,7 +90,7 @@ def find(server: Server, request: HttpRequest) -> ModelVersion:
     return server.registry.find(request.params["model"], version_of(request))
 
 
-def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+def tensor_metadata(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
     return [{"name": spec.name, "datatype": spec.datatype, "shape": spec.shape} for spec in specs]
 
 
@@ -128,9 +115,9 @@ PROTOCOL = ServingProtocol(
         *_of_model("/config", "GET", model_config, Action.READ),
         *_of_model("/stats", "GET", model_stats, Action.READ),
         *_of_model("", "GET", model_metadata, Action.READ),
-        *admin.ROUTES,
-        *admin.V2_TRACE_ROUTES,
-        *admin.V2_LOGGING_ROUTES,
+        *admin.SHARED_MEMORY_ROUTES,
+        *admin.TRACE_ROUTES,
+        *admin.LOG_ROUTES,
         Route("POST", "/v2/repository/index", admin.index, Action.ADMIN),
         Route("POST", "/v2/repository/{repository}/index", admin.index, Action.ADMIN),
         Route("POST", "/v2/repository/models/{model}/load", admin.load, Action.ADMIN),

@@ -6,6 +6,7 @@ store is opened as if its own variables were set: a container has one such entry
 
 import json
 import os
+from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,19 +66,14 @@ def resolve(location: Location, entry: Mapping[str, str]) -> Location:
 def variables(scheme: str, entry: Mapping[str, str]) -> dict[str, str]:
     result = {name: entry[key] for key, name in VARIABLES[scheme].items() if entry.get(key)}
     if scheme == "gs" and "GOOGLE_SERVICE_ACCOUNT_KEY" in result:
-        result["GOOGLE_SERVICE_ACCOUNT_KEY"] = _decoded(result["GOOGLE_SERVICE_ACCOUNT_KEY"])
+        try:
+            key = b64decode(result["GOOGLE_SERVICE_ACCOUNT_KEY"], validate=True).decode()
+        except ValueError:
+            raise LoadFailed(f"{CONFIG}: base64_service_account is not base64 of a JSON key") from None
+        result["GOOGLE_SERVICE_ACCOUNT_KEY"] = key
     if entry.get("anonymous", "").lower() == "true" and scheme in ANONYMOUS:
         result[ANONYMOUS[scheme]] = "true"
     return result
-
-
-def _decoded(text: str) -> str:
-    from base64 import b64decode
-
-    try:
-        return b64decode(text, validate=True).decode()
-    except ValueError:
-        raise LoadFailed(f"{CONFIG}: base64_service_account is not base64 of a JSON key") from None
 
 
 def _document(environ: Mapping[str, str], name: str) -> dict[str, str]:

@@ -14,11 +14,7 @@ def open_store(location: Location, options: FetchOptions) -> ObjectStore:
     from obstore.store import GCSStore
 
     name, prefix = bucket_and_prefix(location, HINT)
-    endpoint = _emulator(os.environ.get("STORAGE_EMULATOR_HOST", ""))
+    host = os.environ.get("STORAGE_EMULATOR_HOST", "")  # `host:port` or a URL, as in Google's clients
+    endpoint = (host if "://" in host else f"http://{host}").rstrip("/") if host else None
     config: dict[str, Any] = {"base_url": endpoint, "skip_signature": True} if endpoint else {}
     return open_bucket(GCSStore, name, prefix, location, options, config=config, endpoint=endpoint, hint=HINT)
-
-
-def _emulator(host: str) -> str | None:
-    """Return the URL of STORAGE_EMULATOR_HOST, which is `host:port` or a URL, as in Google's clients."""
-    return (host if "://" in host else f"http://{host}").rstrip("/") if host else None

@@ -51,9 +51,9 @@ class HubStore:
         path = self._reference.path
         for entry in entries:
             if path and entry.path == path:
-                return Contents((_renamed(entry, path.rpartition("/")[2]),), single=True)
+                return Contents((replace(entry, path=path.rpartition("/")[2]),), single=True)
         prefix = f"{path}/" if path else ""
-        below = tuple(_renamed(e, e.path[len(prefix) :]) for e in entries if e.path.startswith(prefix))
+        below = tuple(replace(e, path=e.path[len(prefix) :]) for e in entries if e.path.startswith(prefix))
         if not below:
             raise UriNotFound(f"{self._location.redacted}: the repository has no {path or 'files'}; check the path")
         return Contents(below)
@@ -62,8 +62,12 @@ class HubStore:
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-        if is_loopback_url(self._endpoint):
-            _ignore_proxies()
+        if is_loopback_url(self._endpoint):  # a mirror: bypass the proxies of the environment
+            from huggingface_hub import set_client_factory
+            from huggingface_hub.utils._http import get_session
+
+            client = type(get_session())
+            set_client_factory(lambda: client(trust_env=False, follow_redirects=True))
         api = HfApi(endpoint=self._endpoint, token=self._token)
         repo, revision, _ = self._reference
         try:
@@ -109,19 +113,6 @@ class HubStore:
         """Read without comparing etags: files of a commit never change, and a CDN has etags of its own."""
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         yield from read_range(self._client, entry, start, end, headers, same_etag=False)
-
-
-def _renamed(entry: Entry, path: str) -> Entry:
-    return replace(entry, path=path)
-
-
-def _ignore_proxies() -> None:
-    """Bypass the proxies of the environment for a mirror on loopback."""
-    from huggingface_hub import set_client_factory
-    from huggingface_hub.utils._http import get_session
-
-    client = type(get_session())
-    set_client_factory(lambda: client(trust_env=False, follow_redirects=True))
 
 
 def open_store(location: Location, options: FetchOptions) -> HubStore:

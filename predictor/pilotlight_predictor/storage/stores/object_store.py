@@ -18,7 +18,8 @@ from pilotlight_predictor.storage.interface import (
 from pilotlight_predictor.storage.uri import Location, is_loopback_url, redact_text, safe_relative
 
 T = TypeVar("T")
-
+# `Download` retries parts itself: it keeps the received bytes, reports progress and can be stopped.
+RETRY_ONCE = {"max_retries": 1, "retry_timeout": timedelta(seconds=60)}
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _RETRIED_STATUS = {408, 425, 429}
 # Without credentials in the environment obstore queries the metadata service of the instance.
@@ -108,16 +109,9 @@ class ObjectStore:
 
 def without_directory_markers(entries: Sequence[Entry]) -> list[Entry]:
     """Return entries sorted by path, without the empty objects that consoles create for folders."""
-    folders = {parent for entry in entries for parent in _parents(entry.path)}
+    folders = {entry.path[:at] for entry in entries for at, char in enumerate(entry.path) if char == "/"}
     files = (entry for entry in entries if entry.size > 0 or not (entry.path in folders or entry.path in {"", "/"}))
     return sorted(files, key=lambda entry: entry.path)
-
-
-def _parents(path: str) -> Iterator[str]:
-    parent = path.rpartition("/")[0]
-    while parent:
-        yield parent
-        parent = parent.rpartition("/")[0]
 
 
 def _entry(meta: Any, path: str) -> Entry:
@@ -174,7 +168,3 @@ def client_options(endpoint: str | None, options: FetchOptions) -> dict[str, Any
         # Only an explicit proxy disables those of the environment; the exclusion keeps it unused.
         settings |= {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "localhost,127.0.0.0/8,::1"}
     return settings
-
-
-# `Download` retries parts itself: it keeps the received bytes, reports progress and can be stopped.
-RETRY_ONCE = {"max_retries": 1, "retry_timeout": timedelta(seconds=60)}

@@ -1,11 +1,4 @@
-"""Why a pod does not run.
-
-Free resources of nodes, to explain an unschedulable pod. Pure.
-
-Diagnosis of a pod that is not ready, from its state, its events and the end of its log. Pure.
-
-`fatal`: it will not become ready by waiting.
-"""
+"""Why a pod is not ready, from its state, its events, the end of its log and the resources of nodes. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +12,12 @@ from pilotlight.targets.log_lines import failed_event, last_error
 Json = Any
 Document = Mapping[str, Json]
 _SHORT: Final = re.compile(r"Insufficient ([\w./-]+?)[.,]?(?:\s|$)")
+IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+SIDECARS: Final = ("queue-proxy", "istio-proxy", "linkerd-proxy")
+CRASHES: Final = 2  # restarts from which on a crash is fatal
+LONGEST: Final = 400
+LOST_LOG: Final = "unable to retrieve container logs for "  # sent by a node instead of lines, with status 200
 
 
 def insufficient_resources(message: str) -> list[str]:
@@ -72,18 +71,10 @@ def _amount(resource: str, value: Decimal) -> str:
     return f"{value.normalize():f}"
 
 
-IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
-CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-SIDECARS: Final = ("queue-proxy", "istio-proxy", "linkerd-proxy")
-CRASHES: Final = 2  # restarts from which on a crash is fatal
-LONGEST: Final = 400
-LOST_LOG: Final = "unable to retrieve container logs for "  # sent by a node instead of lines, with status 200
-
-
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     sentence: str
-    fatal: bool = False
+    fatal: bool = False  # it will not become ready by waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +94,8 @@ def diagnose(pod: Document, evidence: Evidence) -> Diagnosis | None:
     if is_ready(pod):
         return None
     if status.get("phase") == "Failed":
-        return Diagnosis(
-            f"the pod has failed: {status.get('message') or status.get('reason') or 'no reason is told'}", True
-        )
+        reason = status.get("message") or status.get("reason") or "no reason is told"
+        return Diagnosis(f"the pod has failed: {reason}", True)
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         if (diagnosis := _container(pod, container, evidence)) is not None:
             return diagnosis
@@ -152,19 +142,13 @@ def _ended(pod: Document, container: Document, last: Document, waiting: str, evi
     name, restarts = str(container["name"]), int(container.get("restartCount") or 0)
     code = last.get("exitCode")
     if last.get("reason") == "OOMKilled":
-        limit = _limit(pod, name)
+        spec: Document = next((each for each in pod["spec"].get("containers") or () if each["name"] == name), {})
+        limit = ((spec.get("resources") or {}).get("limits") or {}).get("memory")
         return Diagnosis(f"container {name} ran out of memory" + (f": its limit is {limit}" if limit else ""), True)
     message = last_error(evidence.logs) if name == main_container(pod) else str(last.get("message") or "")
     again = f", {restarts} restarts" if restarts > 1 else ""
     sentence = f"container {name} ended with exit code {code}{again}" + (f": {message}" if message else "")
     return Diagnosis(sentence, restarts >= CRASHES or waiting == "CrashLoopBackOff")
-
-
-def _limit(pod: Document, name: str) -> str:
-    for each in pod["spec"].get("containers") or ():
-        if each["name"] == name:
-            return str(((each.get("resources") or {}).get("limits") or {}).get("memory") or "")
-    return ""
 
 
 def _unscheduled(pod: Document, evidence: Evidence) -> Diagnosis | None:

@@ -59,10 +59,8 @@ class _OwnerCache:
     def service_of(self, document: Document, live: bool) -> str:
         """Return the service; a `live` event may be about an object created after the list."""
         about = document.get("involvedObject") or {}
-        reference = (
-            str(about.get("namespace") or document["metadata"].get("namespace") or ""),
-            str(about.get("name") or ""),
-        )
+        namespace = str(about.get("namespace") or document["metadata"].get("namespace") or "")
+        reference = (namespace, str(about.get("name") or ""))
         if not self._listed:
             self._listed = True
             self._owners = owners(self._cluster.list_kinds(OWNING, self._namespace, names.LABEL_SERVICE))
@@ -72,12 +70,9 @@ class _OwnerCache:
         return service
 
     def _read(self, reference: tuple[str, str], api_version: str, kind: str) -> str:
-        seen = (
-            unless_forbidden(partial(self._cluster.get, api_version, kind, *reference), None)
-            if api_version and kind
-            else None
-        )
-        service = kinds.labels(seen).get(names.LABEL_SERVICE, "") if seen else ""
+        lookup = partial(self._cluster.get, api_version, kind, *reference)
+        document = unless_forbidden(lookup, None) if api_version and kind else None
+        service = kinds.labels(document).get(names.LABEL_SERVICE, "") if document else ""
         if service:
             self._owners[reference] = service
         else:
@@ -95,13 +90,9 @@ def owners(objects: Iterable[Document]) -> dict[tuple[str, str], str]:
 def owner(reference: tuple[str, str], known: Owners) -> str:
     """Return the service by the object's name, else by its longest known prefix, such as `iris-predictor-00001`."""
     namespace, name = reference[0], reference[1].removeprefix(KEDA_HPA)
-    if (namespace, name) in known:
-        return known[namespace, name]
-    while "-" in name:
+    while name and (namespace, name) not in known:
         name = name.rpartition("-")[0]
-        if (namespace, name) in known:
-            return known[namespace, name]
-    return ""
+    return known.get((namespace, name), "")
 
 
 def as_event(document: Document, service: str, number: int) -> Event:

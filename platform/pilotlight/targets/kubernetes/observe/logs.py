@@ -1,8 +1,4 @@
-"""Logs.
-
-Existence check for verbs whose empty output could mean a mistyped name: logs, events.
-
-Logs of a service's pods: pod by pod, or followed live, including new pods.
+"""Logs of a service's pods: pod by pod, or followed live, including new pods.
 
 Lines are requested with timestamps, so that a broken stream continues where it ended and a restarted container is read
 from its beginning.
@@ -18,22 +14,15 @@ from time import monotonic
 from typing import Any, Final
 
 from pilotlight.errors import NotFound, PlatformError
-from pilotlight.k8s import names as k8s_names
+from pilotlight.k8s.names import LABEL_REVISION
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import Cluster
 from pilotlight.targets.kubernetes.observe.diagnosis import LOST_LOG, main_container
 from pilotlight.targets.target import Key
 
-
-def require_service(cluster: Cluster, key: Key) -> None:
-    """Raise NotFound if the service has no workload."""
-    if not cluster.list_kinds(kinds.WORKLOADS, key[0], kinds.selector(key[1])):
-        raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list shows those that there are")
-
-
 Json = Any
 Document = Mapping[str, Json]
-REVISION_LABELS: Final = ("serving.knative.dev/revision", k8s_names.LABEL_REVISION)
+REVISION_LABELS: Final = ("serving.knative.dev/revision", LABEL_REVISION)
 POLL_S: Final = 1.0  # until a new pod is noticed
 ENDED: Final = ("Succeeded", "Failed")
 
@@ -45,9 +34,13 @@ class Line:
     text: str
 
 
-def lines(
-    cluster: Cluster, key: Key, *, follow: bool, previous: bool, replica: str, tail: int
-) -> Iterator[str]:  # fmt: skip
+def require_service(cluster: Cluster, key: Key) -> None:
+    """Raise NotFound if the service has no workload: empty logs or events could mean a mistyped name."""
+    if not cluster.list_kinds(kinds.WORKLOADS, key[0], kinds.selector(key[1])):
+        raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list shows those that there are")
+
+
+def lines(cluster: Cluster, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
     """Yield lines, with headings between pods like `tail` for several files."""
     pods = select_pods(_pods(cluster, key), replica)
     if not pods:
@@ -66,23 +59,20 @@ def with_headings(lines: Iterator[Line]) -> Iterator[str]:
         yield line.text
 
 
-def _matches(replica: str, name: str) -> bool:
-    """Whether a name matches: a revision may be given by the end of its name, and includes those with overrides."""
-    return name == replica or name.endswith(f"-{replica}") or name.startswith(f"{replica}-")
-
-
 def select_pods(pods: list[Document], replica: str) -> list[Document]:
     """Return the pods of `replica`, a pod or a revision (empty: all), newest last. Raises NotFound."""
     ordered = sorted(pods, key=lambda pod: (str(pod["metadata"].get("creationTimestamp")), pod["metadata"]["name"]))
-    selected = [pod for pod in ordered if not replica or any(_matches(replica, name) for name in _pod_names(pod))]
+    selected = [pod for pod in ordered if not replica or _matches(pod, replica)]
     if ordered and not selected:
         names = ", ".join(str(pod["metadata"]["name"]) for pod in ordered)
         raise NotFound(f"no pod or revision with pods is called {replica}; there are {names}")
     return selected
 
 
-def _pod_names(pod: Document) -> list[str]:
-    return [pod["metadata"]["name"], *(kinds.labels(pod).get(label, "") for label in REVISION_LABELS)]
+def _matches(pod: Document, replica: str) -> bool:
+    """Whether it is the pod or of the revision, which may be given by the end of its name; with overrides included."""
+    names = [pod["metadata"]["name"], *(kinds.labels(pod).get(label, "") for label in REVISION_LABELS)]
+    return any(name == replica or name.endswith(f"-{replica}") or name.startswith(f"{replica}-") for name in names)
 
 
 def _pods(cluster: Cluster, key: Key) -> list[Document]:
@@ -115,31 +105,25 @@ def _follow(cluster: Cluster, key: Key, replica: str, tail: int) -> Iterator[Lin
     first_tail = tail
     try:
         while True:
-            for pod in _current_pods(cluster, key, replica):
+            try:
+                pods = select_pods(_pods(cluster, key), replica)
+            except PlatformError:
+                pods = []  # pods may come later, and the cluster may be unavailable for a moment
+            for pod in pods:
                 if _identity(pod) not in seen:  # a StatefulSet reuses pod names
                     seen.add(_identity(pod))
                     Thread(target=_read_into, args=(cluster, pod, first_tail, queue, ended), daemon=True).start()
             first_tail = -1
-            yield from _until(queue, monotonic() + POLL_S)
+            deadline = monotonic() + POLL_S
+            with suppress(Empty):
+                while (left := deadline - monotonic()) > 0:
+                    yield queue.get(timeout=left)
     finally:
         ended.set()
 
 
 def _identity(pod: Document) -> str:
     return str(pod["metadata"].get("uid") or pod["metadata"]["name"])
-
-
-def _until(queue: SimpleQueue[Line], deadline: float) -> Iterator[Line]:
-    with suppress(Empty):
-        while (left := deadline - monotonic()) > 0:
-            yield queue.get(timeout=left)
-
-
-def _current_pods(cluster: Cluster, key: Key, replica: str) -> list[Document]:
-    try:
-        return select_pods(_pods(cluster, key), replica)
-    except PlatformError:
-        return []  # pods may come later, and the cluster may be unavailable for a moment
 
 
 def _read_into(cluster: Cluster, pod: Document, tail: int, queue: SimpleQueue[Line], ended: Signal) -> None:

@@ -1,11 +1,10 @@
-"""Snapshot of all objects of services; rows.py and statuses.py derive the status from it.
+"""Snapshot of all objects of services, from which observe/status.py derives the status.
 
 Events, logs and nodes, which only explain a failure, are read if something is not ready.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, Final
 
 from pilotlight.errors import PlatformError
@@ -71,17 +70,23 @@ def _with_evidence(cluster: Cluster, snapshot: Snapshot) -> Snapshot:
     waiting = [pod for pod in snapshot.pods if not is_ready(pod) and not is_ending(pod)]
     if not waiting and not any(_short(each) for each in snapshot.workloads):
         return snapshot
-    events = _events(cluster, snapshot)
+    own = {str(each["metadata"]["name"]) for each in snapshot.objects}
+    events = [each for each in cluster.list(*kinds.EVENT, snapshot.key[0]) if _involved(each) in own]
     nodes, others = _nodes(cluster, waiting)
     grown = bool(nodes) and has_autoscaler(cluster)
     evidence = {
         str(pod["metadata"]["name"]): Evidence(
-            [each for each in events if (each.get("involvedObject") or {}).get("name") == pod["metadata"]["name"]],
+            [each for each in events if _involved(each) == pod["metadata"]["name"]],
             _log(cluster, pod), nodes, others, grown,
         )
-        for pod in islice(sorted(waiting, key=_created, reverse=True), EXPLAINED)
+        for pod in sorted(waiting, key=created, reverse=True)[:EXPLAINED]
     }  # fmt: skip
     return replace(snapshot, events=tuple(events), evidence=evidence)
+
+
+def _involved(event: Document) -> str | None:
+    """Return the name of the object that an event is about."""
+    return (event.get("involvedObject") or {}).get("name")
 
 
 def is_ending(pod: Document) -> bool:
@@ -94,19 +99,14 @@ def _short(workload: Document) -> bool:
     return wanted is not None and int((workload.get("status") or {}).get("readyReplicas") or 0) < wanted
 
 
-def _created(document: Document) -> str:
+def created(document: Document) -> str:
     return str(document["metadata"].get("creationTimestamp") or "")
-
-
-def _events(cluster: Cluster, snapshot: Snapshot) -> list[Document]:
-    own = {str(each["metadata"]["name"]) for each in snapshot.objects}
-    events = cluster.list(*kinds.EVENT, snapshot.key[0])
-    return [each for each in events if (each.get("involvedObject") or {}).get("name") in own]
 
 
 def _nodes(cluster: Cluster, waiting: Iterable[Document]) -> tuple[Sequence[Document], Sequence[Document]]:
     """Return nodes and all pods if a pod is unschedulable; nothing without permission."""
-    if not any(_unscheduled(pod) for pod in waiting):
+    conditions = [each for pod in waiting for each in (pod.get("status") or {}).get("conditions") or ()]
+    if not any(each.get("type") == "PodScheduled" and each.get("status") == "False" for each in conditions):
         return (), ()
     try:
         return cluster.list("v1", "Node"), cluster.list(*kinds.POD)
@@ -114,19 +114,13 @@ def _nodes(cluster: Cluster, waiting: Iterable[Document]) -> tuple[Sequence[Docu
         return (), ()
 
 
-def _unscheduled(pod: Document) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "PodScheduled" and each.get("status") == "False" for each in conditions)
-
-
 def _log(cluster: Cluster, pod: Document) -> list[str]:
     """Return the last lines of the container's log, of the previous run if it has restarted."""
     name = main_container(pod)
-    states = [each for each in (pod.get("status") or {}).get("containerStatuses") or () if each["name"] == name]
-    if not states or not (states[0].get("state") or {}).keys() & {"running", "terminated", "waiting"}:
-        return []
-    state, restarts = states[0].get("state") or {}, int(states[0].get("restartCount") or 0)
-    if "waiting" in state and not restarts:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    container: Document = next((each for each in statuses if each["name"] == name), {})
+    state, restarts = container.get("state") or {}, int(container.get("restartCount") or 0)
+    if not state.keys() & {"running", "terminated", "waiting"} or ("waiting" in state and not restarts):
         return []
     path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/log"
     query = {"container": name, "tailLines": str(LINES)}

@@ -1,9 +1,4 @@
-"""Rows and conditions.
-
-Status rows of a service's revisions, from a snapshot. Pure.
-
-Status of a service on a cluster: phase, conditions, addresses. Pure; rows.py has the revisions.
-"""
+"""Status of a service on a cluster, from a snapshot: rows of revisions, phase, conditions, addresses. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +16,7 @@ from pilotlight.targets.kubernetes.observe.diagnosis import (
     pod_creation_failure,
     pod_creation_message,
 )
-from pilotlight.targets.kubernetes.observe.snapshot import Snapshot, is_ending
+from pilotlight.targets.kubernetes.observe.snapshot import Snapshot, created, is_ending
 from pilotlight.targets.kubernetes.overrides import is_knative, revision_of
 from pilotlight.targets.target import Condition, ModelState, Phase, RevisionStatus, ServiceStatus
 
@@ -30,6 +25,11 @@ Document = Mapping[str, Json]
 ENTRIES: Final = ("router", "transformer", "engine", "predictor")  # in the order of a request
 KNATIVE_REVISION_LABEL: Final = "serving.knative.dev/revision"
 KNATIVE_SERVICE_LABEL: Final = "serving.knative.dev/service"
+PROVEN: Final = ("Loaded", "Standby")
+MODES: Final = {
+    "Service": "serverless", "Deployment": "raw", "StatefulSet": "stateful", "LeaderWorkerSet": "multi-node",
+    "RayCluster": "multi-node",
+}  # fmt: skip
 
 
 def role_of(workload: Document) -> str:
@@ -60,12 +60,9 @@ def latest_of(workload: Document) -> str:
 
 def _knative(snapshot: Snapshot, workload: Document) -> Iterator[RevisionStatus]:
     name, latest = str(workload["metadata"]["name"]), latest_of(workload)
-    owned = [
-        each
-        for each in snapshot.of(kinds.KNATIVE_REVISION)
-        if kinds.labels(each).get("serving.knative.dev/service") == name
-    ]
-    newest_first = sorted(owned, key=lambda each: str(each["metadata"].get("creationTimestamp")), reverse=True)
+    revisions = snapshot.of(kinds.KNATIVE_REVISION)
+    owned = [each for each in revisions if kinds.labels(each).get(KNATIVE_SERVICE_LABEL) == name]
+    newest_first = sorted(owned, key=created, reverse=True)
     newest_first.sort(key=lambda each: each["metadata"]["name"] != latest)
     shares = (workload.get("status") or {}).get("traffic") or ()
     for revision in newest_first:
@@ -100,11 +97,9 @@ def _knative_state(revision: Document, ready: int, diagnosis: Diagnosis | None) 
     if status == "True":
         if ready:
             return "Loaded", ""
-        return (
-            ("Standby", "")
-            if condition(revision, "Active") == "False"
-            else ("Loading", diagnosis.sentence if diagnosis else "")
-        )
+        if condition(revision, "Active") == "False":
+            return "Standby", ""
+        return "Loading", diagnosis.sentence if diagnosis else ""
     # Knative reports False also for an unschedulable pod, and recovers once there is capacity.
     failed = status == "False" and _condition_reason(revision, "Ready") != "Unschedulable"
     if failed or (diagnosis is not None and diagnosis.fatal):
@@ -133,9 +128,8 @@ def _raw_row(
     newest, ready = revision == latest_of(workload), sum(map(is_ready, pods))
     diagnosis = _diagnosis(snapshot, pods) or (_workload_diagnosis(snapshot, workload) if newest else None)
     overdue = newest and _condition_reason(workload, "Progressing") == "ProgressDeadlineExceeded"
-    waiting: ModelState = (
-        "Loading" if pods and diagnosis is None else "Pending"
-    )  # with a diagnosis, loading has not begun
+    # With a diagnosis, loading has not begun.
+    waiting: ModelState = "Loading" if pods and diagnosis is None else "Pending"
     state: ModelState = "Loaded" if ready else "Standby" if not wanted and newest else waiting
     if state not in ("Loaded", "Standby") and ((diagnosis is not None and diagnosis.fatal) or overdue):
         state = "FailedToLoad"
@@ -219,16 +213,6 @@ def condition_text(document: Document, kind: str) -> str:
     return _condition_message(document, kind) or _condition_reason(document, kind)
 
 
-PROVEN: Final = ("Loaded", "Standby")
-MODES: Final = {
-    "Service": "serverless",
-    "Deployment": "raw",
-    "StatefulSet": "stateful",
-    "LeaderWorkerSet": "multi-node",
-    "RayCluster": "multi-node",
-}
-
-
 def status_of(snapshot: Snapshot, warnings: Sequence[str] = ()) -> ServiceStatus:
     revisions = revision_rows(snapshot)
     phase, message = phase_of(snapshot, revisions)
@@ -286,12 +270,9 @@ def _unreconciled(snapshot: Snapshot, workload: Document) -> str:
         if condition(workload, "Ready") == "True":
             return ""
         message = condition_text(workload, "Ready")
-        # The revision is ready already; Knative's message about it is outdated.
-        return (
-            message
-            if message and latest_of(workload) not in message
-            else f"requests are being led to {latest_of(workload)}"
-        )
+        # A message about the revision, which is ready already, is outdated.
+        outdated = latest_of(workload) in message
+        return message if message and not outdated else f"requests are being led to {latest_of(workload)}"
     wanted, updated = int(workload["spec"].get("replicas") or 0), status.get("updatedReplicas")
     if workload["kind"] in ("Deployment", "StatefulSet") and int(updated or 0) < wanted:
         return f"{name}: {updated or 0} of {wanted} pods are of the new revision"
@@ -318,9 +299,8 @@ def addresses(snapshot: Snapshot) -> dict[str, str]:
         if is_knative(workload):
             status = workload.get("status") or {}
             inside = str((status.get("address") or {}).get("url") or "")
-            return {
-                key: text for key, text in (("http", str(status.get("url") or inside)), ("cluster", inside)) if text
-            }
+            urls = {"http": str(status.get("url") or inside), "cluster": inside}
+            return {key: url for key, url in urls.items() if url}
     inside = f"http://{names.entry_service(name)}.{namespace}.svc.cluster.local"
     hosts = [host for route in snapshot.of(kinds.HTTP_ROUTE) for host in route["spec"].get("hostnames") or ()]
     service = snapshot.named(("v1", "Service"), names.entry_service(name))

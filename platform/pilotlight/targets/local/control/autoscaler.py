@@ -1,13 +1,7 @@
-"""The beat; GPU hand-over.
+"""Autoscaler loop of the embedded platform: one decision per second for each unit that can have replicas.
 
-Autoscaler loop of the embedded platform: one decision per second for each unit that can have replicas.
-
-The loop sleeps while every service is at zero; a waiting request or a deploy resumes it.
-
-GPU preemption between services: a service with waiting requests takes the GPUs of an idle one that can park.
-
-The supervisor selects the victims (supervisor/giving_way.py); this module adds which services have requests, and scales
-the victims' units to zero.
+The loop sleeps while every service is at zero; a waiting request or a deploy resumes it. GPU preemption scales idle
+units to zero whose GPUs a service with waiting requests needs; the supervisor selects the victims.
 """
 
 import asyncio
@@ -39,11 +33,8 @@ class Autoscaler:
         clock: Callable[[], float],
         on_decision: Callable[[ServiceRun, Unit, Decision], None],
     ) -> None:
-        self._runs = runs
-        self._replica_set = replica_set
-        self._metrics = metrics
-        self._clock = clock
-        self._on_decision = on_decision
+        self._runs, self._replica_set, self._metrics = runs, replica_set, metrics
+        self._clock, self._on_decision = clock, on_decision
         self._active = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -101,16 +92,12 @@ class Autoscaler:
         for unit, revisions in list(_units(run, now)):
             replicas = [replica for replica in active if replica.revision in revisions]
             newest = run.revisions[revisions[0]]
-            if not _receives_traffic(run, newest):
+            workload = run.spec.workload(newest.spec.workload)
+            if workload.mode == "serverless" and newest.name not in run.required_revisions(workload):
                 unit.set_unreachable()
                 continue
             override = run.override_of(unit.name)
-            if (
-                not replicas
-                and not unit.desired
-                and not unit.traffic.waiting
-                and not min_replicas(unit.bounded(override))
-            ):
+            if not (replicas or unit.desired or unit.traffic.waiting or min_replicas(unit.bounded(override))):
                 continue
             self._apply(run, unit, unit.decide(self._observed(unit, newest, replicas, now), override, now))
             busy = busy or bool(unit.desired)
@@ -145,11 +132,6 @@ def _units(run: ServiceRun, now: float) -> Iterator[tuple[Unit, list[str]]]:
             yield run.unit_of(run.revisions[names[0]], now), names
 
 
-def _receives_traffic(run: ServiceRun, revision: Revision) -> bool:
-    workload = run.spec.workload(revision.spec.workload)
-    return workload.mode != "serverless" or revision.name in run.required_revisions(workload)
-
-
 class GpuPreemption:
     """`reconcile_service` is called for each service that loses its GPUs."""
 
@@ -179,7 +161,11 @@ class GpuPreemption:
             idle = {each.id: each for each in replicas if waiting_requests and self._is_idle(each)}
             victims = self._supervisor.preemption_victims(replica.id, idle, self._publisher.retiring)
             for name in victims:
-                self._preempt(idle[name], f"{replica.namespace}/{replica.service}")
+                victim = idle[name]
+                preempted = self._runs[victim.namespace, victim.service]
+                unit = preempted.unit_of(preempted.revisions[victim.revision], self._clock())
+                self._autoscaler.preempt(preempted, unit, f"{replica.namespace}/{replica.service}")
+                self._reconcile_service(preempted)
             if not victims and self._supervisor.evict_blocked(replica.id, self._publisher.retiring):
                 message = "ended while parked: others have its GPU, and another one is free"
                 self._events.record(run.key, f"Replica/{replica.id}", "Moved", message)
@@ -192,8 +178,3 @@ class GpuPreemption:
         unit = run.unit_of(revision, self._clock())
         parks = revision.spec.container.parks and replica.state == "ready"
         return parks and unit.is_preemptible(run.override_of(unit.name))
-
-    def _preempt(self, replica: Replica, service: str) -> None:
-        run = self._runs[replica.namespace, replica.service]
-        self._autoscaler.preempt(run, run.unit_of(run.revisions[replica.revision], self._clock()), service)
-        self._reconcile_service(run)

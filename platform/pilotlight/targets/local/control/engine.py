@@ -1,14 +1,8 @@
-"""Deploy, scale, split, delete.
-
-Canary records of the embedded platform: stored, reported as events, their services' metrics scraped.
-
-The control process only stores them. The canary controller (pilotlight.canary.controller) runs in a thread of its own, is
-notified through `on_change`, and uses the control API like any client.
-
-Operations of the embedded platform behind the control API: deploy, status, scale, traffic split, delete.
+"""Verbs of the embedded platform behind the control API: deploy, status, scale, traffic split, delete, canary records.
 
 Every method but `wait_applied` and `query` returns at once. A change is stored first, then the reconciler acts on it;
-progress shows in `status` and in events.
+progress shows in `status` and in events. The canary controller (pilotlight.canary.controller) runs in a thread of its
+own, is notified through `on_canary_change`, and uses the control API like any client.
 """
 
 import asyncio
@@ -24,63 +18,19 @@ from pilotlight.canary import state_store
 from pilotlight.canary.events import canary_events
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.gateway import access_rules
-from pilotlight.targets.local.background_tasks import utc
+from pilotlight.k8s.manifests import Manifest
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.control import persistence
-from pilotlight.targets.local.control import status as control_status
 from pilotlight.targets.local.control.reconciler import EngineSettings, Reconciler
 from pilotlight.targets.local.control.service_state import ServiceRun
+from pilotlight.targets.local.control.status import check_name
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.manifests import service_discovery
 from pilotlight.targets.local.manifests.interpret import check_queries, revisions_of
 from pilotlight.targets.local.manifests.service_spec import ServiceSpec
 from pilotlight.targets.local.store.releases import live_manifests
 from pilotlight.targets.local.store.store import Store
-from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceStatus, Share
-
-RecordEvent = Callable[..., None]  # EventRecorder.record
-
-
-class CanaryRecords:
-    """`services` is updated in place: those with a running canary, whose replicas are scraped."""
-
-    def __init__(self, store: Store, record_event: RecordEvent, services: set[Key]) -> None:
-        self._store, self._record_event, self._services = store, record_event, services
-        self.on_change: Callable[[], None] = lambda: None  # called after every change
-        for record in store.canaries():
-            self._track(record)
-
-    @property
-    def any_running(self) -> bool:
-        """Whether a canary is in progress."""
-        return bool(self._services)
-
-    def list(self, namespace: str | None) -> Sequence[CanaryRecord]:
-        return [each for each in self._store.canaries() if namespace in (None, each.namespace)]
-
-    def get(self, key: Key) -> CanaryRecord | None:
-        return self._store.canary(key)
-
-    def save(self, key: Key, state: str, version: str) -> CanaryRecord:
-        """Store a canary. Raise Conflict if it is not at `version`, NotFound without such a service."""
-        before, after = (
-            state_store.decode_history(self.get(key)),
-            state_store.decode_history(CanaryRecord(*key, state, version)),
-        )
-        record = self._store.save_canary(key, state, version)
-        for event in canary_events(before, after):
-            self._record_event(key, f"Revision/{event.revision}", event.reason, event.message, event.type)
-        self._track(record)
-        self.on_change()
-        return record
-
-    def _track(self, record: CanaryRecord) -> None:
-        """Scrape the service while its canary runs; an unreadable record counts as none."""
-        try:
-            runs = state_store.running_canary(state_store.decode_history(record)) is not None
-        except PlatformError:
-            runs = False
-        (self._services.add if runs else self._services.discard)(record.key)
-
+from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceStatus, Share, check_shares
 
 __all__ = ["Engine", "EngineSettings"]
 
@@ -89,7 +39,7 @@ APPLY_TIMEOUT_S: Final = 5.0  # replacing a gateway takes up to that long
 
 
 class Engine:
-    """Used from one event loop only."""
+    """Implements `targets.target.ServiceVerbs`; used from one event loop only."""
 
     def __init__(self, home: Home, settings: EngineSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.home = home
@@ -97,8 +47,10 @@ class Engine:
         self.store = Store.open(home.database)
         self.reconciler = Reconciler(home, settings, self.store, clock)
         self._record_event = self.reconciler.events.record
-        self.canaries = CanaryRecords(self.store, self._record_event, self.reconciler.metrics.canary_services)
         self._clock = clock
+        self.on_canary_change: Callable[[], None] = lambda: None  # called after every change
+        for record in self.store.canaries():
+            self._track_canary(record)
 
     async def start(self) -> None:
         await self.reconciler.start()
@@ -114,7 +66,7 @@ class Engine:
         Raise Conflict if the service is not at `release.expected`, PlatformError for what cannot run on this machine.
         """
         key = (release.namespace, release.name)
-        control_status.check_name(key)
+        check_name(key)
         stored = self.store.service(key)
         overrides = {} if reset or stored is None else stored.overrides
         spec = persistence.effective_spec(release.manifests, overrides)
@@ -124,7 +76,7 @@ class Engine:
             check_queries(spec)
         if dry_run:
             return self.reconciler.status(self._new_run(key, stored.generation if stored else 0, spec))
-        generation = self.store.apply(release, revisions_of(release.manifests), utc(), reset)
+        generation = self.store.apply(release, revisions_of(release.manifests), utc_now(), reset)
         run = self._update_run(key, generation, spec)
         run.overrides = overrides
         self._record_event(key, f"Service/{key[1]}", "Deployed", f"generation {generation}: {release.note or 'deploy'}")
@@ -153,18 +105,18 @@ class Engine:
     def status(self, key: Key) -> ServiceStatus:
         return self.reconciler.status(self._run(key))
 
-    def statuses(self, namespace: str | None) -> Sequence[ServiceStatus]:
+    def live(self, key: Key) -> list[Manifest]:
+        stored = self.store.service(key)
+        if stored is None or key not in self.reconciler.runs:
+            return []
+        return [Manifest(document) for document in live_manifests(stored, self.status(key))]
+
+    def list(self, namespace: str | None) -> Sequence[ServiceStatus]:
         return [
             self.reconciler.status(run)
             for key, run in sorted(self.reconciler.runs.items())
             if namespace in (None, key[0])
         ]
-
-    def live(self, key: Key) -> Sequence[Mapping[str, Json]]:
-        stored = self.store.service(key)
-        if stored is None or key not in self.reconciler.runs:
-            return []
-        return live_manifests(stored, self.status(key))
 
     def releases(self, key: Key) -> Sequence[Release]:
         self._run(key)
@@ -185,7 +137,8 @@ class Engine:
         if shares and not others and run.spec.workload(workload).mode != "serverless":
             message = f"{'/'.join(key)} is a Deployment with one side; a canary gives it a second"
             raise UsageError(message, f"platformctl canary start {key[1]} -f FILE --percent 10")
-        _check_shares(run, shares or ())
+        known = {*(name for entry, _ in run.spec.entry for name in run.revisions_of(entry)), "latest"}
+        check_shares(shares or (), known)
         for name, override in tuple(run.overrides.items()):  # includes a variant that a promotion has removed
             self._set_overrides(run, name, {field: value for field, value in override.items() if field != "traffic"})
         if shares:
@@ -202,12 +155,12 @@ class Engine:
     def events(self, key: Key | None, after: int = 0, limit: int = 200) -> Sequence[Event]:
         return self.store.events(key, after, limit)
 
-    def log_files(self, key: Key, replica: str, previous: bool) -> Sequence[tuple[str, Path]]:
+    def log_files(self, key: Key, previous: bool) -> Sequence[tuple[str, Path]]:
         """Return (replica id, file), newest replica last; `previous`: of replicas that have ended."""
         run = self._run(key)
         living = {each.id for each in self.reconciler.replica_set.living(run)}
         files = sorted((self.home.logs / key[0] / key[1]).glob("*.log"), key=lambda file: file.stat().st_mtime)
-        return [(file.stem, file) for file in files if replica in ("", file.stem) and (file.stem in living) != previous]
+        return [(file.stem, file) for file in files if (file.stem in living) != previous]
 
     def delete(self, key: Key) -> None:
         run = self._run(key)
@@ -215,6 +168,36 @@ class Engine:
         run.deleting = True
         self._record_event(key, f"Service/{key[1]}", "Deleted", "its replicas finish what they have")
         self.reconciler.reconcile(run)
+
+    @property
+    def any_canary_running(self) -> bool:
+        return bool(self.reconciler.metrics.canary_services)
+
+    def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
+        return [each for each in self.store.canaries() if namespace in (None, each.namespace)]
+
+    def canary(self, key: Key) -> CanaryRecord | None:
+        return self.store.canary(key)
+
+    def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
+        """Store a canary. Raise Conflict if it is not at `version`, NotFound without such a service."""
+        before = state_store.decode_history(self.canary(key))
+        after = state_store.decode_history(CanaryRecord(*key, state, version))
+        record = self.store.save_canary(key, state, version)
+        for event in canary_events(before, after):
+            self._record_event(key, f"Revision/{event.revision}", event.reason, event.message, event.type)
+        self._track_canary(record)
+        self.on_canary_change()
+        return record
+
+    def _track_canary(self, record: CanaryRecord) -> None:
+        """Scrape the service's replicas while its canary runs; an unreadable record counts as none."""
+        scraped = self.reconciler.metrics.canary_services
+        try:
+            runs = state_store.running_canary(state_store.decode_history(record)) is not None
+        except PlatformError:
+            runs = False
+        (scraped.add if runs else scraped.discard)(record.key)
 
     async def wait_applied(self) -> None:
         """Wait until the gateway has applied all previous changes, at most APPLY_TIMEOUT_S."""
@@ -243,12 +226,3 @@ class Engine:
         assert stored is not None
         run.overrides = stored.overrides
         run.spec = persistence.effective_spec(stored.manifests, stored.overrides)
-
-
-def _check_shares(run: ServiceRun, shares: Sequence[Share]) -> None:
-    known = {*(name for workload, _ in run.spec.entry for name in run.revisions_of(workload)), "latest"}
-    unknown = [share.revision for share in shares if share.revision not in known]
-    if unknown:
-        raise NotFound(f"no revision is called {', '.join(unknown)}; there are {', '.join(sorted(known))}")
-    if shares and sum(share.percent for share in shares) != 100:
-        raise UsageError(f"the shares add up to {sum(share.percent for share in shares)}, must be 100")

@@ -17,6 +17,7 @@ from pilotlight.contract import (
 )
 from pilotlight.observability import control_metrics
 from pilotlight.targets.local.control.service_state import ServiceRun, Unit, min_replicas
+from pilotlight.targets.local.control_process import HOST
 from pilotlight.targets.local.scaling import kpa
 from pilotlight.targets.local.scaling.types import Hpa, Kpa, Scaling
 from pilotlight.targets.local.supervisor.replica import Replica
@@ -27,7 +28,6 @@ Json = Any
 # Exported as 0 before they occur: Prometheus' increase() ignores a counter that appears with 1.
 SCALING_RULES: Final = ("activation", "stable", "panic", "zero", "more", "fewer", "cooldown", "fallback", "yield")
 SCRAPED_STATES: Final = frozenset({"starting", "ready", "unready", "parking", "parked", "draining"})
-HOST: Final = "127.0.0.1"
 
 
 def scaling(runs: Sequence[ServiceRun], statuses: Sequence[ServiceStatus], now: float) -> list[Family]:
@@ -70,11 +70,8 @@ def signals(runs: Iterable[ServiceRun], now: float) -> tuple[Family, Family]:
     for run in runs:
         for unit in run.units.values():
             for metric, value, target in compared(unit, now) if unit.desired else ():
-                labels = {
-                    **control_metrics.service_labels(run.key),
-                    "workload": workload_of(run, unit),
-                    "unit": unit.name,
-                }
+                labels = control_metrics.service_labels(run.key)
+                labels |= {"workload": workload_of(run, unit), "unit": unit.name}
                 targets.add(target, **labels, metric=metric)
                 if value is not None:
                     measured.add(value, **labels, metric=metric)
@@ -108,12 +105,12 @@ def workload_of(run: ServiceRun, unit: Unit) -> str:
 def targets(replicas: Iterable[Replica], gateway_port: int, api: str) -> list[dict[str, Json]]:
     """Return targets in the format of Prometheus' HTTP service discovery. `api` is the control API's address."""
     platform = [_target(api, job="pilotlight-control"), _target(f"{HOST}:{gateway_port}", job="pilotlight-gateway")]
-    return platform + [_replica(each) for each in replicas if each.state in SCRAPED_STATES and each.port]
-
-
-def _replica(replica: Replica) -> dict[str, Json]:
-    labels = {LABEL_NAMESPACE: replica.namespace, LABEL_SERVICE: replica.service, LABEL_REVISION: replica.revision}
-    return _target(f"{HOST}:{replica.port}", job="pilotlight-predictor", pod=replica.id, **labels)
+    predictors = []
+    for each in replicas:
+        if each.state in SCRAPED_STATES and each.port:
+            labels = {LABEL_NAMESPACE: each.namespace, LABEL_SERVICE: each.service, LABEL_REVISION: each.revision}
+            predictors.append(_target(f"{HOST}:{each.port}", job="pilotlight-predictor", pod=each.id, **labels))
+    return platform + predictors
 
 
 def _target(address: str, **labels: str) -> dict[str, Json]:

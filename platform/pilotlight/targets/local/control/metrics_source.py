@@ -14,9 +14,7 @@ from typing import Final, NamedTuple
 
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE, METRIC_GATEWAY_LOST
 from pilotlight.errors import UsageError
-from pilotlight.prometheus import client
-from pilotlight.prometheus.client import INSTALL, installed
-from pilotlight.prometheus.client import query_prometheus as ask_server
+from pilotlight.prometheus.client import INSTALL, QueryFailed, installed, query_number, query_prometheus
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import ServiceRun, Unit
 from pilotlight.targets.local.scaling.keda import query_value
@@ -43,9 +41,7 @@ class MetricsSource:
     """`values` returns the last measurements at once; `refresh` updates them in a background task."""
 
     def __init__(self, supervisor: Supervisor, clock: Callable[[], float], server: str = "") -> None:
-        self._supervisor = supervisor
-        self._clock = clock
-        self._server = server
+        self._supervisor, self._clock, self._server = supervisor, clock, server
         self._queries_server = bool(server) and installed()  # for canaries; triggers need no client library
         self._evaluator = Evaluator()
         self._cpu: dict[str, tuple[CpuSample | None, CpuSample]] = {}  # by replica, older sample first
@@ -126,8 +122,7 @@ class MetricsSource:
         await self._scrape_all(replicas, SCRAPE_S)
         for run, unit in queried:
             assert isinstance(unit.scaling, Hpa)
-            due = now - self._queried_at.get((run.key[0], unit.name), 0.0) >= min(unit.scaling.polling_s, 15.0)
-            if due:
+            if now - self._queried_at.get((run.key[0], unit.name), 0.0) >= min(unit.scaling.polling_s, 15.0):
                 self._queried_at[run.key[0], unit.name] = now
                 for metric in queries(unit.scaling):
                     unit.metrics[metric.name] = await self._query_metric(metric)
@@ -135,15 +130,14 @@ class MetricsSource:
     async def query(self, promql: str, replicas: Sequence[Replica]) -> list[Sample]:
         """Evaluate a canary's query now. Series are stored from the first query that names them on."""
         if self._queries_server:
-            return await asyncio.to_thread(ask_server, self._server, promql)
+            return await asyncio.to_thread(query_prometheus, self._server, promql)
         try:
             fresh = self._evaluator.watch(promql)
         except UnsupportedQuery as error:
             if not self._server:
                 raise
-            raise UsageError(
-                f"this query can be answered by Prometheus alone, through its client: {INSTALL}"
-            ) from error
+            message = f"this query can be answered by Prometheus alone, through its client: {INSTALL}"
+            raise UsageError(message) from error
         await self._scrape_all(replicas, 0.0 if fresh else MAX_AGE_S)
         now = self._clock()
         newest = self._evaluator.newest(promql)
@@ -174,8 +168,8 @@ class MetricsSource:
         try:
             if not self._server:
                 return query_value(metric, self._evaluator.evaluate(metric.query, self._clock()))
-            return query_value(metric, await client.query(self._server, metric.query, 0.0))
-        except (client.ScalerFailed, UnsupportedQuery) as error:
+            return query_value(metric, await asyncio.to_thread(query_number, self._server, metric.query))
+        except (QueryFailed, UnsupportedQuery) as error:
             if self._failed.get(metric.query) != str(error):
                 self._failed[metric.query] = str(error)
                 log.warning("%s: %s", metric.name, error)

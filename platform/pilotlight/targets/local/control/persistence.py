@@ -1,15 +1,7 @@
-"""Restore; write-behind records.
+"""Run-time state that a later control process needs: written behind by the reconciler, restored at the next start.
 
-Restore run-time state from the store: services with revisions and traffic history, and recorded replicas.
-
-Write-behind queue for state that must not block serving, on a disk that may be full.
-
-A deploy that cannot be stored is refused. A replica starts, becomes ready or ends regardless; its record waits here and
-is retried every RETRY_S seconds.
-
-Writer of run-time state that a later control process needs: replicas, ready or failed revisions.
-
-Called by the reconciler; writes go through the write-behind queue (notes.py) and are read back by restoring.py.
+A deploy that cannot be stored is refused. A replica starts, becomes ready or ends regardless of a full disk; its record
+waits in the write-behind queue and is retried every RETRY_S seconds.
 """
 
 import asyncio
@@ -22,7 +14,7 @@ import msgspec
 
 from pilotlight.errors import PlatformError
 from pilotlight.gateway import access_rules
-from pilotlight.targets.local.background_tasks import utc
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun
 from pilotlight.targets.local.manifests.interpret import interpret
 from pilotlight.targets.local.manifests.service_spec import ServiceSpec
@@ -32,7 +24,9 @@ from pilotlight.targets.local.supervisor.replica import Replica
 from pilotlight.targets.target import Key
 
 Json = Any
+RETRY_S: Final = 1.0
 log = logging.getLogger("pilotlight.restoring")
+queue_log = logging.getLogger("pilotlight.notes")
 
 
 def restore_services(store: Store, now: float, zero_grace_s: float) -> Iterator[ServiceRun]:
@@ -52,20 +46,15 @@ def _restore_service(stored: StoredService, store: Store, now: float, zero_grace
     spec = effective_spec(stored.manifests, stored.overrides)
     access_rules.check(spec.access)
     run = ServiceRun(stored.key, stored.generation, spec, zero_grace_s)
-    _restore_revisions(run, store, now)
+    # Oldest first: the dictionary keeps the order of creation.
+    for recorded in reversed(store.revisions(run.key)):
+        for workload in interpret(recorded.manifests).workloads:
+            if workload.revision.name == recorded.name:
+                revision = run.add_revision(workload.revision, now, ready_once=bool(recorded.first_ready_at))
+                revision.failure, revision.deadline_exceeded = recorded.failed, bool(recorded.failed)
     run.update(stored.generation, run.spec, now)
     run.history = _traffic_history(store, stored.key, run)
     return run
-
-
-def _restore_revisions(run: ServiceRun, store: Store, now: float) -> None:
-    # Oldest first: the dictionary keeps the order of creation.
-    for stored in reversed(store.revisions(run.key)):
-        spec = interpret(stored.manifests)
-        for workload in spec.workloads:
-            if workload.revision.name == stored.name:
-                revision = run.add_revision(workload.revision, now, ready_once=bool(stored.first_ready_at))
-                revision.failure, revision.deadline_exceeded = stored.failed, bool(stored.failed)
 
 
 def _traffic_history(store: Store, key: Key, run: ServiceRun) -> dict[str, list[Any]]:
@@ -87,10 +76,6 @@ def effective_spec(manifests: Sequence[Mapping[str, Json]], overrides: Mapping[s
     """Interpret manifests with traffic overrides. Bounds are left out: they are applied at each decision."""
     shares = {name: {"traffic": values["traffic"]} for name, values in overrides.items() if "traffic" in values}
     return interpret(manifests, shares)
-
-
-RETRY_S: Final = 1.0
-notes_log = logging.getLogger("pilotlight.notes")
 
 
 class WriteBehindQueue:
@@ -124,7 +109,7 @@ class WriteBehindQueue:
                 write()
             except PlatformError as error:
                 if not self._warned:  # once, until all is written
-                    notes_log.warning("%s; what happens meanwhile is written down afterwards", error)
+                    queue_log.warning("%s; what happens meanwhile is written down afterwards", error)
                     self._warned = True
                 self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._flush)
                 return
@@ -153,7 +138,7 @@ class StateWriter:
             self._queue.put(f"replica {replica.id}", save)
 
     def mark_ready(self, key: Key, revision: Revision) -> None:
-        mark = partial(self._store.mark_ready, key, revision.spec.workload, revision.name, utc())
+        mark = partial(self._store.mark_ready, key, revision.spec.workload, revision.name, utc_now())
         self._queue.put(f"state {key} {revision.name}", mark)
 
     def mark_failed(self, key: Key, revision: Revision) -> None:

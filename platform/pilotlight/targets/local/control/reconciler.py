@@ -1,7 +1,7 @@
 """Reconciler of the embedded platform: assembles its parts and reacts to their events.
 
 Replica changes, gateway messages, autoscaler ticks and deploys all end in `reconcile`, which brings processes and
-routing tables in line with the specification. The engine (engine.py) stands in front of it.
+routing tables in line with the specification. The engine stands in front of it.
 """
 
 from collections import Counter
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pilotlight.gateway.control_link import BackendReport, GatewayMessage, Hello, Report, Unreachable, Wake
 from pilotlight.gateway.routing_table import Replica as RoutedReplica
 from pilotlight.gateway.routing_table import Route
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local import control_process
-from pilotlight.targets.local.background_tasks import DelayedQueue, EventRecorder, utc
+from pilotlight.targets.local.background_tasks import DelayedQueue, EventRecorder
 from pilotlight.targets.local.control import persistence, replicas, routes
 from pilotlight.targets.local.control import status as control_status
 from pilotlight.targets.local.control.autoscaler import Autoscaler, GpuPreemption
@@ -115,7 +116,12 @@ class Reconciler:
         self._publisher.changed()
         self._autoscaler.resume()
         self.status(run)  # stamps conditions with the time of the change, not of the next status request
-        self._finish_delete(run)
+        if run.deleting and not self.replica_set.living(run):
+            self._state.finish_delete(run.key)
+            self.runs.pop(run.key, None)
+            self.metrics.forget_lost(run.key, run.revisions)
+            self.ports.release(run)
+            self._publisher.changed()
         for workload, name in run.expired_revisions({replica.revision for replica in self.replica_set.living(run)}):
             run.revisions.pop(name)
             run.units.pop(name, None)
@@ -131,7 +137,7 @@ class Reconciler:
         living = self.replica_set.living(run)
         ports = self._publisher.ports(run.key)
         view = control_status.ServiceView(run, living, self.clock(), self.base_url, confirmed, ports)
-        status = control_status.with_transition_times(control_status.status_of(view), run.conditions, utc())
+        status = control_status.with_transition_times(control_status.status_of(view), run.conditions, utc_now())
         run.conditions = {condition.type: condition for condition in status.conditions}
         return status
 
@@ -139,14 +145,6 @@ class Reconciler:
         """Evaluate an instant query over the replicas of all services that have a canary."""
         runs = [run for run in self.runs.values() if run.key in self.metrics.canary_services]
         return await self.metrics.query(promql, [replica for run in runs for replica in self.replica_set.active(run)])
-
-    def _finish_delete(self, run: ServiceRun) -> None:
-        if run.deleting and not self.replica_set.living(run):
-            self._state.finish_delete(run.key)
-            self.runs.pop(run.key, None)
-            self.metrics.forget_lost(run.key, run.revisions)
-            self.ports.release(run)
-            self._publisher.changed()
 
     def _replica_changed(self, replica: Replica) -> None:
         run = self.runs.get((replica.namespace, replica.service))
@@ -192,8 +190,7 @@ class Reconciler:
         self._publisher.retiring.discard(replica.id)
         if not replica.crashed:
             return
-        now = self.clock()
-        replicas.record_failure(revision, replica.reason, now)
+        replicas.record_failure(revision, replica.reason, self.clock())
         revision.load_failed = replica.status.get("state") == "failed"
         if revision.deadline_exceeded:
             self._state.mark_failed(run.key, revision)
@@ -235,8 +232,9 @@ class Reconciler:
                 self._on_report(report, now)
             self._autoscaler.resume()
             self._preemption.reconcile()
-        elif isinstance(message, Unreachable):
-            self._on_unreachable(message)
+        elif isinstance(message, Unreachable) and (replica := self._find_replica(message.replica)) is not None:
+            key = (replica.namespace, replica.service)
+            self.events.record(key, f"Replica/{replica.id}", "Unreachable", message.reason, "Warning")
 
     def _on_report(self, report: BackendReport, now: float) -> None:
         for run in self.runs.values():
@@ -252,12 +250,6 @@ class Reconciler:
                 self._autoscaler.wake(run, run.unit_of(revision, now), message.waiting)
                 self.reconcile(run)
 
-    def _on_unreachable(self, message: Unreachable) -> None:
-        replica = self._find_replica(message.replica)
-        if replica is not None:
-            key = (replica.namespace, replica.service)
-            self.events.record(key, f"Replica/{replica.id}", "Unreachable", message.reason, "Warning")
-
     def _record_scaling(self, run: ServiceRun, unit: Unit, decision: Decision) -> None:
-        unit.decided_at = utc()
+        unit.decided_at = utc_now()
         self.events.record(run.key, f"Unit/{unit.name}", "Scaled", decision.reason)

@@ -1,15 +1,14 @@
 """Replica controller of the embedded platform: starts missing replicas, retires surplus ones.
 
-Decisions come from reconcile.py; effects go through the supervisor (start) and the publisher (retire, once the gateway
-routes nothing to a replica). Called on every event; most calls change nothing.
+Replicas of a Deployment are replaced as in Kubernetes. Effects go through the supervisor (start) and the publisher
+(retire, once the gateway routes nothing to a replica). Called on every event; most calls change nothing.
 """
 
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from pilotlight.targets.local.control.rolling_update import counts, rolling_update, select_for_removal
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun, initial_replicas
 from pilotlight.targets.local.gateway.publisher import Publisher
 from pilotlight.targets.local.manifests.service_discovery import Peers, drain_env
@@ -18,6 +17,16 @@ from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Launch, R
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 
 ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: no vowels, so no words
+# Replicas that do not serve are stopped first.
+_STOP_ORDER: Final = {"waiting": 0, "unready": 1, "starting": 2, "ready": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCounts:
+    """Active replicas, and how many of them are ready."""
+
+    total: int
+    ready: int
 
 
 class ReplicaSet:
@@ -31,11 +40,8 @@ class ReplicaSet:
         requeue_after: Callable[[float, ServiceRun], None],
         peers: Peers,
     ) -> None:
-        self.supervisor = supervisor
-        self.publisher = publisher
-        self._on_start = on_start
-        self._requeue_after = requeue_after
-        self._peers = peers
+        self.supervisor, self.publisher, self._peers = supervisor, publisher, peers
+        self._on_start, self._requeue_after = on_start, requeue_after
 
     def living(self, run: ServiceRun) -> list[Replica]:
         """Return the service's replicas that have not exited."""
@@ -81,7 +87,8 @@ class ReplicaSet:
         new = [replica for replica in replicas if replica.revision == latest.name]
         old = [replica for replica in replicas if replica.revision != latest.name]
         desired = run.unit_of(latest, now).desired
-        stable = self._last_ready(run, workload)
+        others = [run.revisions[name] for name in run.revisions_of(workload.name) if name != latest.name]
+        stable = max((each for each in others if each.ready_once), key=lambda each: each.created_at, default=None)
         if stable is not None and not latest.ready_once and (workload.surge or workload.unavailable):
             # A template that has never become ready gets a single replica: a broken release must not replace
             # the ones that serve, however large the surge is.
@@ -93,11 +100,6 @@ class ReplicaSet:
         )
         self._retire(select_for_removal(old, len(old) - desired_old))
         self._scale(run, latest, new, desired_new, now)
-
-    def _last_ready(self, run: ServiceRun, workload: WorkloadSpec) -> Revision | None:
-        """Return the newest revision before the current one that has been ready."""
-        others = [run.revisions[name] for name in run.revisions_of(workload.name) if name != workload.revision.name]
-        return max((each for each in others if each.ready_once), key=lambda each: each.created_at, default=None)
 
     def desired(self, run: ServiceRun, revision: Revision, now: float) -> int:
         """Return the autoscaler's count; a revision that has never been ready gets at least one replica to prove it."""
@@ -134,15 +136,13 @@ class ReplicaSet:
         current = workload.mode == "serverless" or workload.revision.name == revision.name
         if not current or (workload.mode == "serverless" and revision.name not in run.required_revisions(workload)):
             return False
-        others = [
-            each for each in self.living(run) if each.revision == replica.revision and each.state in PARKED_STATES
-        ]
-        return replica.state == "ready" and not others and not run.unit_of(revision, now).desired
+        same = [each for each in self.living(run) if each.revision == replica.revision]
+        parked = any(each.state in PARKED_STATES for each in same)
+        return replica.state == "ready" and not parked and not run.unit_of(revision, now).desired
 
     def start(self, run: ServiceRun, revision: Revision, now: float) -> None:
         revision.last_start = now
-        tail = "".join(secrets.choice(ALPHABET) for _ in range(5))
-        replica = f"{revision.name}-{tail}"
+        replica = f"{revision.name}-{''.join(secrets.choice(ALPHABET) for _ in range(5))}"
         spec = replace(revision.spec, container=self._peers.resolve(revision.spec.container, run.spec))
         env = {**dict.fromkeys(spec.container.replica_env, replica), **drain_env(run.spec, spec.role)}
         self._on_start(self.supervisor.launch(Launch(replica, spec, env)))
@@ -157,6 +157,37 @@ def record_failure(revision: Revision, reason: str, now: float) -> None:
     revision.failures = crashes_after(revision.failures, now, revision.last_start)
     revision.failure = reason
     revision.next_start = now + delay(revision.failures, now, revision.last_start)
-    overdue = now - revision.created_at > revision.spec.progress_deadline_s
-    if not revision.ready_once and overdue:
+    if not revision.ready_once and now - revision.created_at > revision.spec.progress_deadline_s:
         revision.deadline_exceeded = True
+
+
+def rolling_update(
+    desired: int, new: ReplicaCounts, old: ReplicaCounts, surge: int, unavailable: int
+) -> tuple[int, int]:
+    """Return how many replicas of the new and of the old template should run now.
+
+    desired 4, surge 1, unavailable 0: 4 old → start 1 → it is ready → stop 1 old → start the next …
+    """
+    if not old.total:
+        return desired, 0
+    if not surge and not unavailable:
+        return new.total, 0  # Recreate: no new replica before the last old one has ended
+    # Never fewer than already run, so that a shrinking surge does not stop new replicas that are starting.
+    desired_new = min(desired, max(new.total, desired + surge - old.total))
+    spare = new.ready + old.ready - (desired - unavailable)
+    # Old replicas that are not ready do not count as available, so they go first and without limit.
+    unready_old = old.total - old.ready
+    desired_old = old.total - min(old.total, unready_old + max(0, min(spare, old.ready)))
+    return desired_new, desired_old if new.ready < desired else 0
+
+
+def select_for_removal(replicas: Iterable[Replica], surplus: int) -> list[Replica]:
+    """Return `surplus` replicas to remove: those that do not serve first, then the youngest."""
+    by_age = sorted(replicas, key=lambda replica: replica.started_at, reverse=True)
+    ordered = sorted(by_age, key=lambda replica: _STOP_ORDER.get(replica.state, 0))
+    return ordered[: max(0, surplus)]
+
+
+def counts(replicas: Iterable[Replica]) -> ReplicaCounts:
+    states = [replica.state for replica in replicas]
+    return ReplicaCounts(len(states), states.count("ready"))

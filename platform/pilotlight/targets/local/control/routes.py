@@ -1,8 +1,4 @@
-"""Routes and ports of services.
-
-Gateway routes of a service, from its specification, the effective traffic split and the ready replicas.
-
-Ports of the services' own: the stored one, else the next free one.
+"""Gateway routes of a service, from its specification, traffic split and ready replicas; the services' own ports.
 
 Every service has an HTTP port. Only a service whose manifests send requests to the predictor's gRPC port
 (`protocolVersion: grpc-v2`) has a gRPC port: the first one makes the gateway import grpcio, which costs memory.
@@ -17,14 +13,17 @@ from pilotlight.contract import ENV_SETTINGS_PREFIX, GRPC_PORT
 from pilotlight.gateway.access_rules import access, rate
 from pilotlight.gateway.routing_table import Backend, Replica, Route
 from pilotlight.targets.local.background_tasks import EventRecorder
-from pilotlight.targets.local.control.rolling_update import Shares
-from pilotlight.targets.local.control.service_state import ServiceRun
+from pilotlight.targets.local.control.service_state import ServiceRun, Shares
 from pilotlight.targets.local.gateway.link import GatewayLink
 from pilotlight.targets.local.manifests.service_spec import ServiceSpec, WorkloadSpec
 from pilotlight.targets.local.store.store import Store
 
 Ready = Callable[[str, str], Sequence[Replica]]  # namespace, revision → ready replicas
 Key = Callable[[str, str], str]  # namespace, workload → key that other components must send
+MAX_ATTEMPTS: Final = 50
+PORT_RANGE: Final = 10_000
+ENV_GRPC_PORT: Final = f"{ENV_SETTINGS_PREFIX}GRPC_PORT"
+Kind = Literal["http", "grpc"]
 
 
 def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
@@ -79,13 +78,6 @@ def _backend(
         hold_s=min(spec.timeout_s, spec.progress_deadline_s),
         unavailable="" if ready or state is None else run.unavailable_reason(state),
     )  # fmt: skip
-
-
-MAX_ATTEMPTS: Final = 50
-PORT_RANGE: Final = 10_000
-ENV_GRPC_PORT: Final = f"{ENV_SETTINGS_PREFIX}GRPC_PORT"
-
-Kind = Literal["http", "grpc"]
 
 
 class ServicePorts:

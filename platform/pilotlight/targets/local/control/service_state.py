@@ -1,17 +1,12 @@
-"""A service's revisions, units, traffic.
+"""Run-time state of one service: specification, revisions, scaling units with their traffic, effective traffic split.
 
-Gateway reports of one scaling unit over the last minutes: latency percentiles, errors, and load samples.
-
-Scaling units: a revision of a Knative Service, or a Deployment with all its templates.
-
-A unit holds the state that its autoscaler needs between two decisions, and the last decision.
-
-Run-time state of one service: specification, revisions, scaling units, and the effective traffic split.
+A scaling unit is a revision of a Knative Service, or a Deployment with all its templates; it holds the state that its
+autoscaler needs between two decisions, and the last decision.
 """
 
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Final
@@ -19,8 +14,7 @@ from typing import Any, Final
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.gateway.control_link import BackendReport
 from pilotlight.prometheus import histograms
-from pilotlight.targets.local.control.rolling_update import Shares, effective_shares, reachable_revisions
-from pilotlight.targets.local.manifests.service_spec import RevisionSpec, ServiceSpec, WorkloadSpec
+from pilotlight.targets.local.manifests.service_spec import RevisionSpec, ServiceSpec, TrafficShare, WorkloadSpec
 from pilotlight.targets.local.scaling.decision import decide, with_bounds
 from pilotlight.targets.local.scaling.types import Decision, Fixed, Hpa, Kpa, Observed, Sample, Scaling
 from pilotlight.targets.target import Condition, Key
@@ -28,6 +22,11 @@ from pilotlight.targets.target import Condition, Key
 RETENTION_S: Final = 300.0
 LONGEST_WINDOW_S: Final = 3600.0
 RATE_S: Final = 10.0
+Json = Any
+Shares = tuple[TrafficShare, ...]
+UNREACHABLE: Final = "0: no traffic and no tag leads to it"
+REVISION_HISTORY_LIMIT: Final = 10  # revisions of a workload that a rollback can return to
+TRAFFIC_HISTORY_LIMIT: Final = 20  # traffic splits of earlier releases
 
 
 class TrafficLog:
@@ -35,9 +34,7 @@ class TrafficLog:
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque()
-        self.waiting = 0
-        self.in_flight = 0
-        self.cold_starts = 0
+        self.waiting = self.in_flight = self.cold_starts = 0
         self._reports: deque[tuple[float, BackendReport]] = deque()
         self._concurrency = 0.0
         self._requests = 0.0
@@ -86,10 +83,6 @@ def quantile(counts: Sequence[int], share: float) -> float | None:
     edges = (*LATENCY_BUCKETS, math.inf)
     seconds = histograms.quantile(tuple(zip(edges, accumulate(counts), strict=False)), share)
     return None if seconds is None else seconds * 1000
-
-
-Json = Any
-UNREACHABLE: Final = "0: no traffic and no tag leads to it"
 
 
 @dataclass(slots=True)
@@ -166,8 +159,19 @@ def min_replicas(scaling: Scaling) -> int:
     return scaling.min_scale if isinstance(scaling, Kpa) else scaling.min_replicas
 
 
-REVISION_HISTORY_LIMIT: Final = 10  # revisions of a workload that a rollback can return to
-TRAFFIC_HISTORY_LIMIT: Final = 20  # traffic splits of earlier releases
+def effective_shares(history: Sequence[Shares], ready_once: Collection[str]) -> Shares:
+    """Return the newest shares whose revisions have all been ready, else the specified ones (`history[0]`).
+
+    As in Knative, traffic moves to a set of revisions only once each has been ready.
+    """
+    proven = (shares for shares in history if shares and all(share.revision in ready_once for share in shares))
+    # On a first deploy nothing is proven: the specified shares route, and the gateway holds their requests.
+    return next(proven, history[0] if history else ())
+
+
+def reachable_revisions(shares: Iterable[TrafficShare]) -> set[str]:
+    """Return the revisions that receive requests, by weight or by tag."""
+    return {share.revision for share in shares if share.percent > 0 or share.tag}
 
 
 class ServiceRun:
@@ -178,12 +182,8 @@ class ServiceRun:
     """
 
     def __init__(self, key: Key, generation: int, spec: ServiceSpec, zero_grace_s: float = 0.0) -> None:
-        self.key = key
-        self.zero_grace_s = zero_grace_s
-        self.generation = generation
-        self.spec = spec
-        self.port = 0
-        self.grpc_port = 0
+        self.key, self.generation, self.spec, self.zero_grace_s = key, generation, spec, zero_grace_s
+        self.port = self.grpc_port = 0
         self.deleting = False
         self.unreadable = ""  # why the stored service cannot be run; then it has no workloads
         self.overrides: Mapping[str, Mapping[str, Json]] = {}
@@ -219,8 +219,9 @@ class ServiceRun:
         return state
 
     def unit_of(self, revision: Revision, now: float) -> Unit:
-        serverless = self._mode(revision.spec.workload) == "serverless"
-        return self._unit(revision.name if serverless else revision.spec.workload, revision.spec, now)
+        workload = revision.spec.workload
+        mode = next((each.mode for each in self.spec.workloads if each.name == workload), "serverless")
+        return self._unit(revision.name if mode == "serverless" else workload, revision.spec, now)
 
     def _unit(self, name: str, revision: RevisionSpec, now: float) -> Unit:
         unit = self.units.get(name)
@@ -234,9 +235,6 @@ class ServiceRun:
         scaling = revision.scaling
         # Knative's grace period lets its network reprogram before the last pod ends; this gateway confirms instead.
         return replace(scaling, grace_s=self.zero_grace_s) if isinstance(scaling, Kpa) else scaling
-
-    def _mode(self, workload: str) -> str:
-        return next((each.mode for each in self.spec.workloads if each.name == workload), "serverless")
 
     def override_of(self, unit: str) -> Mapping[str, Json]:
         """Return the overrides of the unit's workload."""
@@ -278,11 +276,8 @@ class ServiceRun:
 
     def unavailable_reason(self, revision: Revision) -> str:
         """Return why requests should fail instead of waiting; empty while a replica may still become ready."""
-        return (
-            f"{revision.name} cannot start: {revision.failure}"
-            if revision.deadline_exceeded or revision.failures > 2
-            else ""
-        )
+        failed = revision.deadline_exceeded or revision.failures > 2
+        return f"{revision.name} cannot start: {revision.failure}" if failed else ""
 
     def restore_scale(self, counts: Mapping[str, int], now: float) -> None:
         """Set desired counts after a restart: proven revisions continue with their living replicas (`counts`)."""

@@ -106,8 +106,7 @@ def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phas
     broken = next((row for row in revisions if row.percent and row.desired and row.model_state == "FailedToLoad"), None)
     if broken is not None:
         return "Failed", f"{broken.name}: {broken.reason}"
-    waking = any(row.desired for row in revisions if row.percent)
-    if waking:
+    if any(row.desired for row in revisions if row.percent):
         reason = next((row.reason for row in revisions if row.percent and row.desired and row.reason), "")
         return "Progressing", "a replica is starting" + (f" ({reason})" if reason else "")
     parked = any(row.model_state == "Parked" for row in revisions if row.percent)
@@ -142,25 +141,16 @@ def _waiting_for(view: ServiceView, revision: Revision) -> str:
 def _revisions(view: ServiceView) -> Iterator[RevisionStatus]:
     for workload in view.run.spec.workloads:
         shares = view.run.shares(workload.name)
-        known = [name for name in view.run.revisions_of(workload.name) if _is_shown(view, workload, name)]
-        newest_first = sorted(known, key=lambda name: view.run.revisions[name].created_at, reverse=True)
-        for name in newest_first:
-            percent = _percent(view.run, workload, name, {s.revision: s.percent for s in shares})
+        percents = {share.revision: share.percent for share in shares}
+        if workload.mode != "serverless":
+            percents = {workload.revision.name: 100}
+        # Those that have traffic or a place in the release, and those that still have replicas.
+        shown = {replica.revision for replica in view.replicas} | view.run.required_revisions(workload)
+        known = [name for name in view.run.revisions_of(workload.name) if name in shown | {workload.revision.name}]
+        for name in sorted(known, key=lambda name: view.run.revisions[name].created_at, reverse=True):
+            percent = dict(view.run.spec.entry).get(workload.name, 100) * percents.get(name, 0) // 100
             tags = tuple(share.tag for share in shares if share.revision == name and share.tag)
             yield _revision(view, workload, view.run.revisions[name], percent, tags)
-
-
-def _is_shown(view: ServiceView, workload: WorkloadSpec, name: str) -> bool:
-    """Show revisions that have traffic or a place in the release, and those that still have replicas."""
-    running = any(replica.revision == name for replica in view.replicas)
-    return running or name == workload.revision.name or name in view.run.required_revisions(workload)
-
-
-def _percent(run: ServiceRun, workload: WorkloadSpec, name: str, shares: dict[str, int]) -> int:
-    weight = dict(run.spec.entry).get(workload.name, 100)
-    if workload.mode == "serverless":
-        return weight * shares.get(name, 0) // 100
-    return weight if name == workload.revision.name else 0
 
 
 def _revision(
@@ -173,9 +163,10 @@ def _revision(
     desired = unit.desired if revision.name in view.run.required_revisions(workload) else 0
     log, now = unit.traffic, view.now
     busy = [replica for replica in replicas if replica.state != "draining"]
+    reasons = [replica.reason for replica in busy if replica.state != "ready" and replica.reason]
     return RevisionStatus(
         revision.name, workload.name, workload.role, percent, tags, ready, starting, desired,
-        model_state=model_state(revision, busy), reason=_reason(revision, busy),
+        model_state=model_state(revision, busy), reason=reasons[-1] if reasons else revision.failure,
         progress=busy[-1].status.get("progress") or {} if busy else {},
         p50_ms=log.quantile_ms(0.5, now), p99_ms=log.quantile_ms(0.99, now), error_percent=log.error_percent(now),
         requests=log.requests(now), cold_starts=log.cold_starts,
@@ -195,11 +186,6 @@ def model_state(revision: Revision, replicas: Sequence[Replica]) -> ModelState:
     if replicas:
         return "Loading" if any(replica.state != "waiting" for replica in replicas) else "Pending"
     return "Standby" if revision.ready_once else "Pending"
-
-
-def _reason(revision: Revision, replicas: Sequence[Replica]) -> str:
-    waiting = [replica.reason for replica in replicas if replica.state != "ready" and replica.reason]
-    return waiting[-1] if waiting else revision.failure
 
 
 def _conditions(view: ServiceView, phase: Phase, message: str) -> Iterator[Condition]:

@@ -1,8 +1,4 @@
-"""Keeps a gateway alive.
-
-Connection of the control process to one gateway: requests are answered in order, other messages are events.
-
-Control process's end of the gateway link: keeps a gateway running, sends tables, receives its reports.
+"""Control process's end of the gateway link: keeps a gateway running, sends tables, receives its reports.
 
 The control process holds a duplicate of every HTTP listener. A gateway that dies is restarted and gets the sockets and
 the last table; until then connections wait in the listen backlog. A restarted control process borrows the sockets back
@@ -10,11 +6,16 @@ from the living gateway. A leaving gateway still has requests, so it gets tables
 """
 
 import asyncio
+import os
+import shlex
+import signal
 import socket
+import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import Final
 
 from pilotlight import __version__
@@ -32,16 +33,25 @@ from pilotlight.gateway.control_link import (
     Stop,
 )
 from pilotlight.gateway.fd_channel import Channel
+from pilotlight.gateway.respawn import start_detached
 from pilotlight.gateway.routing_table import Table
-from pilotlight.targets.local.gateway.process import KILL_S, GatewayStarter, gateway_command, wait_exit
 from pilotlight.targets.local.gateway.sockets import ListenerSet
 from pilotlight.targets.local.home import Home
+from pilotlight.wire.machine import last_lines
 
 GatewayReply = tuple[Applied | Sockets | None, list[socket.socket]]  # with received sockets; None: the gateway is gone
+START_S: Final = 40.0  # an exit is noticed at once; a start may be slow on a busy machine
+KILL_S: Final = 5.0  # beyond the drain, before a gateway that does not end is killed
+LAST_LINES: Final = 10
+HELLO_S: Final = 20.0  # generous: a gateway wrongly taken for dead still holds its ports
+LEAVING_S: Final = 5.0  # for a leaving gateway to apply a table; one that hangs must not delay all others
 
 
 class GatewayPeer:
-    """`on_message` gets every message that is no reply; `on_disconnect` is called once, unless closed here."""
+    """Connection to one gateway: requests are answered in order, other messages are events.
+
+    `on_message` gets every message that is no reply; `on_disconnect` is called once, unless closed here.
+    """
 
     def __init__(
         self,
@@ -84,32 +94,23 @@ class GatewayPeer:
 
     def _receive(self, message: GatewayMessage, sockets: list[socket.socket]) -> None:
         if isinstance(message, Applied | Sockets):
-            self._resolve(message, sockets)
+            pending = self._pending.popleft()
+            if not pending.done():
+                pending.set_result((message, sockets))
+                return
+            for unused in sockets:
+                unused.close()
             return
         if isinstance(message, Hello) and not self.hello.done():
             self.hello.set_result(message)
         self.leaving = self.leaving or isinstance(message, Leaving)
         self._on_message(self, message)
 
-    def _resolve(self, reply: Applied | Sockets, sockets: list[socket.socket]) -> None:
-        pending = self._pending.popleft()
-        if not pending.done():
-            pending.set_result((reply, sockets))
-            return
-        for unused in sockets:
-            unused.close()
-
     def _on_disconnect(self) -> None:
         if not self.hello.done():
             self.hello.set_exception(ConnectionError("closed before it said hello"))
         self.cancel_pending()
         self._on_closed(self)
-
-
-__all__ = ["GatewayLink", "gateway_command"]
-
-HELLO_S: Final = 20.0  # generous: a gateway wrongly taken for dead still holds its ports
-LEAVING_S: Final = 5.0  # for a leaving gateway to apply a table; one that hangs must not delay all others
 
 
 class GatewayLink:
@@ -337,3 +338,52 @@ class GatewayLink:
             except (PlatformError, OSError):  # retried for ever: without a gateway no request is served
                 await asyncio.sleep(min(0.1 * 2**attempt, 5.0))
         self._sync()
+
+
+def gateway_command(home: Home, respawn: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the gateway's command line; `respawn` is the command by which it restarts the control process."""
+    command = (sys.executable, "-m", "pilotlight.gateway", "--home", str(home.root))
+    return (*command, "--respawn", shlex.join(respawn)) if respawn else command
+
+
+class GatewayStarter:
+    """Starts a gateway, and remembers one that has not connected yet so that it can be ended."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._command, self._log = tuple(command), log
+        self._unconnected_pid = 0
+
+    async def start(self, connect: Callable[[], Awaitable[bool]]) -> None:
+        """Start a gateway; return when `connect` has reached it. Raise PlatformError with the end of its log."""
+        status: list[int] = []
+        self._unconnected_pid = start_detached(self._command, self._log, status.append)
+        until = asyncio.get_running_loop().time() + START_S
+        while not await connect():
+            if status or asyncio.get_running_loop().time() > until:
+                self.abandon(status)
+                why = f"it ended with status {status[0]}" if status else f"it did not answer within {START_S:g} s"
+                end = ""
+                with suppress(OSError):
+                    end = "\n".join(last_lines(self._log, LAST_LINES))
+                raise PlatformError(f"the gateway did not start: {why}; its log ends:\n{end}")
+            await asyncio.sleep(0.005)
+        self._unconnected_pid = 0
+
+    def abandon(self, status: Sequence[int] = ()) -> None:
+        """End a gateway that has not connected, unless it has exited with `status`."""
+        if self._unconnected_pid and not status:
+            with suppress(ProcessLookupError):
+                os.kill(self._unconnected_pid, signal.SIGTERM)
+        self._unconnected_pid = 0
+
+
+async def wait_exit(pid: int, disconnected: asyncio.Event, seconds: float) -> None:
+    """Wait for the gateway to disconnect and exit; kill it after `seconds`, or KILL_S after the disconnect."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(disconnected.wait(), seconds)
+    until = asyncio.get_running_loop().time() + (KILL_S if disconnected.is_set() else 0.0)
+    with suppress(ProcessLookupError, PermissionError):
+        while asyncio.get_running_loop().time() < until:
+            os.kill(pid, 0)
+            await asyncio.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)

@@ -32,9 +32,7 @@ class Publisher:
         self.link = link
         self.generation = 0
         self.retiring: set[str] = set()
-        self._routes = routes
-        self._on_unrouted = on_unrouted
-        self._on_publish = on_publish
+        self._routes, self._on_unrouted, self._on_publish = routes, on_unrouted, on_publish
         self._published: tuple[Route, ...] | None = None
         self._changed = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
@@ -91,7 +89,12 @@ class Publisher:
         # Snapshots: what is added while the gateway answers may not be covered by this table.
         leaving, waiters, published = set(self.retiring), tuple(self._waiters), False
         with log_and_continue("a table for the gateway"):
-            await self._publish(tuple(self._routes()))
+            routes = tuple(self._routes())
+            if routes != self._published:
+                self.generation += 1
+                self._on_publish(routes)
+                await self.link.publish(Table(self.generation, routes))
+                self._published = routes
             published = True
             for waiter in waiters:
                 self._waiters.remove(waiter)
@@ -102,10 +105,3 @@ class Publisher:
                     self._on_unrouted(replica)
                     self.retiring.discard(replica)
         return published and self.retiring.isdisjoint(leaving)
-
-    async def _publish(self, routes: tuple[Route, ...]) -> None:
-        if routes != self._published:
-            self.generation += 1
-            self._on_publish(routes)
-            await self.link.publish(Table(self.generation, routes))
-            self._published = routes

@@ -55,7 +55,8 @@ class ListenerSet:
 
     def sync(self, table: Table) -> tuple[str, ...]:
         """Bind the ports that the table's routes name, close those they no longer name; return failures."""
-        desired = [Address(host, port, kind) for host in self._hosts for port, kind in _ports(table)]
+        routed = [each for route in table.routes for each in ((route.port, "http"), (route.grpc_port, "grpc"))]
+        desired = [Address(host, port, kind) for host in self._hosts for port, kind in routed if port]
         named = set(self.with_twins(map(str, desired)))
         for unused in self._table_owned - named:
             self._close(unused)
@@ -74,9 +75,8 @@ class ListenerSet:
         if self._served == self._sockets.keys():
             return None, []
         known = self._served or set()
-        lent = {
-            text: listener for text, listener in self._sockets.items() if listener is not None and text not in known
-        }
+        sockets = self._sockets.items()
+        lent = {text: listener for text, listener in sockets if listener is not None and text not in known}
         others = tuple(text for text in self._sockets if text not in lent)
         self._served = set(self._sockets)
         return Listen(tuple(lent), others, tuple(sorted(self._shared))), list(lent.values())
@@ -142,11 +142,3 @@ class ListenerSet:
         listener = self._sockets.pop(text)
         if listener is not None:
             listener.close()
-
-
-def _ports(table: Table) -> Iterator[tuple[int, str]]:
-    for route in table.routes:
-        if route.port:
-            yield route.port, "http"
-        if route.grpc_port:
-            yield route.grpc_port, "grpc"

@@ -10,7 +10,7 @@ What one machine cannot do is refused, all problems at once. Other objects are i
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ from pilotlight.targets.local.manifests.service_spec import (
     WorkloadSpec,
 )
 from pilotlight.targets.local.scaling.decision import with_bounds
-from pilotlight.targets.local.scaling.from_manifests import scaling_of, seconds_of
+from pilotlight.targets.local.scaling.from_manifests import PROGRESS_DEADLINE, scaling_of, seconds_of
 from pilotlight.targets.local.scaling.promql.evaluator import supported
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Scaling
 
@@ -48,16 +48,21 @@ Json = Any
 Overrides = Mapping[str, Mapping[str, Json]]  # by workload
 
 MODES: Final[Mapping[str, Mode]] = {"Service": "serverless", "Deployment": "raw", "StatefulSet": "stateful"}
-PROGRESS_DEADLINE: Final = "serving.knative.dev/progress-deadline"
 DEFAULT_TIMEOUT_S: Final = 300.0
 DEFAULT_DEADLINE_S: Final = 600.0
+# A ReferenceGrant lies in another namespace, so only these kinds determine the namespace.
+OWN_KINDS: Final = frozenset({*MODES, *MULTI_NODE_KINDS, "ServiceAccount"})
 
 
 def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -> ServiceSpec:
     """Return the specification of a service. Raise PlatformError with a line for each unsupported feature."""
     objects = Objects(manifests)
     namespace, service = _identity(manifests)
-    refused = _reserved(namespace, service)
+    refused = [  # requests are routed by path prefix
+        f"{field} = {word}, which is a path of the gateway itself; choose another"
+        for field, word in (("namespace", namespace), ("name", service))
+        if word in RESERVED_NAMES
+    ]
     multi_node = objects.of_kind(*MULTI_NODE_KINDS)
     refused += [f"{_label(each)}: needs several nodes; use --target kubernetes" for each in multi_node]
     overrides = overrides or {}
@@ -66,14 +71,18 @@ def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -
             _workload(each, namespace, service, objects, overrides.get(name_of(each)) or {}, refused)
             for each in objects.workloads()
         )
-        entry, hosts = entry_of(service, objects, workloads, overrides), _hosts(namespace, service, objects)
+        entry = entry_of(service, objects, workloads, overrides)
+        # Of its route, its cluster DNS names, and one under .localhost.
+        hosts = [str(host) for route in objects.of_kind("HTTPRoute") for host in at(route, "spec", "hostnames") or ()]
+        dns = f"{names.entry_service(service)}.{namespace}"
+        hosts += [f"{dns}.localhost", dns, f"{dns}.svc", f"{dns}.svc.cluster.local"]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         # The API also accepts manifests that were never validated.
         message = f"the manifests of {namespace}/{service} are not as Kubernetes defines them ({error!r})"
         raise PlatformError(f"{message}; apply what platformctl render prints") from error
     if refused:
         raise PlatformError("\n".join(refused), hint="platformctl render shows the objects")
-    return ServiceSpec(namespace, service, workloads, entry, hosts, _access(objects, entry))
+    return ServiceSpec(namespace, service, workloads, entry, tuple(dict.fromkeys(hosts)), _access(objects, entry))
 
 
 def revisions_of(manifests: Sequence[Object]) -> list[tuple[str, str, list[Object]]]:
@@ -113,33 +122,21 @@ def _identity(manifests: Sequence[Object]) -> tuple[str, str]:
     }
     if len(keys) != 1:
         services = " and ".join("/".join(key) for key in sorted(keys)) or "none"
-        raise PlatformError(
-            f"manifests of exactly one service are needed, by label {names.LABEL_SERVICE}: found {services}"
-        )
+        needed = f"manifests of exactly one service are needed, by label {names.LABEL_SERVICE}"
+        raise PlatformError(f"{needed}: found {services}")
     return keys.pop()
-
-
-def _reserved(namespace: str, service: str) -> list[str]:
-    """Return problems of names that collide with the gateway's own paths: requests are routed by path prefix."""
-    words = {"namespace": namespace, "name": service}
-    return [
-        f"{field} = {word}, which is a path of the gateway itself; choose another"
-        for field, word in words.items()
-        if word in RESERVED_NAMES
-    ]
-
-
-# A ReferenceGrant lies in another namespace, so only these kinds determine the namespace.
-OWN_KINDS: Final = frozenset({*MODES, *MULTI_NODE_KINDS, "ServiceAccount"})
 
 
 def _workload(
     workload: Object, namespace: str, service: str, objects: Objects, overrides: Mapping[str, Json], refused: list[str]
 ) -> WorkloadSpec:
     problems: list[str] = []
-    scaling = with_bounds(
-        _scaling(workload, objects, problems), overrides.get("minReplicas"), overrides.get("maxReplicas")
-    )
+    scaling: Scaling = Fixed(1)
+    try:
+        scaling = scaling_of(workload, objects.autoscaler(workload))
+    except PlatformError as error:
+        problems.append(str(error))
+    scaling = with_bounds(scaling, overrides.get("minReplicas"), overrides.get("maxReplicas"))
     revision = _revision(workload, namespace, service, objects, scaling, problems)
     refused += [f"{_label(workload)}: {problem}" for problem in problems]
     surge, unavailable = _surge_and_unavailable(workload, scaling)
@@ -147,14 +144,6 @@ def _workload(
         revision.workload, revision.role, MODES[str(workload["kind"])], revision,
         _traffic(workload, revision.name, overrides), surge, unavailable,
     )  # fmt: skip
-
-
-def _scaling(workload: Object, objects: Objects, problems: list[str]) -> Scaling:
-    try:
-        return scaling_of(workload, objects.autoscaler(workload))
-    except PlatformError as error:
-        problems.append(str(error))
-        return Fixed(1)
 
 
 def _revision(
@@ -199,20 +188,15 @@ def _traffic(workload: Object, revision: str, overrides: Mapping[str, Json]) -> 
     """Return the traffic split; `latest` and an entry without a name mean the manifest's own revision."""
     if not is_knative(workload):
         return (TrafficShare(revision, 100),)
-    shares = tuple(_override_shares(overrides, revision)) or tuple(_manifest_shares(workload, revision))
-    return shares or (TrafficShare(revision, 100),)
-
-
-def _override_shares(overrides: Mapping[str, Json], revision: str) -> Iterator[TrafficShare]:
+    shares: list[TrafficShare] = []
     for share in overrides.get("traffic") or ():
         name = str(share.get("revision") or "latest")
-        yield TrafficShare(revision if name == "latest" else name, int(share["percent"]), str(share.get("tag") or ""))
-
-
-def _manifest_shares(workload: Object, revision: str) -> Iterator[TrafficShare]:
-    for share in at(workload, "spec", "traffic") or ():
+        name = revision if name == "latest" else name
+        shares.append(TrafficShare(name, int(share["percent"]), str(share.get("tag") or "")))
+    for share in () if shares else at(workload, "spec", "traffic") or ():
         name = revision if share.get("latestRevision") else str(share.get("revisionName") or revision)
-        yield TrafficShare(name, int(share.get("percent") or 0), str(share.get("tag") or ""))
+        shares.append(TrafficShare(name, int(share.get("percent") or 0), str(share.get("tag") or "")))
+    return tuple(shares) or (TrafficShare(revision, 100),)
 
 
 def _surge_and_unavailable(workload: Object, scaling: Scaling) -> tuple[int, int]:
@@ -222,28 +206,17 @@ def _surge_and_unavailable(workload: Object, scaling: Scaling) -> tuple[int, int
     strategy = mapping_at(workload, "spec", "strategy")
     if is_knative(workload) or strategy.get("type") == "Recreate":
         return (1, 0) if is_knative(workload) else (0, 0)
-    rolling, count = mapping_at(strategy, "rollingUpdate"), _min_replicas(scaling)
+    rolling = mapping_at(strategy, "rollingUpdate")
+    count = max(1, int(getattr(scaling, "min_replicas", getattr(scaling, "replicas", 1))))
     # Kubernetes rounds surge up and unavailable down; both 0 would block the update.
     surge = _share(rolling.get("maxSurge", "25%"), count, math.ceil)
     unavailable = _share(rolling.get("maxUnavailable", "25%"), count, math.floor)
     return (surge, unavailable) if surge or unavailable else (0, 1)
 
 
-def _min_replicas(scaling: Scaling) -> int:
-    low = getattr(scaling, "min_replicas", getattr(scaling, "replicas", 1))
-    return max(1, int(low))
-
-
 def _share(written: Json, count: int, rounded: Any) -> int:
     text = str(written)
     return int(rounded(count * float(text[:-1]) / 100)) if text.endswith("%") else int(text)
-
-
-def _hosts(namespace: str, service: str, objects: Objects) -> tuple[str, ...]:
-    """Return the Host names of the service: of its route, its cluster DNS names, and one under .localhost."""
-    routed = [str(host) for route in objects.of_kind("HTTPRoute") for host in at(route, "spec", "hostnames") or ()]
-    name = f"{names.entry_service(service)}.{namespace}"
-    return tuple(dict.fromkeys([*routed, f"{name}.localhost", name, f"{name}.svc", f"{name}.svc.cluster.local"]))
 
 
 def _access(objects: Objects, entry: Sequence[tuple[str, int]]) -> dict[str, str]:
@@ -253,12 +226,9 @@ def _access(objects: Objects, entry: Sequence[tuple[str, int]]) -> dict[str, str
     for workload in objects.workloads():
         written = mapping_at(workload, "metadata", "annotations")
         anywhere = {**mapping_at(template_of(workload), "metadata", "annotations"), **written}
-        access |= {key: str(value) for key, value in anywhere.items() if _misspelt(key)}
+        for key, value in anywhere.items():  # unknown ones too: access_rules.check refuses them
+            if key.startswith(names.ACCESS_PREFIXES) and key not in names.ACCESS_ANNOTATIONS:
+                access[key] = str(value)
         if name_of(workload) == first:
             access |= {key: str(written[key]) for key in names.ACCESS_ANNOTATIONS if key in written}
     return access
-
-
-def _misspelt(annotation: str) -> bool:
-    """Whether an access annotation is unknown; it is passed on so that access_rules.check refuses it."""
-    return annotation.startswith(names.ACCESS_PREFIXES) and annotation not in names.ACCESS_ANNOTATIONS

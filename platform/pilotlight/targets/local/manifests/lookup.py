@@ -1,13 +1,9 @@
-"""Finding objects; entry component.
-
-Manifests of one service, looked up by kind and name; used by interpret.py and pod.py. Pure.
-
-Entry workloads of a service: which ones receive its requests, with which weight. Pure; part of interpret.py.
-"""
+"""Manifests of one service, looked up by kind and name, and the workloads that receive its requests. Pure."""
 
 import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +16,13 @@ Object = Mapping[str, Json]
 WORKLOADS: Final = ("Deployment", "StatefulSet")
 MULTI_NODE_KINDS: Final = ("LeaderWorkerSet", "RayCluster", "RayService")
 AUTOSCALERS: Final = ("ScaledObject", "HorizontalPodAutoscaler")
+# Fields of `env` and `envFrom` that refer to an object, with its kind.
+SOURCES: Final = {
+    "secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap", "secretRef": "Secret", "configMapRef": "ConfigMap",
+}  # fmt: skip
+Entry = tuple[tuple[str, int], ...]
+# A component in front of another one comes first; roles not listed never receive requests from outside.
+ORDER: Final = ("router", "transformer", "engine", "predictor")
 
 
 def at(document: Json, *path: str) -> Json:
@@ -99,15 +102,10 @@ class Objects:
             return None
         plain = {key: str(value) for key, value in mapping_at(document, "data").items()}
         if kind == "Secret":
-            plain = {key: _decoded(value) for key, value in plain.items()}
+            for key, value in plain.items():
+                with suppress(binascii.Error, UnicodeDecodeError):
+                    plain[key] = base64.b64decode(value, validate=True).decode()
         return {**plain, **{key: str(value) for key, value in mapping_at(document, "stringData").items()}}
-
-
-def _decoded(value: str) -> str:
-    try:
-        return base64.b64decode(value, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return value
 
 
 def references(workload: Object) -> set[tuple[str, str]]:
@@ -122,25 +120,21 @@ def references(workload: Object) -> set[tuple[str, str]]:
     return names
 
 
-# Fields of `env` and `envFrom` that refer to an object, with its kind.
-SOURCES: Final = {
-    "secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap", "secretRef": "Secret", "configMapRef": "ConfigMap",
-}  # fmt: skip
-
-
-Entry = tuple[tuple[str, int], ...]
-
-# A component in front of another one comes first; roles not listed never receive requests from outside.
-ORDER: Final = ("router", "transformer", "engine", "predictor")
-
-
 def entry_of(
     service: str, objects: Objects, workloads: Sequence[WorkloadSpec], overrides: Mapping[str, Mapping[str, Json]]
 ) -> Entry:
     """Return the entry by the HTTPRoute, else by the Service with the service's name, else by role."""
-    entry = _routed(objects, {workload.name for workload in workloads}) or _addressed(service, objects)
-    if not entry and workloads:
-        entry = ((_first(workloads).name, 100),)
+
+    def rank(workload: WorkloadSpec) -> tuple[int, int]:
+        role = ORDER.index(workload.role) if workload.role in ORDER else len(ORDER)
+        return role, len(workload.name)  # a canary has a longer name than its stable workload
+
+    entry = _routed(objects, {workload.name for workload in workloads})
+    if not entry:
+        address = objects.named("Service", k8s_names.entry_service(service))
+        selected = at(address, "spec", "selector", k8s_names.LABEL_WORKLOAD)
+        if selected or workloads:
+            entry = ((str(selected or min(workloads, key=rank).name), 100),)
     return _apply_overrides(entry, workloads, overrides)
 
 
@@ -153,21 +147,6 @@ def _routed(objects: Objects, known: set[str]) -> Entry:
         for backend in rule.get("backendRefs") or ()
     ]
     return tuple(backend for backend in backends if backend[0] in known)
-
-
-def _addressed(service: str, objects: Objects) -> Entry:
-    address = objects.named("Service", k8s_names.entry_service(service))
-    workload = at(address, "spec", "selector", k8s_names.LABEL_WORKLOAD)
-    return ((str(workload), 100),) if workload else ()
-
-
-def _first(workloads: Sequence[WorkloadSpec]) -> WorkloadSpec:
-
-    def rank(workload: WorkloadSpec) -> tuple[int, int]:
-        role = ORDER.index(workload.role) if workload.role in ORDER else len(ORDER)
-        return role, len(workload.name)  # a canary has a longer name than its stable workload
-
-    return min(workloads, key=rank)
 
 
 def _apply_overrides(

@@ -1,13 +1,7 @@
-"""Pod → process: variables, mounts.
-
-Environment of a container from `env` and `envFrom`, as the kubelet builds it. Pure.
-
-Map container paths to local paths or URIs, since there are no mounts on this machine. Pure.
+"""Pod template → process of a replica: environment as the kubelet builds it, paths without mounts. Pure.
 
 A hostPath maps to itself. A folder that an init container of the platform fetches maps to the URI, which the predictor
 fetches itself. An emptyDir needs nothing. Any other volume is refused.
-
-Interpret a pod template as the process of a replica; used by interpret.py. Pure.
 """
 
 import re
@@ -26,6 +20,22 @@ _ENTRY: Final = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 # Downward API: every replica is a process of this machine.
 _HERE: Final = {"status.podIP": "127.0.0.1", "status.hostIP": "127.0.0.1", "spec.nodeName": "localhost"}
 _OWN_NAME: Final = ("metadata.name", "metadata.uid")
+PathMap = Mapping[str, str]
+_NAMES: Final = {
+    "persistentVolumeClaim": "a volume claim",
+    "csi": "a CSI volume",
+    "image": "an image",
+    "nfs": "an NFS share",
+    "ephemeral": "a volume claim",
+}
+_FILES: Final = ("secret", "configMap", "projected", "downwardAPI")
+GPU: Final = "nvidia.com/gpu"
+ELSEWHERE: Final = "use --target kubernetes"
+FOREIGN: Final = "only our own predictor runs without containers; platformctl render makes manifests for a cluster"
+# Programs of the image: predictor (the default) and router.
+PROGRAMS: Final = (("-m", "pilotlight_predictor"), ("-m", "pilotlight.gateway"))
+READY_PATH: Final = "/v2/health/ready"
+_DEVICES: Final = ("nvidia.com/mig-", "amd.com/", "gpu.intel.com/", "habana.ai/", "google.com/tpu")
 
 
 @dataclass(slots=True)
@@ -53,7 +63,10 @@ def variables_of(
         if path in _OWN_NAME:
             env.own_name.append(name)
         elif path:
-            _put(env, name, _field(path, metadata, namespace), f"{path} has no meaning without a pod; write a value")
+            value = namespace if path == "metadata.namespace" else _HERE.get(path)
+            if labelled := _ENTRY.fullmatch(path):
+                value = str(mapping_at(metadata, labelled[1]).get(labelled[2], ""))
+            _put(env, name, value, f"{path} has no meaning without a pod; write a value")
         else:
             _from_key(env, name, entry["valueFrom"], objects)
     return env
@@ -73,14 +86,6 @@ def _put(env: Variables, name: str, value: str | None, otherwise: str) -> None:
         env.refused.append(f"env {name}: {otherwise}")
     else:
         env.values[name] = value
-
-
-def _field(path: str, metadata: Mapping[str, Json], namespace: str) -> str | None:
-    if path == "metadata.namespace":
-        return namespace
-    if entry := _ENTRY.fullmatch(path):
-        return str(mapping_at(metadata, entry[1]).get(entry[2], ""))
-    return _HERE.get(path)
 
 
 def _from_key(env: Variables, name: str, source: Mapping[str, Json], objects: Objects) -> None:
@@ -108,18 +113,6 @@ def _from_source(source: Mapping[str, Json], objects: Objects, refused: list[str
         yield f"{source.get('prefix') or ''}{key}", value
 
 
-PathMap = Mapping[str, str]
-
-_NAMES: Final = {
-    "persistentVolumeClaim": "a volume claim",
-    "csi": "a CSI volume",
-    "image": "an image",
-    "nfs": "an NFS share",
-    "ephemeral": "a volume claim",
-}
-_FILES: Final = ("secret", "configMap", "projected", "downwardAPI")
-
-
 def path_map(pod: Mapping[str, Json], container: Mapping[str, Json], refused: list[str]) -> PathMap:
     """Return the mapping from container paths to their replacements."""
     volumes = {str(volume.get("name")): volume for volume in pod.get("volumes") or ()}
@@ -139,11 +132,9 @@ def _refusal(name: str, path: str, volume: Mapping[str, Json]) -> str:
     kind = next((key for key in volume if key != "name"), "nothing")
     if kind in _FILES:
         return f"volume {name}: files of a {kind} are not written to {path} here; give the values as env, or a hostPath"
-    what = _NAMES.get(kind, kind)
-    return (
-        f"volume {name} at {path} is {what}, which this machine does not have; use a local path, a hostPath or a URI "
-        "such as s3://, or --target kubernetes"
-    )
+    what = f"volume {name} at {path} is {_NAMES.get(kind, kind)}"
+    fix = "use a local path, a hostPath or a URI such as s3://, or --target kubernetes"
+    return f"{what}, which this machine does not have; {fix}"
 
 
 def _fetches(pod: Mapping[str, Json], refused: list[str]) -> dict[str, str]:
@@ -171,19 +162,11 @@ def map_path(text: str, paths: PathMap) -> str:
 
 def unused_fetches(pod: Mapping[str, Json], texts: Sequence[str]) -> list[str]:
     """Return problems of fetched folders that no setting names: the predictor would not find the model."""
-    folders = {folder: uri for folder, uri in _fetches(pod, []).items() if folder not in texts}
     return [
         f"{uri} is fetched into {folder}, which no variable names; write one storageUri"
-        for folder, uri in folders.items()
+        for folder, uri in _fetches(pod, []).items()
+        if folder not in texts
     ]
-
-
-GPU: Final = "nvidia.com/gpu"
-ELSEWHERE: Final = "use --target kubernetes"
-FOREIGN: Final = "only our own predictor runs without containers; platformctl render makes manifests for a cluster"
-PROGRAMS: Final = (("-m", "pilotlight_predictor"), ("-m", "pilotlight.gateway"))
-READY_PATH: Final = "/v2/health/ready"
-_DEVICES: Final = ("nvidia.com/mig-", "amd.com/", "gpu.intel.com/", "habana.ai/", "google.com/tpu")
 
 
 def container_of(
@@ -192,20 +175,26 @@ def container_of(
     """Return the container; problems are added to `refused`. `port` is the Service's targetPort."""
     pod = mapping_at(template, "spec")
     containers: list[dict[str, Json]] = list(pod.get("containers") or ({},))
-    main, image, problems = containers[0], str(containers[0].get("image") or ""), _refuse_sidecars(containers[1:])
+    main, image = containers[0], str(containers[0].get("image") or "")
+    problems = [
+        f"container {other.get('name')} ({other.get('image')}): a replica is one process here; {ELSEWHERE}"
+        for other in containers[1:]
+    ]
     variables = variables_of(main, mapping_at(template, "metadata"), namespace, objects)
     paths = path_map(pod, main, problems)
-    problems += [
-        *variables.refused,
-        *unused_fetches(pod, [*variables.values.values(), *map(str, main.get("args") or ())]),
-    ]
+    problems += variables.refused
+    problems += unused_fetches(pod, [*variables.values.values(), *map(str, main.get("args") or ())])
     command, args = (
         tuple(map_path(expanded(str(part), variables.values), paths) for part in main.get(key) or ())
         for key in ("command", "args")
     )
     serving = _number(port, main) or _number(at(main, "ports"), main) or HTTP_PORT
-    resources, probes = _resources(mapping_at(main, "resources"), problems), _probes(main, serving, problems)
-    problems += _refuse_program(command)
+    resources = _resources(mapping_at(main, "resources"), problems)
+    probes: dict[str, Any] = {
+        key: _probe(main, f"{key}Probe", serving, problems) for key in ("startup", "readiness", "liveness")
+    }
+    if command and tuple(command[1:3]) not in PROGRAMS:
+        problems.append(f"command {' '.join(command)}: only the image's own programs are run here; {ELSEWHERE}")
     # A foreign image cannot be run at all, so its other problems are not listed.
     refused += problems if is_predictor_image(image) else [f"image {image}: {FOREIGN}"]
     return ContainerSpec(
@@ -213,20 +202,6 @@ def container_of(
         env={name: map_path(value, paths) for name, value in variables.values.items()},
         port=serving, replica_env=tuple(variables.own_name), **resources, **probes,
     )  # fmt: skip
-
-
-def _refuse_program(command: Sequence[str]) -> list[str]:
-    """Refuse commands other than the image's own programs: predictor (the default) and router."""
-    if not command or tuple(command[1:3]) in PROGRAMS:
-        return []
-    return [f"command {' '.join(command)}: only the image's own programs are run here; {ELSEWHERE}"]
-
-
-def _refuse_sidecars(others: Sequence[Mapping[str, Json]]) -> list[str]:
-    return [
-        f"container {other.get('name')} ({other.get('image')}): a replica is one process here; {ELSEWHERE}"
-        for other in others
-    ]
 
 
 def _number(port: Json, container: Mapping[str, Json]) -> int:
@@ -256,11 +231,6 @@ def _resources(resources: Mapping[str, Json], refused: list[str]) -> dict[str, A
     }
 
 
-def _probes(container: Mapping[str, Json], port: int, refused: list[str]) -> dict[str, Any]:
-    names = {"startup": "startupProbe", "readiness": "readinessProbe", "liveness": "livenessProbe"}
-    return {key: _probe(container, name, port, refused) for key, name in names.items()}
-
-
 def _probe(container: Mapping[str, Json], name: str, serving: int, refused: list[str]) -> Probe | None:
     """Read a probe; gRPC and TCP probes become HTTP, which the predictor always serves."""
     written = mapping_at(container, name)
@@ -269,11 +239,10 @@ def _probe(container: Mapping[str, Json], name: str, serving: int, refused: list
     if "exec" in written:
         refused.append(f"{name}: exec is not run here; use httpGet")
     http = mapping_at(written, "httpGet")
-    port = _number(http.get("port"), container) or (HTTP_PORT if serving == GRPC_PORT else serving)
     default = Probe("", 0)
     return Probe(
         path=str(http.get("path") or READY_PATH),
-        port=port,
+        port=_number(http.get("port"), container) or (HTTP_PORT if serving == GRPC_PORT else serving),
         period_s=float(written.get("periodSeconds") or default.period_s),
         timeout_s=float(written.get("timeoutSeconds") or default.timeout_s),
         failure_threshold=int(written.get("failureThreshold") or default.failure_threshold),

@@ -1,23 +1,14 @@
-"""How components find each other.
-
-Addresses of a service's components without cluster DNS: through the gateway.
+"""Addresses of a service's components without cluster DNS: through the gateway, or for routers from endpoint files.
 
 `iris-predictor.demo` becomes `127.0.0.1:8090/demo/iris-predictor@…`, with a key that only the platform's own processes
-get: by variables, since every user of the machine can read a process's arguments. Manifests name a component by its
-Service, in any form that cluster DNS resolves, on the HTTP port. Pure; applied when a replica starts, once the
-gateway's port is known.
-
-Endpoint files of internal workloads, from which a router component learns its upstream replicas.
-
-`<folder>/<namespace>/<workload>.json` is a list of the gateway's `Replica`, written together with each routing table.
-Files are replaced atomically.
+get: by variables, since every user of the machine can read a process's arguments. Applied when a replica starts.
 """
 
 import hashlib
 import hmac
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -35,6 +26,8 @@ ENV_PREDICTOR: Final = f"{ENV_SETTINGS_PREFIX}PREDICTOR_HOST"
 _PREDICTOR_FLAGS: Final = ("--predictor_host", "--predictor-host")  # KServe's spelling, and the platform's
 # A router reads its endpoints twice a second; a terminating engine serves until it has read them.
 ROUTED_DRAIN: Final = {f"{ENV_SETTINGS_PREFIX}DRAIN_DELAY": "1"}
+WorkloadKey = tuple[str, str]  # namespace and workload
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,29 +58,23 @@ class Peers:
         env = {**container.env, **({ENV_PREDICTOR: predictor} if predictor else {})}
         keyed = _addresses(internal, service.namespace)
         open_args = tuple(part if keyed.search(part) else address.sub(address_of, part) for part in args)
-        return replace(
-            container, args=open_args, env={name: address.sub(address_of, value) for name, value in env.items()}
-        )
+        env = {name: address.sub(address_of, value) for name, value in env.items()}
+        return replace(container, args=open_args, env=env)
 
 
 def _without_predictor(args: Sequence[str], address: re.Pattern[str]) -> tuple[list[str], str]:
     """Return the other arguments, and the predictor's address if it names a component; the last one wins."""
     rest, predictor = list[str](), ""
-    for words in _options(args):
+    remaining = iter(args)
+    for word in remaining:
+        follows = next(remaining, None) if word in _PREDICTOR_FLAGS else None
+        words = [word] if follows is None else [word, follows]
         flag, _, value = "=".join(words).partition("=")
         if flag in _PREDICTOR_FLAGS and address.search(value):
             predictor = value
         else:
             rest += words
     return rest, predictor
-
-
-def _options(args: Sequence[str]) -> Iterator[list[str]]:
-    """Yield each argument, the predictor's flag together with its value."""
-    words = iter(args)
-    for word in words:
-        value = next(words, None) if word in _PREDICTOR_FLAGS else None
-        yield [word] if value is None else [word, value]
 
 
 def drain_env(service: ServiceSpec, role: str) -> dict[str, str]:
@@ -97,29 +84,19 @@ def drain_env(service: ServiceSpec, role: str) -> dict[str, str]:
 
 def check(service: ServiceSpec) -> None:
     """Raise PlatformError for components that cannot reach each other, or whose requests the gateway cannot count."""
-    _check_arguments(service)
-    _check_scaling(service)
-
-
-def _check_arguments(service: ServiceSpec) -> None:
     # The address of an internal component contains a key, which `ps` would show.
     internal = _addresses(_internal(service), service.namespace)
     for workload in service.workloads:
         args, _ = _without_predictor(workload.revision.container.args, internal)
-        shown = next((part for part in args if internal.search(part)), "")
-        if shown:
+        if shown := next((part for part in args if internal.search(part)), ""):
             problem = f"{workload.name}: argument {shown} names a component that only its service may ask"
             raise PlatformError(f"{problem}; tell it by a variable, which other users of this machine cannot read")
-
-
-def _check_scaling(service: ServiceSpec) -> None:
     # A router calls replicas directly: the gateway would count no requests and scale the component to zero.
     blind = [work.name for work in service.workloads if work.role != "router" and _by_requests(work.revision.scaling)]
     if blind and _routed(service):
-        problem = (
-            f"{', '.join(blind)}: is scaled by requests, and a router sends them past the gateway that counts them"
-        )
-        raise PlatformError(f"{problem}; give it minReplicas: 1 and a metric of its own, or leave the router out")
+        problem = "is scaled by requests, and a router sends them past the gateway that counts them"
+        fix = "give it minReplicas: 1 and a metric of its own, or leave the router out"
+        raise PlatformError(f"{', '.join(blind)}: {problem}; {fix}")
 
 
 def _internal(service: ServiceSpec) -> set[str]:
@@ -144,10 +121,6 @@ def _addresses(names: Iterable[str], namespace: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w.-])({word})\.{domain}(?::80)?(?![\w.:-])")
 
 
-WorkloadKey = tuple[str, str]  # namespace and workload
-log = logging.getLogger(__name__)
-
-
 def endpoints_of(routes: Iterable[Route]) -> dict[WorkloadKey, tuple[Replica, ...]]:
     """Return the replicas of workloads that only other components call."""
     return {
@@ -158,7 +131,10 @@ def endpoints_of(routes: Iterable[Route]) -> dict[WorkloadKey, tuple[Replica, ..
 
 
 class EndpointFiles:
-    """Writes changed files only. The first update removes files of an earlier control process."""
+    """Endpoints of internal workloads: `<folder>/<namespace>/<workload>.json`, a list of the gateway's `Replica`.
+
+    Files are replaced atomically, and only when changed. The first update removes those of an earlier control process.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -168,17 +144,15 @@ class EndpointFiles:
         """Write the endpoints of a routing table; a failed write is logged and retried with the next table."""
         endpoints = endpoints_of(routes)
         try:
-            known = self._existing() if self._written is None else self._written
+            known = self._written
+            if known is None:  # the files present, with an impossible content so that each is rewritten or removed
+                files = self._folder.glob("*/*.json")
+                known = {(file.parent.name, file.stem): (Replica("", 0),) for file in files}
             self._write(endpoints, known)
             self._written = endpoints
         except OSError as error:
             log.warning("cannot write %s: %s", self._folder, error)
             self._written = None
-
-    def _existing(self) -> dict[WorkloadKey, tuple[Replica, ...]]:
-        """Return the files present, with an impossible content so that each is rewritten or removed."""
-        unknown = (Replica("", 0),)
-        return {(file.parent.name, file.stem): unknown for file in self._folder.glob("*/*.json")}
 
     def _write(
         self, wanted: Mapping[WorkloadKey, tuple[Replica, ...]], known: Mapping[WorkloadKey, tuple[Replica, ...]]

@@ -1,12 +1,7 @@
-"""Entry; bounds.
+"""Entry point of scaling decisions, and the replica bounds of `platformctl scale`. Pure.
 
-Entry point of scaling decisions. Pure; the caller stores `Decision.memory` and passes it back.
-
-Kpa    load of both windows → kpa.recommend → scale_to_zero.scale
-Hpa    keda.decide, which calls hpa.decide above zero
-Fixed  its replica count
-
-Replica bounds set by `platformctl scale`, applied over those of the manifests.
+A Kpa goes through kpa.recommend and kpa.scale, an Hpa through keda.decide, which calls hpa.decide above zero.
+The caller stores `Decision.memory` and passes it back.
 """
 
 from dataclasses import dataclass, replace
@@ -44,8 +39,7 @@ def _kpa(rules: Kpa, observed: Observed, memory: KpaMemory | None, now: float) -
     # A request that runs longer than the window has left the averages; it still needs its replica.
     result = kpa.scale(rules, max(recommendation.desired, 1) if busy else recommendation.desired, observed, phase, now)
     phase = kpa.next_phase(rules, result.want, recommendation.excess, observed, phase, now)
-    after = KpaMemory(now, recommendation.state, phase)
-    return _decision(rules, observed, recommendation, result, after)
+    return _decision(rules, observed, recommendation, result, KpaMemory(now, recommendation.state, phase))
 
 
 def _restore(rules: Kpa, observed: Observed, memory: KpaMemory | None, now: float) -> KpaMemory:
@@ -75,22 +69,18 @@ def _load(rules: Kpa, observed: Observed, memory: KpaMemory, now: float) -> kpa.
     began = memory.phase.since if memory.phase.state == "active" else None
     weighted = rules.algorithm != "linear"
     panic_s = rules.window_s * rules.panic_window_percent / 100
-    return kpa.Load(
-        types.average(seen, began, rules.window_s, now, weighted),
-        types.average(seen, began, panic_s, now, weighted),
-    )
+    stable, panic = (types.average(seen, began, window, now, weighted) for window in (rules.window_s, panic_s))
+    return kpa.Load(stable, panic)
 
 
 def _decision(
-    rules: Kpa,
-    observed: Observed,
-    recommendation: kpa.KpaRecommendation,
-    result: kpa.ScaleResult,
-    memory: KpaMemory,
+    rules: Kpa, observed: Observed, recommendation: kpa.KpaRecommendation, result: kpa.ScaleResult, memory: KpaMemory
 ) -> Decision:
     """Build the decision and its reason: `4: 37.2 concurrent over 60 s / 7 each, burst capacity -211`."""
     if result.desired is None:
-        held = _held_count(rules, observed)
+        held = observed.replicas
+        if not observed.was_ready and observed.reachable:  # never ready yet: at least its initial scale
+            held = max(held, rules.initial_scale, rules.min_scale)
         start = f"held at {held}" if held else "0"
         return Decision(held, f"{start}: {result.note}", memory, result.rule)
     if result.desired == 0:
@@ -104,13 +94,6 @@ def _decision(
     return Decision(result.desired, reason, memory, result.rule or recommendation.rule)
 
 
-def _held_count(rules: Kpa, observed: Observed) -> int:
-    """Return the count to hold: the present one, or the initial scale of a revision that has never been ready."""
-    if observed.was_ready or not observed.reachable:
-        return observed.replicas
-    return max(observed.replicas, rules.initial_scale, rules.min_scale)
-
-
 def with_bounds(scaling: Scaling, min_replicas: int | None, max_replicas: int | None) -> Scaling:
     """Return the rules with new bounds; None leaves a bound. A given bound wins over the other if they conflict."""
     if min_replicas is None and max_replicas is None:
@@ -119,9 +102,17 @@ def with_bounds(scaling: Scaling, min_replicas: int | None, max_replicas: int | 
         count = scaling.replicas if min_replicas is None else max(scaling.replicas, min_replicas)
         return Fixed(count if max_replicas is None else min(count, max_replicas))
     if isinstance(scaling, Kpa):
-        return _bounds_kpa(scaling, min_replicas, max_replicas)
+        # A max_scale of 0 means no limit, so a maximum of 0 is ignored.
+        unlimited = scaling.max_scale == 0 and max_replicas is None
+        most = scaling.max_scale or 2**31 - 1
+        low, high = _merge_bounds(scaling.min_scale, most, min_replicas, max_replicas or None)
+        activation = min(max(scaling.activation_scale, low, 1), high)
+        return replace(scaling, min_scale=low, max_scale=0 if unlimited else high, activation_scale=activation)
     low, high = _merge_bounds(scaling.min_replicas, scaling.max_replicas, min_replicas, max_replicas)
-    return _hpa(scaling, low, max(high, 1))
+    low = low if scaling.keda else max(1, low)  # only KEDA allows a minimum of 0
+    # idleReplicaCount must stay below the minimum.
+    idle = scaling.idle_replicas if scaling.idle_replicas is not None and scaling.idle_replicas < low else None
+    return replace(scaling, min_replicas=low, max_replicas=max(high, 1, low), idle_replicas=idle)
 
 
 def _merge_bounds(low: int, high: int, new_low: int | None, new_high: int | None) -> tuple[int, int]:
@@ -130,18 +121,3 @@ def _merge_bounds(low: int, high: int, new_low: int | None, new_high: int | None
     if new_high is not None:
         low, high = min(low, new_high), new_high
     return low, high
-
-
-def _bounds_kpa(rules: Kpa, min_replicas: int | None, max_replicas: int | None) -> Kpa:
-    """Clamp Knative's bounds and `activation_scale`. A max_scale of 0 means no limit, so a maximum of 0 is ignored."""
-    unlimited = rules.max_scale == 0 and max_replicas is None
-    low, high = _merge_bounds(rules.min_scale, rules.max_scale or 2**31 - 1, min_replicas, max_replicas or None)
-    activation = min(max(rules.activation_scale, low, 1), high)
-    return replace(rules, min_scale=low, max_scale=0 if unlimited else high, activation_scale=activation)
-
-
-def _hpa(rules: Hpa, low: int, high: int) -> Hpa:
-    """Clamp an HPA's bounds: only KEDA allows a minimum of 0; idleReplicaCount must stay below the minimum."""
-    low = low if rules.keda else max(1, low)
-    idle = rules.idle_replicas if rules.idle_replicas is not None and rules.idle_replicas < low else None
-    return replace(rules, min_replicas=low, max_replicas=max(high, low), idle_replicas=idle)

@@ -17,6 +17,21 @@ _TOKEN: Final = re.compile(
     r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|([A-Za-z_]\w*)|(\*\*|\?\?|<=|>=|==|!=|&&|\|\||[-+*/%^<>!?:(),\[\]]))"
 )
 MAX_DEPTH: Final = 50
+# Precedence of KEDA's expression language (expr), loosest first.
+_BINARY: Final[dict[str, tuple[int, Callable[[Any, Any], Any]]]] = {
+    "||": (1, lambda a, b: a or b), "or": (1, lambda a, b: a or b),
+    "&&": (2, lambda a, b: a and b), "and": (2, lambda a, b: a and b),
+    "==": (3, lambda a, b: a == b), "!=": (3, lambda a, b: a != b),
+    "<": (3, lambda a, b: a < b), ">": (3, lambda a, b: a > b),
+    "<=": (3, lambda a, b: a <= b), ">=": (3, lambda a, b: a >= b),
+    "+": (4, lambda a, b: a + b), "-": (4, lambda a, b: a - b),
+    "*": (5, lambda a, b: a * b), "/": (5, lambda a, b: a / b), "%": (5, lambda a, b: math.fmod(a, b)),
+    "**": (7, lambda a, b: math.pow(a, b)), "^": (7, lambda a, b: math.pow(a, b)),
+    "??": (8, lambda a, b: b if a is None else a),
+}  # fmt: skip
+_UNARY: Final = 6
+_WORDS: Final = {"and", "or", "not", "true", "false", "nil"}
+_CONSTANTS: Final[dict[str, Value]] = {"true": True, "false": False, "nil": None}
 
 
 class FormulaError(ValueError):
@@ -67,23 +82,6 @@ def _tokens(text: str) -> list[str]:
     return tokens
 
 
-# Precedence of KEDA's expression language (expr), loosest first.
-_BINARY: Final[dict[str, tuple[int, Callable[[Any, Any], Any]]]] = {
-    "||": (1, lambda a, b: a or b), "or": (1, lambda a, b: a or b),
-    "&&": (2, lambda a, b: a and b), "and": (2, lambda a, b: a and b),
-    "==": (3, lambda a, b: a == b), "!=": (3, lambda a, b: a != b),
-    "<": (3, lambda a, b: a < b), ">": (3, lambda a, b: a > b),
-    "<=": (3, lambda a, b: a <= b), ">=": (3, lambda a, b: a >= b),
-    "+": (4, lambda a, b: a + b), "-": (4, lambda a, b: a - b),
-    "*": (5, lambda a, b: a * b), "/": (5, lambda a, b: a / b), "%": (5, lambda a, b: math.fmod(a, b)),
-    "**": (7, lambda a, b: math.pow(a, b)), "^": (7, lambda a, b: math.pow(a, b)),
-    "??": (8, lambda a, b: b if a is None else a),
-}  # fmt: skip
-_UNARY: Final = 6
-_WORDS: Final = {"and", "or", "not", "true", "false", "nil"}
-_CONSTANTS: Final[dict[str, Value]] = {"true": True, "false": False, "nil": None}
-
-
 def _flat(arguments: Sequence[Any]) -> list[float]:
     return [float(n) for part in arguments for n in (part if isinstance(part, list) else [part])]
 
@@ -128,20 +126,21 @@ class _Reader:
             word, (level, function) = self.take(), bound
             right = self.expression(level if word in ("**", "^") else level + 1, depth + 1)
             left = _binary(function, left, right)
-        return self._choice(left, depth) if least == 0 and self.peek() == "?" else left
-
-    def _choice(self, test: Node, depth: int) -> Node:
+        if least or self.peek() != "?":
+            return left
         self.take("?")
         yes = self.expression(0, depth + 1)
         self.take(":")
         no = self.expression(0, depth + 1)
-        return lambda values: yes(values) if test(values) else no(values)
+        return lambda values: yes(values) if left(values) else no(values)
 
     def _operand(self, depth: int) -> Node:
         mark = self.take()
         if mark in ("-", "+", "!", "not"):
             inner = self.expression(_UNARY, depth)
-            return _unary(mark, inner)
+            if mark in ("!", "not"):
+                return lambda values: not inner(values)
+            return (lambda values: -inner(values)) if mark == "-" else inner
         if mark == "(":
             node = self.expression(0, depth)
             self.take(")")
@@ -176,9 +175,3 @@ class _Reader:
 
 def _binary(function: Callable[[Any, Any], Any], left: Node, right: Node) -> Node:
     return lambda values: function(left(values), right(values))
-
-
-def _unary(sign: str, inner: Node) -> Node:
-    if sign in ("!", "not"):
-        return lambda values: not inner(values)
-    return (lambda values: -inner(values)) if sign == "-" else inner

@@ -1,15 +1,6 @@
-"""Manifests → rules.
+"""Scaling rules of a workload from its manifests, with the defaults of Knative, Kubernetes and KEDA; read on apply.
 
-Typed access to manifest fields: durations, quantities and counts; errors name object, field and fix.
-
-Read a HorizontalPodAutoscaler or a KEDA ScaledObject, with the defaults of Kubernetes and KEDA.
-
-Read the scaling rules of a workload from its manifests, when a service is applied.
-
-    Knative Service                    → Kpa, by its template's annotations; Hpa with the hpa class
-    any workload + ScaledObject or HPA → Hpa (read_hpa.py)
-    any other workload                 → Fixed
-
+A Knative Service gives Kpa, or Hpa with the hpa class; a ScaledObject or HorizontalPodAutoscaler Hpa; else Fixed.
 A field that no cluster would accept is refused with the object's name, the field and its valid values.
 """
 
@@ -25,6 +16,23 @@ from pilotlight.targets.local.scaling.types import Fallback, Fixed, Hpa, Kpa, Me
 
 Json = Any
 MAX_INT32: Final = 2**31 - 1
+Kind = Literal["Value", "AverageValue", "Utilization"]
+# Kubernetes' default behavior: scale up at once, scale down to the highest recommendation of the last 5 min.
+DEFAULT_UP: Final = ScalingRules((Policy("Pods", 4, 15), Policy("Percent", 100, 15)), "Max", 0.0)
+DEFAULT_DOWN: Final = ScalingRules((Policy("Percent", 100, 15),), "Max", 300.0)
+KEDA: Final = "autoscaling.keda.sh/"
+BEHAVIORS: Final = (
+    "static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower", "scalingModifiers",
+)  # fmt: skip
+DEFAULT_CONCURRENCY: Final = 10.0
+DEFAULT_UTILIZATION: Final = 80.0
+PREFIX: Final = "autoscaling.knative.dev/"
+PROGRESS_DEADLINE: Final = "serving.knative.dev/progress-deadline"
+KPA_CLASS: Final = "kpa.autoscaling.knative.dev"
+HPA_CLASS: Final = "hpa.autoscaling.knative.dev"
+KNATIVE_CONCURRENCY: Final = 100.0
+DEFAULT_RPS: Final = 200.0
+DAY: Final = 86400.0
 
 
 def object_name(manifest: Mapping[str, Json]) -> str:
@@ -109,17 +117,116 @@ class Fields:
         return f"{self.path}[{key}]" if "/" in key else f"{self.path}.{key}" if self.path else key
 
 
-Kind = Literal["Value", "AverageValue", "Utilization"]
+class _Annotations:
+    """Annotations `autoscaling.knative.dev/…` by short name, also in Knative's older camel-case spelling."""
 
-# Kubernetes' default behavior: scale up at once, scale down to the highest recommendation of the last 5 min.
-DEFAULT_UP: Final = ScalingRules((Policy("Pods", 4, 15), Policy("Percent", 100, 15)), "Max", 0.0)
-DEFAULT_DOWN: Final = ScalingRules((Policy("Percent", 100, 15),), "Max", 300.0)
-KEDA: Final = "autoscaling.keda.sh/"
-BEHAVIORS: Final = (
-    "static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower", "scalingModifiers",
-)  # fmt: skip
-DEFAULT_CONCURRENCY: Final = 10.0
-DEFAULT_UTILIZATION: Final = 80.0
+    def __init__(self, annotations: Fields) -> None:
+        self._fields = annotations
+
+    def key(self, name: str) -> str:
+        first, *rest = name.split("-")
+        camel = PREFIX + first + "".join(part.capitalize() for part in rest)
+        return camel if camel in self._fields and PREFIX + name not in self._fields else PREFIX + name
+
+    def __contains__(self, name: str) -> bool:
+        return self.key(name) in self._fields
+
+    def error(self, name: str, must: str) -> UsageError:
+        return self._fields.error(self.key(name), must)
+
+    def one_of(self, name: str, default: str, *choices: str) -> str:
+        return self._fields.one_of(self.key(name), default, *choices)
+
+    def count(self, name: str, default: int, low: int = 0) -> int:
+        return self._fields.count(self.key(name), default, low)
+
+    def number(self, name: str, default: float, low: float, high: float = float(MAX_INT32)) -> float:
+        return self._fields.number(self.key(name), default, low, high)
+
+    def seconds(self, name: str, default: float, low: float = 0.0) -> float:
+        return self._fields.seconds(self.key(name), default, low)
+
+
+def scaling_of(workload: Mapping[str, Json], autoscaler: Mapping[str, Json] | None) -> Scaling:
+    """Return the rules; `autoscaler` is the ScaledObject or HorizontalPodAutoscaler that targets the workload."""
+    if str(workload.get("apiVersion", "")).startswith("serving.knative.dev/"):
+        return _knative(workload)
+    if autoscaler is None:
+        return Fixed(Fields(object_name(workload), "spec", workload.get("spec")).count("replicas", 1))
+    readers = {"ScaledObject": scaled_object, "HorizontalPodAutoscaler": horizontal}
+    kind = str(autoscaler.get("kind"))
+    if kind not in readers:
+        raise UsageError(f"{object_name(autoscaler)}: kind = {kind}, must be {' or '.join(readers)}")
+    return readers[kind](autoscaler)
+
+
+def _knative(service: Mapping[str, Json]) -> Scaling:
+    template = Fields(object_name(service), "spec", service.get("spec")).within("template")
+    annotations = template.within("metadata").within("annotations")
+    concurrency = template.within("spec").count("containerConcurrency", 0)
+    autoscaling = _Annotations(annotations)
+    if autoscaling.one_of("class", KPA_CLASS, KPA_CLASS, HPA_CLASS) == HPA_CLASS:
+        return _knative_hpa(autoscaling)
+    return _check_bounds(_kpa(autoscaling, annotations, concurrency), autoscaling)
+
+
+def _kpa(autoscaling: _Annotations, annotations: Fields, concurrency: int) -> Kpa:
+    defaults = Kpa()
+    burst = autoscaling.number("target-burst-capacity", defaults.burst_capacity, -1)
+    if -1 < burst < 0:
+        raise autoscaling.error("target-burst-capacity", "must be -1, 0 or more")
+    metric = cast(Literal["concurrency", "rps"], autoscaling.one_of("metric", "concurrency", "concurrency", "rps"))
+    weights = ("weighted-exponential", "weightedExponential")
+    algorithm = autoscaling.one_of("metric-aggregation-algorithm", "linear", "linear", *weights)
+    default = DEFAULT_RPS if metric == "rps" else float(concurrency or KNATIVE_CONCURRENCY)
+    return Kpa(
+        metric=metric,
+        target=autoscaling.number("target", default, 0.01),
+        utilization=autoscaling.number("target-utilization-percentage", 70.0, 1, 100) / 100,
+        min_scale=autoscaling.count("min-scale", defaults.min_scale),
+        max_scale=autoscaling.count("max-scale", defaults.max_scale),
+        initial_scale=autoscaling.count("initial-scale", defaults.initial_scale),
+        activation_scale=autoscaling.count("activation-scale", defaults.activation_scale, 2),
+        window_s=autoscaling.seconds("window", defaults.window_s, 6),
+        panic_window_percent=autoscaling.number("panic-window-percentage", defaults.panic_window_percent, 1, 100),
+        panic_threshold_percent=autoscaling.number(
+            "panic-threshold-percentage", defaults.panic_threshold_percent, 110, 1000
+        ),
+        burst_capacity=burst,
+        scale_down_delay_s=autoscaling.seconds("scale-down-delay", defaults.scale_down_delay_s),
+        retention_s=autoscaling.seconds("scale-to-zero-pod-retention-period", defaults.retention_s),
+        algorithm="linear" if algorithm == "linear" else "weightedExponential",
+        container_concurrency=concurrency,
+        progress_s=annotations.seconds(PROGRESS_DEADLINE, defaults.progress_s, 0, DAY),
+    )
+
+
+def _check_bounds(rules: Kpa, autoscaling: _Annotations) -> Kpa:
+    """Raise UsageError for bounds that contradict each other."""
+    if rules.max_scale and rules.max_scale < rules.min_scale:
+        raise autoscaling.error("max-scale", f"must be at least min-scale = {rules.min_scale}")
+    if "activation-scale" in autoscaling and rules.activation_scale < rules.min_scale:
+        raise autoscaling.error("activation-scale", f"must be at least min-scale = {rules.min_scale}")
+    if rules.max_scale and "activation-scale" in autoscaling and rules.activation_scale > rules.max_scale:
+        raise autoscaling.error("activation-scale", f"must be at most max-scale = {rules.max_scale}")
+    return rules
+
+
+def _knative_hpa(autoscaling: _Annotations) -> Hpa:
+    """Return the HPA that Knative creates for its hpa class: cpu in percent of the request, memory in MiB per pod."""
+    name = autoscaling.one_of("metric", "cpu", "cpu", "memory")
+    if name == "memory":
+        metric = Metric(name, "memory", "AverageValue", autoscaling.number("target", 0, 1) * 2**20)
+    else:
+        metric = Metric(name, "cpu", "Utilization", autoscaling.number("target", 80.0, 1))
+    rules = Hpa(
+        max(1, autoscaling.count("min-scale", 1)), autoscaling.count("max-scale", 0) or MAX_INT32, (metric,),
+        DEFAULT_UP, DEFAULT_DOWN,
+    )  # fmt: skip
+    if "window" not in autoscaling:
+        return rules
+    window = autoscaling.seconds("window", 60.0, 6)
+    return replace(rules, up=replace(rules.up, window_s=window), down=replace(rules.down, window_s=window))
 
 
 def horizontal(manifest: Mapping[str, Json]) -> Hpa:
@@ -149,15 +256,16 @@ def _behavior(behavior: Fields) -> tuple[ScalingRules, ScalingRules]:
 
 
 def _rules(fields: Fields, default: ScalingRules) -> ScalingRules:
-    policies = tuple(_policy(item) for item in fields.items("policies"))
+    policies = tuple(
+        Policy(
+            cast(Literal["Pods", "Percent"], item.one_of("type", "", "Pods", "Percent")),
+            item.count("value", 0, 1), item.number("periodSeconds", None, 1, 1800),
+        )
+        for item in fields.items("policies")
+    )  # fmt: skip
     select = fields.one_of("selectPolicy", "Max", "Max", "Min", "Disabled")
     window = fields.number("stabilizationWindowSeconds", default.window_s, 0, 3600)
     return ScalingRules(policies or default.policies, cast(Literal["Max", "Min", "Disabled"], select), window)
-
-
-def _policy(item: Fields) -> Policy:
-    kind = cast(Literal["Pods", "Percent"], item.one_of("type", "", "Pods", "Percent"))
-    return Policy(kind, item.count("value", 0, 1), item.number("periodSeconds", None, 1, 1800))
 
 
 def scaled_object(manifest: Mapping[str, Json]) -> Hpa:
@@ -171,6 +279,9 @@ def scaled_object(manifest: Mapping[str, Json]) -> Hpa:
     metrics = tuple(_trigger(item, index) for index, item in enumerate(spec.items("triggers")))
     if not metrics:
         raise spec.error("triggers", "must name at least one trigger")
+    idle = spec.count("idleReplicaCount", 0) if "idleReplicaCount" in spec else None
+    if idle is not None and idle >= low:
+        raise spec.error("idleReplicaCount", f"must be below minReplicaCount = {low}")
     annotations = Fields(owner, "metadata.annotations", (manifest.get("metadata") or {}).get("annotations"))
     modifiers = advanced.within("scalingModifiers")
     return Hpa(
@@ -179,20 +290,11 @@ def scaled_object(manifest: Mapping[str, Json]) -> Hpa:
         polling_s=spec.number("pollingInterval", 30, 1),
         cooldown_s=spec.number("cooldownPeriod", 300, 0),
         initial_cooldown_s=spec.number("initialCooldownPeriod", 0, 0),
-        idle_replicas=_idle(spec, low),
+        idle_replicas=idle,
         fallback=_fallback(spec.within("fallback")) if "fallback" in spec else None,
         **_paused(annotations),
         **_modifiers(modifiers, metrics),
     )  # fmt: skip
-
-
-def _idle(spec: Fields, low: int) -> int | None:
-    if "idleReplicaCount" not in spec:
-        return None
-    idle = spec.count("idleReplicaCount", 0)
-    if idle >= low:
-        raise spec.error("idleReplicaCount", f"must be below minReplicaCount = {low}")
-    return idle
 
 
 def _fallback(fields: Fields) -> Fallback:
@@ -266,128 +368,3 @@ _TRIGGERS: Final[dict[str, Callable[[Fields, str], Metric]]] = {
     "cpu": _resource_trigger,
     "memory": _resource_trigger,
 }
-
-
-PREFIX: Final = "autoscaling.knative.dev/"
-PROGRESS_DEADLINE: Final = "serving.knative.dev/progress-deadline"
-KPA_CLASS: Final = "kpa.autoscaling.knative.dev"
-HPA_CLASS: Final = "hpa.autoscaling.knative.dev"
-READ_DEFAULT_CONCURRENCY: Final = 100.0
-DEFAULT_RPS: Final = 200.0
-DAY: Final = 86400.0
-
-
-def scaling_of(workload: Mapping[str, Json], autoscaler: Mapping[str, Json] | None) -> Scaling:
-    """Return the rules; `autoscaler` is the ScaledObject or HorizontalPodAutoscaler that targets the workload."""
-    if str(workload.get("apiVersion", "")).startswith("serving.knative.dev/"):
-        return _knative(workload)
-    if autoscaler is None:
-        return Fixed(Fields(object_name(workload), "spec", workload.get("spec")).count("replicas", 1))
-    readers = {"ScaledObject": scaled_object, "HorizontalPodAutoscaler": horizontal}
-    kind = str(autoscaler.get("kind"))
-    if kind not in readers:
-        raise UsageError(f"{object_name(autoscaler)}: kind = {kind}, must be {' or '.join(readers)}")
-    return readers[kind](autoscaler)
-
-
-def _knative(service: Mapping[str, Json]) -> Scaling:
-    template = Fields(object_name(service), "spec", service.get("spec")).within("template")
-    annotations = template.within("metadata").within("annotations")
-    concurrency = template.within("spec").count("containerConcurrency", 0)
-    autoscaling = _Annotations(annotations)
-    if autoscaling.one_of("class", KPA_CLASS, KPA_CLASS, HPA_CLASS) == HPA_CLASS:
-        return _knative_hpa(autoscaling)
-    return _check_bounds(_kpa(autoscaling, annotations, concurrency), autoscaling)
-
-
-class _Annotations:
-    """Annotations `autoscaling.knative.dev/…` by short name, also in Knative's older camel-case spelling."""
-
-    def __init__(self, annotations: Fields) -> None:
-        self._fields = annotations
-
-    def key(self, name: str) -> str:
-        first, *rest = name.split("-")
-        camel = PREFIX + first + "".join(part.capitalize() for part in rest)
-        return camel if camel in self._fields and PREFIX + name not in self._fields else PREFIX + name
-
-    def __contains__(self, name: str) -> bool:
-        return self.key(name) in self._fields
-
-    def error(self, name: str, must: str) -> UsageError:
-        return self._fields.error(self.key(name), must)
-
-    def one_of(self, name: str, default: str, *choices: str) -> str:
-        return self._fields.one_of(self.key(name), default, *choices)
-
-    def count(self, name: str, default: int, low: int = 0) -> int:
-        return self._fields.count(self.key(name), default, low)
-
-    def number(self, name: str, default: float, low: float, high: float = float(MAX_INT32)) -> float:
-        return self._fields.number(self.key(name), default, low, high)
-
-    def seconds(self, name: str, default: float, low: float = 0.0) -> float:
-        return self._fields.seconds(self.key(name), default, low)
-
-
-def _kpa(autoscaling: _Annotations, annotations: Fields, concurrency: int) -> Kpa:
-    defaults = Kpa()
-    metric = cast(Literal["concurrency", "rps"], autoscaling.one_of("metric", "concurrency", "concurrency", "rps"))
-    weights = ("weighted-exponential", "weightedExponential")
-    algorithm = autoscaling.one_of("metric-aggregation-algorithm", "linear", "linear", *weights)
-    default = DEFAULT_RPS if metric == "rps" else float(concurrency or READ_DEFAULT_CONCURRENCY)
-    return Kpa(
-        metric=metric,
-        target=autoscaling.number("target", default, 0.01),
-        utilization=autoscaling.number("target-utilization-percentage", 70.0, 1, 100) / 100,
-        min_scale=autoscaling.count("min-scale", defaults.min_scale),
-        max_scale=autoscaling.count("max-scale", defaults.max_scale),
-        initial_scale=autoscaling.count("initial-scale", defaults.initial_scale),
-        activation_scale=autoscaling.count("activation-scale", defaults.activation_scale, 2),
-        window_s=autoscaling.seconds("window", defaults.window_s, 6),
-        panic_window_percent=autoscaling.number("panic-window-percentage", defaults.panic_window_percent, 1, 100),
-        panic_threshold_percent=autoscaling.number(
-            "panic-threshold-percentage", defaults.panic_threshold_percent, 110, 1000
-        ),
-        burst_capacity=_burst_capacity(autoscaling, defaults.burst_capacity),
-        scale_down_delay_s=autoscaling.seconds("scale-down-delay", defaults.scale_down_delay_s),
-        retention_s=autoscaling.seconds("scale-to-zero-pod-retention-period", defaults.retention_s),
-        algorithm="linear" if algorithm == "linear" else "weightedExponential",
-        container_concurrency=concurrency,
-        progress_s=annotations.seconds(PROGRESS_DEADLINE, defaults.progress_s, 0, DAY),
-    )
-
-
-def _burst_capacity(autoscaling: _Annotations, default: float) -> float:
-    capacity = autoscaling.number("target-burst-capacity", default, -1)
-    if -1 < capacity < 0:
-        raise autoscaling.error("target-burst-capacity", "must be -1, 0 or more")
-    return capacity
-
-
-def _check_bounds(rules: Kpa, autoscaling: _Annotations) -> Kpa:
-    """Raise UsageError for bounds that contradict each other."""
-    if rules.max_scale and rules.max_scale < rules.min_scale:
-        raise autoscaling.error("max-scale", f"must be at least min-scale = {rules.min_scale}")
-    if "activation-scale" in autoscaling and rules.activation_scale < rules.min_scale:
-        raise autoscaling.error("activation-scale", f"must be at least min-scale = {rules.min_scale}")
-    if rules.max_scale and "activation-scale" in autoscaling and rules.activation_scale > rules.max_scale:
-        raise autoscaling.error("activation-scale", f"must be at most max-scale = {rules.max_scale}")
-    return rules
-
-
-def _knative_hpa(autoscaling: _Annotations) -> Hpa:
-    """Return the HPA that Knative creates for its hpa class: cpu in percent of the request, memory in MiB per pod."""
-    name = autoscaling.one_of("metric", "cpu", "cpu", "memory")
-    if name == "memory":
-        metric = Metric(name, "memory", "AverageValue", autoscaling.number("target", 0, 1) * 2**20)
-    else:
-        metric = Metric(name, "cpu", "Utilization", autoscaling.number("target", 80.0, 1))
-    rules = Hpa(
-        max(1, autoscaling.count("min-scale", 1)), autoscaling.count("max-scale", 0) or MAX_INT32, (metric,),
-        DEFAULT_UP, DEFAULT_DOWN,
-    )  # fmt: skip
-    if "window" not in autoscaling:
-        return rules
-    window = autoscaling.seconds("window", 60.0, 6)
-    return replace(rules, up=replace(rules.up, window_s=window), down=replace(rules.down, window_s=window))

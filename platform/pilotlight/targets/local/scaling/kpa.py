@@ -1,20 +1,6 @@
-"""Knative's autoscaler, scale to zero.
+"""Knative's pod autoscaler (autoscaler.go): count from the load of two windows.
 
-Knative's pod autoscaler (autoscaler.go): replica count from the load of two windows. Followed by scale_to_zero.py.
-
-desired  = ceil(average over the window / target), target = capacity of a replica × utilization
-rates    = floor(ready / max-scale-down-rate) … ceil(ready × max-scale-up-rate) in one step
-panic    if the panic window wants twice the ready replicas: the larger of both counts, and no scale-down until a whole
-         stable window has passed below the threshold
-delay    the highest count within `scale-down-delay`
-
-Knative's scaler (scaler.go): bounds, initial scale, and removal of the last replica. Follows kpa.py.
-
-    activating  fewer replicas are ready than required; nothing is removed until the progress deadline
-    active      at least for a stable window before it may become inactive; until then one replica stays
-    inactive    the last replica ends once requests have been proxied for the grace period and the retention is over
-
-"Proxied" is Knative's activator in the request path: while excess burst capacity is negative or nothing is desired.
+Then its scaler (scaler.go): bounds, initial scale, and removal of the last replica. Pure; called by decision.py.
 """
 
 import math
@@ -25,6 +11,8 @@ from pilotlight.targets.local.scaling.types import Kpa, Observed
 
 MIN_TARGET: Final = 0.01
 DELAY_TICK_S: Final = 2  # resolution of the scale-down delay's window, Knative's tick interval
+ACTIVATION_BUFFER_S: Final = 30.0
+State = Literal["activating", "active", "inactive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +49,38 @@ class KpaRecommendation:
     state: KpaState
 
 
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Phase of a revision.
+
+    activating  fewer replicas are ready than required; nothing is removed until the progress deadline
+    active      at least for a stable window before it may become inactive; until then one replica stays
+    inactive    the last replica ends once requests have been proxied for the grace period and the retention is over
+
+    "Proxied" is Knative's activator in the request path: while excess burst capacity is negative or nothing is desired.
+    """
+
+    state: State
+    since: float
+    initialized: bool = False  # the initial scale has been reached
+    held_since: float | None = None  # since when the activator is in the request path
+
+    def shifted_back(self, seconds: float) -> "Phase":
+        """Return the phase with all times moved back, after a backward clock jump."""
+        held = None if self.held_since is None else self.held_since - seconds
+        return replace(self, since=self.since - seconds, held_since=held)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleResult:
+    """Bounded count. `desired` None: hold the present replicas; `note` is the reason, `rule` the metric label."""
+
+    desired: int | None
+    want: int  # count that the next phase depends on; -1: unknown
+    note: str = ""
+    rule: str = ""
+
+
 def capacity(rules: Kpa) -> float:
     """Return the target load of one replica: the annotation, at most containerConcurrency."""
     if rules.metric == "concurrency" and rules.container_concurrency:
@@ -79,14 +99,27 @@ def initial_state(ready: int, now: float) -> KpaState:
 
 
 def recommend(rules: Kpa, load: Load, ready: int, reachable: bool, state: KpaState, now: float) -> KpaRecommendation:
+    """Return the count by load.
+
+    desired  ceil(average over the window / target), target = capacity of a replica × utilization
+    rates    floor(ready / max-scale-down-rate) … ceil(ready × max-scale-up-rate) in one step
+    panic    if the panic window wants twice the ready replicas: the larger of both counts, and no scale-down until a
+             whole stable window has passed below the threshold
+    delay    the highest count within `scale-down-delay`
+    """
     each = target(rules)
     stable_wanted, panic_wanted = math.ceil(load.stable / each), math.ceil(load.panic / each)
     stable = _limited(rules, stable_wanted, ready, reachable)
     panic = _limited(rules, panic_wanted, ready, reachable)
     # Compared with ready replicas, not desired ones: while they start, the burst still has to be served.
     over = panic_wanted / max(1, ready) >= rules.panic_threshold_percent / 100
-    state = _update_panic(rules, state, over, now)
-    excess = _excess(rules, load, ready)
+    if over:
+        state = replace(state, panic_since=now)  # renewed, so panic lasts a stable window after the last burst
+    elif state.panic_since is not None and state.panic_since + rules.window_s < now:
+        state = replace(state, panic_since=None, panic_replicas=0)
+    excess = rules.burst_capacity  # 0: never through the activator at load; -1: always
+    if excess > 0:
+        excess = float(math.floor(ready * capacity(rules) - excess - load.panic))
     desired, rule = stable, "stable"
     reason = _reason(rules, load.stable, rules.window_s, each) + _limit_note(stable_wanted, stable, ready)
     if state.panic_since is not None:
@@ -122,14 +155,6 @@ def _limit_note(wanted: int, limited: int, ready: int) -> str:
     return f", at most from {ready} to {limited} in one step" if limited < wanted else ""
 
 
-def _update_panic(rules: Kpa, state: KpaState, over: bool, now: float) -> KpaState:
-    if over:
-        return replace(state, panic_since=now)  # renewed, so panic lasts a stable window after the last burst
-    if state.panic_since is not None and state.panic_since + rules.window_s < now:
-        return replace(state, panic_since=None, panic_replicas=0)
-    return state
-
-
 def _update_delay_window(rules: Kpa, state: KpaState, desired: int, now: float) -> tuple[tuple[int, int], ...]:
     """Return the delay window with `desired`, a monotonic queue: the first entry is the maximum."""
     index, size = math.floor(now / DELAY_TICK_S), math.ceil(rules.scale_down_delay_s / DELAY_TICK_S)
@@ -139,48 +164,14 @@ def _update_delay_window(rules: Kpa, state: KpaState, desired: int, now: float) 
     return (*window, (index, desired))
 
 
-def _excess(rules: Kpa, load: Load, ready: int) -> float:
-    if rules.burst_capacity <= 0:  # 0: never through the activator at load; -1: always
-        return rules.burst_capacity
-    return float(math.floor(ready * capacity(rules) - rules.burst_capacity - load.panic))
-
-
 def _reason(rules: Kpa, value: float, window_s: float, each: float) -> str:
     unit = "requests/s" if rules.metric == "rps" else "concurrent"
     return f"{value:.3g} {unit} over {window_s:g} s / {each:g} each"
 
 
-ACTIVATION_BUFFER_S: Final = 30.0
-State = Literal["activating", "active", "inactive"]
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    state: State
-    since: float
-    initialized: bool = False  # the initial scale has been reached
-    held_since: float | None = None  # since when the activator is in the request path
-
-    def shifted_back(self, seconds: float) -> "Phase":
-        """Return the phase with all times moved back, after a backward clock jump."""
-        held = None if self.held_since is None else self.held_since - seconds
-        return replace(self, since=self.since - seconds, held_since=held)
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleResult:
-    """Bounded count. `desired` None: hold the present replicas; `note` is the reason, `rule` the metric label."""
-
-    desired: int | None
-    want: int  # count that the next phase depends on; -1: unknown
-    note: str = ""
-    rule: str = ""
-
-
 def initial_phase(rules: Kpa, observed: Observed, now: float) -> Phase:
     """Return the phase of a revision without state, such as after a restart."""
-    enough = observed.ready >= max(1, _min_ready(rules, observed, observed.was_ready))
-    if enough:
+    if observed.ready >= max(1, _min_ready(rules, observed, observed.was_ready)):
         return Phase("active", now, observed.was_ready, now)
     asleep = observed.was_ready and observed.replicas == 0
     return Phase("inactive" if asleep else "activating", now, observed.was_ready, now)
@@ -232,7 +223,9 @@ def _last_replica(rules: Kpa, observed: Observed, phase: Phase, now: float) -> S
 def next_phase(rules: Kpa, want: int, excess: float, observed: Observed, phase: Phase, now: float) -> Phase:
     least = _min_ready(rules, observed, phase.initialized)
     initialized = phase.initialized or observed.ready >= least
-    state = _next_state(want, least, observed.ready, phase.state)
+    state: State = "active" if observed.ready >= least else "activating"
+    if want == 0 or least == 0 or (want < 0 and phase.state == "inactive"):  # an unknown count must not activate
+        state = "inactive"
     held = None if want > 0 and excess >= 0 else phase.held_since if phase.held_since is not None else now
     since = phase.since if state == phase.state else now
     return Phase(state, since, initialized, held)
@@ -242,11 +235,3 @@ def _min_ready(rules: Kpa, observed: Observed, initialized: bool) -> int:
     """Return the ready replicas required for the revision to be active."""
     least = rules.min_scale if observed.reachable else 0
     return max(least, 1 if initialized else rules.initial_scale)
-
-
-def _next_state(want: int, least: int, ready: int, before: State) -> State:
-    if want == 0 or least == 0:
-        return "inactive"
-    if want < 0 and before == "inactive":
-        return "inactive"  # an unknown count must not activate
-    return "active" if ready >= least else "activating"

@@ -1,14 +1,6 @@
-"""Rules, observations, decisions, windows.
+"""Input and output of scaling decisions: rules of a workload, observations with windowed averages of load, decision.
 
-Input and output of scaling decisions: rules of a workload, observations, decision.
-
-All are immutable values; `now` is monotonic seconds and always an argument. The caller stores `Decision.memory` and
-passes it to the next decision.
-
-Windowed averages of load as in Knative's metrics: one bucket per second, over the window or its known part.
-
-The gateway does not report idle backends, so a second without a sample counts as zero, except the last two, which may
-still be on their way. After a gap as long as the window, averaging starts anew with the next sample.
+All are immutable values; `now` is monotonic seconds and always an argument.
 """
 
 import math
@@ -17,6 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 Json = Any
+DIGITS: Final = 6
+REPORT_DELAY_S: Final = 2  # a second is reported within this time after its end
+# As Knative: a window's seconds make up this share of the weighted average; the decay is at least 0.2.
+WEIGHT: Final = 0.9999
+MIN_DECAY: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +151,12 @@ class Decision:
     rule: str = ""  # metric label: stable, panic, zero, activation, fallback, cooldown, …
 
 
-DIGITS: Final = 6
-REPORT_DELAY_S: Final = 2  # a second is reported within this time after its end
-# As Knative: a window's seconds make up this share of the weighted average; the decay is at least 0.2.
-WEIGHT: Final = 0.9999
-MIN_DECAY: Final = 0.2
-
-
 def buckets(observed: Observed, metric: str, window_s: float, now: float) -> dict[int, float]:
-    """Return the load by second, back to the first gap as long as the window."""
+    """Return the load by second, back to the first gap as long as the window.
+
+    The gateway does not report idle backends, so a second without a sample counts as zero, except the last two, which
+    may still be on their way.
+    """
     load: dict[int, float] = {}
     concurrency = metric != "rps"
     pending = observed.waiting + observed.in_flight if concurrency else observed.waiting
@@ -192,7 +186,7 @@ def _monotonic(samples: Sequence[Sample], now: float) -> Iterator[tuple[float, S
 
 
 def average(load: Mapping[int, float], began: float | None, window_s: float, now: float, weighted: bool) -> float:
-    """Return the average load over the window.
+    """Return the average load over the window or its known part, as Knative's metrics.
 
     `began`: since when the revision has been active, so that seconds without a sample count as zero load.
     """

@@ -1,10 +1,7 @@
-"""Apply; live manifests.
+"""Releases in the store: checked against the expected generation, stored unless unchanged, pruned.
 
-Store a release: check the expected generation, skip unchanged ones, prune old releases.
-
-Live manifests of a stored service, as a cluster would return them: with overrides and Knative status.
-
-`running.current_of` reads the next plan's current state from these as from a cluster's objects.
+`live_manifests` returns those of a service as a cluster would, with overrides and Knative status: the next plan's
+current state is read from them as from a cluster's objects.
 """
 
 import sqlite3
@@ -15,6 +12,7 @@ from msgspec import json
 
 from pilotlight.errors import Conflict
 from pilotlight.k8s import names
+from pilotlight.targets.local.manifests.lookup import is_knative
 from pilotlight.targets.local.store.schema import StoredService
 from pilotlight.targets.target import Release, RevisionStatus, ServiceStatus
 
@@ -26,15 +24,19 @@ RELEASE_HISTORY_LIMIT: Final = 10
 # Workload, name of its revision, and the manifests of this revision.
 NewRevision = tuple[str, str, Sequence[Mapping[str, Json]]]
 
-_OF: Final = "WHERE namespace = ? AND name = ?"
+OF_SERVICE: Final = "WHERE namespace = ? AND name = ?"
+PROVEN: Final = ("Loaded", "Standby", "Parked")  # model states of a revision that has been ready
 
 
 def apply(connection: sqlite3.Connection, release: Release, revisions: Sequence[NewRevision], now: str) -> int:
     """Store a release within the caller's transaction; return the service's generation afterwards."""
+    key = (release.namespace, release.name)
     current = _current_generation(connection, release)
-    if current and _is_unchanged(connection, release, current):
+    stored = f"SELECT document, catalogue, manifests FROM releases {OF_SERVICE} AND generation = ?"
+    if current and connection.execute(stored, (*key, current)).fetchone() == _encoded(release):
         return current
-    generation = _next_generation(connection, release, current)
+    before = connection.execute(f"SELECT generation FROM deleted {OF_SERVICE}", key).fetchone()
+    generation = 1 + max(current, int(before[0]) if before else 0)
     _write(connection, release, generation, now)
     _write_revisions(connection, release, revisions, generation, now)
     _prune_releases(connection, release)
@@ -43,10 +45,9 @@ def apply(connection: sqlite3.Connection, release: Release, revisions: Sequence[
 
 def _current_generation(connection: sqlite3.Connection, release: Release) -> int:
     """Return the stored generation; 0: no such service. Raise Conflict if it is not the expected one."""
-    label = f"{release.namespace}/{release.name}"
-    row = connection.execute(
-        f"SELECT generation, deleting FROM services {_OF}", (release.namespace, release.name)
-    ).fetchone()
+    key = (release.namespace, release.name)
+    label = "/".join(key)
+    row = connection.execute(f"SELECT generation, deleting FROM services {OF_SERVICE}", key).fetchone()
     generation, deleting = (int(row[0]), bool(row[1])) if row else (0, False)
     if deleting:
         raise Conflict(f"{label} is being deleted; run it again once it is gone")
@@ -62,26 +63,13 @@ def _encoded(release: Release) -> tuple[str, bytes, bytes]:
     return release.document, json.encode(release.catalogue), json.encode(release.manifests)
 
 
-def _is_unchanged(connection: sqlite3.Connection, release: Release, generation: int) -> bool:
-    sql = f"SELECT document, catalogue, manifests FROM releases {_OF} AND generation = ?"
-    row = connection.execute(sql, (release.namespace, release.name, generation)).fetchone()
-    return bool(row == _encoded(release))
-
-
-def _next_generation(connection: sqlite3.Connection, release: Release, present: int) -> int:
-    sql = f"SELECT generation FROM deleted {_OF}"
-    before = connection.execute(sql, (release.namespace, release.name)).fetchone()
-    return 1 + max(present, int(before[0]) if before else 0)
-
-
 def _write(connection: sqlite3.Connection, release: Release, generation: int, now: str) -> None:
     connection.execute(
         """INSERT INTO services (namespace, name, generation, created_at, updated_at) VALUES (?, ?, ?, ?, ?)
         ON CONFLICT DO UPDATE SET generation = excluded.generation, updated_at = excluded.updated_at""",
         (release.namespace, release.name, generation, now, now),
     )
-    document, catalogue, manifests = _encoded(release)
-    row = (release.namespace, release.name, generation, now, document, catalogue, manifests, release.note)
+    row = (release.namespace, release.name, generation, now, *_encoded(release), release.note)
     connection.execute("INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
 
@@ -108,16 +96,13 @@ def _prune_releases(connection: sqlite3.Connection, release: Release) -> None:
     """Delete old releases, except those of stored revisions and the stable one that a canary may return to."""
     key = (release.namespace, release.name)
     connection.execute(
-        f"""DELETE FROM releases {_OF} AND generation NOT IN (
-            SELECT generation FROM releases {_OF} ORDER BY generation DESC LIMIT {RELEASE_HISTORY_LIMIT})
-        AND generation NOT IN (SELECT generation FROM revisions {_OF})
+        f"""DELETE FROM releases {OF_SERVICE} AND generation NOT IN (
+            SELECT generation FROM releases {OF_SERVICE} ORDER BY generation DESC LIMIT {RELEASE_HISTORY_LIMIT})
+        AND generation NOT IN (SELECT generation FROM revisions {OF_SERVICE})
         AND generation NOT IN (SELECT coalesce(json_extract(state, '$.current.stable_generation'), 0)
-            FROM canaries {_OF})""",
+            FROM canaries {OF_SERVICE})""",
         (*key, *key, *key, *key),
     )
-
-
-PROVEN: Final = ("Loaded", "Standby", "Parked")  # model states of a revision that has been ready
 
 
 def live_manifests(stored: StoredService, status: ServiceStatus) -> list[dict[str, Json]]:
@@ -126,7 +111,7 @@ def live_manifests(stored: StoredService, status: ServiceStatus) -> list[dict[st
 
 def _live(manifest: dict[str, Json], stored: StoredService, status: ServiceStatus) -> dict[str, Json]:
     metadata = manifest.get("metadata") or {}
-    name, knative = str(metadata.get("name", "")), is_knative_service(manifest)
+    name, knative = str(metadata.get("name", "")), is_knative(manifest)
     shown = dict(manifest)
     if (knative or manifest.get("kind") in ("Deployment", "StatefulSet")) and stored.overrides.get(name):
         value = json.encode(stored.overrides[name], order="sorted").decode()
@@ -136,10 +121,6 @@ def _live(manifest: dict[str, Json], stored: StoredService, status: ServiceStatu
         revisions = [revision for revision in status.revisions if revision.workload == name]
         shown["status"] = _knative_status(manifest, revisions)
     return shown
-
-
-def is_knative_service(manifest: Mapping[str, Json]) -> bool:
-    return manifest.get("kind") == "Service" and str(manifest.get("apiVersion")).startswith("serving.knative.dev/")
 
 
 def _knative_status(manifest: Mapping[str, Json], revisions: Sequence[RevisionStatus]) -> dict[str, Json]:

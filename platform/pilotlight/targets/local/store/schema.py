@@ -1,16 +1,7 @@
-"""SQLite schema, migrations, records.
+"""SQLite file of the store: tables as migrations, transactions, and the records read from it.
 
-Tables of the store as migrations. A released migration never changes.
-
-`user_version` counts the migrations applied to a file. A release is one deploy; the newest one is the service's
-specification. A revision refers to the last release that contained it, which is kept as long as the revision.
-
-SQLite file of the store: opened, migrated, and changed in transactions.
-
-With write-ahead logging a crash leaves the state before or after a change. `durable` changes, which are acknowledged to
-users, are also synced to disk and survive a power failure; others may be lost by one, but never torn.
-
-Records of the store. Manifests are decoded on access, so that a thousand idle services use little memory.
+A release is one deploy; the newest one is the service's specification. A revision refers to the last release that
+contained it, which is kept as long as the revision.
 """
 
 import os
@@ -26,6 +17,7 @@ from msgspec import json
 from pilotlight.errors import PlatformError
 from pilotlight.targets.target import Key
 
+# A released migration never changes; `user_version` counts those applied to a file.
 FIRST: Final = (
     """CREATE TABLE services (
         namespace TEXT NOT NULL, name TEXT NOT NULL, generation INTEGER NOT NULL,
@@ -70,26 +62,6 @@ SECOND: Final = (
 )
 
 MIGRATIONS: Final[tuple[Sequence[str], ...]] = (FIRST, SECOND)
-
-
-def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Sequence[str]] = MIGRATIONS) -> None:
-    """Migrate to the version of this program, in one transaction. Raise PlatformError for a newer file."""
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > len(steps):
-        message = f"{path} was written by a newer Pilotlight (version {version} of the file, this one reads up to"
-        raise PlatformError(
-            f"{message} {len(steps)}); install that one again, or set PILOTLIGHT_HOME to another folder"
-        )
-    if version == len(steps):
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    if int(connection.execute("PRAGMA user_version").fetchone()[0]) == version:  # else another process was faster
-        for statement in (statement for step in steps[version:] for statement in step):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {len(steps)}")
-    connection.execute("COMMIT")
-
-
 # Only one process writes; an external tool may hold a lock for a moment.
 BUSY_S: Final = 2.0
 _CAUSES: Final = {
@@ -102,29 +74,48 @@ _CAUSES: Final = {
     "SQLITE_CORRUPT": "it is damaged; move it away and deploy again, or restore it from a backup",
     "SQLITE_IOERR": "reading or writing failed; make sure that its disk has room and works, then run it again",
 }
+Json = Any
+Manifests = list[dict[str, Json]]
+
+
+def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Sequence[str]] = MIGRATIONS) -> None:
+    """Migrate to the version of this program, in one transaction. Raise PlatformError for a newer file."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > len(steps):
+        message = f"{path} was written by a newer Pilotlight (version {version} of the file, this one reads up to"
+        fix = "install that one again, or set PILOTLIGHT_HOME to another folder"
+        raise PlatformError(f"{message} {len(steps)}); {fix}")
+    if version == len(steps):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    if int(connection.execute("PRAGMA user_version").fetchone()[0]) == version:  # else another process was faster
+        for statement in (statement for step in steps[version:] for statement in step):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(steps)}")
+    connection.execute("COMMIT")
 
 
 class Database:
-    """One connection, for the thread that opened it. `steps` are the migrations. Errors are raised as PlatformError."""
+    """One connection, for the thread that opened it. `steps` are the migrations. Errors are raised as PlatformError.
+
+    With write-ahead logging a crash leaves the state before or after a change. `durable` ones are also synced to disk
+    and survive a power failure; others may be lost by one, but never torn.
+    """
 
     def __init__(self, path: Path, steps: Sequence[Sequence[str]] = MIGRATIONS) -> None:
         self._path = path
-        self._steps = steps
         with self._translated_errors():
             # Documents may hold secrets; SQLite gives the -wal and -shm files the same mode.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
             try:
-                self._prepare()
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = NORMAL")
+                self._connection.execute("PRAGMA foreign_keys = ON")
+                migrate(self._connection, str(path), steps)
             except BaseException:
                 self._connection.close()
                 raise
-
-    def _prepare(self) -> None:
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        self._connection.execute("PRAGMA foreign_keys = ON")
-        migrate(self._connection, str(self._path), self._steps)
 
     def close(self) -> None:
         self._connection.close()
@@ -156,24 +147,19 @@ class Database:
         try:
             yield
         except sqlite3.Error as error:
-            raise PlatformError(f"{self._path}: {_cause(error)}") from error
+            name = getattr(error, "sqlite_errorname", "")
+            # Extended codes (SQLITE_IOERR_WRITE) begin with the name of their family.
+            known = (cause for family, cause in _CAUSES.items() if name == family or name.startswith(f"{family}_"))
+            cause = next(known, f"{error}; this is a defect of ours")
+            raise PlatformError(f"{self._path}: {cause}") from error
         except OSError as error:
             raise PlatformError(f"{self._path}: {error.strerror or error}; check its folder") from error
 
 
-def _cause(error: sqlite3.Error) -> str:
-    name = getattr(error, "sqlite_errorname", "")
-    # Extended codes (SQLITE_IOERR_WRITE) begin with the name of their family.
-    known = (cause for family, cause in _CAUSES.items() if name == family or name.startswith(f"{family}_"))
-    return next(known, f"{error}; this is a defect of ours")
-
-
-Json = Any
-Manifests = list[dict[str, Json]]
-
-
 @dataclass(frozen=True, slots=True)
 class StoredService:
+    """Manifests are decoded on access, so that a thousand idle services use little memory."""
+
     namespace: str
     name: str
     generation: int

@@ -1,10 +1,4 @@
-"""Transactions.
-
-Canary records in the store: one per service, updated with optimistic locking by version.
-
-Events in the store: numbered, immutable, bounded per service and in total.
-
-Store of the control process; each method is one transaction.
+"""Store of the control process: services, revisions, replicas, ports, events and canaries; one transaction a method.
 
 The engine writes before it acts and reads when it starts; nothing else opens the file. Times are RFC 3339 texts in UTC
 from the caller: the store has no clock.
@@ -18,85 +12,24 @@ from typing import Any, Final
 from msgspec import json
 
 from pilotlight.errors import Conflict, NotFound, PlatformError
-from pilotlight.targets.local.store import releases as store_releases
-from pilotlight.targets.local.store.releases import NewRevision
+from pilotlight.targets.local.store import releases
+from pilotlight.targets.local.store.releases import OF_SERVICE, NewRevision
 from pilotlight.targets.local.store.schema import Database, StoredRevision, StoredService
 from pilotlight.targets.target import CanaryRecord, Event, Key, Release
 
-# ruff: noqa: S608 - the parts of each statement are constants of this module
-
-
-_OF: Final = "WHERE namespace = ? AND name = ?"
-_ALL: Final = "SELECT namespace, name, state, version FROM canaries"
-
-
-def canaries_read(database: Database, key: Key | None = None) -> list[CanaryRecord]:
-    """Return the record of one service, or all."""
-    rows = database.rows(f"{_ALL} {_OF}", key) if key else database.rows(f"{_ALL} ORDER BY namespace, name")
-    return [CanaryRecord(namespace, name, state, str(version)) for namespace, name, state, version in rows]
-
-
-def save(connection: sqlite3.Connection, key: Key, state: str, version: str) -> CanaryRecord:
-    """Store a record within the caller's transaction. Raise Conflict if it is not at `version`."""
-    row = connection.execute(f"SELECT version FROM canaries {_OF}", key).fetchone()
-    present = str(row[0]) if row else ""
-    if present != version:
-        raise Conflict(f"the canary of {'/'.join(key)} was changed meanwhile; look at it, and try again")
-    following = int(present or 0) + 1
-    connection.execute("INSERT OR REPLACE INTO canaries VALUES (?, ?, ?, ?)", (*key, state, following))
-    return CanaryRecord(*key, state, str(following))
-
-
-# ruff: noqa: S608 - the parts of each statement are constants of this module
-
-
-MAX_EVENTS_PER_SERVICE: Final = 1_000
-MAX_EVENTS: Final = 10_000
-
-_FIELDS: Final = "at, namespace, service, object, type, reason, message"
-_journal_OF: Final = "namespace = ? AND service = ?"
-
-
-def add(connection: sqlite3.Connection, event: Event) -> int:
-    written = connection.execute(
-        f"INSERT INTO events ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (event.at, event.namespace, event.service, event.object, event.type, event.reason, event.message),
-    )
-    number = int(written.lastrowid or 0)
-    key = (event.namespace, event.service)
-    connection.execute(
-        f"DELETE FROM events WHERE {_journal_OF} AND number <= ({_nth(_journal_OF, MAX_EVENTS_PER_SERVICE)})",
-        (*key, *key),
-    )
-    connection.execute(f"DELETE FROM events WHERE number <= ({_nth('1', MAX_EVENTS)})")
-    return number
-
-
-def _nth(which: str, count: int) -> str:
-    """Return a query for the newest event number beyond `count`; empty if there are fewer."""
-    return f"SELECT number FROM events WHERE {which} ORDER BY number DESC LIMIT 1 OFFSET {count}"
-
-
-def read(database: Database, key: Key | None, after: int, limit: int) -> list[Event]:
-    which = f"number > ? AND {_journal_OF}" if key else "number > ?"
-    order = "ASC" if after else "DESC"
-    rows = database.rows(
-        f"SELECT {_FIELDS}, number FROM events WHERE {which} ORDER BY number {order} LIMIT ?",
-        (after, *(key or ()), limit),
-    )
-    return [Event(*row) for row in (rows if after else reversed(rows))]
-
-
-# ruff: noqa: S608 - the parts of each statement are constants of this module
-
+# ruff: noqa: S608 - the parts of each statement are constants
 
 Json = Any
-
+MAX_EVENTS_PER_SERVICE: Final = 1_000
+MAX_EVENTS: Final = 10_000
+_CANARIES: Final = "SELECT namespace, name, state, CAST(version AS TEXT) FROM canaries"
+_EVENT_FIELDS: Final = "at, namespace, service, object, type, reason, message"
+_OF_EVENT: Final = "namespace = ? AND service = ?"
 _SERVICES: Final = """SELECT s.namespace, s.name, s.generation, r.document, s.created_at, s.updated_at, s.deleting,
     r.manifests, r.catalogue FROM services s JOIN releases r USING (namespace, name, generation)"""
 _REVISIONS: Final = """SELECT namespace, name, workload, revision, generation, created_at, first_ready_at, failed,
     manifests FROM revisions"""
-_OF_REVISION: Final = f"{_OF} AND workload = ? AND revision = ?"
+_OF_REVISION: Final = f"{OF_SERVICE} AND workload = ? AND revision = ?"
 
 
 class Store:
@@ -119,8 +52,8 @@ class Store:
         """
         with self._database.change(durable=True) as connection:
             if reset:
-                connection.execute(f"DELETE FROM overrides {_OF}", (release.namespace, release.name))
-            return store_releases.apply(connection, release, revisions, now)
+                connection.execute(f"DELETE FROM overrides {OF_SERVICE}", (release.namespace, release.name))
+            return releases.apply(connection, release, revisions, now)
 
     def service(self, key: Key) -> StoredService | None:
         services = self._services("WHERE s.namespace = ? AND s.name = ?", key)
@@ -135,11 +68,17 @@ class Store:
         for namespace, name, workload, value in self._database.rows("SELECT * FROM overrides"):
             overrides.setdefault((namespace, name), {})[workload] = json.decode(value)
         rows = self._database.rows(f"{_SERVICES} {which}", values)
-        return [_service(row, overrides.get((row[0], row[1]), {})) for row in rows]
+        return [
+            StoredService(
+                namespace, name, generation, document, created, updated, bool(deleting), manifests,
+                json.decode(catalogue, type=tuple[str, ...]), overrides.get((namespace, name), {}),
+            )
+            for namespace, name, generation, document, created, updated, deleting, manifests, catalogue in rows
+        ]  # fmt: skip
 
     def releases(self, key: Key) -> list[Release]:
         """Return releases, newest first; those of stored revisions are kept beyond RELEASE_HISTORY_LIMIT."""
-        sql = f"""SELECT document, manifests, catalogue, note, generation, at FROM releases {_OF}
+        sql = f"""SELECT document, manifests, catalogue, note, generation, at FROM releases {OF_SERVICE}
             ORDER BY generation DESC"""
         return [
             Release(
@@ -151,7 +90,7 @@ class Store:
 
     def revisions(self, key: Key) -> list[StoredRevision]:
         """Return revisions, the latest deployed first."""
-        sql = f"{_REVISIONS} {_OF} ORDER BY generation DESC, rowid DESC"
+        sql = f"{_REVISIONS} {OF_SERVICE} ORDER BY generation DESC, rowid DESC"
         return [StoredRevision(*row) for row in self._database.rows(sql, key)]
 
     def mark_ready(self, key: Key, workload: str, revision: str, now: str) -> None:
@@ -170,7 +109,7 @@ class Store:
         """Replace the overrides of `scale` and `traffic` of a workload; None removes them."""
         with self._database.change(durable=True) as connection:
             _exists(connection, key)
-            connection.execute(f"DELETE FROM overrides {_OF} AND workload = ?", (*key, workload))
+            connection.execute(f"DELETE FROM overrides {OF_SERVICE} AND workload = ?", (*key, workload))
             if values:
                 row = (*key, workload, json.encode(values))
                 connection.execute("INSERT INTO overrides VALUES (?, ?, ?, ?)", row)
@@ -188,29 +127,47 @@ class Store:
     def add_event(self, event: Event) -> int:
         """Store an event and return its number; prunes the oldest."""
         with self._database.change() as connection:
-            return add(connection, event)
+            row = (event.at, event.namespace, event.service, event.object, event.type, event.reason, event.message)
+            written = connection.execute(f"INSERT INTO events ({_EVENT_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            number = int(written.lastrowid or 0)
+            oldest = _nth(_OF_EVENT, MAX_EVENTS_PER_SERVICE)
+            key = (event.namespace, event.service)
+            connection.execute(f"DELETE FROM events WHERE {_OF_EVENT} AND number <= ({oldest})", (*key, *key))
+            connection.execute(f"DELETE FROM events WHERE number <= ({_nth('1', MAX_EVENTS)})")
+            return number
 
     def events(self, key: Key | None, after: int = 0, limit: int = 200) -> list[Event]:
         """Return events, oldest first: those following number `after`; with 0 the newest ones."""
-        return read(self._database, key, after, limit)
+        which = f"number > ? AND {_OF_EVENT}" if key else "number > ?"
+        sql = f"SELECT {_EVENT_FIELDS}, number FROM events WHERE {which} ORDER BY number"
+        values = (after, *(key or ()), limit)
+        rows = self._database.rows(f"{sql} {'ASC' if after else 'DESC'} LIMIT ?", values)
+        return [Event(*row) for row in (rows if after else reversed(rows))]
 
     def canaries(self) -> list[CanaryRecord]:
-        return canaries_read(self._database)
+        return [CanaryRecord(*row) for row in self._database.rows(f"{_CANARIES} ORDER BY namespace, name")]
 
     def canary(self, key: Key) -> CanaryRecord | None:
-        return next(iter(canaries_read(self._database, key)), None)
+        rows = self._database.rows(f"{_CANARIES} {OF_SERVICE}", key)
+        return CanaryRecord(*rows[0]) if rows else None
 
     def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
         """Store a canary record. Raise Conflict if it is not at `version`."""
         with self._database.change(durable=True) as connection:
             _exists(connection, key)
-            return save(connection, key, state, version)
+            row = connection.execute(f"SELECT version FROM canaries {OF_SERVICE}", key).fetchone()
+            present = str(row[0]) if row else ""
+            if present != version:
+                raise Conflict(f"the canary of {'/'.join(key)} was changed meanwhile; look at it, and try again")
+            following = int(present or 0) + 1
+            connection.execute("INSERT OR REPLACE INTO canaries VALUES (?, ?, ?, ?)", (*key, state, following))
+            return CanaryRecord(*key, state, str(following))
 
     def port(self, key: Key, kind: str, candidates: Iterable[int]) -> int:
         """Return the service's port of this kind: the stored one, else the first candidate not assigned yet."""
         with self._database.change() as connection:
             _exists(connection, key)
-            row = connection.execute(f"SELECT port FROM ports {_OF} AND kind = ?", (*key, kind)).fetchone()
+            row = connection.execute(f"SELECT port FROM ports {OF_SERVICE} AND kind = ?", (*key, kind)).fetchone()
             if row:
                 return int(row[0])
             taken = {port for (port,) in connection.execute("SELECT port FROM ports")}
@@ -222,19 +179,19 @@ class Store:
 
     def release_port(self, key: Key, kind: str) -> None:
         """Release a port that another process uses; the next `port` call assigns another one."""
-        self._one(f"DELETE FROM ports {_OF} AND kind = ?", (*key, kind))
+        self._one(f"DELETE FROM ports {OF_SERVICE} AND kind = ?", (*key, kind))
 
     def begin_delete(self, key: Key) -> None:
         with self._database.change(durable=True) as connection:
             _exists(connection, key)
-            connection.execute(f"UPDATE services SET deleting = 1 {_OF}", key)
+            connection.execute(f"UPDATE services SET deleting = 1 {OF_SERVICE}", key)
 
     def finish_delete(self, key: Key) -> None:
         """Delete all of a service but its events and its last generation."""
         with self._database.change(durable=True) as connection:
-            tombstone = f"INSERT OR REPLACE INTO deleted SELECT namespace, name, generation FROM services {_OF}"
+            tombstone = f"INSERT OR REPLACE INTO deleted SELECT namespace, name, generation FROM services {OF_SERVICE}"
             connection.execute(tombstone, key)
-            connection.execute(f"DELETE FROM services {_OF}", key)
+            connection.execute(f"DELETE FROM services {OF_SERVICE}", key)
 
     def _one(self, sql: str, values: Sequence[Json]) -> None:
         with self._database.change() as connection:
@@ -242,13 +199,10 @@ class Store:
 
 
 def _exists(connection: sqlite3.Connection, key: Key) -> None:
-    if not connection.execute(f"SELECT 1 FROM services {_OF}", key).fetchone():
+    if not connection.execute(f"SELECT 1 FROM services {OF_SERVICE}", key).fetchone():
         raise NotFound(f"there is no service {'/'.join(key)}")
 
 
-def _service(row: tuple[Any, ...], overrides: Mapping[str, Mapping[str, Json]]) -> StoredService:
-    namespace, name, generation, document, created_at, updated_at, deleting, manifests, catalogue = row
-    return StoredService(
-        namespace, name, generation, document, created_at, updated_at, bool(deleting), manifests,
-        json.decode(catalogue, type=tuple[str, ...]), overrides,
-    )  # fmt: skip
+def _nth(which: str, count: int) -> str:
+    """Return a query for the newest event number beyond `count`; empty if there are fewer."""
+    return f"SELECT number FROM events WHERE {which} ORDER BY number DESC LIMIT 1 OFFSET {count}"

@@ -1,11 +1,7 @@
-"""CPU and memory limits.
+"""Memory and CPU limits of replicas, by the strongest mechanism of this machine.
 
-Control groups v1 and v2: one child group for each replica with limits. Used by limits.py.
-
-Memory and CPU limits of replicas, by the strongest mechanism that this machine has.
-
-In order: cgroup v2 if delegated to this user, cgroup v1 as root, else a watchdog on resident memory (tending.py) and a
-lower priority in place of a CPU limit. Never RLIMIT_AS: runtimes reserve address space that they never use.
+In order: cgroup v2 if delegated to this user, cgroup v1 as root, else the housekeeper's watchdog on resident memory and
+a lower priority in place of a CPU limit. Never RLIMIT_AS: runtimes reserve address space that they never use.
 """
 
 import hashlib
@@ -22,6 +18,8 @@ from pilotlight.targets.local.home import Home
 
 PERIOD_US: Final = 100_000
 _ENABLE: Final = "+memory +cpu"
+NICE: Final = 5
+LOG: Final = logging.getLogger("pilotlight.supervisor")
 
 
 class CgroupsV2:
@@ -48,7 +46,10 @@ class CgroupsV2:
                 _write(own / "cgroup.subtree_control", _ENABLE)
             _write(base / "cgroup.subtree_control", _ENABLE)
         except OSError:
-            _rejoin(own, leaf)
+            with suppress(OSError):
+                if leaf.exists():
+                    _write(own / "cgroup.procs", str(os.getpid()))
+            _remove(leaf)
             _remove(base)
             return None
         return cls(base)
@@ -147,13 +148,6 @@ def _remove(group: Path) -> None:
             return
 
 
-def _rejoin(own: Path, leaf: Path) -> None:
-    with suppress(OSError):
-        if leaf.exists():
-            _write(own / "cgroup.procs", str(os.getpid()))
-    _remove(leaf)
-
-
 def _sweep(base: Path, living: Collection[str]) -> None:
     """Remove groups of dead replicas, and the parent group when none is left; it is created again on demand."""
     with suppress(OSError):
@@ -163,10 +157,6 @@ def _sweep(base: Path, living: Collection[str]) -> None:
     with suppress(OSError):
         if not living:
             base.rmdir()
-
-
-NICE: Final = 5
-LOG: Final = logging.getLogger("pilotlight.supervisor")
 
 
 class Cgroups(Protocol):
@@ -207,16 +197,11 @@ class Limits:
             except OSError as error:
                 LOG.warning("limits of %s could not be set: %s", replica, error)
         elif cpu is not None:
-            self._lower_priority(pid)
-
-    def _lower_priority(self, pid: int) -> None:
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, pid, NICE)
-        if not self._warned:
-            self._warned = True
-            LOG.warning(
-                "CPU limits are not enforced here: no control group is ours; such replicas run at nice %d", NICE
-            )
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, pid, NICE)
+            if not self._warned:
+                self._warned = True
+                LOG.warning("CPU limits are not enforced here: no control group is ours; replicas run at nice %d", NICE)
 
     def finish(self, replica: str) -> bool:
         """Remove the replica's group; return whether the kernel killed it for its memory."""
@@ -233,20 +218,16 @@ class Limits:
     def _detect(self) -> Cgroups | None:
         with self._lock:
             if not self._detected:
-                self._groups = find_groups(self._key, self._mount, _own_groups())
+                own = ""
+                with suppress(OSError):
+                    own = Path("/proc/self/cgroup").read_text()
+                self._groups = find_groups(self._key, self._mount, own)
                 self._detected = True
             return self._groups
 
 
 def group_key(home: Home) -> str:
-    """Return the name of the parent group of one home's replicas."""
     return "pilotlight-" + hashlib.sha256(str(home.root).encode()).hexdigest()[:8]
-
-
-def _own_groups() -> str:
-    with suppress(OSError):
-        return Path("/proc/self/cgroup").read_text()
-    return ""
 
 
 def find_groups(key: str, mount: Path, own: str) -> Cgroups | None:

@@ -5,21 +5,20 @@ a process. It inherits only what it needs to find libraries, object stores and p
 """
 
 import re
-import socket
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pilotlight import contract
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.home import ENV_HOME, Home
+from pilotlight.targets.local.manifests.pods import READY_PATH
 from pilotlight.targets.local.manifests.service_spec import ContainerSpec, Probe
 from pilotlight.targets.local.supervisor.probes import start_budget
 from pilotlight.targets.local.supervisor.processes import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica import Checks, Launch
+from pilotlight.wire import machine
 
-READY: Final = "/v2/health/ready"
 _OURS: Final = re.compile(r"(?:.*/)?pilotlight/predictor(?:[:@].*)?")
 _ROUTER: Final = ("-m", "pilotlight.gateway", "route")
 _PREDICTOR: Final = ("-m", "pilotlight_predictor")
@@ -51,13 +50,7 @@ class Command:
 
 def free_ports() -> Ports:
     """Return three free ports. Another process may take one before the replica does; then it is started again."""
-    with ExitStack() as stack:
-        ports = []
-        for _ in range(3):
-            probe = stack.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            ports.append(probe.getsockname()[1])
-    return Ports(*ports)
+    return Ports(*machine.free_ports(3))
 
 
 def command(container: ContainerSpec, python: str) -> Command:
@@ -132,7 +125,11 @@ def checks(launch: Launch, ports: Ports) -> Checks:
     """Return the probes with the ports of the process instead of those of the manifests."""
     revision = launch.revision
     container = revision.container
-    local = _local_ports(container, ports)
+    numbers = (ports.http, ports.grpc, ports.metrics)
+    local = {
+        int(text) if (text := container.env.get(name, "")).isdecimal() else default: number
+        for (name, default), number in zip(_PORT_SETTINGS.items(), numbers, strict=True)
+    }
 
     def localize(probe: Probe | None) -> Probe | None:
         if probe is None:
@@ -140,10 +137,10 @@ def checks(launch: Launch, ports: Ports) -> Checks:
         port = local.get(probe.port, ports.http)  # an unknown port can only be the predictor's HTTP port
         # gRPC health reports the same state as HTTP readiness.
         grpc = port == ports.grpc or not probe.path
-        return replace(probe, port=ports.http if grpc else port, path=READY if grpc else probe.path)
+        return replace(probe, port=ports.http if grpc else port, path=READY_PATH if grpc else probe.path)
 
     return Checks(
-        localize(container.readiness) or Probe(READY, ports.http),
+        localize(container.readiness) or Probe(READY_PATH, ports.http),
         localize(container.startup),
         localize(container.liveness),
         start_budget(container.startup, revision.progress_deadline_s),
@@ -151,11 +148,3 @@ def checks(launch: Launch, ports: Ports) -> Checks:
         revision.grace_s,
         "pilotlight.gateway" not in container.command,
     )
-
-
-def _local_ports(container: ContainerSpec, ports: Ports) -> dict[int, int]:
-    numbers = (ports.http, ports.grpc, ports.metrics)
-    return {
-        int(text) if (text := container.env.get(name, "")).isdecimal() else default: number
-        for (name, default), number in zip(_PORT_SETTINGS.items(), numbers, strict=True)
-    }

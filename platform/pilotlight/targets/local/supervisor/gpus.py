@@ -1,14 +1,7 @@
-"""Allocation, hand-over, parking.
+"""GPUs of this machine: whole devices, each allocated to one replica; preemption and parking free them for others.
 
-GPU allocation: whole devices, each to one replica, as nvidia.com/gpu.
-
-Victim selection of GPU preemption: idle replicas that park for one with waiting requests. Pure.
-
-Without preemption a request would wait until the idle service's scale-to-zero window is over.
-
-Parking of replicas: the predictor moves its models from GPU to host memory and keeps its process.
-
-Called by supervisor.py at scale to zero; `over_budget` selects parked replicas to end when they hold too much memory.
+A parked predictor has moved its models to host memory and keeps its process (docs/parking.md). Victim selection and
+the memory budget are pure; the supervisor acts on them.
 """
 
 import asyncio
@@ -23,6 +16,15 @@ from urllib.parse import quote
 
 from pilotlight.targets.local.supervisor.replica import Replica
 from pilotlight.wire.http_client import LoopbackResponse, request
+from pilotlight.wire.machine import meminfo_bytes
+
+PARK_S: Final = 120.0  # the first parking pins host memory of the size of the weights
+STATUS_S: Final = 5.0
+MEMORY: Final = Path("/proc/meminfo")
+CONTAINER_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
+BUSY: Final = 503
+RETRY_S: Final = 0.1
+MEMORY_SHARE: Final = 0.25  # of the machine's memory, for all parked replicas together
 
 
 class Device(NamedTuple):
@@ -156,15 +158,6 @@ def blockers(devices: Collection[int | str], held: Mapping[str, Holder]) -> list
     return [name for name, holder in held.items() if set(holder.devices) & set(devices)]
 
 
-PARK_S: Final = 120.0  # the first parking pins host memory of the size of the weights
-STATUS_S: Final = 5.0
-MEMORY: Final = Path("/proc/meminfo")
-CONTAINER_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
-BUSY: Final = 503
-RETRY_S: Final = 0.1
-MEMORY_SHARE: Final = 0.25  # of the machine's memory, for all parked replicas together
-
-
 class ParkResult(NamedTuple):
     """Result of parking: host memory in use, or the error."""
 
@@ -181,9 +174,11 @@ async def park(port: int, token: str) -> ParkResult:
     for name in _names(status, "READY"):
         path = f"/v2/repository/models/{quote(name, safe='')}/park"
         response = await _request_park(port, path, token)
-        if not response.ok and not await _is_ensemble(port, name, token):
-            return ParkResult(error=_error(path, response))
-        ensembles |= set() if response.ok else {name}
+        if not response.ok:
+            config = await request(port, f"/v2/models/{quote(name, safe='')}/config", STATUS_S, token=token)
+            if "ensemble_scheduling" not in config.json():
+                return ParkResult(error=_error(path, response))
+            ensembles.add(name)
     status = await request(port, "/status", STATUS_S, token=token)
     awake = [name for name in _names(status, "READY") if name not in ensembles]
     if not status.ok or awake:
@@ -194,11 +189,6 @@ async def park(port: int, token: str) -> ParkResult:
 def _names(status: LoopbackResponse, *states: str) -> list[str]:
     rows = status.json().get("models") or ()
     return list(dict.fromkeys(str(row.get("name")) for row in rows if row.get("state") in states))
-
-
-async def _is_ensemble(port: int, name: str, token: str) -> bool:
-    config = await request(port, f"/v2/models/{quote(name, safe='')}/config", STATUS_S, token=token)
-    return "ensemble_scheduling" in config.json()
 
 
 async def _request_park(port: int, path: str, token: str) -> LoopbackResponse:
@@ -232,8 +222,7 @@ def over_budget(replicas: Sequence[Replica], budget: int) -> list[Replica]:
 
 def parking_budget(meminfo: str, limit: str) -> int:
     """Return the budget in bytes, from /proc/meminfo and the memory.max of a surrounding container."""
-    lines = (line.split() for line in meminfo.splitlines())
-    total = next((int(words[1]) * 1024 for words in lines if words and words[0] == "MemTotal:"), 0)
+    total = meminfo_bytes(meminfo, "MemTotal") or 0
     return int((min(total, int(limit)) if limit.strip().isdigit() else total) * MEMORY_SHARE)
 
 

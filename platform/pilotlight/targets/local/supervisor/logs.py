@@ -1,11 +1,7 @@
-"""Rotation, tails, exit reasons.
-
-Log files of replicas, and their rotation while the replicas append to them (no pipe, so no reader must live on).
+"""Log files of replicas, rotated while the replicas append to them, and the exit reasons that their ends show.
 
 Linux can remove whole blocks from the front of a file atomically (FALLOC_FL_COLLAPSE_RANGE on ext4 and XFS): no line is
 lost or torn. Elsewhere the file is copied and truncated, and lines written in between are lost.
-
-Exit reasons of replicas, one sentence for users. Pure, except for reading the log's tail.
 """
 
 import errno
@@ -19,12 +15,20 @@ from typing import Any, BinaryIO, Final
 
 from pilotlight.targets.local.supervisor.shim import Exit
 from pilotlight.targets.log_lines import last_error
+from pilotlight.wire.machine import last_lines
 
 LIMIT: Final = 10 << 20
 FILES: Final = 3  # the log itself, .1 and .2
 MAX_ENDED_LOGS: Final = 10  # of ended replicas, per service
 _CHUNK: Final = 1 << 20
 _COLLAPSE_RANGE: Final = 8
+TAIL: Final = 16384
+_NAMES: Final = {
+    signals.SIGSEGV: "segmentation fault", signals.SIGABRT: "aborted", signals.SIGBUS: "bus error",
+    signals.SIGILL: "illegal instruction", signals.SIGFPE: "arithmetic error", signals.SIGKILL: "killed",
+    signals.SIGTERM: "terminated",
+}  # fmt: skip
+_PORT_TAKEN: Final = "ddress already in use"
 
 
 def open_log(path: str) -> tuple[int, int]:
@@ -42,7 +46,9 @@ def rotate(log: Path, limit: int = LIMIT, files: int = FILES) -> bool:
     try:
         if log.stat().st_size < limit:
             return False
-        _shift(log, files)
+        for number in range(files - 2, 0, -1):
+            with suppress(FileNotFoundError):
+                _older(log, number).replace(_older(log, number + 1))
         with log.open("r+b", buffering=0) as file:
             _cut(file, log)
     except FileNotFoundError:
@@ -58,17 +64,12 @@ def _older(log: Path, number: int) -> Path:
     return log.with_name(f"{log.name}.{number}")
 
 
-def _shift(log: Path, files: int) -> None:
-    """Rename .1 to .2, and so on; the oldest is overwritten."""
-    for number in range(files - 2, 0, -1):
-        with suppress(FileNotFoundError):
-            _older(log, number).replace(_older(log, number + 1))
-
-
 def _cut(file: Any, log: Path) -> None:
     """Copy whole lines to .1, then cut them. In this order an interruption duplicates lines but loses none."""
     size = os.fstat(file.fileno()).st_size
-    lines_end = _last_line_end(file, size)
+    begin = max(0, size - _CHUNK)
+    index = os.pread(file.fileno(), size - begin, begin).rfind(b"\n")
+    lines_end = begin + index + 1 if index >= 0 else size
     draft = log.with_name(f"{log.name}.cut")
     try:
         with draft.open("wb") as copy:
@@ -80,13 +81,6 @@ def _cut(file: Any, log: Path) -> None:
                 os.ftruncate(file.fileno(), 0)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _last_line_end(file: Any, size: int) -> int:
-    """Return the offset after the last line break; `size` if there is none within the last chunk."""
-    begin = max(0, size - _CHUNK)
-    index = os.pread(file.fileno(), size - begin, begin).rfind(b"\n")
-    return begin + index + 1 if index >= 0 else size
 
 
 def _copy(file: Any, copy: BinaryIO, length: int | None) -> None:
@@ -105,21 +99,8 @@ def _cut_front(file: Any, size: int, lines_end: int) -> bool:
     gone = min(lines_end, size - 1) // block * block
     if not gone or not _collapse(file.fileno(), gone):
         return False
-    rest = lines_end - gone
-    if rest:
+    if rest := lines_end - gone:
         os.pwrite(file.fileno(), b" " * (rest - 1) + b"\n", 0)
-    return True
-
-
-def _collapse(descriptor: int, length: int) -> bool:
-    call = _fallocate()
-    if call is None:
-        return False
-    import ctypes
-
-    while call(descriptor, _COLLAPSE_RANGE, 0, length) != 0:
-        if ctypes.get_errno() != errno.EINTR:
-            return False
     return True
 
 
@@ -134,6 +115,18 @@ def _fallocate() -> Any:
     return call
 
 
+def _collapse(descriptor: int, length: int) -> bool:
+    import ctypes
+
+    call = _fallocate()
+    if call is None:
+        return False
+    while call(descriptor, _COLLAPSE_RANGE, 0, length) != 0:
+        if ctypes.get_errno() != errno.EINTR:
+            return False
+    return True
+
+
 def prune(folder: Path, living: Collection[str], keep: int = MAX_ENDED_LOGS) -> None:
     """Remove the logs of replicas that ended longest ago, beyond `keep`."""
     with suppress(OSError):
@@ -141,15 +134,6 @@ def prune(folder: Path, living: Collection[str], keep: int = MAX_ENDED_LOGS) -> 
         for log in sorted(ended, key=lambda path: path.stat().st_mtime, reverse=True)[keep:]:
             for path in [log, *folder.glob(f"{log.name}.*")]:
                 path.unlink(missing_ok=True)
-
-
-TAIL: Final = 16384
-_NAMES: Final = {
-    signals.SIGSEGV: "segmentation fault", signals.SIGABRT: "aborted", signals.SIGBUS: "bus error",
-    signals.SIGILL: "illegal instruction", signals.SIGFPE: "arithmetic error", signals.SIGKILL: "killed",
-    signals.SIGTERM: "terminated",
-}  # fmt: skip
-_PORT_TAKEN: Final = "ddress already in use"
 
 
 def over_limit(used: int, limit: int) -> str:
@@ -178,15 +162,9 @@ def describe(ended: Exit, log: Sequence[str]) -> str:
 
 def tail(log: str, since: int = 0) -> list[str]:
     """Return whole lines from the end of the file written after offset `since`; none if it cannot be read."""
-    try:
-        with Path(log).open("rb") as file:
-            length = file.seek(0, 2)
-            begin = max(since if since <= length else 0, length - TAIL)
-            file.seek(begin)
-            lines = file.read(length - begin).decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    return lines if begin in (0, since) else lines[1:]
+    with suppress(OSError):
+        return last_lines(Path(log), since=since, max_bytes=TAIL, whole=True)
+    return []
 
 
 def port_in_use(ended: Exit, log: Sequence[str]) -> bool:

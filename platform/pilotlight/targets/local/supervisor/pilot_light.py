@@ -1,6 +1,6 @@
 """Client of pilot lights: forks predictors from preloaded processes, one per family of models in use.
 
-A pilot light (`python -m pilotlight_predictor.bootstrap.forkserver`) has imported a family's libraries and forks a predictor in
+A pilot light (`pilotlight_predictor.bootstrap.forkserver`) has imported a family's libraries and forks a predictor in
 milliseconds instead of tenths of a second. It starts a moment after the first predictor of its family, so as not to
 compete with it, ends itself when idle, and is optional: a fresh process is started whenever it fails.
 """
@@ -68,11 +68,7 @@ class PilotLights:
     """Pilot lights of one home; those that an earlier supervisor started are used as they are."""
 
     def __init__(
-        self,
-        home: Home,
-        python: str = sys.executable,
-        idle_s: float = IDLE_S,
-        start_delay_s: float = START_DELAY_S,
+        self, home: Home, python: str = sys.executable, idle_s: float = IDLE_S, start_delay_s: float = START_DELAY_S
     ) -> None:
         self._home, self._python, self._idle_s, self._start_delay_s = home, python, idle_s, start_delay_s
         self.pids: dict[str, int] = {}  # of running ones, by family
@@ -143,19 +139,13 @@ class PilotLights:
 
     def _start(self, family: str) -> None:
         self._scheduled.pop(family, None)
-        module = [
-            self._python,
-            "-P",
-            "-m",
-            "pilotlight_predictor.bootstrap.forkserver",
-            "--socket",
-            str(self._socket(family)),
-        ]
+        module = [self._python, "-P", "-m", "pilotlight_predictor.bootstrap.forkserver"]
+        options = ["--socket", str(self._socket(family)), "--family", family, "--idle", f"{self._idle_s:g}"]
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
             pid = os.posix_spawn(
                 self._python,
-                [*module, "--family", family, "--idle", f"{self._idle_s:g}"],
+                [*module, *options],
                 {**inherited_env(os.environ), ENV_HOME: str(self._home.root)},
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -189,15 +179,12 @@ class PilotLights:
             watch.close()
         if not leave_running:
             for pid in list(pilot_light_pids(self._home)):
-                self._kill(pid)
-
-    def _kill(self, pid: int) -> None:
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(pid, 0)
-        for socket_file in self._home.run.glob("pilot-*.sock"):
-            socket_file.unlink(missing_ok=True)
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+                for socket_file in self._home.run.glob("pilot-*.sock"):
+                    socket_file.unlink(missing_ok=True)
 
     def _socket(self, family: str) -> Path:
         return self._home.run / f"pilot-{family}.sock"

@@ -1,11 +1,7 @@
-"""Startup, readiness, liveness.
-
-Probe thresholds, budgets and intervals. Pure; the clock is an argument.
+"""Probes of one replica: startup, then readiness and liveness, reported to an observer.
 
 As in Knative a starting replica is probed every few milliseconds whatever the startupProbe's period: the probe only
-sets the budget of the start, so readiness is not delayed by the rest of a period.
-
-Probe loops of one replica: startup, then readiness and liveness, reported to an observer.
+sets the budget of the start, so readiness is not delayed by the rest of a period. Thresholds and intervals are pure.
 """
 
 import asyncio
@@ -18,29 +14,25 @@ from pilotlight.targets.local.manifests.service_spec import Probe
 from pilotlight.targets.local.supervisor.replica import Checks, Replica
 from pilotlight.wire.http_client import request
 
+Json = Any
 MIN_INTERVAL_S: Final = 0.01
 MAX_INTERVAL_S: Final = 0.1
 RELATIVE_INTERVAL: Final = 0.05  # a start that took 1 s is seen at most 50 ms late
+STATUS_S: Final = 0.1  # between two reads of /status during startup
+STATUS_TIMEOUT_S: Final = 1.0
+STATUS_FIELDS: Final = ("state", "reason", "progress", "phases")
+STOPPING: Final = "stopping"  # state of a predictor that is shutting down
+TOTAL_PHASE: Final = "total"  # reported once all other phases are over
 
 
-def start_interval(elapsed_s: float) -> float:
-    """Return the seconds to the next probe of a replica that has been starting for `elapsed_s`."""
-    return min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, elapsed_s * RELATIVE_INTERVAL))
+class ReplicaObserver(Protocol):
+    """Callbacks of the probe loops, called from the event loop; must return at once."""
 
-
-def start_budget(startup: Probe | None, progress_deadline_s: float) -> float:
-    """Return the seconds that a start may take: by the startupProbe, else the progress deadline."""
-    if startup is None:
-        return progress_deadline_s
-    return startup.initial_delay_s + startup.period_s * startup.failure_threshold
-
-
-def start_failed(startup: Probe | None, budget_s: float, last_reason: str) -> str:
-    """Return why a start that exceeded its budget was ended, with the predictor's last reason."""
-    reason = f": {last_reason}" if last_reason else ""
-    if startup is None:
-        return f"not ready within the progress deadline of {budget_s:g} s{reason}"
-    return f"startup probe failed {startup.failure_threshold} times in {budget_s:g} s{reason}"
+    def on_ready(self) -> None: ...
+    def on_unready(self, reason: str) -> None: ...
+    def on_status(self, status: Mapping[str, Json]) -> None: ...
+    def on_start_failed(self, reason: str) -> None: ...
+    def on_liveness_failed(self, reason: str) -> None: ...
 
 
 @dataclass
@@ -66,31 +58,6 @@ class ProbeCounter:
         return self.passing != before
 
 
-def first_counter(probe: Probe | None, now: float, age_s: float = 0.0) -> ProbeCounter | None:
-    """Return a counter first due after the initial delay, which runs from the start of the process."""
-    if probe is None:
-        return None
-    return ProbeCounter(probe, now + max(0.0, probe.initial_delay_s - age_s))
-
-
-Json = Any
-STATUS_S: Final = 0.1  # between two reads of /status during startup
-STATUS_TIMEOUT_S: Final = 1.0
-STATUS_FIELDS: Final = ("state", "reason", "progress", "phases")
-STOPPING: Final = "stopping"  # state of a predictor that is shutting down
-TOTAL_PHASE: Final = "total"  # reported once all other phases are over
-
-
-class ReplicaObserver(Protocol):
-    """Callbacks of the probe loops, called from the event loop; must return at once."""
-
-    def on_ready(self) -> None: ...
-    def on_unready(self, reason: str) -> None: ...
-    def on_status(self, status: Mapping[str, Json]) -> None: ...
-    def on_start_failed(self, reason: str) -> None: ...
-    def on_liveness_failed(self, reason: str) -> None: ...
-
-
 async def run_probes(replica: Replica, observer: ReplicaObserver, age_s: float = 0.0) -> None:
     """Probe a replica until cancelled. One that has been ready, under another supervisor, skips startup."""
     checks = replica.checks
@@ -112,9 +79,38 @@ async def run_probes(replica: Replica, observer: ReplicaObserver, age_s: float =
             alive.cancel()
 
 
+def start_interval(elapsed_s: float) -> float:
+    """Return the seconds to the next probe of a replica that has been starting for `elapsed_s`."""
+    return min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, elapsed_s * RELATIVE_INTERVAL))
+
+
+def start_budget(startup: Probe | None, progress_deadline_s: float) -> float:
+    """Return the seconds that a start may take: by the startupProbe, else the progress deadline."""
+    if startup is None:
+        return progress_deadline_s
+    return startup.initial_delay_s + startup.period_s * startup.failure_threshold
+
+
+def start_failed(startup: Probe | None, budget_s: float, last_reason: str) -> str:
+    """Return why a start that exceeded its budget was ended, with the predictor's last reason."""
+    reason = f": {last_reason}" if last_reason else ""
+    if startup is None:
+        return f"not ready within the progress deadline of {budget_s:g} s{reason}"
+    return f"startup probe failed {startup.failure_threshold} times in {budget_s:g} s{reason}"
+
+
+def first_counter(probe: Probe | None, now: float, age_s: float = 0.0) -> ProbeCounter | None:
+    """Return a counter first due after the initial delay, which runs from the start of the process."""
+    if probe is None:
+        return None
+    return ProbeCounter(probe, now + max(0.0, probe.initial_delay_s - age_s))
+
+
 async def _await_startup(checks: Checks, observer: ReplicaObserver, began: float) -> bool:
     """Return whether it became ready; fails at once when the predictor reports `failed`."""
-    pending = _startup_probes(checks)
+    first, ready = checks.startup, checks.readiness
+    # A startupProbe equal to readiness is not run twice.
+    pending = [ready] if first is None or (first.port, first.path) == (ready.port, ready.path) else [first, ready]
     status_at, reason = monotonic(), ""
     while True:
         if (await request(pending[0].port, pending[0].path, pending[0].timeout_s)).ok:
@@ -135,13 +131,6 @@ async def _await_startup(checks: Checks, observer: ReplicaObserver, began: float
             observer.on_start_failed(start_failed(checks.startup, checks.start_budget_s, reason))
             return False
         await asyncio.sleep(start_interval(now - began))
-
-
-def _startup_probes(checks: Checks) -> list[Probe]:
-    """Return the probes to pass at startup; a startupProbe equal to readiness is not run twice."""
-    first, ready = checks.startup, checks.readiness
-    same = first is None or (first.port, first.path) == (ready.port, ready.path)
-    return [ready] if same or first is None else [first, ready]
 
 
 async def _read_status(checks: Checks, observer: ReplicaObserver) -> Mapping[str, Json]:

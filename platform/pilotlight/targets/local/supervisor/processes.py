@@ -1,13 +1,7 @@
-"""Identity of processes; orphans.
-
-Process start time and usage from `ps`, for systems without /proc (macOS); slow.
-
-Process identity, liveness, resource usage and exit, from /proc or `ps`.
+"""Identity, liveness, resource usage and exit of processes, from /proc, or from `ps` where there is none (macOS; slow).
 
 A pid alone does not identify a process, since pids are reused. With boot id and start ticks it does, across restarts of
 the supervisor and of the machine.
-
-Kill processes of a home without a record: their supervisor died between start and record.
 """
 
 import asyncio
@@ -17,51 +11,18 @@ import subprocess
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pilotlight.targets.local.home import ENV_HOME, Home
 from pilotlight.targets.local.supervisor.replica import Usage
 
-
-def started_at(pid: int) -> int:
-    """Return the start time in seconds since the epoch; 0: no such process, or a zombie."""
-    state, _, began = _query(pid, "stat=,lstart=").partition(" ")
-    if not state or state.startswith("Z"):
-        return 0
-    with suppress(ValueError):
-        return int(time.mktime(time.strptime(" ".join(began.split()), "%a %b %d %H:%M:%S %Y")))
-    return 0
-
-
-def ps_usage(pid: int) -> Usage:
-    """Return the usage of the process without its descendants."""
-    resident, _, clock = _query(pid, "rss=,time=").partition(" ")
-    return Usage(_seconds(clock.strip()), int(resident) * 1024) if resident.isdecimal() else Usage()
-
-
-def _seconds(clock: str) -> float:
-    """[days-][hours:]minutes:seconds[.hundredths]"""
-    days, _, rest = clock.rpartition("-")
-    total = 0.0
-    for part in rest.split(":"):
-        total = total * 60 + float(part)
-    return total + 86400 * int(days or 0)
-
-
-def _query(pid: int, columns: str) -> str:
-    command = ["ps", "-o", columns, "-p", str(pid)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, env={"LC_ALL": "C"}, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()
-
-
 ENV_REPLICA: Final = "PILOTLIGHT_REPLICA"
 POLL_S: Final = 0.1  # where the kernel has no pidfd
 _PROC: Final = Path("/proc")
+# /proc/PID/environ is empty during exec, so a process that is just starting is found only by a later scan.
+SCAN_DELAYS_S: Final = (0.1, 0.5, 2.0, 10.0)
 
 
 class Identity(NamedTuple):
@@ -178,6 +139,35 @@ def process_tree(pid: int) -> Iterator[int]:
                 yield from process_tree(int(child))
 
 
+def started_at(pid: int) -> int:
+    """Return the start time in seconds since the epoch; 0: no such process, or a zombie."""
+    state, _, began = _query(pid, "stat=,lstart=").partition(" ")
+    if not state or state.startswith("Z"):
+        return 0
+    with suppress(ValueError):
+        return int(time.mktime(time.strptime(" ".join(began.split()), "%a %b %d %H:%M:%S %Y")))
+    return 0
+
+
+def ps_usage(pid: int) -> Usage:
+    """Return the usage of the process without its descendants."""
+    resident, _, clock = _query(pid, "rss=,time=").partition(" ")
+    if not resident.isdecimal():
+        return Usage()
+    days, _, rest = clock.strip().rpartition("-")  # [days-][hours:]minutes:seconds[.hundredths]
+    seconds = reduce(lambda total, part: total * 60 + float(part), rest.split(":"), 0.0)
+    return Usage(seconds + 86400 * int(days or 0), int(resident) * 1024)
+
+
+def _query(pid: int, columns: str) -> str:
+    command = ["ps", "-o", columns, "-p", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, env={"LC_ALL": "C"}, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
+
+
 def pilot_light_pids(home: Home) -> Iterator[int]:
     """Yield the pilot lights of this home, identified by their log file, whichever supervisor started them."""
     for folder in _own_processes():
@@ -213,22 +203,18 @@ def _replica_of(folder: Path, home: Home) -> str:
     if f"{ENV_HOME}={home.root}".encode() not in variables:
         return ""
     start = f"{ENV_REPLICA}=".encode()
-    named = next((value[len(start) :].decode() for value in variables if value.startswith(start)), "")
-    return named or _replica_by_log(folder, home)
-
-
-def _replica_by_log(folder: Path, home: Home) -> str:
+    if named := next((value[len(start) :].decode() for value in variables if value.startswith(start)), ""):
+        return named
     target = Path(os.readlink(folder / "fd/2"))
     ours = target.is_relative_to(home.logs) and len(target.relative_to(home.logs).parts) == 3
     return target.stem if ours and target.suffix == ".log" else ""
 
 
-# /proc/PID/environ is empty during exec, so a process that is just starting is found only by a later scan.
-SCAN_DELAYS_S: Final = (0.1, 0.5, 2.0, 10.0)
-
-
 class OrphanReaper:
-    """`known` are the ids of supervised replicas."""
+    """Kills processes of a home without a record, whose supervisor died between start and record.
+
+    `known` are the ids of supervised replicas.
+    """
 
     def __init__(self, home: Home, known: Container[str]) -> None:
         self._home, self._known = home, known

@@ -1,11 +1,7 @@
-"""Replica, Launch, back-off.
+"""Launch request, record and crash backoff of a replica. `Replica` is also the stored format.
 
-Launch request and record of a replica. `Replica` is also the stored format.
-
-Crash backoff of replicas. Pure.
-
-As the kubelet's CrashLoopBackOff: at once after the first crash, then doubling up to 5 min, reset after 10 min of life.
-It starts at 1 s instead of 10 s: there is no image to pull.
+The backoff is the kubelet's CrashLoopBackOff: at once after the first crash, then doubling up to 5 min, reset after
+10 min of life. It starts at 1 s instead of 10 s: there is no image to pull.
 """
 
 from collections.abc import Mapping
@@ -19,6 +15,9 @@ from pilotlight.targets.local.manifests.service_spec import Probe, RevisionSpec
 Json = Any
 State = Literal["waiting", "starting", "ready", "unready", "parking", "parked", "draining", "exited"]
 PARKED_STATES: Final = ("parking", "parked")  # the process runs without GPU and without traffic
+BASE_S: Final = 1.0
+CAP_S: Final = 300.0
+FORGET_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +85,6 @@ class Usage(Struct, frozen=True):
 
     cpu_seconds: float = 0.0
     resident_bytes: int = 0
-
-
-BASE_S: Final = 1.0
-CAP_S: Final = 300.0
-FORGET_S: Final = 600.0
 
 
 def crashes_after(crashes: int, now: float, last_start: float) -> int:

@@ -1,21 +1,26 @@
 """One supervised process, from its start to its exit.
 
-Implements `ReplicaObserver` for its probes, watches the exit through the kernel, and reports through `changed` and
-finally `ended`.
+The supervisor calls `Spawner` for a replica that has its GPUs: ports, environment and log, then a shim or a pilot
+light. `ReplicaProcess` probes the process, watches its exit through the kernel, and reports both.
 """
 
 import asyncio
+import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from pilotlight.targets.local.supervisor import gpus, shim
+from pilotlight.k8s.timestamps import utc_now
+from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.supervisor import container_command, gpus, shim
 from pilotlight.targets.local.supervisor.cgroups import Limits
-from pilotlight.targets.local.supervisor.logs import out_of_memory
+from pilotlight.targets.local.supervisor.container_command import Command
+from pilotlight.targets.local.supervisor.logs import open_log, out_of_memory
+from pilotlight.targets.local.supervisor.pilot_light import ForkRequest, PilotLights, family_of
 from pilotlight.targets.local.supervisor.probes import STOPPING, predictor_state, run_probes
 from pilotlight.targets.local.supervisor.processes import ExitWatch, Identity, age_s, boot_id, identify
 from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Launch, Replica
@@ -27,7 +32,7 @@ FAILED_GRACE_S: Final = 5.0  # a predictor that never served has nothing to fini
 
 
 class ReplicaProcess:
-    """Process of a replica. `launch` is None if another supervisor started it."""
+    """Process of a replica; implements `ReplicaObserver`. `launch` is None if another supervisor started it."""
 
     def __init__(
         self,
@@ -57,10 +62,7 @@ class ReplicaProcess:
     def attach_shim(self, started: shim.Shim) -> None:
         """Read the pid from a started shim as soon as it is written."""
         self._shim_pid, self._output = started
-        asyncio.get_running_loop().add_reader(self._output, self._on_pid)
-
-    def _on_pid(self) -> None:
-        self.attach(self._read_pid())
+        asyncio.get_running_loop().add_reader(self._output, lambda: self.attach(self._read_pid()))
 
     def _read_pid(self) -> int:
         output, self._output = self._output, -1
@@ -80,16 +82,12 @@ class ReplicaProcess:
             self._finish()
             return
         self.watch(identity)
-        self._confine(pid)
-        if self._pending is not None:
-            self.send(self._pending)
-
-    def _confine(self, pid: int) -> None:
-        """Apply limits in a thread: moving a process into a cgroup may take milliseconds."""
-        if self.launch is not None:
+        if self.launch is not None:  # in a thread: moving a process into a cgroup may take milliseconds
             container, loop = self.launch.revision.container, asyncio.get_running_loop()
             limited = self.record.id, pid, container.memory_limit, container.cpu_limit
             self._confining = loop.run_in_executor(None, self._limits.confine, *limited)
+        if self._pending is not None:
+            self.send(self._pending)
 
     def watch(self, identity: Identity) -> None:
         self._watch = ExitWatch(identity.pid, self._finish)
@@ -225,3 +223,81 @@ class ReplicaProcess:
             self._read_pid()
         if self._ending is not None:
             await self._ending
+
+
+class Spawner:
+    """Starts processes of replicas; `on_failed` is called for one that could not be started."""
+
+    def __init__(
+        self,
+        home: Home,
+        gateway_url: str,
+        pilot: PilotLights | None,
+        python: str,
+        on_failed: Callable[[ReplicaProcess, Exit, str], None],
+    ) -> None:
+        self._home, self._gateway_url, self._pilot, self._python = home, gateway_url, pilot, python
+        self._on_failed = on_failed
+
+    def command(self, launch: Launch) -> Command:
+        """Return the command of a launch. Raise PlatformError if it cannot run here."""
+        return container_command.command(launch.revision.container, self._python)
+
+    def spawn(self, running: ReplicaProcess) -> None:
+        try:
+            self._start(running)
+        except OSError as error:  # no descriptor left, for one
+            self._report_failure(running, error)
+
+    def _report_failure(self, running: ReplicaProcess, error: OSError) -> None:
+        """Report the failure after the caller of `spawn` has returned."""
+        reason = f"could not be started: {error.strerror or error}"
+        asyncio.get_running_loop().call_soon(self._on_failed, running, Exit(), reason)
+
+    def _start(self, running: ReplicaProcess) -> None:
+        launch = running.launch
+        assert launch is not None
+        ports = container_command.free_ports()
+        env = container_command.variables(launch, ports, running.record.gpus, self._home, self._gateway_url, os.environ)
+        command = self.command(launch)
+        running.starts += 1
+        running.update(
+            port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics, started_at=utc_now("seconds"),
+            checks=container_command.checks(launch, ports), status={}, pid=0, boot_id="", start_ticks=0,
+        )  # fmt: skip
+        log, running.log_offset = open_log(running.record.log)
+        try:
+            if self._pilot is None or command.predictor_args is None:
+                self._execute(running, command.argv, env, log)
+            else:
+                self._fork(running, self._pilot, command, env, log)
+        finally:
+            os.close(log)
+        running.probe()
+
+    def _execute(self, running: ReplicaProcess, argv: Sequence[str], env: Mapping[str, str], log: int) -> None:
+        try:
+            running.attach_shim(shim.start(argv, env, self._home.root, log, running.exit_file))
+        except OSError as error:
+            self._report_failure(running, error)
+
+    def _fork(
+        self, running: ReplicaProcess, pilot: PilotLights, command: Command, env: Mapping[str, str], log: int
+    ) -> None:
+        """Fork from a pilot light; without one, or if it refuses, start a fresh process."""
+        own_log = os.dup(log)
+
+        def answered(pid: int) -> None:
+            try:
+                if pid:
+                    running.attach_fork(pid)
+                elif running.stop_requested:
+                    self._on_failed(running, Exit(), "ended before it could start")
+                else:
+                    self._execute(running, command.argv, env, own_log)
+            finally:
+                os.close(own_log)
+
+        running.exit_file.unlink(missing_ok=True)
+        fork_request = ForkRequest(command.predictor_args or (), env, str(self._home.root), str(running.exit_file))
+        pilot.fork(family_of(env), fork_request, log, answered)

@@ -103,10 +103,8 @@ async def wait_exit(shim_pid: int, exit_file: Path) -> Exit:
     The shim exits with the replica's status, so a full disk that prevents the exit file loses nothing. Processes that
     the replica left in its session are killed.
     """
-    end, pause = (
-        monotonic() + (CHILD_EXIT_TIMEOUT_S if shim_pid and hasattr(os, "waitid") else EXIT_FILE_TIMEOUT_S),
-        0.001,
-    )
+    end = monotonic() + (CHILD_EXIT_TIMEOUT_S if shim_pid and hasattr(os, "waitid") else EXIT_FILE_TIMEOUT_S)
+    pause = 0.001
     while monotonic() < end:
         recorded = read_exit(exit_file)
         if shim_pid and (recorded or hasattr(os, "waitid")) and (code := _reap(shim_pid)) is not None:
@@ -124,19 +122,13 @@ def _reap(shim_pid: int) -> int | None:
     Until it is reaped its pid cannot be reused, so the group is certainly its own.
     """
     with suppress(ChildProcessError):
-        if not _has_ended(shim_pid):
+        # Python has no waitid on macOS before 3.13; there the shim is assumed to end right after its replica.
+        if hasattr(os, "waitid") and os.waitid(os.P_PID, shim_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return None
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(shim_pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(shim_pid, 0)[1])
     return -1
-
-
-def _has_ended(shim_pid: int) -> bool:
-    """Python has no waitid on macOS before 3.13; there the shim is assumed to end right after its replica."""
-    if not hasattr(os, "waitid"):
-        return True
-    return os.waitid(os.P_PID, shim_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def read_exit(exit_file: Path) -> Exit | None:

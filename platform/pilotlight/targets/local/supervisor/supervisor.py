@@ -1,8 +1,4 @@
-"""Launches, watches, ends replicas.
-
-Periodic housekeeping while replicas run: memory limits without cgroups, and log rotation.
-
-Supervisor of all replicas of one home: starts, watches and ends them, and adopts those of an earlier supervisor.
+"""Supervisor of all replicas of one home: starts, watches and ends them, and adopts those of an earlier supervisor.
 
 Called from one event loop; every call returns at once, and `on_change` reports the outcome.
 """
@@ -17,8 +13,7 @@ from typing import Final
 from pilotlight.errors import NotFound, PlatformError
 from pilotlight.targets.local.background_tasks import log_and_continue
 from pilotlight.targets.local.home import Home
-from pilotlight.targets.local.supervisor import container_command, shim
-from pilotlight.targets.local.supervisor import logs as supervisor_logs
+from pilotlight.targets.local.supervisor import container_command, logs, shim
 from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.gpus import (
     Device,
@@ -28,23 +23,25 @@ from pilotlight.targets.local.supervisor.gpus import (
     find_devices,
     select_victims,
 )
-from pilotlight.targets.local.supervisor.logs import over_limit, prune, rotate
 from pilotlight.targets.local.supervisor.pilot_light import PilotLights
 from pilotlight.targets.local.supervisor.processes import Identity, OrphanReaper, boot_id, usage
 from pilotlight.targets.local.supervisor.replica import Launch, Replica, Usage
-from pilotlight.targets.local.supervisor.replica_process import ReplicaProcess
+from pilotlight.targets.local.supervisor.replica_process import ReplicaProcess, Spawner
 from pilotlight.targets.local.supervisor.shim import Exit
-from pilotlight.targets.local.supervisor.spawn import Spawner
 
 INTERVAL_S: Final = 1.0
 ROTATE_EVERY: Final = 5  # intervals
+PORT_TRIES: Final = 5
 
 
 class Housekeeper:
-    """`running` is the supervisor's live table; `logs` are files besides those of replicas."""
+    """Memory limits without cgroups, and log rotation, while replicas run.
 
-    def __init__(self, running: Mapping[str, ReplicaProcess], limits: Limits, logs: Sequence[Path] = ()) -> None:
-        self._running, self._limits, self._logs = running, limits, logs
+    `running` is the supervisor's live table; `files` are logs besides those of replicas.
+    """
+
+    def __init__(self, running: Mapping[str, ReplicaProcess], limits: Limits, files: Sequence[Path] = ()) -> None:
+        self._running, self._limits, self._files = running, limits, files
         self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
@@ -67,7 +64,7 @@ class Housekeeper:
             if ticks % ROTATE_EVERY == 0:
                 with log_and_continue("cutting logs"):
                     replicas = [Path(running.record.log) for running in self._running.values()]
-                    await asyncio.to_thread(rotate_all, [*self._logs, *replicas])
+                    await asyncio.to_thread(rotate_all, [*self._files, *replicas])
 
     def _enforce_memory_limits(self) -> None:
         """Kill replicas above their memory limit where no cgroup enforces it; RSS includes pages shared by forks."""
@@ -77,15 +74,12 @@ class Housekeeper:
                 continue
             used = usage(pid).resident_bytes
             if used > limit:
-                running.kill(over_limit(used, limit))
+                running.kill(logs.over_limit(used, limit))
 
 
-def rotate_all(logs: Sequence[Path]) -> None:
-    for log in logs:
-        rotate(log)
-
-
-PORT_TRIES: Final = 5
+def rotate_all(files: Sequence[Path]) -> None:
+    for log in files:
+        logs.rotate(log)
 
 
 class Supervisor:
@@ -162,10 +156,8 @@ class Supervisor:
         """Return the idle replicas that must park so that this one gets its GPUs; empty if that is not enough."""
         running = self._find(replica_id)
         number = running.launch.revision.container.gpus if running.launch is not None else 0
-        own = running.record.gpus if running.record.state == "parked" else ()
-        return select_victims(
-            GpuRequest(own, number), self._gpus.held, self._gpus.count, idle, self._terminating(retiring)
-        )
+        needed = GpuRequest(running.record.gpus if running.record.state == "parked" else (), number)
+        return select_victims(needed, self._gpus.held, self._gpus.count, idle, self._terminating(retiring))
 
     def _terminating(self, retiring: Collection[str]) -> set[str]:
         """Return the replicas whose GPUs are about to become free."""
@@ -228,8 +220,10 @@ class Supervisor:
                 running.adopt(identity)
                 if record.state == "parking":
                     self.park(record.id)  # the request may not have been sent; parking is idempotent
-            elif reason := _loss_reason(record):
+            elif not record.pid or record.boot_id != boot_id():
                 running.stop_requested = True
+                restarted = "the machine was restarted"
+                reason = restarted if record.pid else "the control process ended before this had started"
                 self._remove(running, Exit(), reason)
             else:
                 self._exited(running, shim.read_exit(running.exit_file) or Exit())
@@ -279,17 +273,14 @@ class Supervisor:
         self._spawner.spawn(running)
 
     def _exited(self, running: ReplicaProcess, ended: Exit) -> None:
-        lines = supervisor_logs.tail(running.record.log, running.log_offset)
+        lines = logs.tail(running.record.log, running.log_offset)
         starting = running.record.state == "starting" and not running.stop_requested
         retriable = running.launch is not None and running.starts < PORT_TRIES
-        if starting and retriable and supervisor_logs.port_in_use(ended, lines):
+        if starting and retriable and logs.port_in_use(ended, lines):
             self._spawner.spawn(running)  # with other ports: a free port may be taken before the process binds it
             return
-        self._remove(
-            running,
-            ended,
-            running.end_reason or ("" if running.stop_requested else supervisor_logs.describe(ended, lines)),
-        )
+        crash = "" if running.stop_requested else logs.describe(ended, lines)
+        self._remove(running, ended, running.end_reason or crash)
 
     def _remove(self, running: ReplicaProcess, ended: Exit, reason: str) -> None:
         """Report a replica as exited and give its GPUs to waiting ones."""
@@ -303,7 +294,7 @@ class Supervisor:
         running.update(
             state="exited", reason=reason, exit_code=ended.code, signal=ended.signal, crashed=not running.stop_requested
         )
-        prune(Path(record.log).parent, self._running)
+        logs.prune(Path(record.log).parent, self._running)
         if self._gpus.release(record.id):
             self._start_waiting()
 
@@ -327,13 +318,6 @@ def _record(launch: Launch, home: Home) -> Replica:
         checks=container_command.checks(launch, container_command.Ports(0, 0, 0)),
         log=str(home.logs / revision.namespace / revision.service / f"{launch.replica}.log"),
     )
-
-
-def _loss_reason(record: Replica) -> str:
-    """Return why a dead replica did not crash; empty: it may have."""
-    if not record.pid:
-        return "the control process ended before this had started"
-    return "the machine was restarted" if record.boot_id != boot_id() else ""
 
 
 def _service(record: Replica) -> str:

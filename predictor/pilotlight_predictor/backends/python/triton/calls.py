@@ -1,12 +1,6 @@
-"""BLS exec; auto-complete config.
+"""Business logic scripting (BLS): calls of a Triton model to others; and the ModelConfig of `auto_complete_config`.
 
-Business logic scripting (BLS): calls of a Triton model to other models, through model_calls.py.
-
-`BlsCaller` is the calling model, `BlsResponses` one call; triton_requests.py creates them.
-
-`ModelConfig` of `triton_python_backend_utils`, which a model's `auto_complete_config` fills in. Pure.
-
-The dictionary is the configuration as Triton prints it. Values of the config file win: a model that sets others fails.
+`BlsCaller` is the calling model, `BlsResponses` one call of requests.py, answered through models/bls.py.
 """
 
 import asyncio
@@ -38,6 +32,7 @@ ERRORS: Final[dict[int, type[PredictorError]]] = {
     TritonError.UNSUPPORTED: Unsupported,
     TritonError.CANCELLED: Cancelled,
 }
+_TENSOR_FIELDS: Final = frozenset({"name", "data_type", "dims", "optional"})
 
 
 class BlsCaller:
@@ -118,14 +113,12 @@ def _response(result: InferResponse | Exception) -> InferenceResponse:
     return InferenceResponse(tensors, parameters=result.parameters)
 
 
-_TENSOR_FIELDS: Final = frozenset({"name", "data_type", "dims", "optional"})
-
-
 class ModelConfig:
+    """The configuration as Triton prints it. Values of the config file win: a model that sets others fails."""
+
     def __init__(self, model_config: str | Mapping[str, Any]) -> None:
-        self._model_config: dict[str, Any] = (
-            json.loads(model_config) if isinstance(model_config, str) else dict(model_config)
-        )
+        document = json.loads(model_config) if isinstance(model_config, str) else model_config
+        self._model_config: dict[str, Any] = dict(document)
 
     def as_dict(self) -> dict[str, Any]:
         return self._model_config
@@ -169,18 +162,13 @@ class ModelConfig:
         configured = next((each for each in tensors if each.get("name") == tensor["name"]), None)
         if configured is None:
             tensors.append({**tensor, "dims": list(tensor["dims"])})
-        else:
-            _merge_tensor(kind, configured, tensor)
-
-
-def _merge_tensor(kind: str, configured: dict[str, Any], tensor: Mapping[str, Any]) -> None:
-    """Fill in fields that the configuration leaves out. Raises ValueError if it has other values."""
-    for field in ("data_type", "dims"):
-        old, new = configured.get(field), tensor[field]
-        old, new = (list(old or []), list(new)) if field == "dims" else (old, new)
-        if old and old != new and old != "TYPE_INVALID":
-            raise ValueError(f"{kind} {tensor['name']!r} has {field} {old} in the configuration, must be {new}")
-        configured[field] = new
+            return
+        for field in ("data_type", "dims"):
+            old, new = configured.get(field), tensor[field]
+            old, new = (list(old or []), list(new)) if field == "dims" else (old, new)
+            if old and old != new and old != "TYPE_INVALID":
+                raise ValueError(f"{kind} {tensor['name']!r} has {field} {old} in the configuration, must be {new}")
+            configured[field] = new
 
 
 def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> Any:

@@ -1,7 +1,6 @@
 """Triton's `class TritonPythonModel`, unchanged: `execute(requests)` takes and returns pb_utils objects.
 
-Selected by python.py. A decoupled model responds through response senders. `initialize` gets the same dict as in Triton
-(`triton_args`).
+Selected by backend.py. A decoupled model responds through response senders.
 """
 
 import asyncio
@@ -38,9 +37,18 @@ from pilotlight_predictor.repository.model_config import ModelConfig, TensorConf
 
 
 def triton_args(spec: LoadSpec) -> dict[str, str]:
+    """Return the argument of `initialize`, as in Triton."""
     config = spec.config
+    document = dict(config.raw) or {
+        "name": config.name,
+        "backend": config.backend,
+        "max_batch_size": config.max_batch_size,
+        "input": [_tensor(tensor) for tensor in config.inputs],
+        "output": [_tensor(tensor) for tensor in config.outputs],
+        "parameters": {name: {"string_value": value} for name, value in config.parameters.items()},
+    }
     return {
-        "model_config": json.dumps(_document(config)),
+        "model_config": json.dumps(document),
         "model_instance_kind": "CPU" if spec.device.kind == "cpu" else "GPU",
         "model_instance_name": f"{config.name}_0",
         "model_instance_device_id": str(spec.device.index),
@@ -66,17 +74,6 @@ def auto_completed_config(cls: type, spec: LoadSpec) -> ModelConfig | None:
         raise LoadFailed(f"auto_complete_config of model.py returned {kind}, must be the ModelConfig that it was given")
     whole = config_from_json(returned.as_dict(), f"auto_complete_config of model '{config.name}'")
     return replace(whole, name=config.name, raw={**whole.raw, "name": config.name})
-
-
-def _document(config: ModelConfig) -> dict[str, Any]:
-    return dict(config.raw) or {
-        "name": config.name,
-        "backend": config.backend,
-        "max_batch_size": config.max_batch_size,
-        "input": [_tensor(tensor) for tensor in config.inputs],
-        "output": [_tensor(tensor) for tensor in config.outputs],
-        "parameters": {name: {"string_value": value} for name, value in config.parameters.items()},
-    }
 
 
 def _tensor(tensor: TensorConfig) -> dict[str, Any]:
@@ -181,15 +178,10 @@ class _Background:
 async def _await_batch(returned: Awaitable[Any], batch: Sequence[DecoupledRequest]) -> None:
     try:
         await returned
-    except TritonModelException as error:
-        _fail(batch, PredictorError(str(error)))
     except Exception as error:
-        _fail(batch, error)
-
-
-def _fail(batch: Sequence[DecoupledRequest], error: Exception) -> None:
-    for request in batch:
-        request.send(error)
+        failed = PredictorError(str(error)) if isinstance(error, TritonModelException) else error
+        for request in batch:
+            request.send(failed)
 
 
 def _call_user_code(call: Callable[[], Any]) -> Any:
@@ -206,9 +198,8 @@ def _responses(returned: Any, senders_taken: Sequence[bool]) -> Sequence[Any]:
         return [None] * len(senders_taken)
     if inspect.isgenerator(returned) or not isinstance(returned, (list, tuple)) or len(returned) != len(senders_taken):
         what = f"{len(returned)} responses" if isinstance(returned, (list, tuple)) else type(returned).__name__
-        raise WrongReturn(
-            f"execute returned {what}, must be a list of {len(senders_taken)} InferenceResponse, one per request"
-        )
+        wanted = f"a list of {len(senders_taken)} InferenceResponse, one per request"
+        raise WrongReturn(f"execute returned {what}, must be {wanted}")
     for response, sender_taken in zip(returned, senders_taken, strict=True):
         if response is not None and sender_taken:
             raise WrongReturn("execute returned a response to a request whose response sender it took, must be None")

@@ -1,21 +1,14 @@
-"""The module users import: utilities, config, metrics, loading.
+"""The module that Triton's Python models import as `triton_python_backend_utils` (pb_utils).
 
-`pb_utils.load_model`, `unload_model` and `is_model_ready`: a Triton model that loads and unloads others.
-
-Each model's pb_utils module has the methods of its own `ModelManagement`; model_management.py does the work.
-
-`pb_utils.MetricFamily` and its metrics: custom metrics of a Triton model.
-
-The module that Triton's Python models import as `triton_python_backend_utils` (pb_utils).
-
-Each loaded model gets its own copy (`create_module`), whose `InferenceRequest`, metrics and `get_model_dir` belong to
-that model. triton_model.py converts requests and responses.
+Each loaded model gets its own copy (`create_module`), whose `InferenceRequest`, metrics, model management and
+`get_model_dir` belong to that model. model.py converts requests and responses.
 """
 
 import logging
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partialmethod
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -49,12 +42,15 @@ from pilotlight_predictor.backends.python.triton.types import (
 from pilotlight_predictor.core.errors import PredictorError
 from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.core.tensors import Array
-from pilotlight_predictor.repository.config_reader import bytes_parameter, config_parameter, file_parameters
+from pilotlight_predictor.repository.load_parameters import bytes_parameter, config_parameter, file_parameters
 
 if TYPE_CHECKING:
     from pilotlight_predictor.metrics.custom import CustomFamily, CustomSeries
     from pilotlight_predictor.metrics.definitions import MetricKind
 
+NAME: Final = "triton_python_backend_utils"
+KINDS: Final[tuple["MetricKind", ...]] = ("counter", "gauge", "histogram")
+InferenceResponseSender = ResponseSender
 T = TypeVar("T")
 
 
@@ -72,8 +68,7 @@ class ModelManagement:
 
         def load(management: ModelLoader, caller: str) -> None:
             document = config_parameter({"config": config or None})
-            contents = file_parameters(files or {}, bytes_parameter)
-            management.load(caller, model_name, document, contents)
+            management.load(caller, model_name, document, file_parameters(files or {}, bytes_parameter))
 
         self._call(load)
 
@@ -96,9 +91,6 @@ class ModelManagement:
             return work(self._caller.calls.management, self._caller.caller.name)
         except PredictorError as error:
             raise TritonModelException(str(error)) from None
-
-
-KINDS: Final[tuple["MetricKind", ...]] = ("counter", "gauge", "histogram")
 
 
 class MetricFamily:
@@ -174,47 +166,18 @@ def _number(value: float) -> float:
     return number
 
 
-NAME: Final = "triton_python_backend_utils"
-InferenceResponseSender = ResponseSender
-load_model, unload_model, is_model_ready = (
-    ModelManagement().load_model,
-    ModelManagement().unload_model,
-    ModelManagement().is_model_ready,
-)
+_unloaded = ModelManagement()
+load_model, unload_model, is_model_ready = _unloaded.load_model, _unloaded.unload_model, _unloaded.is_model_ready
 __all__ = [
-    "TRITONSERVER_MEMORY_CPU",
-    "TRITONSERVER_MEMORY_GPU",
-    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END",
-    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START",
-    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
-    "InferenceRequest",
-    "InferenceResponse",
-    "InferenceResponseSender",
-    "InferenceTrace",
-    "Logger",
-    "Metric",
-    "MetricFamily",
-    "ModelConfig",
-    "PreferredMemory",
-    "ResponseSender",
-    "Tensor",
-    "TritonError",
-    "TritonModelException",
-    "deserialize_bytes_tensor",
-    "get_input_config_by_name",
-    "get_input_tensor_by_name",
-    "get_model_dir",
-    "get_output_config_by_name",
-    "get_output_tensor_by_name",
-    "is_model_ready",
-    "load_model",
-    "numpy_to_triton_type",
-    "serialize_byte_tensor",
-    "triton_string_to_numpy",
-    "triton_to_numpy_type",
-    "unload_model",
+    "TRITONSERVER_MEMORY_CPU", "TRITONSERVER_MEMORY_GPU", "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START", "TRITONSERVER_RESPONSE_COMPLETE_FINAL", "InferenceRequest",
+    "InferenceResponse", "InferenceResponseSender", "InferenceTrace", "Logger", "Metric", "MetricFamily",
+    "ModelConfig", "PreferredMemory", "ResponseSender", "Tensor", "TritonError", "TritonModelException",
+    "deserialize_bytes_tensor", "get_input_config_by_name", "get_input_tensor_by_name", "get_model_dir",
+    "get_output_config_by_name", "get_output_tensor_by_name", "is_model_ready", "load_model", "numpy_to_triton_type",
+    "serialize_byte_tensor", "triton_string_to_numpy", "triton_to_numpy_type", "unload_model",
     "using_decoupled_model_transaction_policy",
-]
+]  # fmt: skip
 
 
 class Logger:
@@ -227,21 +190,10 @@ class Logger:
     def log(cls, message: str, level: int = logging.INFO) -> None:
         cls._log.log(level, "%s", message)
 
-    @classmethod
-    def log_info(cls, message: str) -> None:
-        cls._log.info("%s", message)
-
-    @classmethod
-    def log_warn(cls, message: str) -> None:
-        cls._log.warning("%s", message)
-
-    @classmethod
-    def log_error(cls, message: str) -> None:
-        cls._log.error("%s", message)
-
-    @classmethod
-    def log_verbose(cls, message: str) -> None:
-        cls._log.debug("%s", message)
+    log_info = partialmethod(log, level=INFO)
+    log_warn = partialmethod(log, level=WARNING)
+    log_error = partialmethod(log, level=ERROR)
+    log_verbose = partialmethod(log, level=VERBOSE)
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
@@ -264,27 +216,22 @@ def serialize_byte_tensor(input_tensor: Array) -> Array:
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> Array:
-    return np.array(list(_strings(memoryview(encoded_tensor))), dtype=np.object_)
-
-
-def _strings(encoded: memoryview) -> Iterator[bytes]:
-    start = 0
+    encoded, strings, start = memoryview(encoded_tensor), [], 0
     while start < len(encoded):
         (length,) = struct.unpack_from("<I", encoded, start)
         start += 4 + length
-        yield bytes(encoded[start - length : start])
+        strings.append(bytes(encoded[start - length : start]))
+    return np.array(strings, dtype=np.object_)
 
 
 def create_module(spec: LoadSpec) -> tuple[ModuleType, BlsCaller]:
     """Create the pb_utils module of one model, and its BlsCaller."""
     caller = BlsCaller(spec)
-    module = ModuleType(NAME, __doc__)
+    module, management = ModuleType(NAME, __doc__), ModelManagement(caller)
     module.__dict__.update({name: globals()[name] for name in __all__})
-    module.__dict__["InferenceRequest"] = type("InferenceRequest", (InferenceRequest,), {"bls": caller})
+    for kind in (InferenceRequest, MetricFamily):
+        module.__dict__[kind.__name__] = type(kind.__name__, (kind,), {"bls": caller})
+    for name in ("load_model", "unload_model", "is_model_ready"):
+        module.__dict__[name] = getattr(management, name)
     module.__dict__["get_model_dir"] = lambda: str(spec.path.parent)
-    management = ModelManagement(caller)
-    module.__dict__.update(
-        {name: getattr(management, name) for name in ("load_model", "unload_model", "is_model_ready")}
-    )
-    module.__dict__["MetricFamily"] = type("MetricFamily", (MetricFamily,), {"bls": caller})
     return module, caller

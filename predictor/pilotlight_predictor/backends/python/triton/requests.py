@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from pilotlight_predictor.backends.base import Answer, DecoupledRequest
-from pilotlight_predictor.backends.python.functions import WrongReturn
+from pilotlight_predictor.backends.python.functions import WrongReturn, attempt
 from pilotlight_predictor.backends.python.triton.calls import BlsCaller, BlsResponses
 from pilotlight_predictor.backends.python.triton.types import (
     TRITONSERVER_MEMORY_CPU,
@@ -149,14 +149,8 @@ class ResponseSender:
         self._closed = flags == _FINAL
         if response is None:
             self._request.complete()
-            return
-        self._request.send(self._answer(response), self._closed)
-
-    def _answer(self, response: InferenceResponse) -> Answer:
-        try:
-            return self._convert(response)
-        except Exception as error:
-            return error
+        else:
+            self._request.send(attempt(self._convert, response), self._closed)
 
     def is_cancelled(self) -> bool:
         return self._request.cancelled

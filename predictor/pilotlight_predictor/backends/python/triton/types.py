@@ -1,4 +1,4 @@
-"""Tensors, responses, errors and types of `triton_python_backend_utils`; its requests are in triton_requests.py."""
+"""Tensors, responses, errors and types of `triton_python_backend_utils`; its requests are in requests.py."""
 
 import json
 import math
@@ -77,12 +77,10 @@ class Tensor:
         return self._name
 
     def as_numpy(self) -> Array:
-        array: Array = self._array
-        return array
+        return self._array  # type: ignore[no-any-return]
 
     def shape(self) -> Shape:
-        shape: Shape = self._array.shape
-        return shape
+        return self._array.shape  # type: ignore[no-any-return]
 
     def triton_dtype(self) -> int:
         return numpy_to_triton_type(self._array.dtype.type)
@@ -164,19 +162,12 @@ def _parameters(parameters: Parameters | str | None) -> Parameters:
     if not isinstance(values, Mapping):
         raise TritonModelException(f"parameters of a response are {type(values).__name__}, must be a map")
     for name, value in values.items():
-        if not isinstance(name, str) or not _is_plain(value):
-            kind = type(value).__name__
-            raise TritonModelException(
-                f"parameter {name!r} of a response is {kind}, must be true, false, a number or text"
-            )
+        # Every protocol must be able to encode a value: gRPC has 64-bit integers, JSON has no infinity.
+        plain = isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
+        if not isinstance(name, str) or not (math.isfinite(value) if isinstance(value, float) else plain):
+            kind = f"parameter {name!r} of a response is {type(value).__name__}"
+            raise TritonModelException(f"{kind}, must be true, false, a number or text")
     return dict(values)
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether every protocol can encode a value: gRPC has 64-bit integers, JSON has no infinity."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:

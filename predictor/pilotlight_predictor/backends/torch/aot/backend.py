@@ -102,19 +102,16 @@ class SharedModel:
             self._weights = [self._open_weights(spec.path, spec.prefetched, spec.parkable)]
             if (folder / CONSTANTS).exists():
                 self._weights.append(self._open_weights(folder / CONSTANTS, None, spec.parkable))
-            self.parking = self._parking()
+            self.parking: ParkedWeights | None = None
+            if self._cuda:
+                from pilotlight_predictor.gpu.parked_weights import create_parked_weights
+
+                self.parking = create_parked_weights([block for each in self._weights for block in each.blocks])
             stored = {name: tensor for weights in self._weights for name, tensor in weights.stored.items()}
             self.container.bind_constants(stored, package.constants)
         except BaseException:
             self.container.close()
             raise
-
-    def _parking(self) -> "ParkedWeights | None":
-        if not self._cuda:
-            return None
-        from pilotlight_predictor.gpu.parked_weights import create_parked_weights
-
-        return create_parked_weights([block for weights in self._weights for block in weights.blocks])
 
     def _open_weights(
         self, path: Path, transfer: "WeightTransfer | None", parkable: bool

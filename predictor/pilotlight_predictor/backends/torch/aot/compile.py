@@ -1,8 +1,4 @@
-"""Torch → package.
-
-Export wrapper of a module, with tensors in the declared dtypes, and its ports. Used by compiling.py.
-
-Compilation of a model: export its module, compile it by AOTInductor, store the package next to the weights.
+"""Compilation of a model: export its module, compile it by AOTInductor, store the package next to the weights.
 
 The only part of this folder that imports torch. Takes a minute or more and must run on the kind of machine that will
 serve the model: the code is specific to this GPU and CPU.
@@ -26,6 +22,7 @@ from pilotlight_predictor.backends.torch.aot.libtorch import Container, libtorch
 from pilotlight_predictor.backends.torch.aot.package import (
     CONSTANTS,
     FOLDER,
+    ISAS,
     LIBRARY,
     MANIFEST,
     Package,
@@ -37,11 +34,12 @@ from pilotlight_predictor.backends.torch.aot.package import (
     sha256,
     tensor_hashes,
 )
-from pilotlight_predictor.backends.torch.modules import LoadedModule
+from pilotlight_predictor.backends.torch.modules import LoadedModule, file_kind, load_module
 from pilotlight_predictor.backends.torch.signature import bind, name_outputs
 from pilotlight_predictor.backends.torch.tensors import TORCH_NAMES, dtype_of
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.gpu.safetensors import weight_files
 from pilotlight_predictor.repository.model_config import ModelConfig
 
 if TYPE_CHECKING:
@@ -49,10 +47,23 @@ if TYPE_CHECKING:
 
 BATCH: Final = 2  # rows of the example: torch specialises sizes 0 and 1
 DYNAMIC_SIZE: Final = 8  # size of an example's other dynamic dimensions
+PREFIX: Final = "model."  # of the module's names inside the export wrapper
+PACKAGED_SUFFIXES: Final = (".so", ".cubin")
+MAX_INLINED: Final = 64  # items; inductor writes up to 8 into the code
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """Weights to compile, device and sizes; `shapes` are example shapes of inputs with further dynamic dimensions."""
+
+    weights: Path
+    device: Device
+    largest_batch: int = 64
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def wrap_module(loaded: LoadedModule) -> "torch.nn.Module":
-    """Wrap a module with the casts that the torch backend makes around it."""
+    """Wrap a module for export with the casts that the torch backend makes around it."""
     import torch
 
     if not loaded.inputs:
@@ -145,27 +156,10 @@ def input_ports(inputs: Sequence[TensorSpec], exported: Any) -> list[Port]:
     ]
 
 
-PREFIX: Final = "model."  # of the module's names inside the export wrapper
-PACKAGED_SUFFIXES: Final = (".so", ".cubin")
-MAX_INLINED: Final = 64  # items; inductor writes up to 8 into the code
-ISA_NAMES: Final = {"avx512": "avx512", "avx2": "avx2"}
-
-
-@dataclass(frozen=True, slots=True)
-class CompileRequest:
-    """Weights to compile, device and sizes; `shapes` are example shapes of inputs with further dynamic dimensions."""
-
-    weights: Path
-    device: Device
-    largest_batch: int = 64
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-
-
 def compile_model(request: CompileRequest) -> Path:
     """Compile and return the package's folder. A failed compilation leaves nothing behind."""
     import torch
-
-    from pilotlight_predictor.backends.torch.modules import file_kind, load_module
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     if file_kind(request.weights) != "safetensors":
         raise LoadFailed(f"{request.weights.name} is no safetensors model: only those, with a model.py, are compiled")
@@ -185,7 +179,8 @@ def compile_model(request: CompileRequest) -> Path:
         names = _store_constants(exported, request.weights, Path(scratch), _tied_names(loaded.module))
         machine = current_machine(request.device.kind, request.device.index)
         if request.device.kind != "cuda":
-            machine = msgspec.structs.replace(machine, isa=_isa())
+            isa = str(pick_vec_isa()).lower()
+            machine = msgspec.structs.replace(machine, isa=next((name for name in ISAS if name in isa), ""))
         package = Package(
             machine=machine,
             weights=fingerprint(request.weights),
@@ -206,11 +201,8 @@ def _compile_library(exported: Any, scratch: Path) -> None:
     from torch._inductor import aoti_compile_and_package
 
     archive = scratch / "package.pt2"
-    aoti_compile_and_package(
-        exported,
-        package_path=str(archive),
-        inductor_configs={"aot_inductor.package_constants_in_so": False},
-    )
+    options = {"aot_inductor.package_constants_in_so": False}
+    aoti_compile_and_package(exported, package_path=str(archive), inductor_configs=options)
     with zipfile.ZipFile(archive) as packed:
         _reject_python_operators(packed)
         for name in packed.namelist():
@@ -244,22 +236,17 @@ def _store_constants(
     exported: Any, weights: Path, scratch: Path, tied_names: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
     """Map each constant to its name in the weights; store those that are not there in a file of the package."""
-    from safetensors.torch import save_file
+    from safetensors.torch import load_file, save_file
 
-    stored = _stored(weights)
+    stored = {name: tensor for file in weight_files(weights) for name, tensor in load_file(file).items()}
     names: dict[str, str] = {}
     own: dict[str, torch.Tensor] = {}
     for name, tensor in _tensors(exported).items():
         plain = name.removeprefix(PREFIX)
-        if _same(stored.get(plain), tensor):
-            names[name] = plain
-            continue
-        tied = next((other for other in tied_names.get(plain, ()) if _same(stored.get(other), tensor)), None)
-        if tied is not None:
-            names[name] = tied
-            continue
-        names[name] = f"constant:{name}"
-        own[f"constant:{name}"] = tensor.detach().cpu().contiguous().clone()
+        candidates = (plain, *tied_names.get(plain, ()))
+        names[name] = next((each for each in candidates if _same(stored.get(each), tensor)), f"constant:{name}")
+        if names[name] == f"constant:{name}":
+            own[names[name]] = tensor.detach().cpu().contiguous().clone()
     if own:
         save_file(own, scratch / CONSTANTS)
     return names
@@ -281,27 +268,12 @@ def _tensors(exported: Any) -> "dict[str, torch.Tensor]":
     return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
-def _stored(weights: Path) -> "dict[str, torch.Tensor]":
-    from safetensors.torch import load_file
-
-    from pilotlight_predictor.gpu.safetensors import weight_files
-
-    return {name: tensor for file in weight_files(weights) for name, tensor in load_file(file).items()}
-
-
 def _same(stored: "torch.Tensor | None", tensor: "torch.Tensor") -> bool:
     import torch
 
     if stored is None or stored.dtype != tensor.dtype or stored.shape != tensor.shape:
         return False
     return bool(torch.equal(stored, tensor.detach().cpu()))
-
-
-def _isa() -> str:
-    from torch._inductor.cpu_vec_isa import pick_vec_isa
-
-    isa = str(pick_vec_isa()).lower()
-    return next((name for text, name in ISA_NAMES.items() if text in isa), "")
 
 
 def _install(package: Package, scratch: Path, folder: Path) -> Path:
@@ -319,11 +291,9 @@ def _install(package: Package, scratch: Path, folder: Path) -> Path:
 def package_key(package: Package) -> str:
     """Readable key of a package's target, such as cuda-sm90-torch2.11.0-1f3a9c07."""
     machine = package.machine
-    kind = (
-        f"cuda-sm{machine.sm.replace('.', '')}"
-        if machine.device == "cuda"
-        else f"cpu-{machine.isa or platform.machine()}"
-    )
+    kind = f"cpu-{machine.isa or platform.machine()}"
+    if machine.device == "cuda":
+        kind = f"cuda-sm{machine.sm.replace('.', '')}"
     content = msgspec.json.encode((machine, package.weights, package.module, glibc()))
     return f"{kind}-torch{machine.torch.partition('+')[0]}-{hashlib.sha256(content).hexdigest()[:8]}"
 

@@ -8,12 +8,12 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from pilotlight_predictor.backends.torch.aot.libtorch import StoredTensor
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape
 from pilotlight_predictor.gpu.cuda_driver import Context
 from pilotlight_predictor.gpu.safetensors import TensorInfo, read_header, weight_files
 from pilotlight_predictor.gpu.transfer import Block, PinnedBuffer, WeightTransfer
 
-StoredTensor = tuple[str, Shape, int]
 ALIGNED: Final = 16
 
 
@@ -104,9 +104,9 @@ def span(shape: Shape, strides: Shape) -> int:
 
 def strided(flat: Array, shape: Shape, strides: Shape) -> Array:
     steps = tuple(step * flat.itemsize for step in strides)
-    return (
-        np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat, shape, steps)) if flat.size else flat.reshape(shape)
-    )
+    if not flat.size:
+        return flat.reshape(shape)
+    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat, shape, steps))
 
 
 class MappedWeights:

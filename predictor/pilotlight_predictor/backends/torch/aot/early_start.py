@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pilotlight_predictor.core.threads import one_thread
+from pilotlight_predictor.core.threads import single_blas_thread
 
 if TYPE_CHECKING:
     from pilotlight_predictor.config import ModelSettings
@@ -68,7 +68,7 @@ def start(model: "ModelSettings", gpu: Path = FIRST_GPU) -> bool:
 
 def load_libraries() -> None:
     """Load torch's libraries in a thread, after `start` returned True and before the server is imported."""
-    with one_thread():  # ends before torch's libraries are loaded: some of its builds read the same variables
+    with single_blas_thread():  # ends before torch's libraries are loaded: some of its builds read the same variables
         for name in EXTENSIONS:
             with suppress(ImportError):
                 import_module(name)

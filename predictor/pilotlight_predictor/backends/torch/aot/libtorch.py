@@ -1,13 +1,7 @@
-"""Libtorch's C ABI.
-
-torch's shared libraries, loaded without importing torch and without holding the GIL.
+"""torch's C++ library through its C ABI, without importing torch, and the AOTInductor container of one compiled model.
 
 Python's own loading of a library holds the GIL during half a second of relocation; `dlopen` called through ctypes does
-not. Imports the standard library only, since it runs first at a start.
-
-torch's C++ library through its C ABI, without importing torch. Used by container.py.
-
-AOTInductor container of one compiled model: its library, its constants, and `run`. Used by backends/aot.py.
+not. early_start.py imports this module while the server starts, so it imports little.
 """
 
 import ctypes
@@ -16,19 +10,24 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ctypes import POINTER, Structure, byref, c_bool, c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pilotlight_predictor.backends.torch.aot.package import LIBRARY, torch_root
-from pilotlight_predictor.backends.torch.tensors import TORCH_NAMES
 from pilotlight_predictor.core.errors import BackendFailed, LoadFailed
-from pilotlight_predictor.core.tensors import Shape
 from pilotlight_predictor.gpu.safetensors import TYPES
+
+if TYPE_CHECKING:
+    from pilotlight_predictor.core.tensors import Shape
 
 _LOADING: Final = Lock()
 BASE: Final = ("libtorch_global_deps.so", "libc10.so", "libtorch_cpu.so")
 GPU: Final = ("libc10_cuda.so", "libtorch_cuda.so")
+UPDATE_CONSTANTS: Final = "AOTInductorModelContainerUpdateUserManagedConstantBufferPairs"
+StoredTensor: TypeAlias = "tuple[str, Shape, int]"  # safetensors dtype, shape, address on the device
 
 
 def torch_library(cuda: bool) -> ctypes.CDLL:
@@ -73,6 +72,8 @@ class LibTorch:
     """Tensors are handles, created from our memory or returned by a model; the caller deletes them."""
 
     def __init__(self, cuda: bool) -> None:
+        from pilotlight_predictor.backends.torch.tensors import TORCH_NAMES
+
         self._torch = torch_library(cuda)
         self._torch.aoti_torch_create_tensor_from_blob.argtypes = [
             c_void_p, c_int64, POINTER(c_int64), POINTER(c_int64), c_int64, c_int32, c_int32, c_int32,
@@ -91,10 +92,11 @@ class LibTorch:
     def dtype(self, name: str) -> int:
         return int(getattr(self._torch, f"aoti_torch_dtype_{name}")())
 
-    def create_tensor(self, address: int, shape: Shape, dtype: int, index: int) -> int:
+    def create_tensor(self, address: int, shape: "Shape", dtype: int, index: int) -> int:
         """Create a tensor over contiguous memory, which must outlive it."""
         sizes = (c_int64 * len(shape))(*shape)
-        strides = (c_int64 * len(shape))(*_strides(shape))
+        steps = list(accumulate((max(dim, 1) for dim in reversed(shape[1:])), mul, initial=1)) if shape else []
+        strides = (c_int64 * len(shape))(*reversed(steps))
         handle = c_void_p()
         code = self._torch.aoti_torch_create_tensor_from_blob(
             address, len(shape), sizes, strides, 0, dtype, self._kind, index, byref(handle)
@@ -103,7 +105,7 @@ class LibTorch:
             raise LoadFailed(f"torch's library refuses a tensor of shape {list(shape)}")
         return handle.value
 
-    def describe(self, handle: int) -> tuple[str, Shape, Shape, int]:
+    def describe(self, handle: int) -> "tuple[str, Shape, Shape, int]":
         """Datatype, shape, strides in items, and address of a tensor."""
         dim, dtype, address = c_int64(), c_int32(), c_void_p()
         sizes, strides = POINTER(c_int64)(), POINTER(c_int64)()
@@ -125,14 +127,6 @@ def libtorch(cuda: bool) -> LibTorch:
     return LibTorch(cuda)
 
 
-def _strides(shape: Shape) -> list[int]:
-    steps, step = [], 1
-    for dim in reversed(shape):
-        steps.append(step)
-        step *= max(dim, 1)
-    return steps[::-1]
-
-
 def last_error(library: Any) -> str:
     """Last error message of a model's library; empty if it has none."""
     if not hasattr(library, "AOTInductorGetLastError"):
@@ -140,10 +134,6 @@ def last_error(library: Any) -> str:
     text = c_char_p()
     library.AOTInductorGetLastError(byref(text))
     return (text.value or b"").decode(errors="replace").strip().splitlines()[-1:][0] if text.value else ""
-
-
-UPDATE_CONSTANTS: Final = "AOTInductorModelContainerUpdateUserManagedConstantBufferPairs"
-StoredTensor = tuple[str, Shape, int]  # safetensors dtype, shape, address on the device
 
 
 class ConstantPair(Structure):
@@ -180,16 +170,15 @@ class Container:
             names.append((own.value or b"", (original.value or own.value or b"").decode()))
         return names
 
-    def bind_constants(self, stored: Mapping[str, StoredTensor], names: Mapping[str, str]) -> None:
+    def bind_constants(self, stored: "Mapping[str, StoredTensor]", names: Mapping[str, str]) -> None:
         """Pass the addresses of the weights to the container, without a copy."""
         constants = self.constants()
         pairs = (ConstantPair * len(constants))()
         for pair, (own, original) in zip(pairs, constants, strict=True):
             weight = stored.get(names.get(original, original))
             if weight is None:
-                raise LoadFailed(
-                    f"neither the weights nor the package hold {original!r}, which the compiled model needs"
-                )
+                why = f"neither the weights nor the package hold {original!r}"
+                raise LoadFailed(f"{why}, which the compiled model needs")
             dtype, shape, address = weight
             tensor = self._torch.create_tensor(address, shape, self._torch.dtype(TYPES[dtype][0]), self._index)
             self._bound.append(tensor)

@@ -1,14 +1,8 @@
-"""Package format, fits this machine?.
+"""Package of a compiled model, next to its weights: `aot/KEY/package.json`, a library, and extra constants.
 
-Machine requirements of a compiled model, and those of this machine. torch is not imported: its version is read.
-
-A package runs only with the torch, CUDA, GPU generation, CPU vector instructions and C library it was compiled for;
-`incompatibility` names the one that differs.
-
-Package format of a compiled model, next to its weights: `aot/KEY/package.json`, a library, and extra constants.
-
-The weights are read from the model's own file. A package fits if the tensors' names, dtypes and shapes, the module, and
-the values of small tensors that the compiler inlined are unchanged.
+It runs only with the torch, CUDA, GPU generation, CPU vector instructions and C library it was compiled for, and while
+the tensors' names, dtypes and shapes, the module, and the values of small tensors that the compiler inlined are the
+same. torch is not imported: its version is read.
 """
 
 import hashlib
@@ -33,6 +27,10 @@ ISAS: Final[dict[str, frozenset[str]]] = {
     "avx2": frozenset({"avx2", "fma"}),
     "": frozenset(),
 }
+FOLDER: Final = "aot"
+MANIFEST: Final = "package.json"
+LIBRARY: Final = "model.so"
+CONSTANTS: Final = "constants.safetensors"
 
 
 class Machine(Struct, frozen=True):
@@ -108,12 +106,6 @@ def incompatibility(required: Machine, ours: Machine, flags: frozenset[str]) -> 
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
-
-
-FOLDER: Final = "aot"
-MANIFEST: Final = "package.json"
-LIBRARY: Final = "model.so"
-CONSTANTS: Final = "constants.safetensors"
 
 
 class Port(Struct, frozen=True):

@@ -33,12 +33,12 @@ MAX_ID: Final = 128  # characters of an id in the log
 
 def infer(server: Server, request: GrpcRequest) -> bytes | Awaitable[bytes]:
     if len(request.body) >= LONG:
-        return _infer_long(server, request)
+        return _infer_later(server, request)
     infer_request = decode_infer(request.body, server.shared_memory.find)
     served = _find_unary(server, request, infer_request)
     result = served.infer_inline(infer_request, server.limits)
     if result is None:
-        return _infer_later(server, served, infer_request)
+        return _infer_queued(server, served, infer_request)
     if isinstance(result, Exception):
         raise result
     if _is_long(result):
@@ -46,13 +46,13 @@ def infer(server: Server, request: GrpcRequest) -> bytes | Awaitable[bytes]:
     return b"".join(encode_infer(result, infer_request.binary_output))
 
 
-async def _infer_later(server: Server, served: ModelVersion, infer_request: InferRequest) -> bytes:
-    return await _encode(server, await run(server, served, infer_request), infer_request.binary_output)
-
-
-async def _infer_long(server: Server, request: GrpcRequest) -> bytes:
+async def _infer_later(server: Server, request: GrpcRequest) -> bytes:
     infer_request = await _decode_long(server, request)
-    return await _infer_later(server, _find_unary(server, request, infer_request), infer_request)
+    return await _infer_queued(server, _find_unary(server, request, infer_request), infer_request)
+
+
+async def _infer_queued(server: Server, served: ModelVersion, infer_request: InferRequest) -> bytes:
+    return await _encode(server, await run(server, served, infer_request), infer_request.binary_output)
 
 
 def _find_unary(server: Server, request: GrpcRequest, infer_request: InferRequest) -> ModelVersion:
@@ -67,7 +67,11 @@ def _find_unary(server: Server, request: GrpcRequest, infer_request: InferReques
 async def infer_streamed(server: Server, request: GrpcRequest) -> bytes:
     """Run one request of a stream and return its last response; every response says whether it is final."""
     async with request.writer.read_lock if request.writer is not None else nullcontext():
-        infer_request, served = await _decode_streamed(server, request)
+        if len(request.body) < LONG:
+            infer_request = decode_infer(request.body, server.shared_memory.find)
+        else:
+            infer_request = await _decode_long(server, request)
+        served = _find(server, request, infer_request)
     empty_final = infer_request.parameters.pop(EMPTY_FINAL, False) is True
     if not served.decoupled or request.writer is None:
         return await _encode_streamed_response(
@@ -99,14 +103,6 @@ async def _write_parts(
             elif result.outputs or result.parameters or empty_final:
                 return await _encode_streamed_response(server, infer_request, result, final=True)
     return b""
-
-
-async def _decode_streamed(server: Server, request: GrpcRequest) -> tuple[InferRequest, ModelVersion]:
-    if len(request.body) < LONG:
-        infer_request = decode_infer(request.body, server.shared_memory.find)
-    else:
-        infer_request = await _decode_long(server, request)
-    return infer_request, _find(server, request, infer_request)
 
 
 async def _decode_long(server: Server, request: GrpcRequest) -> InferRequest:
@@ -171,9 +167,11 @@ async def _encode_streamed_response(
 
 
 async def _encode(server: Server, response: InferResponse, raw: bool, *, streamed: bool = False) -> bytes:
-    if _is_long(response):
-        return await server.codecs.run(lambda: _encode_message(response, raw, streamed=streamed))
-    return _encode_message(response, raw, streamed=streamed)
+    def encode() -> bytes:
+        pieces: list[Buffer] = encode_infer(response, raw)
+        return b"".join(encode_streamed(pieces) if streamed else pieces)
+
+    return await server.codecs.run(encode) if _is_long(response) else encode()
 
 
 def _is_long(response: InferResponse) -> bool:
@@ -181,27 +179,17 @@ def _is_long(response: InferResponse) -> bool:
     return sum(tensor.array.size for tensor in response.outputs.values()) > LONG // 4
 
 
-def _encode_message(response: InferResponse, raw: bool, *, streamed: bool = False) -> bytes:
-    """Encode as one piece of memory."""
-    pieces: list[Buffer] = encode_infer(response, raw)
-    return b"".join(encode_streamed(pieces) if streamed else pieces)
-
-
 def stream(_: Server, request: GrpcRequest, messages: Messages, call_unary: UnaryCall) -> AsyncIterator[bytes]:
     """Respond in order; a failed request does not end the stream."""
-    return in_request_order(
-        messages, lambda message, writer: _respond_streamed(request, message, call_unary, writer), MAX_AHEAD
-    )
 
-
-async def _respond_streamed(
-    request: GrpcRequest, message: Buffer, call_unary: UnaryCall, writer: OrderedResponseWriter
-) -> bytes:
-    part = request.next_message()
-    part.body, part.writer = message, writer
-    try:
-        return await call_unary(part)
-    except Exception as error:
-        if isinstance(error, Cancelled):
+    async def respond(message: Buffer, writer: OrderedResponseWriter) -> bytes:
+        part = request.next_message()
+        part.body, part.writer = message, writer
+        try:
+            return await call_unary(part)
+        except Cancelled:
             raise
-        return encode_stream_error(grpc_error(error, part).message, peek_id(message))
+        except Exception as error:
+            return encode_stream_error(grpc_error(error, part).message, peek_id(message))
+
+    return in_request_order(messages, respond, MAX_AHEAD)

@@ -1,21 +1,18 @@
-"""ModelInferRequest → InferRequest, hot path.
-
-Head of a ModelInferRequest: all of it but its id and raw contents. Pure.
-
-Clients repeat heads, so the decoded form is immutable and cached.
-
-ModelInferRequest → InferRequest, without copying the tensors. Pure.
+"""ModelInferRequest → InferRequest, the hot path: without copying the tensors. Pure.
 
 The message is split into its id, raw contents (views of it), and its head, which most requests of a client repeat: a
 cached head takes 10 µs instead of 90.
 """
 
 import struct
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from pilotlight.wire import protobuf
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core import request_parameters
 from pilotlight_predictor.core.errors import BadRequest
@@ -29,13 +26,19 @@ from pilotlight_predictor.core.requests import (
     SharedMemorySlice,
 )
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Shape, Tensor, decode_raw, element_count
-from pilotlight_predictor.frontends.grpc import protobuf
+from pilotlight_predictor.frontends.grpc.messages import unpack_varints
 from pilotlight_predictor.protocols.v2.grpc.infer_response import decode_contents
 from pilotlight_predictor.protocols.v2.request_codec import MAX_DIM, MAX_DIMS, RESERVED, RESERVED_PREFIX
 
 MAX_FIELDS: Final = 10_000  # of a message; no model needs more
 EMPTY_FINAL: Final = "triton_enable_empty_final_response"  # in a stream: send a final response even if it is empty
 _DOUBLE: Final = struct.Struct("<d")
+ID_FIELD: Final = 3
+RAW_FIELD: Final = 7
+APART: Final = frozenset(number << 3 | protobuf.BYTES for number in (0, ID_FIELD, RAW_FIELD))  # 0 is invalid
+RAW_TAG: Final = RAW_FIELD << 3 | protobuf.BYTES
+LONGEST_REMEMBERED: Final = 2048  # bytes of a head
+_NO_CONTENTS: Final = memoryview(b"")
 
 
 class WireInput(NamedTuple):
@@ -71,12 +74,93 @@ class Head(NamedTuple):
     plain: tuple[PlainInput, ...]  # all inputs, if only the length of their raw contents must be checked
 
 
+def decode_infer(message: Buffer, find: FindRegion = no_shared_memory) -> InferRequest:
+    """Decode a message; `find` returns the bytes of shared-memory regions. `binary_output` is set as the inputs are."""
+    try:
+        head_bytes, identity, blobs = _cut(message)
+        remembered = blobs and len(head_bytes) <= LONGEST_REMEMBERED
+        head = known_head(head_bytes) if remembered else read_head(head_bytes)
+        inputs = _plain_inputs(head, blobs) or _inputs(head, blobs, find)
+    except protobuf.MalformedMessage as error:
+        raise BadRequest(str(error)) from None
+    raw = bool(blobs) or head.shared or head.parameters.get("binary_data_output") is True
+    request = InferRequest(head.model, inputs, head.version, identity, head.outputs, {}, raw)
+    if head.parameters:
+        request.parameters = parameters = dict(head.parameters)
+        request.priority, request.timeout_us = head.priority, head.timeout_us
+        if request_parameters.KEY in parameters:
+            request.sequence = request_parameters.sequence_point(parameters)
+    if head.placed:  # targets are of this request only: regions may be registered anew
+        request.outputs = tuple(
+            RequestedOutput(output.name, None, 0, place, find(place)) if (place := output.shared_memory) else output
+            for output in head.outputs
+        )
+    return request
+
+
+def peek_id(message: Buffer) -> str:
+    """Return the id of a request that could not be decoded; empty if there is none."""
+    with suppress(protobuf.MalformedMessage, BadRequest):
+        for number, _, value in _fields(memoryview(message)):
+            if number == ID_FIELD:
+                return protobuf.text(value, "id")
+    return ""
+
+
+def _cut(message: Buffer) -> tuple[bytes, str, list[memoryview]]:
+    """Split a message into its head, its id and its raw contents."""
+    view, at, end = memoryview(message), 0, len(message)
+    heads: list[Buffer] = []
+    blobs: list[memoryview] = []
+    identity, begin = "", 0
+    value: int | memoryview
+    for _ in range(MAX_FIELDS):
+        if at >= end:
+            break
+        tag = message[at]
+        if tag & 0x87 == protobuf.BYTES and tag not in APART and at + 1 < end and message[at + 1] < 0x80:
+            at += 2 + message[at + 1]  # fast path: short fields, most of a head
+            continue
+        if tag == RAW_TAG and at + 1 < end and (length := message[at + 1]) < 0x80 and at + 2 + length <= end:
+            number, value, after = RAW_FIELD, view[at + 2 : at + 2 + length], at + 2 + length  # a small tensor
+        else:
+            number, _, value, after = protobuf.read_field(view, at)
+        if number in (ID_FIELD, RAW_FIELD):
+            heads.append(message[begin:at])
+            begin = after
+            if number == RAW_FIELD:
+                blobs.append(protobuf.payload(value, "raw_input_contents"))
+            else:
+                identity = protobuf.text(value, "id")
+        at = after
+    if at < end:
+        raise _too_many_fields()
+    if begin < end:
+        heads.append(message[begin:])
+    return b"".join(heads), identity, blobs
+
+
+def _too_many_fields() -> BadRequest:
+    return BadRequest(f"a message has more than {MAX_FIELDS} fields beside its tensors' contents")
+
+
+def _fields(view: memoryview) -> Iterator[protobuf.Field]:
+    """Iterate over at most MAX_FIELDS fields, since each costs as much as a kilobyte of tensor data."""
+    at, end, count = 0, len(view), 0
+    while at < end:
+        if count == MAX_FIELDS:
+            raise _too_many_fields()
+        number, wire_type, value, at = protobuf.read_field(view, at)
+        count += 1
+        yield number, wire_type, value
+
+
 def read_head(message: bytes) -> Head:
     model = version = ""
     parameters: Parameters = {}
     inputs: list[WireInput] = []
     outputs: dict[str, RequestedOutput] = {}
-    for number, _, value in protobuf.fields(memoryview(message), MAX_FIELDS):
+    for number, _, value in _fields(memoryview(message)):
         if number == 1:
             model = protobuf.text(value, "model_name")
         elif number == 2:
@@ -113,7 +197,7 @@ def _read_input(where: str, view: memoryview) -> WireInput:
     shape: list[int] = []
     contents: memoryview | None = None
     parameters: Parameters = {}
-    for number, wire_type, value in protobuf.fields(view, MAX_FIELDS):
+    for number, wire_type, value in _fields(view):
         if number == 1:
             name = protobuf.text(value, f"{where}.name")
         elif number == 2:
@@ -130,7 +214,7 @@ def _read_input(where: str, view: memoryview) -> WireInput:
 
 def _dims(where: str, wire_type: int, value: int | memoryview) -> list[int]:
     if wire_type == protobuf.BYTES:
-        dims: list[int] = protobuf.unpack_varints(protobuf.payload(value, where), f"{where}.shape").tolist()
+        dims: list[int] = unpack_varints(protobuf.payload(value, where), f"{where}.shape").tolist()
     else:
         dims = [protobuf.number(value, f"{where}.shape")]
     for dim in dims:
@@ -141,7 +225,7 @@ def _dims(where: str, wire_type: int, value: int | memoryview) -> list[int]:
 
 def _read_output(outputs: dict[str, RequestedOutput], view: memoryview) -> None:
     where, name, parameters = f"outputs[{len(outputs)}]", "", Parameters()
-    for number, _, value in protobuf.fields(view, MAX_FIELDS):
+    for number, _, value in _fields(view):
         if number == 1:
             name = protobuf.text(value, f"{where}.name")
         elif number == 2:
@@ -159,7 +243,7 @@ def _read_output(outputs: dict[str, RequestedOutput], view: memoryview) -> None:
 
 def _read_parameter(parameters: Parameters, entry: int | memoryview, where: str) -> None:
     key, value = "", None
-    for number, _, field in protobuf.fields(protobuf.payload(entry, where), MAX_FIELDS):
+    for number, _, field in _fields(protobuf.payload(entry, where)):
         if number == 1:
             key = protobuf.text(field, f"{where}.key")
         elif number == 2:
@@ -172,7 +256,7 @@ def _read_parameter(parameters: Parameters, entry: int | memoryview, where: str)
 def _parameter(view: memoryview, where: str) -> Any:
     """Return the value; of a oneof, the last one counts."""
     parameter: Any = None
-    for number, wire_type, value in protobuf.fields(view, MAX_FIELDS):
+    for number, wire_type, value in _fields(view):
         if number == 1:
             parameter = bool(protobuf.number(value, where))
         elif number == 2:
@@ -219,80 +303,6 @@ def _plain(inputs: list[WireInput]) -> tuple[PlainInput, ...]:
     return tuple(plain)
 
 
-ID_FIELD: Final = 3
-RAW_FIELD: Final = 7
-APART: Final = frozenset(number << 3 | protobuf.BYTES for number in (0, ID_FIELD, RAW_FIELD))  # 0 is invalid
-RAW_TAG: Final = RAW_FIELD << 3 | protobuf.BYTES
-LONGEST_REMEMBERED: Final = 2048  # bytes of a head
-_NO_CONTENTS: Final = memoryview(b"")
-
-
-def decode_infer(message: Buffer, find: FindRegion = no_shared_memory) -> InferRequest:
-    """Decode a message; `find` returns the bytes of shared-memory regions. `binary_output` is set as the inputs are."""
-    head_bytes, identity, blobs = _cut(message)
-    remembered = blobs and len(head_bytes) <= LONGEST_REMEMBERED
-    head = known_head(head_bytes) if remembered else read_head(head_bytes)
-    inputs = _plain_inputs(head, blobs)
-    if not inputs:
-        inputs = _raw_inputs(head, blobs, find) if blobs or head.shared else _typed_inputs(head)
-    raw = bool(blobs) or head.shared or head.parameters.get("binary_data_output") is True
-    request = InferRequest(head.model, inputs, head.version, identity, head.outputs, {}, raw)
-    if head.parameters:
-        _apply_parameters(request, head)
-    if head.placed:
-        request.outputs = tuple(_targeted(output, find) for output in head.outputs)
-    return request
-
-
-def _apply_parameters(request: InferRequest, head: Head) -> None:
-    request.parameters = parameters = dict(head.parameters)
-    request.priority, request.timeout_us = head.priority, head.timeout_us
-    if request_parameters.KEY in parameters:
-        request.sequence = request_parameters.sequence_point(parameters)
-
-
-def _cut(message: Buffer) -> tuple[bytes, str, list[memoryview]]:
-    """Split a message into its head, its id and its raw contents."""
-    view, at, end = memoryview(message), 0, len(message)
-    heads: list[Buffer] = []
-    blobs: list[memoryview] = []
-    identity, begin = "", 0
-    value: int | memoryview
-    for _ in range(MAX_FIELDS):
-        if at >= end:
-            break
-        tag = message[at]
-        if tag & 0x87 == protobuf.BYTES and tag not in APART and at + 1 < end and message[at + 1] < 0x80:
-            at += 2 + message[at + 1]  # fast path: short fields, most of a head
-            continue
-        if tag == RAW_TAG and at + 1 < end and (length := message[at + 1]) < 0x80 and at + 2 + length <= end:
-            number, value, after = RAW_FIELD, view[at + 2 : at + 2 + length], at + 2 + length  # a small tensor
-        else:
-            number, _, value, after = protobuf.read_field(view, at)
-        if number in (ID_FIELD, RAW_FIELD):
-            heads.append(message[begin:at])
-            begin = after
-            if number == RAW_FIELD:
-                blobs.append(protobuf.payload(value, "raw_input_contents"))
-            else:
-                identity = protobuf.text(value, "id")
-        at = after
-    if at < end:
-        raise protobuf.too_many(MAX_FIELDS)
-    if begin < end:
-        heads.append(message[begin:])
-    return b"".join(heads), identity, blobs
-
-
-def _targeted(output: RequestedOutput, find: FindRegion) -> RequestedOutput:
-    """Return the output with its target buffer, for this request only: regions may be registered anew."""
-    return (
-        output
-        if output.shared_memory is None
-        else RequestedOutput(output.name, None, 0, output.shared_memory, find(output.shared_memory))
-    )
-
-
 def _plain_inputs(head: Head, blobs: list[memoryview]) -> Inputs | None:
     """Return views of the message, or None if an input is not plain or has the wrong length."""
     if not head.plain or len(blobs) != len(head.plain):
@@ -305,7 +315,12 @@ def _plain_inputs(head: Head, blobs: list[memoryview]) -> Inputs | None:
     return inputs
 
 
-def _raw_inputs(head: Head, blobs: list[memoryview], find: FindRegion) -> Inputs:
+def _inputs(head: Head, blobs: list[memoryview], find: FindRegion) -> Inputs:
+    if not blobs and not head.shared:
+        return {
+            name: decode_contents(f"input '{name}'", datatype, shape, contents or _NO_CONTENTS)
+            for name, datatype, shape, contents, _ in head.inputs
+        }
     sent = sum(each.place is None for each in head.inputs)
     if len(blobs) != sent:
         raise BadRequest(
@@ -319,25 +334,3 @@ def _raw_inputs(head: Head, blobs: list[memoryview], find: FindRegion) -> Inputs
         blob = next(rest) if place is None else find(place).toreadonly()
         decoded[name] = decode_raw(f"input '{name}'", datatype, shape, blob)
     return decoded
-
-
-def _typed_inputs(head: Head) -> Inputs:
-    return {
-        name: decode_contents(f"input '{name}'", datatype, shape, contents or _NO_CONTENTS)
-        for name, datatype, shape, contents, _ in head.inputs
-    }
-
-
-def peek_id(message: Buffer) -> str:
-    """Return the id of a request that could not be decoded; empty if there is none."""
-    try:
-        return next(
-            (
-                protobuf.text(value, "id")
-                for number, _, value in protobuf.fields(memoryview(message), MAX_FIELDS)
-                if number == 3
-            ),
-            "",
-        )
-    except BadRequest:
-        return ""

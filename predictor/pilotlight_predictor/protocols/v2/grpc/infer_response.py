@@ -1,13 +1,7 @@
-"""Typed contents; InferResponse → ModelInferResponse.
-
-Typed tensor contents (`fp32_contents`, `bytes_contents`, …) ↔ arrays. Pure.
-
-FP16 and BF16 have no typed field and are sent as raw contents.
-
-InferResponse → ModelInferResponse. Pure.
+"""InferResponse → ModelInferResponse, and typed tensor contents (`fp32_contents`, `bytes_contents`, …) ↔ arrays. Pure.
 
 Outputs have the form of the inputs, raw or typed, as with KServe and MLServer; always raw in Triton compatibility mode,
-as with Triton. All outputs of a response have the same form.
+as with Triton. All outputs of a response have the same form. FP16 and BF16 have no typed field and are sent raw.
 """
 
 import struct
@@ -16,13 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from pilotlight.wire import protobuf
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.request_parameters import region_parameters
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor, element_count, encode_raw
-from pilotlight_predictor.frontends.grpc import protobuf
-from pilotlight_predictor.frontends.grpc.protobuf import BYTES
+from pilotlight_predictor.frontends.grpc.messages import unpack_varints
 
 FIELDS: Final = {
     "BOOL": (1, "bool_contents"),
@@ -35,6 +29,10 @@ FIELDS: Final = {
     "BYTES": (8, "bytes_contents"),
 }
 _NAMES: Final = dict(FIELDS.values())
+FINAL: Final = "triton_final_response"
+_RAW_TAG: Final = protobuf.tag(6, protobuf.BYTES)
+_DOUBLE: Final = struct.Struct("<d")
+_SMALL: Final = 4096  # bytes that are copied faster than a memoryview is created
 
 
 def decode_contents(where: str, datatype: str, shape: Shape, data: memoryview) -> Tensor:
@@ -79,10 +77,10 @@ def _numbers(where: str, datatype: str, wire_type: int, value: int | memoryview)
     if dtype.kind == "f":
         data = protobuf.payload(value, where)
         if len(data) % dtype.itemsize or wire_type == (protobuf.FIXED32 if datatype == "FP64" else protobuf.FIXED64):
-            raise protobuf.malformed(f"{where} ends within a number")
+            raise protobuf.MalformedMessage(f"{where} ends within a number")
         return np.frombuffer(data, dtype)
-    if wire_type == BYTES:
-        wide = protobuf.unpack_varints(protobuf.payload(value, where), where)
+    if wire_type == protobuf.BYTES:
+        wide = unpack_varints(protobuf.payload(value, where), where)
     else:
         wide = np.array([protobuf.number(value, where)], np.uint64)
     return _narrow(where, datatype, wide)
@@ -109,12 +107,6 @@ def encode_contents(tensor: Tensor) -> bytes:
     flat = np.ascontiguousarray(array, dtype).reshape(-1)
     packed = flat.tobytes() if dtype.kind in "fb" else b"".join(map(protobuf.varint, flat.tolist()))
     return protobuf.delimited(number, packed) if packed else b""
-
-
-FINAL: Final = "triton_final_response"
-_RAW_TAG: Final = protobuf.tag(6, protobuf.BYTES)
-_DOUBLE: Final = struct.Struct("<d")
-_SMALL: Final = 4096  # bytes that are copied faster than a memoryview is created
 
 
 def encode_infer(response: InferResponse, raw: bool) -> list[Buffer]:

@@ -1,20 +1,11 @@
-"""GRPCInferenceService but for inference.
+"""`inference.GRPCInferenceService`: the V2 protocol over gRPC with Triton's extensions; infer.py has the inferences.
 
-Model-repository extension of V2 over gRPC: index, load, unload, with the parameters of HTTP.
-
-Shared-memory extensions of V2 over gRPC.
-
-Logging extension of V2 over gRPC: one method that changes the given settings and returns all of them.
-
-Trace extension of V2 over gRPC: one method that changes the given settings and returns all of them.
-
-`inference.GRPCInferenceService`: the V2 protocol over gRPC with Triton's extensions.
+The methods for log and trace settings change the given settings, if any, and return all of them.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from pilotlight_predictor.core.errors import BadRequest, LoadFailed, NotFound, PredictorError, Unsupported
-from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service
 from pilotlight_predictor.frontends.grpc.messages import Message, decode, encode
 from pilotlight_predictor.frontends.http.auth import Action
@@ -22,8 +13,8 @@ from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.v2.admin import NO_CUDA, NO_SUCH_CUDA
 from pilotlight_predictor.protocols.v2.grpc import infer
 from pilotlight_predictor.protocols.v2.grpc.infer_request import read_version
-from pilotlight_predictor.protocols.v2.routes import EXTENSIONS
-from pilotlight_predictor.repository.config_reader import bytes_parameter, config_parameter, file_parameters
+from pilotlight_predictor.protocols.v2.routes import EXTENSIONS, tensor_metadata
+from pilotlight_predictor.repository.load_parameters import bytes_parameter, config_parameter, file_parameters
 from pilotlight_predictor.repository.model_config import valid_model_name
 from pilotlight_predictor.server.context import Server
 
@@ -69,7 +60,7 @@ def _parameters(message: Message) -> dict[str, Any]:
     return {key: next(iter(value.values()), None) for key, value in message.get("parameters", {}).items()}
 
 
-def status(server: Server, request: GrpcRequest) -> bytes:
+def shared_memory_status(server: Server, request: GrpcRequest) -> bytes:
     name = decode("inference.SystemSharedMemoryStatusRequest", request.body).get("name", "")
     regions = {region["name"]: region for region in server.shared_memory.status(name)}
     return encode("inference.SystemSharedMemoryStatusResponse", {"regions": regions})
@@ -94,30 +85,26 @@ def no_regions(_: Server, request: GrpcRequest) -> bytes:
     return b""
 
 
-def nothing(_: Server, __: GrpcRequest) -> bytes:
-    return b""
-
-
 def refuse_cuda(_: Server, __: GrpcRequest) -> bytes:
     raise Unsupported(NO_CUDA)
 
 
-METHODS = (
-    Method("SystemSharedMemoryStatus", Action.ADMIN, status),
+SHARED_MEMORY_METHODS = (
+    Method("SystemSharedMemoryStatus", Action.ADMIN, shared_memory_status),
     Method("SystemSharedMemoryRegister", Action.ADMIN, register),
     Method("SystemSharedMemoryUnregister", Action.ADMIN, unregister),
     Method("CudaSharedMemoryStatus", Action.ADMIN, no_regions),
     Method("CudaSharedMemoryRegister", Action.ADMIN, refuse_cuda),
-    Method("CudaSharedMemoryUnregister", Action.ADMIN, nothing),
+    Method("CudaSharedMemoryUnregister", Action.ADMIN, lambda _, __: b""),
 )
 
 
 def log_settings(server: Server, request: GrpcRequest) -> bytes:
-    settings = read_settings(request)
-    return encode_settings(server.log_settings.change(settings) if settings else server.log_settings.values())
+    settings = read_log_settings(request)
+    return encode_log_settings(server.log_settings.change(settings) if settings else server.log_settings.values())
 
 
-def read_settings(request: GrpcRequest) -> dict[str, Any]:
+def read_log_settings(request: GrpcRequest) -> dict[str, Any]:
     entries = decode("inference.LogSettingsRequest", request.body).get("settings", {})
     for key, value in entries.items():
         if not value:
@@ -125,39 +112,28 @@ def read_settings(request: GrpcRequest) -> dict[str, Any]:
     return {key: next(iter(value.values())) for key, value in entries.items()}
 
 
-def encode_settings(settings: dict[str, Any]) -> bytes:
-    return encode(
-        "inference.LogSettingsResponse", {"settings": {key: _value(value) for key, value in settings.items()}}
-    )
-
-
-def _value(value: Any) -> dict[str, Any]:
-    if isinstance(value, bool):
-        return {"bool_param": value}
-    return {"uint32_param": value} if isinstance(value, int) else {"string_param": value}
+def encode_log_settings(settings: dict[str, Any]) -> bytes:
+    kinds = {bool: "bool_param", int: "uint32_param"}
+    values = {key: {kinds.get(type(value), "string_param"): value} for key, value in settings.items()}
+    return encode("inference.LogSettingsResponse", {"settings": values})
 
 
 def trace_setting(server: Server, request: GrpcRequest) -> bytes:
-    settings, name = v2_trace_read_settings(request)
+    settings, name = read_trace_settings(request)
     model = server.find(name).name if name else ""
-    return v2_trace_encode_settings(
-        server.traces.change(settings, model) if settings else server.traces.settings(model)
-    )
+    return encode_trace_settings(server.traces.change(settings, model) if settings else server.traces.settings(model))
 
 
-def v2_trace_read_settings(request: GrpcRequest) -> tuple[dict[str, Any], str]:
+def read_trace_settings(request: GrpcRequest) -> tuple[dict[str, Any], str]:
     """Return the settings, as over HTTP, and the model name; a setting without values is reset (None)."""
     message: Message = decode("inference.TraceSettingRequest", request.body)
     entries = {key: value.get("value", []) for key, value in message.get("settings", {}).items()}
     return {key: values or None for key, values in entries.items()}, message.get("model_name", "")
 
 
-def v2_trace_encode_settings(settings: dict[str, Any]) -> bytes:
+def encode_trace_settings(settings: dict[str, Any]) -> bytes:
     lists = {key: {"value": value if isinstance(value, list) else [value]} for key, value in settings.items()}
     return encode("inference.TraceSettingResponse", {"settings": lists})
-
-
-PACKAGE: Final = "inference"
 
 
 def server_live(_: Server, __: GrpcRequest) -> bytes:
@@ -193,8 +169,8 @@ def model_metadata(server: Server, request: GrpcRequest) -> bytes:
         "name": served.name,
         "versions": [str(each.version) for each in versions],
         "platform": served.config.platform or served.config.backend,
-        "inputs": [_tensor(spec) for spec in served.inputs],
-        "outputs": [_tensor(spec) for spec in served.outputs],
+        "inputs": tensor_metadata(served.inputs),
+        "outputs": tensor_metadata(served.outputs),
     }
     return encode("inference.ModelMetadataResponse", response)
 
@@ -223,13 +199,9 @@ def _find(server: Server, message: Message) -> ModelVersion:
     return server.find(name, read_version(message.get("version", "")))
 
 
-def _tensor(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": spec.datatype, "shape": spec.shape}
-
-
 SERVICES = (
     Service(
-        f"{PACKAGE}.GRPCInferenceService",
+        "inference.GRPCInferenceService",
         "grpc-v2",
         (
             Method("ServerLive", Action.HEALTH, server_live),
@@ -244,7 +216,7 @@ SERVICES = (
             Method("RepositoryIndex", Action.ADMIN, index),
             Method("RepositoryModelLoad", Action.ADMIN, load),
             Method("RepositoryModelUnload", Action.ADMIN, unload),
-            *METHODS,
+            *SHARED_MEMORY_METHODS,
             Method("TraceSetting", Action.ADMIN, trace_setting),
             Method("LogSettings", Action.ADMIN, log_settings),
         ),

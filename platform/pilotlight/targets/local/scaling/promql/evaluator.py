@@ -1,22 +1,15 @@
-"""Evaluation.
+"""PromQL evaluator over the replicas' own metrics, for triggers and canaries without a Prometheus server.
 
-PromQL functions over ranges and vectors, with Prometheus' extrapolation and interpolation.
-
-PromQL evaluator over the replicas' own metrics, for triggers and canaries without a Prometheus server.
-
-    evaluator.watch(query)               store the query's metrics from now on
-    evaluator.ingest(text, labels, now)  a replica's /metrics, every few seconds
-    evaluator.evaluate(query, now)       one number; None for an empty result
-    evaluator.vector(query, now)         all elements of the result with their labels
-
-A query beyond promql_syntax.py raises UnsupportedQuery: it needs a Prometheus server.
+Ranges and vectors have Prometheus' extrapolation and interpolation. A query beyond the parser's subset raises
+UnsupportedQuery: it needs a Prometheus server.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final
 
+from pilotlight.prometheus import histograms
 from pilotlight.targets.local.scaling.promql import parser, series
 from pilotlight.targets.local.scaling.promql.parser import Aggregation, UnsupportedQuery
 
@@ -32,112 +25,6 @@ _REDUCE: Final[dict[str, Callable[[list[float]], float]]] = {
     "max": lambda values: max((n for n in values if not math.isnan(n)), default=math.nan),
     "count": lambda values: float(len(values)),
 }
-
-
-def aggregated(node: Aggregation, vector: Vector) -> Vector:
-    groups: dict[Labels, list[float]] = {}
-    for labels, value in vector.items():
-        key = tuple((name, text) for name, text in labels if (name in node.labels) != node.without)
-        groups.setdefault(key, []).append(value)
-    return {key: _REDUCE[node.name](values) for key, values in groups.items()}
-
-
-def over_range(name: str, points: Points, range_s: float, now: float) -> float | None:
-    """Return the function's value over the range; None with too few samples."""
-    if name.endswith("_over_time"):
-        return _REDUCE[name.removesuffix("_over_time")]([value for _, value in points]) if points else None
-    if len(points) < 2:
-        return None
-    if name == "irate":
-        (before, low), (after, high) = points[-2], points[-1]
-        return (high - low if high >= low else high) / (after - before)
-    total = increase(points, range_s, now)
-    return total / range_s if name == "rate" else total
-
-
-def increase(points: Points, range_s: float, now: float) -> float:
-    """Return a counter's increase over the range, extrapolated to its ends as Prometheus does."""
-    (first_at, first), (last_at, last) = points[0], points[-1]
-    resets = sum(before for (_, before), (_, after) in pairwise(points) if after < before)  # a fall is a restart at 0
-    total = last - first + resets
-    sampled = last_at - first_at
-    between = sampled / (len(points) - 1)
-    before_s, after_s = first_at - (now - range_s), now - last_at
-    # A gap of more than 1.1 scrape intervals: the series probably began or ended here, so only half an interval counts.
-    if before_s >= between * 1.1:
-        before_s = between / 2
-    if total > 0 and first >= 0:
-        before_s = min(before_s, sampled * first / total)  # never extrapolate below 0
-    if after_s >= between * 1.1:
-        after_s = between / 2
-    return total * (sampled + before_s + after_s) / sampled
-
-
-def quantiles(quantile: float, vector: Vector) -> Vector:
-    """histogram_quantile(): buckets are grouped by all labels but `le`."""
-    groups: dict[Labels, list[tuple[float, float]]] = {}
-    for labels, value in vector.items():
-        bound = dict(labels).get("le")
-        if bound is not None:
-            rest = tuple((name, text) for name, text in labels if name != "le")
-            groups.setdefault(rest, []).append((_upper_bound(bound), value))
-    return {labels: _quantile(quantile, sorted(buckets)) for labels, buckets in groups.items()}
-
-
-def _upper_bound(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _quantile(quantile: float, buckets: list[tuple[float, float]]) -> float:
-    """Interpolate linearly within the bucket of the rank; in the +Inf bucket return the highest finite bound."""
-    if math.isnan(quantile) or len(buckets) < 2 or buckets[-1][0] != math.inf:
-        return math.nan
-    if not 0 <= quantile <= 1:
-        return -math.inf if quantile < 0 else math.inf
-    counts: list[float] = []
-    for _, count in buckets:
-        counts.append(max(count, counts[-1]) if counts else count)
-    if counts[-1] == 0 or math.isnan(counts[-1]):
-        return math.nan
-    rank = quantile * counts[-1]
-    bucket = next(index for index, count in enumerate(counts) if count >= rank)
-    if bucket == len(buckets) - 1:
-        return buckets[-2][0]
-    end = buckets[bucket][0]
-    if bucket == 0 and end <= 0:
-        return end
-    start, below = (buckets[bucket - 1][0], counts[bucket - 1]) if bucket else (0.0, 0.0)
-    return start + (end - start) * divided(rank - below, counts[bucket] - below)
-
-
-def divided(a: float, b: float) -> float:
-    """Divide as IEEE 754: 0 / 0 is NaN, anything else by 0 infinite."""
-    if b:
-        return a / b
-    return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
-
-
-def by_element(name: str, value: float, limits: Sequence[float]) -> float:
-    if name == "clamp_min":
-        return max(value, limits[0])
-    if name == "clamp_max":
-        return min(value, limits[0])
-    if name == "clamp":
-        return min(max(value, limits[0]), limits[1])
-    if name == "abs" or not math.isfinite(value):
-        return abs(value) if name == "abs" else value
-    return float(math.ceil(value) if name == "ceil" else math.floor(value))
-
-
-__all__ = ["Evaluator", "UnsupportedQuery", "supported"]
-
-_ARITHMETIC: Final[dict[str, Callable[[float, float], float]]] = {
-    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
-    "/": divided, "%": lambda a, b: math.fmod(a, b) if b else math.nan,
-}  # fmt: skip
 _COMPARISONS: Final[dict[str, Callable[[float, float], bool]]] = {
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,
     ">": lambda a, b: a > b, "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b,
@@ -184,7 +71,7 @@ class Evaluator:
         return len(self._store)
 
     def evaluate(self, query: str, now: float) -> float | None:
-        """Return one number, None for an empty result. NaN is returned as such (see triggers.query_value)."""
+        """Return one number, None for an empty result. NaN is returned as such (see keda.query_value)."""
         result = self._value(parser.parse(query), now)
         if isinstance(result, float):
             return result
@@ -242,12 +129,12 @@ class Evaluator:
 def _binary(node: parser.Binary, left: float | Vector, right: float | Vector) -> float | Vector:
     if node.operator in ("and", "or", "unless"):
         return _sets(node, left if isinstance(left, dict) else {}, right if isinstance(right, dict) else {})
-    if isinstance(left, dict) and isinstance(right, dict):
+    if isinstance(left, dict):
+        if not isinstance(right, dict):
+            return _present((labels, _applied(node, a, right, a)) for labels, a in left.items())
         others = {_key(node, labels): value for labels, value in right.items()}
         pairs = ((labels, value, others.get(_key(node, labels))) for labels, value in left.items())
         return _present((labels, _applied(node, a, b, a)) for labels, a, b in pairs if b is not None)
-    if isinstance(left, dict):
-        return _present((labels, _applied(node, a, _number(right), a)) for labels, a in left.items())
     if isinstance(right, dict):
         return _present((labels, _applied(node, left, b, b)) for labels, b in right.items())
     if node.operator in _ARITHMETIC:
@@ -255,9 +142,12 @@ def _binary(node: parser.Binary, left: float | Vector, right: float | Vector) ->
     return float(_COMPARISONS[node.operator](left, right))
 
 
-def _number(value: float | Vector) -> float:
-    assert isinstance(value, float)
-    return value
+def _sets(node: parser.Binary, left: Vector, right: Vector) -> Vector:
+    left_keys, right_keys = {_key(node, labels) for labels in left}, {_key(node, labels) for labels in right}
+    if node.operator == "or":
+        return {**left, **{labels: value for labels, value in right.items() if _key(node, labels) not in left_keys}}
+    both = node.operator == "and"
+    return {labels: value for labels, value in left.items() if (_key(node, labels) in right_keys) == both}
 
 
 def _applied(node: parser.Binary, a: float, b: float, element: float) -> float | None:
@@ -268,7 +158,7 @@ def _applied(node: parser.Binary, a: float, b: float, element: float) -> float |
     return float(holds) if node.as_bool else element if holds else None
 
 
-def _present(elements: "Elements") -> Vector:
+def _present(elements: Elements) -> Vector:
     return {labels: value for labels, value in elements if value is not None}
 
 
@@ -279,9 +169,89 @@ def _key(node: parser.Binary, labels: Labels) -> Labels:
     return tuple((name, value) for name, value in labels if (name in node.labels) != node.ignoring)
 
 
-def _sets(node: parser.Binary, left: Vector, right: Vector) -> Vector:
-    left_keys, right_keys = {_key(node, labels) for labels in left}, {_key(node, labels) for labels in right}
-    if node.operator == "or":
-        return {**left, **{labels: value for labels, value in right.items() if _key(node, labels) not in left_keys}}
-    both = node.operator == "and"
-    return {labels: value for labels, value in left.items() if (_key(node, labels) in right_keys) == both}
+def aggregated(node: Aggregation, vector: Vector) -> Vector:
+    groups: dict[Labels, list[float]] = {}
+    for labels, value in vector.items():
+        key = tuple((name, text) for name, text in labels if (name in node.labels) != node.without)
+        groups.setdefault(key, []).append(value)
+    return {key: _REDUCE[node.name](values) for key, values in groups.items()}
+
+
+def over_range(name: str, points: Points, range_s: float, now: float) -> float | None:
+    """Return the function's value over the range; None with too few samples."""
+    if name.endswith("_over_time"):
+        return _REDUCE[name.removesuffix("_over_time")]([value for _, value in points]) if points else None
+    if len(points) < 2:
+        return None
+    if name == "irate":
+        (before, low), (after, high) = points[-2], points[-1]
+        return (high - low if high >= low else high) / (after - before)
+    total = increase(points, range_s, now)
+    return total / range_s if name == "rate" else total
+
+
+def increase(points: Points, range_s: float, now: float) -> float:
+    """Return a counter's increase over the range, extrapolated to its ends as Prometheus does."""
+    (first_at, first), (last_at, last) = points[0], points[-1]
+    resets = sum(before for (_, before), (_, after) in pairwise(points) if after < before)  # a fall is a restart at 0
+    total = last - first + resets
+    sampled = last_at - first_at
+    between = sampled / (len(points) - 1)
+    before_s, after_s = first_at - (now - range_s), now - last_at
+    # A gap of more than 1.1 scrape intervals: the series probably began or ended here, so only half an interval counts.
+    if before_s >= between * 1.1:
+        before_s = between / 2
+    if total > 0 and first >= 0:
+        before_s = min(before_s, sampled * first / total)  # never extrapolate below 0
+    if after_s >= between * 1.1:
+        after_s = between / 2
+    return total * (sampled + before_s + after_s) / sampled
+
+
+def quantiles(quantile: float, vector: Vector) -> Vector:
+    """histogram_quantile(): buckets are grouped by all labels but `le`."""
+    groups: dict[Labels, list[tuple[float, float]]] = {}
+    for labels, value in vector.items():
+        bound = dict(labels).get("le")
+        if bound is not None:
+            rest = tuple((name, text) for name, text in labels if name != "le")
+            groups.setdefault(rest, []).append((histograms.upper_bound(bound), value))
+    return {labels: _quantile(quantile, sorted(buckets)) for labels, buckets in groups.items()}
+
+
+def _quantile(quantile: float, buckets: list[tuple[float, float]]) -> float:
+    if math.isnan(quantile) or len(buckets) < 2 or buckets[-1][0] != math.inf:
+        return math.nan
+    if not 0 <= quantile <= 1:
+        return -math.inf if quantile < 0 else math.inf
+    bounds, counts = zip(*buckets, strict=True)
+    if not quantile and not counts[0]:
+        return math.nan  # 0 / 0 in Prometheus
+    rising = accumulate(counts, lambda below, count: max(count, below))  # sums of different scrapes may fall
+    value = histograms.quantile(tuple(zip(bounds, rising, strict=True)), quantile)
+    return math.nan if value is None else value
+
+
+def divided(a: float, b: float) -> float:
+    """Divide as IEEE 754: 0 / 0 is NaN, anything else by 0 infinite."""
+    if b:
+        return a / b
+    return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
+
+
+def by_element(name: str, value: float, limits: Sequence[float]) -> float:
+    if name == "clamp_min":
+        return max(value, limits[0])
+    if name == "clamp_max":
+        return min(value, limits[0])
+    if name == "clamp":
+        return min(max(value, limits[0]), limits[1])
+    if name == "abs" or not math.isfinite(value):
+        return abs(value) if name == "abs" else value
+    return float(math.ceil(value) if name == "ceil" else math.floor(value))
+
+
+_ARITHMETIC: Final[dict[str, Callable[[float, float], float]]] = {
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
+    "/": divided, "%": lambda a, b: math.fmod(a, b) if b else math.nan,
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Parser of a PromQL subset; promql.py evaluates the tree. Anything beyond is refused by name.
+"""Parser of a PromQL subset; the evaluator runs the tree. Anything beyond is refused by name.
 
 Supported are numbers, selectors with matchers, a range and an offset, `sum avg min max count` with by or without, the
 functions of FUNCTIONS, arithmetic, comparisons, and `and or unless` with on or ignoring: what the renderer and canaries
@@ -101,9 +101,9 @@ def _has_unused_range(node: Node) -> bool:
         return any(_has_unused_range(argument) for argument in node.arguments[node.name in RANGES :])
     if isinstance(node, Binary):
         return _has_unused_range(node.left) or _has_unused_range(node.right)
-    return (
-        _has_unused_range(node.of) if isinstance(node, Aggregation) else isinstance(node, Selector) and node.range_s > 0
-    )
+    if isinstance(node, Aggregation):
+        return _has_unused_range(node.of)
+    return isinstance(node, Selector) and node.range_s > 0
 
 
 def seconds(text: str) -> float:
@@ -261,19 +261,15 @@ class _Parser:
             self._take("}")
         if not name:
             raise self._unsupported("selects without a metric's name, which is not evaluated here")
-        range_s = self._range()
+        range_s = 0.0
+        if self._peek() == "[":
+            self._take("[")
+            range_s = self._duration()
+            self._take("]")
         offset_s = self._duration() if self._accept("offset") else 0.0
         if self._peek() == "@":
             raise self._unsupported("uses @, which is not evaluated here")
         return Selector(name, tuple(matchers), range_s, offset_s)
-
-    def _range(self) -> float:
-        if self._peek() != "[":
-            return 0.0
-        self._take("[")
-        range_s = self._duration()
-        self._take("]")
-        return range_s
 
     def _duration(self) -> float:
         if self._kind() != "duration":

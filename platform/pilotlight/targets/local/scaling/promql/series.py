@@ -1,4 +1,4 @@
-"""Time series of the last minutes, from the replicas' own /metrics; queried by promql.py.
+"""Time series of the last minutes, from the replicas' own /metrics; read by the evaluator.
 
 Only names that a query uses are stored, for as long as its range reaches back.
 """

@@ -1,15 +1,10 @@
-"""The protobuf wire format: varints, lengths and fields. Pure.
+"""The protobuf wire format: varints, lengths and fields. Pure; malformed input raises MalformedMessage.
 
 Unlike the protobuf library, a bytes field is a view of the message, not a copy, and there is no global descriptor pool.
 """
 
 from collections.abc import Iterator
 from typing import Final
-
-import numpy as np
-
-from pilotlight_predictor.core.errors import BadRequest
-from pilotlight_predictor.core.tensors import Array
 
 VARINT: Final = 0
 FIXED64: Final = 1
@@ -20,8 +15,9 @@ _MASK: Final = (1 << 64) - 1
 Field = tuple[int, int, int | memoryview]  # number, wire type, value
 
 
-def malformed(what: str) -> BadRequest:
-    return BadRequest(f"the message is not valid protobuf: {what}")
+class MalformedMessage(ValueError):
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"the message is not valid protobuf: {problem}")
 
 
 def varint(value: int) -> bytes:
@@ -57,9 +53,9 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
             value |= (byte & 0x7F) << shift
             shift += 7
             if shift > 63:
-                raise malformed(f"the number before byte {at} is longer than 10 bytes")
+                raise MalformedMessage(f"the number before byte {at} is longer than 10 bytes")
     except IndexError:
-        raise malformed("it ends within a number") from None
+        raise MalformedMessage("it ends within a number") from None
 
 
 def read_field(view: memoryview, at: int) -> tuple[int, int, int | memoryview, int]:
@@ -67,7 +63,7 @@ def read_field(view: memoryview, at: int) -> tuple[int, int, int | memoryview, i
     key, at = read_varint(view, at)
     number, wire_type = key >> 3, key & 7
     if not number:
-        raise malformed("a field has the number 0")
+        raise MalformedMessage("a field has the number 0")
     if wire_type == VARINT:
         value, at = read_varint(view, at)
         return number, wire_type, value, at
@@ -76,64 +72,38 @@ def read_field(view: memoryview, at: int) -> tuple[int, int, int | memoryview, i
     elif wire_type in (FIXED32, FIXED64):
         length = 4 if wire_type == FIXED32 else 8
     else:
-        raise malformed(f"field {number} has wire type {wire_type}")
+        raise MalformedMessage(f"field {number} has wire type {wire_type}")
     end = at + length
     if end > len(view):
-        raise malformed(f"field {number} claims {length} bytes, {len(view) - at} are left")
+        raise MalformedMessage(f"field {number} claims {length} bytes, {len(view) - at} are left")
     return number, wire_type, view[at:end], end
 
 
-def fields(view: memoryview, most: int | None = None) -> Iterator[Field]:
-    """Iterate over the fields; raise BadRequest after `most`, since each costs as much as a kilobyte of tensor data."""
-    at, end, count = 0, len(view), 0
+def fields(view: memoryview) -> Iterator[Field]:
+    at, end = 0, len(view)
     while at < end:
-        if count == most:
-            raise too_many(count)
         number, wire_type, value, at = read_field(view, at)
-        count += 1
         yield number, wire_type, value
-
-
-def too_many(most: int) -> BadRequest:
-    return BadRequest(f"a message has more than {most} fields beside its tensors' contents")
 
 
 def text(value: int | memoryview, where: str) -> str:
     try:
         return str(payload(value, where), "utf-8")
     except UnicodeDecodeError:
-        raise malformed(f"{where} is not UTF-8") from None
+        raise MalformedMessage(f"{where} is not UTF-8") from None
 
 
 def payload(value: int | memoryview, where: str) -> memoryview:
     if isinstance(value, int):
-        raise malformed(f"{where} is a number, must have a length")
+        raise MalformedMessage(f"{where} is a number, must have a length")
     return value
 
 
 def number(value: int | memoryview, where: str) -> int:
     if not isinstance(value, int):
-        raise malformed(f"{where} must be a number")
+        raise MalformedMessage(f"{where} must be a number")
     return value
 
 
 def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
-
-
-def unpack_varints(data: memoryview, where: str) -> Array:
-    """Return packed numbers as uint64, vectorised: a Python loop takes a second for a million of them."""
-    raw = np.frombuffer(data, np.uint8)
-    if not raw.size:
-        return np.empty(0, np.uint64)
-    ends = np.flatnonzero(raw < 0x80)
-    if not ends.size or ends[-1] != raw.size - 1:
-        raise malformed(f"{where} ends within a number")
-    starts = np.concatenate(([0], ends[:-1] + 1))
-    lengths = ends - starts + 1
-    if lengths.max() > 10:
-        raise malformed(f"{where} has a number that is longer than 10 bytes")
-    position = np.arange(raw.size) - np.repeat(starts, lengths)
-    parts = (raw & 0x7F).astype(np.uint64) << (7 * position).astype(np.uint64)
-    sums: Array = np.add.reduceat(parts, starts)
-    return sums

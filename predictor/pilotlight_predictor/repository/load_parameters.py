@@ -1,0 +1,45 @@
+"""Parameters of a load request: an overriding configuration and the model's files, for HTTP and gRPC."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.repository.model_config import stays_inside
+
+PREFIX: Final = "file:"
+Read = Callable[[str, Any], bytes]
+
+
+def config_parameter(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the `config` parameter, which is a JSON string (as in Triton) or an object."""
+    config = parameters.get("config")
+    if config is None or isinstance(config, dict):
+        return config
+    try:
+        document = orjson.loads(config)
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise BadRequest(f"parameters.config is not a JSON model configuration: {error}") from None
+    if not isinstance(document, dict):
+        raise BadRequest("parameters.config must be a JSON object")
+    return document
+
+
+def file_parameters(parameters: Mapping[str, Any], read: Read) -> dict[str, bytes]:
+    """Return contents by path of the `file:<version>/<name>` parameters; `read` decodes a value."""
+    files: dict[str, bytes] = {}
+    for key, value in parameters.items():
+        if not key.startswith(PREFIX):
+            continue
+        path = key.removeprefix(PREFIX)
+        if not stays_inside(path):
+            raise BadRequest(f"parameters['{key[:100]}'] must be a path of the form <version>/<file> inside the model")
+        files[path] = read(key, value)
+    return files
+
+
+def bytes_parameter(key: str, value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise BadRequest(f"parameters['{key[:100]}'] must be bytes, not {type(value).__name__}")
+    return value

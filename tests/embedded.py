@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.eventually import eventually
 from tests.http_reply import Reply
 from tests.ports import free_port
 
@@ -146,13 +147,11 @@ class Platform:
         return seen[0]
 
     def wait(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
-        until = time.monotonic() + seconds
-        while not condition():
+        def check() -> None:
             if self.process is not None and self.process.poll():
                 raise AssertionError(f"the control process ended while waiting for {what}:\n{self.log()}")
-            if time.monotonic() > until:
-                raise AssertionError(f"waited {seconds} s for {what}:\n{self._seen()}\n{self.log()}")
-            time.sleep(0.02)
+
+        eventually(condition, lambda: f"{what}:\n{self._seen()}\n{self.log()}", seconds, pause_s=0.02, check=check)
 
     def _seen(self) -> str:
         try:

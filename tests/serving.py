@@ -9,13 +9,14 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPResponse
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from tests.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 120.0  # a busy machine imports slowly
@@ -85,17 +86,15 @@ class RunningServer:
         return found[0]
 
     def wait_until(self, holds: Any, what: str, timeout_s: float = START_S) -> None:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            over = time.monotonic() > deadline or self.process.poll() is not None  # before the last look
-            if holds():
-                return
-            if over:
-                raise AssertionError(
-                    f"the predictor was not {what}, exit code {self.process.poll()}; its log ends:\n"
-                    f"{self._log.read_text()[-6000:]}"
-                )
-            time.sleep(0.02)
+        def message() -> str:
+            log = self._log.read_text()[-6000:]
+            return f"the predictor was not {what}, exit code {self.process.poll()}; its log ends:\n{log}"
+
+        def check() -> None:
+            if self.process.poll() is not None and not holds():
+                raise AssertionError(message())
+
+        eventually(holds, message, timeout_s, pause_s=0.02, check=check)
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
         return self.request("GET", path, b"", headers)

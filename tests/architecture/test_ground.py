@@ -60,9 +60,9 @@ def test_the_tests_ask_for_lint_types_and_units() -> None:
     [
         ("LICENSE", "Apache License"),
         ("CHANGELOG.md", "Changelog"),
-        ("CONTRIBUTING.md", "**A backend**"),
-        ("CONTRIBUTING.md", "**A dialect**"),
-        ("CONTRIBUTING.md", "**A target**"),
+        ("CONTRIBUTING.md", "| backend |"),
+        ("CONTRIBUTING.md", "| protocol |"),
+        ("CONTRIBUTING.md", "| target |"),
         (".gitignore", ".venv"),
         (".editorconfig", "root = true"),
     ],

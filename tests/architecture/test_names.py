@@ -74,7 +74,9 @@ BANNED = frozenset(
 PROSE = re.compile(r"\b(whoever|nobody|anybody|told|shall|what is asked|is asked)\b", re.IGNORECASE)
 
 # Where a rule is broken knowingly, by "module" or "module.function", with the reason.
-ALLOWED: dict[str, str] = {}
+ALLOWED: dict[str, str] = {
+    "pilotlight_predictor.backends.python.triton.pb_utils": "the name that Triton's users know",
+}
 
 
 def words(name: str) -> list[str]:
@@ -86,6 +88,14 @@ def definitions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node
+
+
+def _is_command(node: ast.AST) -> bool:
+    return any("click" in ast.unparse(each) or ".command(" in ast.unparse(each) for each in _decorators(node))
+
+
+def _decorators(node: ast.AST) -> list[ast.expr]:
+    return getattr(node, "decorator_list", [])
 
 
 def product() -> list[Module]:
@@ -121,7 +131,8 @@ def test_a_module_opens_with_a_sentence_that_says_what_it_is_for(module: Module)
 
 
 def test_docstrings_name_the_technical_subject() -> None:
-    described = [(m, node) for m in modules() for node in (m.tree, *definitions(m))]
+    """Docstrings of click commands are help texts, which are an interface."""
+    described = [(m, node) for m in modules() for node in (m.tree, *definitions(m)) if not _is_command(node)]
     assert not [
         f"{module.place(getattr(node, 'lineno', 1))}: {match.group(0)}"
         for module, node in described

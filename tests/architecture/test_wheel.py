@@ -56,7 +56,8 @@ def test_it_installs_and_imports_without_the_checkout(wheel: Path, tmp_path: Pat
     uv = Path(sys.executable).parent / "uv"
     install = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--no-deps", "--target", tmp_path, wheel]
     subprocess.run(install, check=True, capture_output=True)
-    code = f"import {', '.join(NAMES)}, pilotlight_predictor.bootstrap.startup; print({', '.join(f'{n}.__file__' for n in NAMES)})"
+    files = ", ".join(f"{name}.__file__" for name in NAMES)
+    code = f"import {', '.join(NAMES)}, pilotlight_predictor.bootstrap.startup; print({files})"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -69,7 +69,8 @@ def test_a_cluster_with_everything_is_well() -> None:
         objects = (FEATURES, NETWORK, operator("2.21.0"), OURS, PARENT, NODE, PROMETHEUS_SERVICE, ingress, pod, MODELS)
         with PaperCluster(*objects, kinds=PLAIN + KNATIVE + KEDA + GATEWAY + PROMETHEUS) as paper:
             query = "count(count by (instance) (pilotlight_model_state))"
-            paper.queries = {query: {"data": {"result": [{"value": [0, "1"]}]}}}
+            result = [{"metric": {}, "value": [0, "1"]}]
+            paper.queries = {query: {"status": "success", "data": {"resultType": "vector", "result": result}}}
             told = found(paper)
     assert {each.level for each in told.values()} == {"ok"}
     assert "Kubernetes 1.34.4" in told["cluster"].message

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from tests.cluster.bed.places import DOMAIN, GATEWAY_IP, INGRESS_IP, places
 from tests.cluster.bed.processes import alive
+from tests.eventually import eventually as poll
 from tests.http_reply import Reply
 
 Json = Any
@@ -91,9 +92,7 @@ class Cluster:
 def eventually(holds: Callable[[], bool], what: str, seconds: float = 180.0) -> float:
     """Polls until it holds; how long that took."""
     begin = time.monotonic()
-    while not holds():
-        assert time.monotonic() - begin < seconds, f"{what}: not within {seconds:.0f} s"
-        time.sleep(POLL_SECONDS)
+    poll(holds, what, seconds, pause_s=POLL_SECONDS)
     return time.monotonic() - begin
 
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from tests.judges.verdict import assert_valid
 
-GOLDEN = Path(__file__).parents[1] / "control/render/golden"
+GOLDEN = Path(__file__).parents[1] / "platform/render/golden"
 FILES = sorted(path for path in GOLDEN.glob("*.yaml") if not path.name.endswith(".values.yaml"))
 
 

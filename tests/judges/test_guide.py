@@ -12,7 +12,7 @@ from pilotlight.render import render
 from pilotlight.spec.load import load
 from pilotlight.spec.service import Component, Reference
 
-GUIDE = Path(__file__).parents[1] / "control/spec/documents/ome-guide"
+GUIDE = Path(__file__).parents[1] / "platform/spec/documents/ome-guide"
 MODEL = Reference("llama-3-70b-instruct", "ClusterBaseModel", "ome.io")
 DISAGGREGATED = Reference("deepseek-r1", "ClusterBaseModel", "ome.io")
 # All others are raw.

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.eventually import eventually_async
 from tests.onnx_models import write_python
-from tests.predictor.scheduling.instances import until
 
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core.errors import LoadFailed, NotFound, NotReady
@@ -112,7 +112,7 @@ class House:
         request = InferRequest(model, {name: Tensor("FP32", np.array([[value]], dtype="f4"))}, version, **inputs)
         answers: list[InferResponse | Exception] = []
         self.registry.find(model, version).infer(request, answers.append)
-        await until(lambda: answers)
+        await eventually_async(lambda: answers)
         answer = answers[0]
         return answer if isinstance(answer, Exception) else float(next(iter(answer.outputs.values())).array[0, 0])
 

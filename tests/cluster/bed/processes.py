@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.bed.places import BedError, Places
+from tests.eventually import eventually
 
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POLL_SECONDS: Final = 0.2
@@ -58,12 +59,10 @@ def stop(places: Places, *names: str) -> None:
 
 
 def until(what: str, seconds: float, holds: Callable[[], bool], log: Path | None = None) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            tail = f"; the last lines of {log} are:\n{last_lines(log)}" if log else ""
-            raise BedError(f"{what}: not within {seconds:.0f} s{tail}")
-        time.sleep(POLL_SECONDS)
+    def message() -> str:
+        return f"{what}; the last lines of {log} are:\n{last_lines(log)}\n" if log else what
+
+    eventually(holds, message, seconds, pause_s=POLL_SECONDS, error=BedError)
 
 
 def last_lines(log: Path, count: int = 5) -> str:

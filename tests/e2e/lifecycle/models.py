@@ -1,7 +1,5 @@
 """Models that the tests of the server's life steer by files in a folder of signs."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +54,3 @@ def write_signed(folder: Path, source: str, name: str = "m", config: str = "") -
 
 def body(value: float, **fields: Any) -> dict[str, Any]:
     return {"inputs": [json_tensor("x", "FP32", [1], [value])], **fields}
-
-
-def wait(holds: Callable[[], Any], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.01)

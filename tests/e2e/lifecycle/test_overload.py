@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.lifecycle.models import HELD, body, wait, write_signed
+from tests.e2e.lifecycle.models import HELD, body, write_signed
+from tests.eventually import eventually
 from tests.serving import RunningServer, read_answer, rendered
 
 Serve = Callable[..., RunningServer]
@@ -35,7 +36,7 @@ def held(server: RunningServer, signs: Path, value: float = 1) -> socket.socket:
     """A connection whose request holds the one instance."""
     connection = server.connect(60)
     connection.sendall(rendered("POST", "/v2/models/m/infer", body(value), None, server.address))
-    wait((signs / f"began {value:g}").exists, "the instance to be busy")
+    eventually((signs / f"began {value:g}").exists, "the instance to be busy")
     return connection
 
 

@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.e2e.lifecycle.models import HELD, body, wait, write_signed
+from tests.e2e.lifecycle.models import HELD, body, write_signed
+from tests.eventually import eventually
 from tests.serving import RunningServer, read_answer, rendered
 
 Serve = Callable[..., RunningServer]
@@ -29,7 +30,7 @@ def test_load_infer_unload_and_what_is_in_flight_is_answered(tmp_path: Path, ser
     assert call(server, "m", "load") == (200, "")
     connection = server.connect(60)
     connection.sendall(rendered("POST", "/v2/models/m/infer", body(1), None, server.address))
-    wait((tmp_path / "began 1").exists, "the request to run")
+    eventually((tmp_path / "began 1").exists, "the request to run")
     assert call(server, "m", "unload") == (200, "")
     assert asked(server) == 404
     assert server.post("/v2/repository/index").json()[0]["state"] == "UNLOADING"

@@ -12,7 +12,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.e2e.lifecycle.models import HELD, SLOW_LOAD, body, wait, write_signed
+from tests.e2e.lifecycle.models import HELD, SLOW_LOAD, body, write_signed
+from tests.eventually import eventually
 from tests.onnx_models import write_add_sub
 from tests.ports import free_port
 from tests.serving import RunningServer, rendered
@@ -99,7 +100,7 @@ def test_it_ends_at_once_when_told_so_before_it_was_imported(tmp_path: Path, ser
 
 def test_while_a_model_loads_everything_says_so_and_then_how_long_it_took(tmp_path: Path, serve: Serve) -> None:
     server = serve(write_signed(tmp_path, SLOW_LOAD), ready=False)
-    wait((tmp_path / "loading").exists, "the load")
+    eventually((tmp_path / "loading").exists, "the load")
     ready = server.get("/v2/health/ready")
     assert (ready.status, ready.json()["state"]) == (503, "loading")
     status = server.get("/status").json()
@@ -147,7 +148,7 @@ def test_in_a_knative_pod_grpc_comes_after_the_first_moments_and_comes(tmp_path:
 
 def test_it_ends_at_once_while_a_model_loads(tmp_path: Path, serve: Serve) -> None:
     server = serve(write_signed(tmp_path, SLOW_LOAD), ready=False)
-    wait((tmp_path / "loading").exists, "the load")
+    eventually((tmp_path / "loading").exists, "the load")
     assert ended(server) == 0
 
 
@@ -180,7 +181,7 @@ def test_an_extra_model_that_loads_or_fails_later_leaves_the_server_ready(tmp_pa
     server = serve(repository, "--model-control-mode", "explicit", *flags)
     with server.connect(60) as connection:
         connection.sendall(f"POST /v2/repository/models/extra/load HTTP/1.1\r\nHost: {server.address}\r\n\r\n".encode())
-        wait((tmp_path / "extra/loading").exists, "the extra load")
+        eventually((tmp_path / "extra/loading").exists, "the extra load")
         assert server.get("/v2/health/ready").status == 200
         assert server.get("/v2/models/extra/ready").status == 503
         (tmp_path / "extra/go").touch()
@@ -269,7 +270,7 @@ def predict(x):
 def held_files(folder: Path, may_send: Callable[[], bool]) -> Iterator[str]:
     class Held(SimpleHTTPRequestHandler):
         def do_GET(self) -> None:
-            wait(may_send, "the import")
+            eventually(may_send, "the import")
             super().do_GET()
 
         def log_message(self, *args: object) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from tests.e2e.lifecycle.models import HELD, body, wait, write_signed
+from tests.e2e.lifecycle.models import HELD, body, write_signed
+from tests.eventually import eventually
 from tests.serving import RunningServer, read_answer, rendered
 
 from pilotlight_predictor.frontends.http.server import NEW_CONNECTION_S
@@ -40,7 +41,7 @@ def stopping(server: RunningServer, number: int = signal.SIGTERM) -> None:
 def test_everything_in_flight_is_answered_running_and_waiting_through_both_fronts(tmp_path: Path, serve: Serve) -> None:
     server = serve(write_signed(tmp_path, HELD))
     asked = {value: send(server, value, full=value % 2 == 0) for value in range(1, 7)}
-    wait(lambda: list(tmp_path.glob("began *")), "the first to run")
+    eventually(lambda: list(tmp_path.glob("began *")), "the first to run")
     server.wait_until(lambda: server.get("/status").json()["in_flight"] == 6, "holding six")
     stopping(server)
     assert server.process.poll() is None
@@ -60,7 +61,7 @@ def test_what_arrives_on_open_connections_during_the_drain_is_answered_too(tmp_p
     health = rendered("GET", "/v2/health/ready", b"", None, server.address)
     kept.sendall(health)
     assert read_answer(kept, "GET").status == 200
-    wait(lambda: list(tmp_path.glob("began *")), "the first to run")
+    eventually(lambda: list(tmp_path.glob("began *")), "the first to run")
     stopping(server)
     kept.sendall(rendered("POST", "/v2/models/m/infer", body(3), None, server.address))
     (tmp_path / "go").touch()
@@ -89,7 +90,7 @@ def test_during_the_drain_delay_it_is_not_ready_but_takes_new_connections(tmp_pa
 def test_the_exit_timeout_bounds_the_wait_for_a_request_that_does_not_end(tmp_path: Path, serve: Serve) -> None:
     server = serve(write_signed(tmp_path, HELD), "--exit-timeout-secs", "0.3")
     connection = send(server, 1)
-    wait(lambda: list(tmp_path.glob("began *")), "it to run")
+    eventually(lambda: list(tmp_path.glob("began *")), "it to run")
     server.process.terminate()
     assert server.process.wait(60) == 0
     begun, ended = server.wait_for_event("stopping"), server.wait_for_event("stopped")
@@ -101,7 +102,7 @@ def test_the_exit_timeout_bounds_the_wait_for_a_request_that_does_not_end(tmp_pa
 def test_a_second_signal_ends_it_at_once(tmp_path: Path, serve: Serve) -> None:
     server = serve(write_signed(tmp_path, HELD), "--exit-timeout-secs", "600", "--drain-delay", "600")
     connection = send(server, 1)
-    wait(lambda: list(tmp_path.glob("began *")), "it to run")
+    eventually(lambda: list(tmp_path.glob("began *")), "it to run")
     stopping(server, signal.SIGINT)
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(60) == 1
@@ -147,7 +148,7 @@ def test_under_a_hail_of_connections_whoever_was_accepted_is_answered(tmp_path: 
     clients = [threading.Thread(target=client, args=(number,)) for number in range(len(answered))]
     for thread in clients:
         thread.start()
-    wait(lambda: min(answered) >= 5, "everybody to be answered a few times")
+    eventually(lambda: min(answered) >= 5, "everybody to be answered a few times")
     server.process.terminate()
     assert server.process.wait(60) == 0
     for thread in clients:

@@ -5,12 +5,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pilotlight.control_plane.app import make_app
 from pilotlight.errors import Conflict, NotFound
+from pilotlight.k8s.manifests import Manifest
 from pilotlight.targets.local.client import LocalTarget
 from pilotlight.targets.local.control.engine import Engine
 from pilotlight.targets.local.control_process import Address
@@ -48,7 +48,11 @@ class Remembering(Engine):
             raise NotFound(f"no service {'/'.join(key)}", "platformctl list")
         return ServiceStatus(*key, len(self.kept[key]), "Ready", "http://127.0.0.1:1/")
 
-    def statuses(self, namespace: str | None) -> Sequence[ServiceStatus]:
+    def live(self, key: Key) -> list[Manifest]:
+        self.status(key)
+        return [Manifest(document) for document in self.kept[key][0].manifests]
+
+    def list(self, namespace: str | None) -> Sequence[ServiceStatus]:
         """Of one moment: a test changes what is kept from another thread."""
         kept = self.kept.copy()
         return [
@@ -56,10 +60,6 @@ class Remembering(Engine):
             for key, found in kept.items()
             if namespace in (None, key[0])
         ]
-
-    def live(self, key: Key) -> Sequence[Mapping[str, Any]]:
-        self.status(key)
-        return self.kept[key][0].manifests
 
     def releases(self, key: Key) -> Sequence[Release]:
         self.status(key)
@@ -78,10 +78,9 @@ class Remembering(Engine):
         newer = [event for event in found if event.number > after]
         return newer[:limit] if after else newer[-limit:]
 
-    def log_files(self, key: Key, replica: str, previous: bool) -> Sequence[tuple[str, Path]]:
+    def log_files(self, key: Key, previous: bool) -> Sequence[tuple[str, Path]]:
         self.status(key)
-        files = sorted(self.folder.glob("*.log"))
-        return [(file.stem, file) for file in files if replica in ("", file.stem)]
+        return [(file.stem, file) for file in sorted(self.folder.glob("*.log"))]
 
     def delete(self, key: Key) -> None:
         self.status(key)

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from pilotlight.api.backend import TargetBackend
-from pilotlight.api.log_files import LogLine, LogQuery
+from pilotlight.api.log_files import LogQuery
 from pilotlight.errors import NotFound
-from pilotlight.targets.target import Event, Key, Target
+from pilotlight.targets.target import Event, Key, LogLine, Target
 
 KEY = ("default", "iris")
 

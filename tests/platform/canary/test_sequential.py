@@ -1,6 +1,6 @@
 """However often the data are looked at, a good canary is called bad with chance ALPHA at most."""
 
-from pilotlight.canary.actions import ALPHA, SUSPICIOUS, alpha_spent, assess, next_look
+from pilotlight.canary.statistics import ALPHA, SUSPICIOUS, alpha_spent, assess, next_look
 from pilotlight.canary.types import Measurement
 
 

@@ -3,8 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pilotlight.spec.service import BaseModel, Catalogue, Component, Group, ModelSpec, Reference, Role, Runtime, Service, SupportedFormat  # fmt: skip  # isort: skip
 from pilotlight.spec.problems import SourceLocation
+from pilotlight.spec.service import (
+    BaseModel,
+    Catalogue,
+    Component,
+    Group,
+    ModelSpec,
+    Reference,
+    Role,
+    Runtime,
+    Service,
+    SupportedFormat,
+)
 
 PLACES = {
     "spec.model.name": SourceLocation("s.yaml", 6, 11),

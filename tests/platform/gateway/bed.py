@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import uvloop
+from tests.eventually import eventually_async
 from tests.serving import Answer, rendered
 
 from pilotlight.gateway.control_link import Unreachable, Wake
 from pilotlight.gateway.proxy.data_plane import DataPlane, RouteKey
-from pilotlight.gateway.proxy.responses import Admission, AllowAll
+from pilotlight.gateway.proxy.responses import Admission, ErrorResponse
 from pilotlight.gateway.routing_table import Backend, Replica, Route, Table
 
 Reader = asyncio.StreamReader
@@ -146,6 +147,11 @@ class Clock:
         return self.now
 
 
+class AllowAll:
+    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
+        return None
+
+
 class Bed:
     def __init__(self, gate: Admission | None, clock: Callable[[], float] | None) -> None:
         self.wakes: list[Wake] = []
@@ -219,18 +225,11 @@ def play(
     uvloop.run(run())
 
 
-async def until(holds: Callable[[], bool], what: str = "it") -> None:
-    end = asyncio.get_running_loop().time() + WAIT_S
-    while not holds():
-        assert asyncio.get_running_loop().time() < end, f"{what} did not happen"
-        await asyncio.sleep(0.002)
-
-
 async def looked(bed: Bed) -> None:
     """All connections were looked at by the clock's present time."""
     for _ in range(2):  # the first may have begun before the time was set
         before = bed.plane._sweeper
-        await until(lambda before=before: bed.plane._sweeper is not before, "a look at all connections")
+        await eventually_async(lambda before=before: bed.plane._sweeper is not before, "a look at all connections")
 
 
 def route(name: str, *backends: Backend, namespace: str = "default", **how: Any) -> Route:

@@ -11,6 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from tests.eventually import eventually_async
 from tests.http_reply import Reply
 
 from pilotlight.gateway.control_link import GatewayMessage, Report
@@ -29,15 +30,6 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         asyncio.run(test(*arguments, **named))
 
     return run
-
-
-async def until(holds: Callable[[], Any], what: str) -> Any:
-    """Polls; the event loop stays free for what must happen meanwhile."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not (found := holds()):
-            await asyncio.sleep(0.005)
-    assert found, what
-    return found
 
 
 @dataclass
@@ -64,11 +56,11 @@ class Linked:
             reports = (word for word in self.words if isinstance(word, Report))
             return sum(backend.requests for report in reports for backend in report.backends)
 
-        await until(lambda: told() >= requests, "the reports")
+        await eventually_async(lambda: told() >= requests, "the reports")
         assert told() == requests
 
     async def hears(self, kind: type, after: int = 0) -> Any:
-        return await until(
+        return await eventually_async(
             lambda: next((word for word in self.words[after:] if isinstance(word, kind)), None), str(kind)
         )
 

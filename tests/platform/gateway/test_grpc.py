@@ -15,7 +15,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from tests.platform.gateway.linked import Linked, in_loop, linked, new_link, until
+from tests.eventually import eventually_async
+from tests.platform.gateway.linked import Linked, in_loop, linked, new_link
 from tests.platform.gateway.test_link import free_port
 
 from pilotlight.gateway.control_link import Unreachable, Wake
@@ -186,13 +187,13 @@ async def test_a_deadline_reaches_the_replica_and_a_client_that_leaves_ends_the_
         await unary(opened)(b"")  # all connections are made by then
         assert (await status(unary(opened, "Slow")(b"", timeout=6.0)))[0] is Code.DEADLINE_EXCEEDED
         assert one.calls[1]["left"] < 10
-        await until(one.cancelled.is_set, "ended there")
+        await eventually_async(one.cancelled.is_set, "ended there")
         one.cancelled.clear()
         call = unary(opened, "Slow")(b"")
-        await until(lambda: len(one.calls) == 3, "arrived")
+        await eventually_async(lambda: len(one.calls) == 3, "arrived")
         assert 10 < one.calls[2]["left"] < 610  # the route's own limit where the client has none
         call.cancel()
-        await until(one.cancelled.is_set, "ended there too")
+        await eventually_async(one.cancelled.is_set, "ended there too")
 
 
 @in_loop
@@ -236,7 +237,7 @@ async def test_a_held_call_ends_with_its_deadline_or_the_reason_why_none_comes(t
 async def test_concurrency_is_a_limit_of_calls(tmp_path: Path) -> None:
     async with grpc_replica() as one, serving(tmp_path, one, concurrency=1) as (_, port), channel(port) as opened:
         calls = [unary(opened, "Slow")(b"%d" % number) for number in range(3)]
-        await until(lambda: one.calls, "the first")
+        await eventually_async(lambda: one.calls, "the first")
         assert len(one.calls) == 1
         one.open.set()
         assert [await call for call in calls] == [b"0", b"1", b"2"]
@@ -260,7 +261,7 @@ async def test_a_replica_that_dies_during_a_call_gets_it_no_second_time(tmp_path
         await made.publish(route(port, dying.config))
         async with channel(port) as opened:
             call = unary(opened, "Slow")(b"")
-            await until(lambda: dying.calls, "arrived")
+            await eventually_async(lambda: dying.calls, "arrived")
             await made.publish(route(port, other.config))
             await dying.kill()
             assert await call.code() is not Code.OK
@@ -297,7 +298,7 @@ async def test_a_port_comes_back_after_a_kill_and_goes_with_its_service(tmp_path
         async with channel(port) as opened:
             assert await unary(opened)(b"2", wait_for_ready=True, timeout=60) == b"r1:2"
         await made.publish()
-        await until(lambda: not listens(port), "let go")
+        await eventually_async(lambda: not listens(port), "let go")
 
 
 def listens(port: int) -> bool:
@@ -324,9 +325,9 @@ async def test_calls_in_flight_are_finished_when_the_gateway_stops(tmp_path: Pat
         await made.publish(route(port, one.config))
         async with channel(port) as opened:
             call = unary(opened, "Slow")(b"x")
-            await until(lambda: one.calls, "arrived")
+            await eventually_async(lambda: one.calls, "arrived")
             closing = asyncio.create_task(made.link.close(stop_gateway=True, drain_s=20.0))
-            await until(lambda: not made.home.gateway_socket.exists(), "stopping")
+            await eventually_async(lambda: not made.home.gateway_socket.exists(), "stopping")
             one.open.set()
             assert await call == b"x"
         await closing

@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from tests.platform.gateway.bed import Bed, Reader, Seen, Writer, backend, error_of, play, read_answer, route, until
+from tests.eventually import eventually_async
+from tests.platform.gateway.bed import Bed, Reader, Seen, Writer, backend, error_of, play, read_answer, route
 from tests.serving import Answer
 
 from pilotlight.gateway.control_link import Wake
@@ -14,7 +15,7 @@ async def held(bed: Bed, count: int) -> None:
     def waiting() -> int:
         return sum(len(live.waiting) for live in bed.plane._backends.values())
 
-    await until(lambda: waiting() == count, f"{count} requests waiting")
+    await eventually_async(lambda: waiting() == count, f"{count} requests waiting")
 
 
 def test_a_request_wakes_its_revision_waits_and_says_how_long_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,14 +60,14 @@ def test_waking_is_repeated_every_second_until_a_replica_comes() -> None:
     async def case(bed: Bed) -> None:
         bed.publish(route("iris", backend("iris-1")))
         asked = asyncio.ensure_future(bed.ask("GET", "/iris/x"))
-        await until(lambda: len(bed.wakes) >= 2, "a second wake")
+        await eventually_async(lambda: len(bed.wakes) >= 2, "a second wake")
         origin = await bed.origin()
         bed.publish(route("iris", backend("iris-1", origin)))
         await asked
         woken = len(bed.wakes)
         bed.publish(route("iris", backend("iris-1")))
         again = asyncio.ensure_future(bed.ask("GET", "/iris/x"))
-        await until(lambda: len(bed.wakes) > woken, "a wake at once for the next fall to zero")
+        await eventually_async(lambda: len(bed.wakes) > woken, "a wake at once for the next fall to zero")
         bed.publish()
         assert (await again).status == 404
 
@@ -159,7 +160,7 @@ def test_a_long_body_stays_with_its_client_until_somebody_takes_it() -> None:
         await held(bed, 1)
         exchange = next(client.request for client in bed.plane.clients)
         assert exchange is not None
-        await until(lambda: exchange.client._paused, "nothing more read")
+        await eventually_async(lambda: exchange.client._paused, "nothing more read")
         assert (1 << 20) < exchange.buffered < (1 << 21)
         origin = await bed.origin()
         bed.publish(route("iris", backend("iris-1", origin)))
@@ -216,9 +217,9 @@ def test_whoever_leaves_gives_its_room_back() -> None:
         bed.publish(route("iris", backend("iris-1")))
         _, writer = await bed.connect()
         writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n" + bytes(40_000))
-        await until(lambda: bed.plane.buffer_budget.used == 40_000, "kept")
+        await eventually_async(lambda: bed.plane.buffer_budget.used == 40_000, "kept")
         writer.transport.abort()
-        await until(lambda: bed.plane.buffer_budget.used == 0, "given back")
+        await eventually_async(lambda: bed.plane.buffer_budget.used == 0, "given back")
 
     play(case)
 

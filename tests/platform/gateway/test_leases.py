@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from tests.platform.gateway.bed import Bed, Clock, backend, play, route, until
+from tests.eventually import eventually_async
+from tests.platform.gateway.bed import Bed, Clock, backend, play, route
 
 from pilotlight.gateway.proxy.data_plane import Lease
 from pilotlight.gateway.proxy.responses import RequestRejected
@@ -36,7 +37,7 @@ def test_a_lease_waits_for_a_replica_and_says_how_long() -> None:
         service = route("iris", backend("iris-1"))
         bed.publish(service)
         asked = asyncio.ensure_future(take(bed, service))
-        await until(lambda: bool(bed.wakes))
+        await eventually_async(lambda: bool(bed.wakes))
         bed.publish(route("iris", backend("iris-1", 1001)))
         lease = await asked
         assert lease.cold_ms is not None
@@ -54,7 +55,7 @@ def test_leases_and_requests_share_one_limit() -> None:
         asked = asyncio.ensure_future(bed.ask("GET", "/iris/x"))
         second = asyncio.ensure_future(take(bed, service))
         (live,) = bed.plane._backends.values()
-        await until(lambda: len(live.waiting) == 2)
+        await eventually_async(lambda: len(live.waiting) == 2)
         assert not origin.seen
         lease.release(200)
         (await second).release(200)
@@ -89,7 +90,7 @@ def test_whoever_waits_no_longer_gives_its_place_back() -> None:
         assert caught.value.response.status == 504
         assert not live.waiting
         asked = asyncio.ensure_future(take(bed, service))
-        await until(lambda: len(live.waiting) == 1)
+        await eventually_async(lambda: len(live.waiting) == 1)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         assert not live.waiting

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.eventually import eventually_async
 from tests.platform.gateway.linked import (
     DEADLINE_S,
     Linked,
@@ -21,7 +22,6 @@ from tests.platform.gateway.linked import (
     read_reply,
     replica,
     route,
-    until,
 )
 from tests.ports import free_port
 
@@ -87,7 +87,7 @@ async def test_connections_wait_while_a_killed_gateway_is_replaced(tmp_path: Pat
             replies = await asyncio.gather(*(ask(made.port, "/iris/") for _ in range(20)), return_exceptions=True)
             # One that the dying process had accepted is lost with it; all that came later are answered.
             assert sum(not isinstance(reply, BaseException) and reply.status == 200 for reply in replies) >= 19
-            await until(lambda killed=killed: made.link.pid != killed, "a successor")
+            await eventually_async(lambda killed=killed: made.link.pid != killed, "a successor")
 
 
 @in_loop
@@ -140,7 +140,7 @@ async def test_a_gateway_of_another_version_makes_way_and_finishes_what_it_has(
         await old.publish(route(one.config))
         pid, address = old.link.pid, old.link.addresses[0]
         slow = asyncio.create_task(ask(old.port, "/iris/slow"))
-        await until(lambda: one.asked, "the slow request")
+        await eventually_async(lambda: one.asked, "the slow request")
         await old.link.close(stop_gateway=False, drain_s=0.0)
         monkeypatch.setattr(link, "__version__", "0.0.1")
         async with linked(tmp_path, [address]) as made:
@@ -159,7 +159,7 @@ async def test_a_newer_control_process_replaces_the_older_one(tmp_path: Path) ->
         made.link._closing = True  # the older one, which in earnest has died, does not fight back
         async with linked(tmp_path, [made.link.addresses[0]]) as newer:
             assert newer.link.pid == made.link.pid
-            await until(lambda: made.link._gateway is None, "told")
+            await eventually_async(lambda: made.link._gateway is None, "told")
             assert (await newer.publish()).generation == 1
 
 
@@ -243,13 +243,13 @@ async def test_stopping_ends_the_gateway_after_what_is_in_flight(tmp_path: Path)
         await made.link.start(["127.0.0.1:0/http"])
         await made.publish(route(one.config))
         slow = asyncio.create_task(ask(made.port, "/iris/slow"))
-        await until(lambda: one.asked, "the slow request")
+        await eventually_async(lambda: one.asked, "the slow request")
         closing = asyncio.create_task(made.link.close(stop_gateway=True, drain_s=20.0))
-        await until(lambda: not made.home.gateway_socket.exists(), "given up")
+        await eventually_async(lambda: not made.home.gateway_socket.exists(), "given up")
         one.open.set()
         assert (await slow).status == 200
         await closing
-        await until(lambda: not Path(f"/proc/{made.link.pid}").exists(), "its end")
+        await eventually_async(lambda: not Path(f"/proc/{made.link.pid}").exists(), "its end")
 
 
 @in_loop
@@ -257,12 +257,12 @@ async def test_a_gateway_ended_by_a_signal_answers_what_it_has_and_its_successor
     async with linked(tmp_path) as made, replica(ready=False) as one:
         await made.publish(route(one.config))
         slow = asyncio.create_task(ask(made.port, "/iris/slow"))
-        await until(lambda: one.asked, "the slow request")
+        await eventually_async(lambda: one.asked, "the slow request")
         ended = made.link.pid
         os.kill(ended, signal.SIGTERM)
-        await until(lambda: made.link.pid != ended, "a successor")
+        await eventually_async(lambda: made.link.pid != ended, "a successor")
         later = asyncio.create_task(ask(made.port, "/iris/later"))
-        await until(lambda: len(one.asked) == 2, "the later request")
+        await eventually_async(lambda: len(one.asked) == 2, "the later request")
         one.open.set()
         assert [(await slow).status, (await later).status] == [200, 200]
 
@@ -272,15 +272,15 @@ async def test_a_second_signal_to_a_gateway_that_ends_does_not_unseat_its_succes
     async with linked(tmp_path) as made, replica(ready=False) as one:
         await made.publish(route(one.config))
         slow = asyncio.create_task(ask(made.port, "/iris/slow"))
-        await until(lambda: one.asked, "the slow request")
+        await eventually_async(lambda: one.asked, "the slow request")
         ended = made.link.pid
         os.kill(ended, signal.SIGTERM)
-        await until(lambda: made.link.pid != ended, "a successor")
+        await eventually_async(lambda: made.link.pid != ended, "a successor")
         successor = made.link._gateway
         os.kill(ended, signal.SIGTERM)
         one.open.set()
         assert (await slow).status == 200
-        await until(lambda: not made.link._leaving, "the end of the first")
+        await eventually_async(lambda: not made.link._leaving, "the end of the first")
         assert made.link._gateway is successor
         assert (await made.publish(route(one.config))).generation == 2
 
@@ -293,11 +293,11 @@ async def test_a_request_held_by_a_gateway_that_ends_gets_its_replica(tmp_path: 
         await made.hears(Wake)
         ended = made.link.pid
         os.kill(ended, signal.SIGTERM)
-        await until(lambda: made.link.pid != ended, "a successor")
+        await eventually_async(lambda: made.link.pid != ended, "a successor")
         later = asyncio.create_task(ask(made.port, "/iris/"))
         await made.publish(route(one.config))
         assert [(await held).status, (await later).status] == [200, 200]
-        await until(lambda: not made.link._leaving, "the end of the first")
+        await eventually_async(lambda: not made.link._leaving, "the end of the first")
 
 
 @asynccontextmanager
@@ -305,10 +305,10 @@ async def leaving(made: Linked, one: SmallReplica) -> AsyncIterator[int]:
     """A gateway that has a request and is ended, so that a successor takes the others; it does nothing for now."""
     await made.publish(route(one.config))
     slow = asyncio.create_task(ask(made.port, "/iris/slow"))
-    await until(lambda: one.asked, "the slow request")
+    await eventually_async(lambda: one.asked, "the slow request")
     ended = made.link.pid
     os.kill(ended, signal.SIGTERM)
-    await until(lambda: made.link.pid != ended, "a successor")
+    await eventually_async(lambda: made.link.pid != ended, "a successor")
     await made.publish(route(one.config))  # nothing that was told before is still on its way
     os.kill(ended, signal.SIGSTOP)
     try:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.platform.gateway.linked import DEADLINE_S, in_loop, linked, until
+from tests.eventually import eventually_async
+from tests.platform.gateway.linked import DEADLINE_S, in_loop, linked
 
 from pilotlight.gateway import reports as gateway_reports
 from pilotlight.gateway import respawn
@@ -18,7 +19,7 @@ from pilotlight.gateway.control_link import BackendReport, Report
 from pilotlight.gateway.reports import Reporter
 from pilotlight.gateway.respawn import Respawn, backoff
 from pilotlight.targets.local.control_process import start_ticks
-from pilotlight.targets.local.gateway.process import gateway_command
+from pilotlight.targets.local.gateway.link import gateway_command
 from pilotlight.targets.local.home import Home
 
 
@@ -56,7 +57,7 @@ async def test_a_control_process_that_is_gone_is_started_again(tmp_path: Path) -
         assert made.link._gateway is not None
         made.link._started = False  # nobody comes back by itself
         made.link._gateway.close()
-        await until(note.exists, "started")
+        await eventually_async(note.exists, "started")
         assert await made.link._connect()  # for the gateway to be ended
 
 
@@ -71,11 +72,11 @@ async def test_one_that_was_started_again_is_ended_when_another_has_come(tmp_pat
         assert made.link._gateway is not None
         made.link._started = False
         made.link._gateway.close()
-        await until(note.is_symlink, "started")
+        await eventually_async(note.is_symlink, "started")
         begun = int(os.readlink(note))
         assert start_ticks(begun)
         assert await made.link._connect()
-        await until(lambda: not start_ticks(begun), "ended")
+        await eventually_async(lambda: not start_ticks(begun), "ended")
 
 
 @in_loop
@@ -86,13 +87,13 @@ async def test_attempts_go_on_until_somebody_connects(monkeypatch: pytest.Monkey
     bringing = Respawn(("control",), started.append)
     bringing.connected()
     bringing.disconnected()
-    await until(lambda: len(started) >= 3, "three attempts")
+    await eventually_async(lambda: len(started) >= 3, "three attempts")
     bringing.connected()
     before = len(started)
     await _pass(0.01)
     assert len(started) == before
     bringing.disconnected()  # it stayed for a moment only: the pauses go on growing
-    await until(lambda: len(started) > before, "another attempt")
+    await eventually_async(lambda: len(started) > before, "another attempt")
     bringing.cancel()
     assert started[0] == ("control",)
 
@@ -129,13 +130,13 @@ async def test_reports_go_on_while_anything_happens_and_then_rest(monkeypatch: p
     assert reporter._timer is None
     plane.on_busy()
     plane.on_busy()
-    await until(lambda: len(kept) == 3 and reporter._timer is None, "rest")
+    await eventually_async(lambda: len(kept) == 3 and reporter._timer is None, "rest")
     assert said == [some, some]
     plane.reports.append(some)
     await _pass(0.01)
     assert len(said) == 2
     plane.on_busy()
-    await until(lambda: len(said) == 3, "awake again")
+    await eventually_async(lambda: len(said) == 3, "awake again")
     reporter.close()
 
 

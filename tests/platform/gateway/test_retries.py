@@ -5,6 +5,7 @@ import socket
 from contextlib import suppress
 
 import pytest
+from tests.eventually import eventually_async
 from tests.platform.gateway.bed import (
     WAIT_S,
     Bed,
@@ -19,7 +20,6 @@ from tests.platform.gateway.bed import (
     play,
     read_answer,
     route,
-    until,
 )
 from tests.ports import free_port
 
@@ -99,8 +99,8 @@ def test_when_all_refuse_the_request_waits_for_the_next_table_in_its_old_place()
         asked = []
         for number in range(3):
             asked.append(asyncio.ensure_future(bed.ask("POST", f"/iris/{number}", b"body")))
-            await until(lambda: sum(client.request is not None for client in bed.plane.clients) > number)  # noqa: B023
-        await until(lambda: bool(bed.wakes), "a wake, since nothing can be reached")
+            await eventually_async(lambda: sum(client.request is not None for client in bed.plane.clients) > number)  # noqa: B023
+        await eventually_async(lambda: bool(bed.wakes), "a wake, since nothing can be reached")
         origin = await bed.origin()
         bed.publish(route("iris", backend("iris-1", origin)))
         answers = await asyncio.gather(*asked)
@@ -116,7 +116,7 @@ def test_a_replica_that_refused_is_tried_again_after_a_while() -> None:
         origin, port = Origin(), free_port()
         bed.publish(route("iris", backend("iris-1", port)))
         asked = asyncio.ensure_future(bed.ask("GET", "/iris/x"))
-        await until(lambda: bool(bed.unreachable))
+        await eventually_async(lambda: bool(bed.unreachable))
         await origin.start(port)
         assert (await asked).status == 200
         await origin.stop()
@@ -177,7 +177,7 @@ def test_a_replica_that_dies_with_many_requests_is_told_of_once() -> None:
         origin = await bed.origin(lambda seen, reader, writer: asyncio.Event().wait())
         bed.publish(route("iris", backend("iris-1", origin)))
         asked = [asyncio.ensure_future(bed.ask("GET", "/iris/x")) for _ in range(many)]
-        await until(lambda: len(origin.seen) == many)
+        await eventually_async(lambda: len(origin.seen) == many)
         await origin.stop()
         assert [(await each).status for each in asked] == [502] * many
         assert len(bed.unreachable) == 1
@@ -212,7 +212,7 @@ def test_a_kept_connection_whose_end_is_already_here_is_not_used() -> None:
         (live,) = bed.plane._backends.values()
         assert len(live.replicas[0].idle) == 1
         origin.connections[0].close()
-        await until(lambda: not live.replicas[0].idle, "the end noticed without a request")
+        await eventually_async(lambda: not live.replicas[0].idle, "the end noticed without a request")
         assert (await bed.ask("GET", "/iris/x")).status == 200
         assert bed.unreachable == []
 
@@ -292,7 +292,7 @@ def test_a_replica_missing_from_the_table_finishes_its_work_and_gets_no_more() -
         old, new = await bed.origin(slow), await bed.origin()
         bed.publish(route("iris", backend("iris-1", old)))
         slow_one = asyncio.ensure_future(bed.ask("GET", "/iris/slow"))
-        await until(lambda: bool(old.seen))
+        await eventually_async(lambda: bool(old.seen))
         assert (await bed.ask("GET", "/iris/x")).body == b"old"
         bed.publish(route("iris", backend("iris-1", new)))
         for _ in range(3):
@@ -300,7 +300,7 @@ def test_a_replica_missing_from_the_table_finishes_its_work_and_gets_no_more() -
         go.set()
         assert (await slow_one).body == b"old"
         assert len(old.seen) == 2
-        await until(lambda: all(writer.is_closing() for writer in old.connections), "its connections closed")
+        await eventually_async(lambda: all(writer.is_closing() for writer in old.connections), "its connections closed")
 
     play(case)
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.eventually import eventually_async
 from tests.http_reply import Reply
-from tests.platform.gateway.linked import DEADLINE_S, SmallReplica, ask, in_loop, read_reply, replica, until
+from tests.platform.gateway.linked import DEADLINE_S, SmallReplica, ask, in_loop, read_reply, replica
 
 from pilotlight.errors import UsageError
 from pilotlight.gateway.router import strategy as router_strategy
@@ -82,9 +83,10 @@ def test_without_a_body_the_least_loaded_is_chosen() -> None:
 ENGINE = {"PILOTLIGHT_ROUTER_ENGINE": "llama-engine"}
 # `python -m pilotlight.gateway route`, which waits for a body as long as a busy machine may take to send it.
 PATIENT = """
-from pilotlight.gateway import __main__, router_plane
+from pilotlight.gateway import __main__
+from pilotlight.gateway.router import data_plane
 
-router_plane.BODY_WAIT_S = 60.0
+data_plane.BODY_WAIT_S = 60.0
 raise SystemExit(__main__.main(["route"]))
 """
 
@@ -255,10 +257,10 @@ async def test_a_busy_engine_is_passed_over(tmp_path: Path) -> None:
         one.open.set()
         announce(tmp_path, "llama-engine", [one.config, two.config])
         await until_ready(port)
-        await until(lambda: one.asked and two.asked, "both checked")
+        await eventually_async(lambda: one.asked and two.asked, "both checked")
         one.open.clear()
         slow = [asyncio.create_task(post(port, b"{}")) for _ in range(2)]
-        await until(lambda: prompted(one) == 1 and prompted(two) == 1, "one each")
+        await eventually_async(lambda: prompted(one) == 1 and prompted(two) == 1, "one each")
         assert [(await post(port, b"{}")).json()["replica"] for _ in range(3)] == ["two"] * 3
         one.open.set()
         await asyncio.gather(*slow)
@@ -310,7 +312,7 @@ async def disaggregated(folder: Path) -> AsyncIterator[tuple[int, SmallReplica, 
 @in_loop
 async def test_a_decoder_is_told_which_prefill_engine_was_chosen(tmp_path: Path) -> None:
     async with disaggregated(tmp_path) as (port, prefill, decoders):
-        await until(lambda: all(each.asked for each in decoders), "checked")
+        await eventually_async(lambda: all(each.asked for each in decoders), "checked")
         assert not await ready(port)  # no prefill engine yet
         announce(tmp_path, "llama-engine", [prefill.config])
         await until_ready(port)

@@ -6,19 +6,8 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
-from tests.platform.gateway.bed import (
-    Bed,
-    Origin,
-    Reader,
-    Seen,
-    Writer,
-    answer,
-    backend,
-    play,
-    read_answer,
-    route,
-    until,
-)
+from tests.eventually import eventually_async
+from tests.platform.gateway.bed import Bed, Origin, Reader, Seen, Writer, answer, backend, play, read_answer, route
 
 ENDS = (ConnectionError, asyncio.IncompleteReadError)
 
@@ -109,7 +98,7 @@ def test_whatever_happens_no_request_is_repeated_and_no_place_is_lost(seed: int,
         assert set(chaos.received.values()) == {1}, "a request reached replicas twice"
         assert chaos.statuses[200] > chaos.statuses[502]
         (live,) = bed.plane._backends.values()
-        await until(lambda: live.counts.load == 0 and not live.waiting, "every place given back")
+        await eventually_async(lambda: live.counts.load == 0 and not live.waiting, "every place given back")
         assert [replica.in_flight for replica in live.replicas] == [0, 0, 0]
         assert (await bed.ask("GET", "/healthz")).status == 200
 

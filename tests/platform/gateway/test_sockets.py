@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.platform.gateway.linked import in_loop, until
+from tests.eventually import eventually_async
+from tests.platform.gateway.linked import in_loop
 
 from pilotlight.errors import UsageError
 from pilotlight.gateway import listeners
@@ -53,7 +54,7 @@ async def test_sockets_arrive_with_their_message_however_many() -> None:
     ends.near.send(Listen(held=names[:1]), files[:1])
     ends.near.send(Listen(held=names), files)
     ends.near.send(Stop(2.0))
-    await until(lambda: len(ends.heard) == 4, "all four")
+    await eventually_async(lambda: len(ends.heard) == 4, "all four")
     message, came = ends.heard[2]
     assert message.held == names
     assert [f"127.0.0.1:{each.getsockname()[1]}/http" for each in came] == list(names)
@@ -70,7 +71,7 @@ async def test_a_table_larger_than_any_buffer_arrives_whole() -> None:
     table = Table(7, tuple(Route("default", f"service-{number:06}" + "x" * 100) for number in range(20_000)))
     ends.near.send(Publish(table))
     ends.near.send(Stop())
-    await until(lambda: len(ends.heard) == 2, "both")
+    await eventually_async(lambda: len(ends.heard) == 2, "both")
     assert ends.heard[0][0].table == table
     ends.close()
 
@@ -79,8 +80,8 @@ async def test_a_table_larger_than_any_buffer_arrives_whole() -> None:
 async def test_a_line_that_is_no_message_ends_the_channel_for_both() -> None:
     ends = Ends()
     ends.raw.send(b'{"type":"surprise"}\n')
-    await until(lambda: "far" in ends.lost, "lost")
-    await until(lambda: "near" in ends.lost, "lost")
+    await eventually_async(lambda: "far" in ends.lost, "lost")
+    await eventually_async(lambda: "near" in ends.lost, "lost")
     assert ends.lost == ["far", "near"]
     ends.near.send(Stop())  # nobody hears it, and nobody minds
     ends.close()
@@ -90,7 +91,7 @@ async def test_a_line_that_is_no_message_ends_the_channel_for_both() -> None:
 async def test_announced_sockets_that_do_not_come_end_the_channel() -> None:
     ends = Ends()
     ends.near.send(Listen(held=("127.0.0.1:1/http",)))
-    await until(lambda: "far" in ends.lost, "lost")
+    await eventually_async(lambda: "far" in ends.lost, "lost")
     assert not ends.heard
     ends.close()
 

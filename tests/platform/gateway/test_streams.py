@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.eventually import eventually_async
 from tests.platform.gateway.bed import (
     Bed,
     Clock,
@@ -19,7 +20,6 @@ from tests.platform.gateway.bed import (
     read_answer,
     read_head,
     route,
-    until,
 )
 
 from pilotlight.gateway.proxy import data_plane
@@ -104,11 +104,13 @@ def test_a_client_that_reads_slowly_stops_the_replica() -> None:
         writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
         await read_head(reader)
         (client,) = bed.plane.clients
-        await until(lambda: client._write_blocked, "the client's connection full")
+        await eventually_async(lambda: client._write_blocked, "the client's connection full")
         assert client.request is not None
         assert client.request.upstream is not None
         assert client.request.upstream._paused
-        await until(lambda: origin.connections[0].transport.get_write_buffer_size() > 0, "the replica stopped")
+        await eventually_async(
+            lambda: origin.connections[0].transport.get_write_buffer_size() > 0, "the replica stopped"
+        )
         assert written < total / 2  # of 64 MiB most are still unwritten
         assert len(await reader.readexactly(total << 18)) == total << 18
         writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -131,7 +133,7 @@ def test_a_replica_that_reads_slowly_stops_the_client() -> None:
         reader, writer = await bed.connect()
         writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % length)
         writer.write(b"y" * length)
-        await until(lambda: any(client._paused for client in bed.plane.clients), "the client stopped")
+        await eventually_async(lambda: any(client._paused for client in bed.plane.clients), "the client stopped")
         assert writer.transport.get_write_buffer_size() > length / 2
         go.set()
         assert (await read_answer(reader)).body == b"all"
@@ -282,7 +284,7 @@ def test_an_upgraded_connection_is_a_tunnel_both_ways() -> None:
         report = bed.plane.report(bed.plane.clock()).backends[0]
         assert report.in_flight == 1
         writer.close()
-        await until(lambda: not bed.plane.clients, "the end of the tunnel")
+        await eventually_async(lambda: not bed.plane.clients, "the end of the tunnel")
         report = bed.plane.report(bed.plane.clock()).backends[0]
         assert (report.in_flight, report.requests, report.errors) == (0, 1, 0)
 
@@ -366,7 +368,7 @@ def test_a_client_that_leaves_takes_its_request_from_the_replica() -> None:
         origin = await serving(bed, reply)
         _, writer = await bed.connect()
         writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
-        await until(lambda: bool(origin.seen))
+        await eventually_async(lambda: bool(origin.seen))
         writer.close()
         await gone.wait()
         report = bed.plane.report(bed.plane.clock()).backends[0]
@@ -388,12 +390,12 @@ def test_a_client_that_has_ended_its_own_side_gets_all_it_asked_for() -> None:
         for number in range(3):
             writer.write(b"POST /iris/%d HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx" % number)
         writer.write_eof()
-        await until(lambda: any(client._probed for client in bed.plane.clients), "asked whether it reads")
+        await eventually_async(lambda: any(client._probed for client in bed.plane.clients), "asked whether it reads")
         go.set()
         answers = [each for each in [await read_answer(reader) for _ in range(4)] if each.status != 100]
         assert [each.json()["path"] for each in answers] == ["/0", "/1", "/2"]
         assert await reader.read() == b""
-        await until(lambda: not bed.plane.clients, "its connection closed")
+        await eventually_async(lambda: not bed.plane.clients, "its connection closed")
 
     play(case)
 

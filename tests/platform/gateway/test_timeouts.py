@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 
+from tests.eventually import eventually_async
 from tests.platform.gateway.bed import (
     Bed,
     Clock,
@@ -16,7 +17,6 @@ from tests.platform.gateway.bed import (
     play,
     read_answer,
     route,
-    until,
 )
 
 
@@ -36,7 +36,7 @@ def test_no_answer_in_time_is_a_gateway_timeout_and_frees_the_replica() -> None:
             assert error_of(late)
         report = bed.plane.report(bed.plane.clock()).backends[0]
         assert (report.requests, report.errors, report.in_flight) == (2, 2, 0)
-        await until(lambda: all(writer.is_closing() for writer in origin.connections), "the replica told")
+        await eventually_async(lambda: all(writer.is_closing() for writer in origin.connections), "the replica told")
 
     play(case)
 
@@ -63,7 +63,7 @@ def test_the_time_for_an_answer_begins_when_a_replica_gets_the_request() -> None
     async def case(bed: Bed) -> None:
         bed.publish(route("iris", backend("iris-1"), timeout_s=0.05))
         asked = asyncio.ensure_future(bed.ask("GET", "/iris/x"))
-        await until(lambda: bool(bed.wakes), "the request to wait")
+        await eventually_async(lambda: bool(bed.wakes), "the request to wait")
         clock.now += 1
         await looked(bed)
         origin = await bed.origin()
@@ -79,7 +79,7 @@ def test_a_head_that_does_not_come_is_waited_for_thirty_seconds() -> None:
     async def case(bed: Bed) -> None:
         reader, writer = await bed.connect()
         writer.write(b"GET /iris/x HTTP/1.1\r\n")
-        await until(lambda: any(client._head_incomplete for client in bed.plane.clients))
+        await eventually_async(lambda: any(client._head_incomplete for client in bed.plane.clients))
         clock.now += 29
         await looked(bed)
         assert not reader.at_eof()
@@ -100,7 +100,7 @@ def test_an_idle_connection_is_closed_after_75_seconds_and_one_to_a_replica_befo
         writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
         await read_answer(reader)
         clock.now += 51
-        await until(lambda: origin.connections[0].is_closing(), "the kept connection closed")
+        await eventually_async(lambda: origin.connections[0].is_closing(), "the kept connection closed")
         assert not reader.at_eof()
         clock.now += 25
         assert await reader.read() == b""
@@ -121,7 +121,7 @@ def test_draining_answers_what_is_here_and_closes_every_connection_behind_it() -
         idle_reader, _ = await bed.connect()
         reader, writer = await bed.connect()
         writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
-        await until(lambda: bool(origin.seen))
+        await eventually_async(lambda: bool(origin.seen))
         draining = asyncio.ensure_future(bed.plane.drain(10))
         await asyncio.sleep(0)
         assert not draining.done()
@@ -140,7 +140,7 @@ def test_draining_ends_in_time_whatever_is_still_here() -> None:
         bed.publish(route("iris", backend("iris-1", origin)))
         reader, writer = await bed.connect()
         writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
-        await until(lambda: bool(origin.seen))
+        await eventually_async(lambda: bool(origin.seen))
         await bed.plane.drain(0.02)
         with suppress(ConnectionResetError):
             assert await reader.read() == b""

@@ -3,7 +3,8 @@
 import asyncio
 from collections import Counter
 
-from tests.platform.gateway.bed import Bed, Reader, Seen, Writer, answer, backend, play, read_answer, route, until
+from tests.eventually import eventually_async
+from tests.platform.gateway.bed import Bed, Reader, Seen, Writer, answer, backend, play, read_answer, route
 
 from pilotlight.gateway.proxy.route import SmoothWeightedRoundRobin
 
@@ -55,10 +56,10 @@ def test_the_least_loaded_replica_is_asked_and_equals_take_turns() -> None:
         one, two = await bed.origin(slow), await bed.origin(slow)
         bed.publish(route("iris", backend("iris-1", one, two)))
         held = [asyncio.ensure_future(bed.ask("GET", "/iris/slow")) for _ in range(2)]
-        await until(lambda: len(one.seen) + len(two.seen) == 2)
+        await eventually_async(lambda: len(one.seen) + len(two.seen) == 2)
         assert (len(one.seen), len(two.seen)) == (1, 1)
         third = asyncio.ensure_future(bed.ask("GET", "/iris/slow"))
-        await until(lambda: len(one.seen) + len(two.seen) == 3)
+        await eventually_async(lambda: len(one.seen) + len(two.seen) == 3)
         busy, free = (one, two) if len(one.seen) == 2 else (two, one)
         for _ in range(5):
             before = len(free.seen)
@@ -92,8 +93,8 @@ def test_a_replica_never_has_more_than_its_concurrency_and_the_rest_comes_in_ord
         connections = [await bed.connect() for _ in range(20)]
         for number, (_, writer) in enumerate(connections):
             writer.write(f"GET /iris/{number} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-            await until(lambda: sum(client.request is not None for client in bed.plane.clients) > number)  # noqa: B023
-            await until(lambda: len(origin.seen) == min(number + 1, 2))  # noqa: B023
+            await eventually_async(lambda: sum(client.request is not None for client in bed.plane.clients) > number)  # noqa: B023
+            await eventually_async(lambda: len(origin.seen) == min(number + 1, 2))  # noqa: B023
         report = bed.plane.report(bed.plane.clock()).backends[0]
         assert (report.waiting, report.in_flight) == (18, 2)
         for reader, _ in connections:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from pilotlight.prometheus.client import ScalerFailed, query
+from pilotlight.prometheus.client import QueryFailed, query_number
 
 
 def vector(*values: str) -> dict[str, Any]:
@@ -24,7 +24,7 @@ async def asked(answer: Callable[[web.Request], Awaitable[web.Response]], promql
     await site.start()
     port = runner.addresses[0][1]
     try:
-        return await query(f"http://127.0.0.1:{port}/", promql, 12.5)
+        return await asyncio.to_thread(query_number, f"http://127.0.0.1:{port}/", promql, 12.5)
     finally:
         await runner.cleanup()
 
@@ -69,10 +69,10 @@ def test_the_query_and_the_time_are_sent() -> None:
     ],
 )
 def test_anything_else_is_a_failure_that_says_why(document: dict[str, Any], status: int, message: str) -> None:
-    with pytest.raises(ScalerFailed, match=message):
+    with pytest.raises(QueryFailed, match=message):
         asyncio.run(asked(says(document, status)))
 
 
 def test_nobody_there_is_a_failure() -> None:
-    with pytest.raises(ScalerFailed, match="cannot be asked"):
-        asyncio.run(query("http://127.0.0.1:1", "sum(a)", 0.0))
+    with pytest.raises(QueryFailed, match="cannot be asked"):
+        query_number("http://127.0.0.1:1", "sum(a)")

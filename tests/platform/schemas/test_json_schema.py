@@ -14,7 +14,7 @@ from pilotlight.spec.load import load
 
 jsonschema = pytest.importorskip("jsonschema")
 ROOT = Path(__file__).resolve().parents[3]
-GUIDE = Path(__file__).parent / "documents" / "ome-guide"
+GUIDE = Path(__file__).parents[1] / "spec" / "documents" / "ome-guide"
 OME = {"apiVersion": "ome.io/v1beta1", "kind": "InferenceService", "metadata": {"name": "a"}}
 
 

@@ -205,11 +205,22 @@ def test_a_setting_that_is_repeated_within_a_frame_counts_once_with_its_last_val
 
 
 FRAMES = [
-    START, head(1), head(3, frames.END_HEADERS | frames.END_STREAM), head(5, 0), frame(frames.CONTINUATION, frames.END_HEADERS, 5, BLOCK),
-    frame(frames.DATA, 0, 1, b"x" * 9), frame(frames.DATA, frames.END_STREAM, 1, b"y"), frames.rst_stream(1, 8), frames.window_update(0, 9),
-    frames.window_update(1, 9), frame(frames.PING, 0, 0, bytes(8)), frames.settings({4: 10, 1: 0}), frame(frames.GOAWAY, 0, 0, bytes(8)),
-    frame(frames.DATA, frames.PADDED, 1, b"\x01ab"), head(7, frames.END_HEADERS | frames.PADDED, b"\x01" + BLOCK + b"\0"),
-]  # fmt: skip
+    START,
+    head(1),
+    head(3, frames.END_HEADERS | frames.END_STREAM),
+    head(5, 0),
+    frame(frames.CONTINUATION, frames.END_HEADERS, 5, BLOCK),
+    frame(frames.DATA, 0, 1, b"x" * 9),
+    frame(frames.DATA, frames.END_STREAM, 1, b"y"),
+    frames.rst_stream(1, 8),
+    frames.window_update(0, 9),
+    frames.window_update(1, 9),
+    frame(frames.PING, 0, 0, bytes(8)),
+    frames.settings({4: 10, 1: 0}),
+    frame(frames.GOAWAY, 0, 0, bytes(8)),
+    frame(frames.DATA, frames.PADDED, 1, b"\x01ab"),
+    head(7, frames.END_HEADERS | frames.PADDED, b"\x01" + BLOCK + b"\0"),
+]
 
 
 def change(data: bytes, at: int, byte: int) -> bytes:

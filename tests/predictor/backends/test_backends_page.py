@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pilotlight_predictor import backends
 from pilotlight_predictor.backends.python import backend
 from pilotlight_predictor.core import backend_table
 from pilotlight_predictor.core.errors import LoadFailed
@@ -34,7 +35,7 @@ def test_the_example_model_answers(source: Any, spec: Any, ask: Any) -> None:
 def test_the_worked_example_is_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: Any, ask: Any) -> None:
     (tmp_path / "linear.py").write_text(block("class LinearInstance"))
     row = eval(block("BackendEntry(").strip(), {"BackendEntry": backend_table.BackendEntry})
-    monkeypatch.setattr(backend_table, "__path__", [*backend_table.__path__, str(tmp_path)])
+    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
     monkeypatch.setattr(backend_table, "TABLE", (*backend_table.TABLE, row))
 
     path = tmp_path / "model.npz"

@@ -49,7 +49,7 @@ DRIVER = """
     import sys
     from pathlib import Path
     import numpy as np
-    from pilotlight_predictor.backends.python.backend import backend as python as backend
+    from pilotlight_predictor.backends.python import backend
     from pilotlight_predictor.backends.base import LoadSpec
     from pilotlight_predictor.core.errors import BadRequest, LoadFailed
     from pilotlight_predictor.core.requests import InferRequest
@@ -101,6 +101,9 @@ def test_subclasses_of_kserve_model_run_unchanged(tmp_path: Path) -> None:
 
 
 def test_kserve_is_not_imported_by_other_models(tmp_path: Path) -> None:
-    code = "import sys, pilotlight_predictor.backends.python.backend; print('kserve' in sys.modules, 'torch' in sys.modules)"
+    code = (
+        "import sys, pilotlight_predictor.backends.python.backend;"
+        "print('kserve' in sys.modules, 'torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

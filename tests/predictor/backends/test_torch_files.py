@@ -302,8 +302,8 @@ def test_an_exported_program_is_read_without_torch(exported: Path) -> None:
     import sys
 
     code = (
-        "import sys; from pathlib import Path; from pilotlight_predictor.backends.torch.backend import formats as torch_export;"
-        "print(torch_export.read_program(Path(sys.argv[1])).batchable, 'torch' in sys.modules)"
+        "import sys; from pathlib import Path; from pilotlight_predictor.backends.torch import formats;"
+        "print(formats.read_program(Path(sys.argv[1])).batchable, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(exported)], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]

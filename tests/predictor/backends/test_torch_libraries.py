@@ -10,7 +10,7 @@ import pytest
 CODE = """
 import sys
 from pathlib import Path
-from pilotlight_predictor.backends.torch.backend import backend as torch
+from pilotlight_predictor.backends.torch import backend as torch
 from pilotlight_predictor.core.errors import LoadFailed
 
 

@@ -7,12 +7,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.eventually import eventually
 from tests.serving import FOREIGN, ROOT, Answer, read_answer, rendered
 
 PATIENCE_S = 120.0  # the first import of torch on a cold disk takes most of a minute
@@ -24,15 +25,6 @@ THREADS = ("MKL_", "OMP_", "OPENBLAS_", "ORT_")
 def clean_environment() -> dict[str, str]:
     """What a supervisor would pass: neither our settings nor switches of the machine for Python and its libraries."""
     return {name: value for name, value in os.environ.items() if not name.startswith((*FOREIGN, *THREADS, "PYTHON"))}
-
-
-def wait_until(holds: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    deadline = time.monotonic() + patience_s
-    while not (found := holds()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited in vain for {what}")
-        time.sleep(0.01)
-    return found
 
 
 class Forked:
@@ -53,7 +45,7 @@ class Forked:
             return next((line for line in lines if line["event"] == name), None)
 
         try:
-            found: dict[str, Any] = wait_until(seen, name)
+            found: dict[str, Any] = eventually(seen, name)
         except AssertionError:
             raise AssertionError(f"no {name!r} in its log:\n{self.text()[-4000:]}") from None
         return found
@@ -77,7 +69,7 @@ class Forked:
         return answer.json()["outputs"][0]["data"]
 
     def exit_status(self) -> str:
-        wait_until(self._exit_file.exists, "the exit file")
+        eventually(self._exit_file.exists, "the exit file")
         return self._exit_file.read_text()
 
     def end(self) -> None:
@@ -114,7 +106,7 @@ class RunningPilotLight:
                 env={**clean_environment(), **(env or {})},
             )
         try:
-            wait_until(lambda: self.socket.exists() or self.process.poll() is not None, "the pilot light's socket")
+            eventually(lambda: self.socket.exists() or self.process.poll() is not None, "the pilot light's socket")
         except BaseException:
             self.close()
             raise
@@ -127,6 +119,7 @@ class RunningPilotLight:
     def try_fork(self, *argv: str, **env: str) -> dict[str, Any]:
         self._count += 1
         flags = ["--host", "127.0.0.1", "--http-port", "0", "--metrics-port", "0", "--grpc-port", "-1"]
+        flags = [] if argv[:1] in {("compile",), ("fetch",)} else flags
         whole = {**clean_environment(), "INFERENCE_LOG_FORMAT": "json", **env}
         request = {"argv": [*flags, *argv], "env": whole, "cwd": str(self.folder), "exit_file": str(self._file("exit"))}
         with self._file("log").open("wb") as log:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.eventually import eventually
 from tests.onnx_models import write_add_sub, write_python
-from tests.predictor.bootstrap.forkservers import Forked, RunningPilotLight, wait_until
+from tests.predictor.bootstrap.forkservers import Forked, RunningPilotLight
 from tests.predictor.zoo import GATE
 from tests.serving import read_answer
 
@@ -94,6 +95,13 @@ def test_both_fronts_and_the_metrics_answer(pilot: RunningPilotLight, repository
     assert b'pilotlight_cold_start_seconds{phase="total"' in metrics.body
 
 
+def test_commands_other_than_serving_run_in_a_fork(pilot: RunningPilotLight, repository: str, tmp_path: Path) -> None:
+    fetched, missing = pilot.fork("fetch", f"{repository}/add_sub", str(tmp_path)), pilot.fork("compile", "missing.pt2")
+    assert (fetched.exit_status(), missing.exit_status()) == ("0\n", "1\n")
+    assert (tmp_path / "config.pbtxt").is_file()
+    assert "missing.pt2: there is no such file or folder" in missing.text()
+
+
 def test_two_at_once_keep_their_environments_and_draw_different_numbers(
     pilot: RunningPilotLight, repository: str
 ) -> None:
@@ -113,7 +121,7 @@ def test_sigterm_lets_it_answer_what_is_in_flight(pilot: RunningPilotLight, repo
     tensor = {"name": "path", "datatype": "BYTES", "shape": [1], "data": [str(gate)]}
     with child.send("POST", "/v2/models/gate/infer", {"inputs": [tensor]}) as connection:
         in_flight = b"pilotlight_requests_in_flight"
-        wait_until(lambda: _value(child.request("GET", "/metrics").body, in_flight) == 1, "the request to be in flight")
+        eventually(lambda: _value(child.request("GET", "/metrics").body, in_flight) == 1, "the request to be in flight")
         os.kill(child.pid, signal.SIGTERM)
         child.event("stopping")
         gate.touch()
@@ -132,7 +140,7 @@ def test_it_has_a_session_of_its_own_and_nothing_of_its_parents(pilot: RunningPi
     assert not {name for name in shared if name.startswith(("socket:", "pipe:"))}
     assert os.readlink(f"/proc/{child.pid}/fd/0") == os.devnull
     status = Path(f"/proc/{child.pid}/status")  # starting a thread blocks signals for a moment
-    wait_until(lambda: "SigBlk:\t0000000000000000" in status.read_text(), "signals to reach it")
+    eventually(lambda: "SigBlk:\t0000000000000000" in status.read_text(), "signals to reach it")
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="numpy takes no more threads than there are cores")

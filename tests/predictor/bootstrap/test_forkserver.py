@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.eventually import eventually
 from tests.onnx_models import write_add_sub
-from tests.predictor.bootstrap.forkservers import RunningPilotLight, clean_environment, wait_until
+from tests.predictor.bootstrap.forkservers import RunningPilotLight, clean_environment
 from tests.serving import ROOT
 
 IDLE_S = 0.3
@@ -82,7 +83,7 @@ def test_it_reports_its_memory_and_its_children(shared: RunningPilotLight, repos
     assert (report["children"], report["forks"]) == (before["children"] + 1, before["forks"] + 1)
     assert report["pss"] < before["pss"], "what the child shares must not be counted twice"
     child.end()
-    wait_until(lambda: shared.report()["children"] == before["children"], "the child to be reaped")
+    eventually(lambda: shared.report()["children"] == before["children"], "the child to be reaped")
 
 
 @pytest.mark.parametrize(
@@ -137,8 +138,8 @@ def test_a_child_that_nobody_heard_of_is_ended(shared: RunningPilotLight, reposi
     }
     with (shared.folder / "unheard.log").open("wb") as log:
         shared.sent(request, log.fileno(), deaf=True).close()
-    wait_until(lambda: shared.report()["forks"] == before["forks"] + 1, "the fork")
-    wait_until(lambda: shared.report()["children"] == before["children"], "the child's end")
+    eventually(lambda: shared.report()["forks"] == before["forks"] + 1, "the fork")
+    eventually(lambda: shared.report()["children"] == before["children"], "the child's end")
     assert not (shared.folder / "unheard.exit").exists()
 
 
@@ -156,9 +157,9 @@ def test_children_that_are_gone_leave_nothing_behind(shared: RunningPilotLight) 
     before = len(list(descriptors.iterdir()))
     for child in [shared.fork("--no-such-flag") for _ in range(20)]:
         assert child.exit_status() == "2\n"
-    wait_until(lambda: shared.report()["children"] == children, "all to be reaped")
+    eventually(lambda: shared.report()["children"] == children, "all to be reaped")
     # Fewer, where a child of the test before was still being reaped when they were counted.
-    wait_until(lambda: len(list(descriptors.iterdir())) <= before, "descriptors to be closed")
+    eventually(lambda: len(list(descriptors.iterdir())) <= before, "descriptors to be closed")
 
 
 def test_with_a_second_thread_it_refuses_to_fork(tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_a_socket_that_a_dead_one_left_is_taken_over_and_a_living_ones_is_not(
         first.process.wait()
         assert first.socket.exists()
     with RunningPilotLight(tmp_path, "python") as second:
-        wait_until(lambda: "listening" in second.log(), "the socket to be replaced")
+        eventually(lambda: "listening" in second.log(), "the socket to be replaced")
         assert second.report()["forks"] == 0
     command = [sys.executable, "-m", "pilotlight_predictor.bootstrap.forkserver", "--socket", str(shared.socket)]
     late = subprocess.run(
@@ -208,7 +209,7 @@ def test_it_ends_by_itself_when_idle_but_never_leaves_a_child(tmp_path: Path, re
         child = pilot.fork("--model-repository", repository)
         child.event("ready")
         started = time.monotonic()
-        wait_until(lambda: time.monotonic() - started > 2 * IDLE_S, "longer than idle")
+        eventually(lambda: time.monotonic() - started > 2 * IDLE_S, "longer than idle")
         assert pilot.report()["children"] == 1
         os.kill(child.pid, signal.SIGTERM)
         assert child.exit_status() == "0\n"

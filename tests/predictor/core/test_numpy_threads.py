@@ -16,11 +16,11 @@ pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one pr
 START = """
 import os, sys
 from pilotlight_predictor.core import threads as numpy_threads
-with numpy_threads.one_thread():
+with numpy_threads.single_blas_thread():
     import numpy
 count = numpy_threads.openblas().scipy_openblas_get_num_threads64_
 print(count(), os.environ.get("OPENBLAS_NUM_THREADS"))
-numpy_threads.restore_once()
+numpy_threads.ensure_blas_threads()
 print(count())
 """
 COUNTING = """

@@ -8,7 +8,8 @@ from functools import partial
 from resource import RUSAGE_THREAD, getrusage
 
 import pytest
-from tests.predictor.scheduling.instances import PATIENCE_S, until
+from tests.eventually import eventually_async
+from tests.predictor.scheduling.instances import PATIENCE_S
 
 from pilotlight_predictor.core.threads import ThreadLimiter, in_thread, with_deep_stack
 
@@ -62,7 +63,7 @@ def test_what_failed_work_was_given_and_had_in_hand_is_freed_with_it() -> None:
     async def scene() -> None:
         with pytest.raises(ValueError):
             await in_thread(partial(work, InHand()))
-        await until(lambda: [ref() for ref in held] == [None, None])
+        await eventually_async(lambda: [ref() for ref in held] == [None, None])
 
     gc.disable()
     try:
@@ -81,7 +82,7 @@ def test_a_few_run_at_a_time_and_the_rest_wait_their_turn() -> None:
             return number
 
         waiting = [asyncio.ensure_future(few.run(partial(work, number))) for number in range(5)]
-        await until(lambda: len(running) == 2)
+        await eventually_async(lambda: len(running) == 2)
         assert running == [0, 1]
         go.set()
         assert await asyncio.gather(*waiting) == [0, 1, 2, 3, 4]
@@ -102,7 +103,7 @@ def test_a_result_that_comes_just_as_the_future_is_given_up_is_freed_off_the_loo
         future = in_thread(work, lambda late: freed.append((late, threading.get_ident() == on_loop)))
         assert ended.wait(PATIENCE_S)
         future.cancel()
-        await until(lambda: freed)
+        await eventually_async(lambda: freed)
         assert freed == [("instances", False)]
 
     asyncio.run(scene())

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight_predictor.metrics.cpu_readings import CpuMeter, CpuTimes, parse_cpu_times, parse_memory, utilization
+from pilotlight_predictor.metrics.cpu_readings import CpuMeter, CpuTimes, parse_cpu_times, utilization
 
 STAT = "cpu  100 20 30 800 50 5 5 10 40 0\ncpu0 100 20 30 800 50 5 5 10 40 0\nintr 1\n"
 MEMINFO = "MemTotal:       1000 kB\nMemFree:          10 kB\nMemAvailable:    400 kB\nHugePages_Total:       0\n"
@@ -12,8 +12,12 @@ def test_idle_and_waiting_are_not_busy_and_guests_count_once() -> None:
     assert parse_cpu_times(STAT) == CpuTimes(busy=170, total=1020)
 
 
-def test_used_memory_leaves_out_what_the_kernel_could_free() -> None:
-    assert parse_memory(MEMINFO) == (1000 * 1024, 600 * 1024)
+def test_used_memory_leaves_out_what_the_kernel_could_free(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    (tmp_path / "stat").write_text(STAT)
+    sample = CpuMeter(tmp_path).read()
+    assert sample is not None
+    assert (sample.memory_total_bytes, sample.memory_used_bytes) == (1000 * 1024, 600 * 1024)
 
 
 @pytest.mark.parametrize(

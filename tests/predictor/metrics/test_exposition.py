@@ -20,7 +20,7 @@ PROMETHEUS_ACCEPT = (
 
 
 def gauge(value: float, **labels: str) -> Family:
-    family = Family(Metric("some_gauge", "gauge", tuple(labels), "Some help"))
+    family = Family(Metric("some_gauge", "gauge", "Some help", tuple(labels)))
     family.add(value, labels)
     return family
 
@@ -47,7 +47,7 @@ def test_not_a_number_is_written_as_prometheus_reads_it() -> None:
 
 
 def test_help_and_type_come_before_the_samples() -> None:
-    family = Family(Metric("odd", "gauge", (), 'a \\ b "c"\nd'))
+    family = Family(Metric("odd", "gauge", 'a \\ b "c"\nd'))
     family.add(1, {})
     assert expose([family]) == b'# HELP odd a \\\\ b "c"\\nd\n# TYPE odd gauge\nodd 1\n'
     (parsed,) = parse_openmetrics(expose([family], OPENMETRICS).decode())
@@ -59,7 +59,7 @@ def test_a_histogram_is_cumulative_and_ends_at_infinity(content: str) -> None:
     histogram = Histogram((0.1, 1))
     for value in (0.05, 0.5, 0.7, 5.0):
         histogram.observe(value)
-    family = Family(Metric("h_seconds", "histogram", ("m",), "Help"))
+    family = Family(Metric("h_seconds", "histogram", "Help", ("m",)))
     family.add(histogram, {"m": "x"})
     parse = parse_text if content == TEXT else parse_openmetrics
     (parsed,) = parse(expose([family], content).decode())
@@ -74,7 +74,7 @@ def test_a_histogram_is_cumulative_and_ends_at_infinity(content: str) -> None:
 
 
 def test_openmetrics_keeps_the_names_of_counters_that_do_not_end_in_total() -> None:
-    family = Family(Metric("nv_inference_count", "counter", (), "Help"))
+    family = Family(Metric("nv_inference_count", "counter", "Help"))
     family.add(7, {})
     (parsed,) = parse_openmetrics(expose([family], OPENMETRICS).decode())
     assert [(s.name, s.value) for s in parsed.samples] == [("nv_inference_count", 7)]
@@ -82,7 +82,7 @@ def test_openmetrics_keeps_the_names_of_counters_that_do_not_end_in_total() -> N
 
 
 def test_a_family_without_samples_is_left_out() -> None:
-    assert expose([Family(Metric("empty", "gauge", (), "Help"))]) == b""
+    assert expose([Family(Metric("empty", "gauge", "Help"))]) == b""
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ import json
 import logging
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.eventually import eventually
 
 from pilotlight_predictor.bootstrap.application import Application
 from pilotlight_predictor.config import parse
@@ -91,17 +90,10 @@ class FakeNvml:
             raise NotSupported("Not Supported")
 
 
-def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.002)
-
-
 def test_samples_are_in_base_units() -> None:
     sampler = GpuSampler(interval_s=0.01, nvml=FakeNvml())
     sampler.start()
-    until(sampler.latest)
+    eventually(sampler.latest)
     first, second = sampler.latest()
     sampler.stop()
     assert (first.device, first.uuid, second.uuid, first.name) == (0, "GPU-0", "GPU-1", "NVIDIA H200")
@@ -112,11 +104,11 @@ def test_samples_are_in_base_units() -> None:
 def test_energy_counts_from_the_start_of_the_sampler_and_goes_on() -> None:
     sampler = GpuSampler(interval_s=0.001, nvml=FakeNvml(count=1))
     sampler.start()
-    until(sampler.latest)
+    eventually(sampler.latest)
     before = sampler.latest()[0].energy_j
     assert before is not None
     assert before < 1_000  # far from the 5,000 J that the board had used before
-    until(lambda: sampler.latest()[0].energy_j != before)
+    eventually(lambda: sampler.latest()[0].energy_j != before)
     sampler.stop()
 
 
@@ -125,7 +117,7 @@ def test_what_a_device_does_not_support_is_none() -> None:
     nvml.unsupported = {"utilization", "energy", "power"}
     sampler = GpuSampler(interval_s=0.01, nvml=nvml)
     sampler.start()
-    until(sampler.latest)
+    eventually(sampler.latest)
     sample = sampler.latest()[0]
     sampler.stop()
     assert (sample.utilization, sample.energy_j, sample.power_usage_w) == (None, None, None)
@@ -137,9 +129,9 @@ def test_a_driver_that_dies_ends_the_sampling_with_one_line(caplog: pytest.LogCa
     sampler = GpuSampler(interval_s=0.001, nvml=nvml)
     with caplog.at_level(logging.WARNING, logger="pilotlight"):
         sampler.start()
-        until(sampler.latest)
+        eventually(sampler.latest)
         nvml.broken = NvmlError("GPU is lost")
-        until(lambda: not sampler.latest())
+        eventually(lambda: not sampler.latest())
         sampler.stop()
     assert [record.getMessage() for record in caplog.records] == ["GPU metrics end: the driver failed: GPU is lost"]
 
@@ -162,7 +154,7 @@ def test_a_server_that_closes_ends_its_sampling(tmp_path: Path, monkeypatch: pyt
     nvml = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     asyncio.run(scene())
-    until(lambda: nvml.shut_down)
+    eventually(lambda: nvml.shut_down)
 
 
 @pytest.mark.parametrize(("flag", "sampled"), [("--gpu-metrics=true", True), ("--allow-gpu-metrics=false", False)])
@@ -196,10 +188,10 @@ def test_stop_closes_the_session_and_may_be_called_before_start() -> None:
     nvml = FakeNvml()
     sampler = GpuSampler(interval_s=60, nvml=nvml)
     sampler.start()
-    until(sampler.latest)
+    eventually(sampler.latest)
     sampler.stop()
-    until(lambda: nvml.shut_down)  # it waits no longer than two seconds for its thread
-    until(lambda: not sampler.latest())
+    eventually(lambda: nvml.shut_down)  # it waits no longer than two seconds for its thread
+    eventually(lambda: not sampler.latest())
     GpuSampler().stop()
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from tests.eventually import eventually_async
 from tests.onnx_models import write_identity
 from tests.predictor.in_process_server import House, play
-from tests.predictor.scheduling.instances import until
 
 from pilotlight_predictor.frontends.http.fast_protocol import SOLE_CLIENT_AFTER, FastHttpProtocol
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
@@ -115,7 +115,7 @@ def test_the_answer_to_one_who_is_alone_needs_no_turn_of_the_loop(tmp_path: Path
         replies: list[HttpResponse] = []
         while house.registry.find("m").executor.inline_call() is None:  # until it has proved to be quick
             ask(house, replies, alone=False)
-            await until(lambda: house.metrics.in_flight == 0)
+            await eventually_async(lambda: house.metrics.in_flight == 0)
         replies.clear()
         ask(house, replies, alone=True)
         (reply,) = replies
@@ -125,7 +125,7 @@ def test_the_answer_to_one_who_is_alone_needs_no_turn_of_the_loop(tmp_path: Path
         ask(house, replies, alone=False)
         ask(house, replies, alone=True)  # somebody waits already: it joins the batch
         assert len(replies) == 1
-        await until(lambda: len(replies) == 3)
+        await eventually_async(lambda: len(replies) == 3)
         assert (stats.execution_count - executed, house.metrics.in_flight) == (1, 0)
 
     play(scene())

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from tests.eventually import eventually_async
 from tests.predictor.in_process_server import House, play, write_ensemble, write_times
-from tests.predictor.scheduling.instances import until
 
 from pilotlight_predictor.core.errors import NotReady
 
@@ -23,7 +23,7 @@ def test_an_ensemble_brings_its_models_and_takes_them_with_it_when_asked(tmp_pat
         assert await house.ask("two") == 2
         await house.control.load("ensemble_outer", None, {})
         await house.control.unload("ensemble_outer", True)
-        await until(lambda: set(house.states().values()) == {"UNAVAILABLE"})
+        await eventually_async(lambda: set(house.states().values()) == {"UNAVAILABLE"})
 
     play(scene())
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.eventually import eventually_async
 from tests.onnx_models import Dims, write_add_sub, write_model, write_python
 from tests.predictor.in_process_server import House, play, write_times
-from tests.predictor.scheduling.instances import until
 
 from pilotlight_predictor.backends.base import Answer, Device, TensorInstance
 from pilotlight_predictor.backends.onnxruntime import OnnxInstance
@@ -171,7 +171,9 @@ def test_a_load_that_hangs_fails_with_the_setting_to_change_and_is_freed_when_it
         house = await House(tmp_path / "models", model={"load_timeout_s": 0.05}).start()
         assert house.server.readiness().reason == "model 'm': loading took longer than 0.05 s (--load-timeout)"
         hangs.set()
-        await until(lambda: notes.exists() and "finalize" in notes.read_text())  # the load may just have begun
+        await eventually_async(
+            lambda: notes.exists() and "finalize" in notes.read_text()
+        )  # the load may just have begun
 
     play(scene())
 

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.eventually import eventually
 from tests.onnx_models import write_add_sub
-from tests.predictor.bootstrap.forkservers import wait_until
 
 from pilotlight_predictor.core import backend_table
 from pilotlight_predictor.models import sources
@@ -59,7 +59,7 @@ def test_the_runtime_is_imported_while_the_bytes_are_still_held_back(
         assert brings.model(url).read_bytes() == body
         assert brings.model(url).read_bytes() == body
     assert imported == ["onnxruntime"]
-    wait_until(lambda: brings.import_s > 0, "the end of the import")
+    eventually(lambda: brings.import_s > 0, "the end of the import")
 
 
 def test_a_failed_import_is_the_loads_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

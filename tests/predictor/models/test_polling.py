@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.eventually import eventually_async
 from tests.predictor.in_process_server import BROKEN, House, absent, play, replace_file, write_times
-from tests.predictor.scheduling.instances import until
 
 from pilotlight_predictor.core.errors import NotFound
 
@@ -44,7 +44,7 @@ def test_a_version_that_left_the_disk_leaves_index_and_metrics(tmp_path: Path) -
         assert (await house.ask("m", version=1), await house.ask("m", version=2)) == (2, 3)
         shutil.rmtree(folder / "1")
         await house.polled()
-        await until(lambda: house.states() == {"m/2": "READY"})
+        await eventually_async(lambda: house.states() == {"m/2": "READY"})
         assert list(house.metrics.models) == [("m", 2)]
 
     play(scene())
@@ -131,7 +131,7 @@ def test_versions_follow_a_changed_policy(tmp_path: Path) -> None:
         replace_file(folder / "config.pbtxt", "version_policy { specific { versions: 1 } }")
         await house.polled()
         assert await house.ask("m") == 1
-        await until(lambda: house.states() == {"m/1": "READY", "m/2": "UNAVAILABLE"})
+        await eventually_async(lambda: house.states() == {"m/1": "READY", "m/2": "UNAVAILABLE"})
         assert house.reasons()["m/2"] == "unloaded by the version policy"
         with pytest.raises(NotFound, match="version 2 is not found: unloaded by the version policy"):
             await house.ask("m", version=2)

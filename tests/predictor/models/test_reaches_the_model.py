@@ -6,9 +6,10 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from tests.eventually import eventually_async
 from tests.onnx_models import write_python
 from tests.predictor.in_process_server import House, play, write_times
-from tests.predictor.scheduling.instances import Echo, until
+from tests.predictor.scheduling.instances import Echo
 
 from pilotlight_predictor.backends.base import Device, LoadSpec
 from pilotlight_predictor.core import backend_table
@@ -63,10 +64,10 @@ def test_a_model_that_preserves_ordering_answers_in_order_over_its_instances(
         runs = cast(Scheduler, house.registry.find("m").executor)
         ask(house, 1, answers)
         ask(house, 2, answers)
-        await until(lambda: runs.executing == 1 and not runs.pending)
+        await eventually_async(lambda: runs.executing == 1 and not runs.pending)
         assert answers == order[: ordering == "false"]
         (tmp_path / "go on").touch()
-        await until(lambda: len(answers) == 2)
+        await eventually_async(lambda: len(answers) == 2)
         assert answers == order
 
     play(scene())
@@ -79,9 +80,9 @@ def test_a_models_preferred_size_and_delay_make_its_batches(tmp_path: Path) -> N
         house, answers = await House(tmp_path).start(), list[float]()
         for value in (1, 2, 3):
             ask(house, value, answers)
-        await until(lambda: house.registry.find("m", -1).executor.pending == 3)
+        await eventually_async(lambda: house.registry.find("m", -1).executor.pending == 3)
         ask(house, 4, answers)
-        await until(lambda: len(answers) == 4)
+        await eventually_async(lambda: len(answers) == 4)
         (row,) = house.metrics.statistics()["model_stats"]
         assert [(batch["batch_size"], batch["compute_infer"]["count"]) for batch in row["batch_stats"]] == [(4, 1)]
 
@@ -125,7 +126,7 @@ def test_a_requests_own_parameters_reach_the_model(tmp_path: Path) -> None:
         tensor = b'{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}'
         body = b'{"parameters": {"mine": "x"}, "inputs": [%b]}' % tensor
         house.registry.find("m", -1).infer(decode_request("m", -1, body, None), answers.append)
-        await until(lambda: answers)
+        await eventually_async(lambda: answers)
         assert answers[0].outputs["y"].array.item() == b'{"mine": "x"}'
 
     play(scene())

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.eventually import eventually_async
 from tests.predictor.in_process_server import House, play, write_times
-from tests.predictor.scheduling.instances import until
 
 from pilotlight_predictor.core.requests import InferRequest, OutputsWithParameters, RequestedOutput
 from pilotlight_predictor.core.shared_memory import SharedMemory
@@ -70,7 +70,7 @@ def test_what_lies_in_shared_memory_is_neither_kept_nor_answered_from_what_was(t
         answers: list[object] = []
         for _ in range(2):
             version.infer(decode_request("m", 1, body, None, regions.find), answers.append)
-            await until(lambda: answers)
+            await eventually_async(lambda: answers)
             answers.clear()
         assert version.stats.execution_count == 2
         assert [await house.ask("m", 5) for _ in range(2)] == [10, 10]

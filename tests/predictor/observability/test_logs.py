@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import pilotlight_predictor
 from pilotlight_predictor.observability import logs
 
 
@@ -58,9 +59,13 @@ def test_what_libraries_log_has_the_same_schema(stream: io.StringIO) -> None:
 
 def test_the_servers_own_code_names_its_events() -> None:
     """But for the logger that Triton's users call from their models, and the number that a worker gives every line."""
-    package = Path(logs.__file__).parent
+    package = Path(pilotlight_predictor.__file__).parent
     plain = {str(path.relative_to(package)) for path in package.rglob("*.py") if "getLogger" in path.read_text()}
-    assert plain == {"logs.py", "backends/triton_python_backend_utils.py", "workers/seat.py"}
+    assert plain == {
+        "observability/logs.py",
+        "backends/python/triton/pb_utils.py",
+        "workers/worker.py",
+    }
 
 
 def test_a_traceback_is_a_field_of_the_same_line(stream: io.StringIO) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from pilotlight_predictor.core.errors import BadRequest
-from pilotlight_predictor.observability.request_traces import Sampler, as_triton, changed, trace_settings
+from pilotlight_predictor.observability.request_traces import Sampler, apply_changes, as_triton, trace_settings
 
 
 def sampler(**values: Any) -> Sampler:
-    return Sampler(trace_settings(changed({}, {"trace_file": "t", "trace_level": ["TIMESTAMPS"], **values})))
+    return Sampler(trace_settings(apply_changes({}, {"trace_file": "t", "trace_level": ["TIMESTAMPS"], **values})))
 
 
 def test_they_are_told_as_triton_tells_them() -> None:
@@ -24,8 +24,8 @@ def test_they_are_told_as_triton_tells_them() -> None:
 
 
 def test_a_change_keeps_the_rest_and_none_takes_back() -> None:
-    first = changed({}, {"trace_rate": "5", "trace_level": ["TIMESTAMPS", "TENSORS"], "trace_file": ["t.json"]})
-    assert as_triton(changed(first, {"trace_rate": None}))["trace_rate"] == "1000"
+    first = apply_changes({}, {"trace_rate": "5", "trace_level": ["TIMESTAMPS", "TENSORS"], "trace_file": ["t.json"]})
+    assert as_triton(apply_changes(first, {"trace_rate": None}))["trace_rate"] == "1000"
     assert as_triton(first)["trace_level"] == ["TIMESTAMPS", "TENSORS"]
     assert as_triton(first)["trace_file"] == "t.json"
 
@@ -54,7 +54,7 @@ def test_a_change_keeps_the_rest_and_none_takes_back() -> None:
 )
 def test_what_is_no_setting_is_refused_by_name(asked: dict[str, Any]) -> None:
     with pytest.raises(BadRequest, match=next(iter(asked))):
-        changed({}, asked)
+        apply_changes({}, asked)
 
 
 def test_every_so_many_are_taken_until_the_count_is_used_up() -> None:
@@ -63,9 +63,11 @@ def test_every_so_many_are_taken_until_the_count_is_used_up() -> None:
 
 
 def test_a_count_of_none_is_off() -> None:
-    assert not trace_settings(changed({}, {"trace_file": "t", "trace_level": "TIMESTAMPS", "trace_count": 0})).active
-    assert not trace_settings(changed({}, {"trace_level": "TIMESTAMPS"})).active
-    assert not trace_settings(changed({}, {"trace_file": "t"})).active
+    assert not trace_settings(
+        apply_changes({}, {"trace_file": "t", "trace_level": "TIMESTAMPS", "trace_count": 0})
+    ).active
+    assert not trace_settings(apply_changes({}, {"trace_level": "TIMESTAMPS"})).active
+    assert not trace_settings(apply_changes({}, {"trace_file": "t"})).active
 
 
 def test_files_are_numbered_where_each_has_so_many() -> None:

@@ -5,7 +5,7 @@ import pytest
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.repository.config_reader import config_from_pbtxt
 from pilotlight_predictor.repository.model_config import GraphSpec, ModelConfig
-from pilotlight_predictor.repository.tensor_validation import ignored_fields
+from pilotlight_predictor.repository.unsupported_fields import ignored_fields
 
 MODEL = """max_batch_size: 8
 input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]

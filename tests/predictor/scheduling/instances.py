@@ -1,11 +1,11 @@
 """Small instances that tests steer, and items to send them."""
 
-import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tests.eventually import eventually_async
 
 from pilotlight_predictor.backends.base import Answer, TensorInstance
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
@@ -79,7 +79,7 @@ class Asked:
         return list(self.answers[name]["y"].array.ravel())
 
     async def all(self) -> None:
-        await until(lambda: len(self.answers) == len(self.items))
+        await eventually_async(lambda: len(self.answers) == len(self.items))
 
 
 def scheduler(
@@ -93,10 +93,3 @@ def scheduler(
 ) -> Scheduler:
     policy = BatchPolicy(max_rows, frozenset(preferred), delay_us * 1000)
     return Scheduler(instances, policy, RequestQueue(batching, bound), ModelStats("m", 1), **fields)
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_S
-    while not holds():
-        assert asyncio.get_running_loop().time() < deadline, "it never came"
-        await asyncio.sleep(0.001)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.predictor.scheduling.instances import PATIENCE_S, scheduler, until
+from tests.eventually import eventually_async
+from tests.predictor.scheduling.instances import PATIENCE_S, scheduler
 
 from pilotlight_predictor.backends.base import TensorInstance
 from pilotlight_predictor.core.errors import BackendFailed, Cancelled, NotFound, NotReady
@@ -59,7 +60,7 @@ class Models:
     async def answer(self, model: str, **values: float) -> Any:
         answers: list[InferResponse | Exception] = []
         self.ask(model, answers.append, **values)
-        await until(lambda: answers)
+        await eventually_async(lambda: answers)
         if isinstance(answers[0], Exception):
             return answers[0]
         return {name: float(tensor.array[0]) for name, tensor in answers[0].outputs.items()}
@@ -147,11 +148,11 @@ def test_a_client_that_leaves_cancels_the_step_under_way_and_those_to_come() -> 
         models.add("first", first, "x")
         answers: list[Any] = []
         ticket = models.ask("diamond", answers.append, **{"in": 5})
-        await until(first.entered.is_set)
+        await eventually_async(first.entered.is_set)
         ticket.cancel()
         assert isinstance(answers[0], Cancelled)
         gate.set()
-        await until(lambda: models.served["first"].stats.execution_count)
+        await eventually_async(lambda: models.served["first"].stats.execution_count)
         await asyncio.sleep(0.01)
         assert models.served["left"].stats.execution_count == 0
         assert len(answers) == 1
@@ -168,12 +169,12 @@ def test_models_unloaded_on_its_way_still_serve_a_request_that_was_accepted() ->
         models.ensemble("outer", ["in"], ["out"], EnsembleStep("diamond", -1, {"in": "in"}, {"out": "out"}))
         answers: list[Any] = []
         models.ask("outer", answers.append, **{"in": 5})
-        await until(first.entered.is_set)
+        await eventually_async(first.entered.is_set)
         closing = [asyncio.ensure_future(served.executor.close()) for served in models.served.values()]
         models.served.clear()
         await asyncio.sleep(0.01)
         gate.set()
-        await until(lambda: answers)
+        await eventually_async(lambda: answers)
         assert not isinstance(answers[0], Exception), answers[0]
         await asyncio.wait_for(asyncio.gather(*closing), PATIENCE_S)
 

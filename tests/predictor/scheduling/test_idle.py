@@ -3,7 +3,8 @@
 import asyncio
 import threading
 
-from tests.predictor.scheduling.instances import Asked, Echo, Exiting, scheduler, until
+from tests.eventually import eventually_async
+from tests.predictor.scheduling.instances import Asked, Echo, Exiting, scheduler
 
 from pilotlight_predictor.core.errors import NotReady, QueueTimeout
 
@@ -32,7 +33,7 @@ def test_one_that_has_something_to_do_does_not_rest() -> None:
         echo = Echo(gate)
         ask = Asked(scheduler(echo))
         ask("runs")
-        await until(echo.entered.is_set)
+        await eventually_async(echo.entered.is_set)
         assert not ask.scheduler.suspend()
         gate.set()
         await ask.all()

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, Exiting, scheduler, until
+from tests.eventually import eventually_async
+from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, Exiting, scheduler
 
 from pilotlight_predictor.backends.base import Answer
 from pilotlight_predictor.core.errors import BackendFailed, Cancelled, NotReady, QueueFull, QueueTimeout
@@ -22,7 +23,7 @@ def test_two_instances_run_at_the_same_time() -> None:
         ask("a")
         ask("b")
         ask("c")
-        await until(lambda: left.entered.is_set() and right.entered.is_set())
+        await eventually_async(lambda: left.entered.is_set() and right.entered.is_set())
         assert (ask.scheduler.executing, ask.scheduler.pending) == (2, 1)
         gate.set()
         await ask.all()
@@ -37,7 +38,7 @@ def test_what_waits_for_a_busy_instance_grows_into_one_batch() -> None:
         echo = Echo(gate)
         ask = Asked(scheduler(echo, max_rows=8))
         ask("first", 0)
-        await until(echo.entered.is_set)
+        await eventually_async(echo.entered.is_set)
         for number in range(1, 6):
             ask(f"waits {number}", number)
         gate.set()
@@ -56,7 +57,7 @@ def test_an_instance_begins_the_next_batch_before_the_answers_to_the_last_are_wr
         echo = Echo(gate)
         ask = Asked(scheduler(echo))
         first = ask("first")
-        await until(echo.entered.is_set)
+        await eventually_async(echo.entered.is_set)
         echo.entered.clear()
         ask("second")
         begun: list[bool] = []
@@ -103,7 +104,7 @@ def test_one_bad_request_does_not_fail_its_neighbours(caplog: pytest.LogCaptureF
         echo = Echo(gate)
         ask = Asked(scheduler(echo, max_rows=8))
         ask("first")
-        await until(echo.entered.is_set)
+        await eventually_async(echo.entered.is_set)
         ask("good", 1)
         ask("bad", -1)
         ask("also good", 2)
@@ -168,7 +169,7 @@ def test_a_client_who_cannot_take_the_answer_is_told_once_and_does_not_cost_its_
             raise RuntimeError("cannot be taken")
 
         broken.done = done
-        await until(lambda: "fine" in ask.answers)
+        await eventually_async(lambda: "fine" in ask.answers)
         assert len(told) == 1
 
     asyncio.run(scene())
@@ -180,7 +181,7 @@ def test_user_code_that_exits_is_a_dead_model_that_takes_nothing_more() -> None:
         dying = Exiting(gate)
         ask = Asked(scheduler(dying))
         ask("last")
-        await until(dying.entered.is_set)
+        await eventually_async(dying.entered.is_set)
         ask("waits")
         gate.set()
         await ask.all()
@@ -217,7 +218,7 @@ def test_who_leaves_the_queue_frees_a_place_and_never_runs() -> None:
         echo = Echo(gate)
         ask = Asked(scheduler(echo, bound=1))
         ask("runs")
-        await until(echo.entered.is_set)
+        await eventually_async(echo.entered.is_set)
         waiting = ask("leaves")
         with pytest.raises(QueueFull):
             ask("refused")
@@ -240,10 +241,10 @@ def test_a_queue_timeout_is_answered_while_the_instance_is_still_busy() -> None:
         echo = Echo(gate)
         ask = Asked(scheduler(echo, batching=DynamicBatching()))
         ask("runs")
-        await until(echo.entered.is_set)
+        await eventually_async(echo.entered.is_set)
         ask("expires 1", timeout_us=20_000)
         ask("expires 2", timeout_us=20_000)
-        await until(lambda: len(ask.answers) == 2)
+        await eventually_async(lambda: len(ask.answers) == 2)
         assert {type(answer) for answer in ask.answers.values()} == {QueueTimeout}
         assert ask.scheduler.stats.failures["REJECTED"] == 2
         gate.set()
@@ -271,7 +272,7 @@ def test_answers_keep_their_order_over_several_instances() -> None:
         ask("slow")
         for number in range(5):
             ask(str(number))
-        await until(lambda: ask.scheduler.executing == 1 and not ask.scheduler.pending)
+        await eventually_async(lambda: ask.scheduler.executing == 1 and not ask.scheduler.pending)
         assert ask.order == []
         slow.set()
         await ask.all()
@@ -286,11 +287,11 @@ def test_the_cancelled_and_the_expired_do_not_hold_the_order_up() -> None:
         echo = Echo(gate)
         ask = Asked(scheduler(echo, batching=DynamicBatching(), preserve_ordering=True))
         ask("runs")
-        await until(echo.entered.is_set)
+        await eventually_async(echo.entered.is_set)
         leaves = ask("leaves")
         ask("expires", timeout_us=20_000)
         ask.scheduler.cancel(leaves)
-        await until(lambda: not ask.scheduler.pending)
+        await eventually_async(lambda: not ask.scheduler.pending)
         gate.set()
         ask("follows")
         await ask.all()
@@ -305,7 +306,7 @@ def test_closing_finishes_what_waits_and_frees_the_instance_in_its_own_thread() 
         echo = Echo(gate)
         ask = Asked(scheduler(echo))
         ask("runs")
-        await until(echo.entered.is_set)
+        await eventually_async(echo.entered.is_set)
         ask("waits", 5)
         closing = asyncio.ensure_future(ask.scheduler.close())
         await asyncio.sleep(0)
@@ -337,7 +338,7 @@ def test_closing_ends_when_the_last_in_the_queue_leaves() -> None:
         echo = Echo(gate)
         ask = Asked(scheduler(echo))
         ask("runs")
-        await until(echo.entered.is_set)
+        await eventually_async(echo.entered.is_set)
         waiting = ask("leaves")
         closing = asyncio.ensure_future(ask.scheduler.close())
         gate.set()

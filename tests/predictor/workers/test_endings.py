@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Serve
-from tests.predictor.bootstrap.forkservers import wait_until
+from tests.eventually import eventually
 from tests.predictor.workers.several import count_of, pid_of, pids_of, seconds, wait_for_all, workers, write_pid
 from tests.serving import RunningServer, read_answer, rendered
 
@@ -133,7 +133,7 @@ def test_workers_finish_and_end_when_the_parent_is_killed(two: RunningServer, tm
     pids, held = wait_for_all(two), tmp_path / "pid" / "held"
     waiting = in_flight(two, held, 2)
     two.process.kill()
-    wait_until(lambda: sum(line["event"] == "orphaned" for line in two.log()) == 2, "both to notice")
+    eventually(lambda: sum(line["event"] == "orphaned" for line in two.log()) == 2, "both to notice")
     held.unlink()
     assert statuses(waiting) == [200] * 2
-    wait_until(lambda: not any(alive(pid) for pid in pids), "both to end")
+    eventually(lambda: not any(alive(pid) for pid in pids), "both to end")

@@ -61,4 +61,4 @@ def test_the_rows_of_grpc_that_ask_nobody_stay_as_they_are() -> None:
     after = {m for service in fan_out_services(services(), NOBODY) for m in service.methods}
     changed = {method.name for method in before - after}
     assert {name for name in changed if "SharedMemory" not in name} == set(FAN_OUT_METHODS)
-    assert {name for name in changed if "SharedMemory" in name} == {m.name for m in grpc_service.METHODS}
+    assert {name for name in changed if "SharedMemory" in name} == {m.name for m in grpc_service.SHARED_MEMORY_METHODS}

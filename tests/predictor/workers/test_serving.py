@@ -89,7 +89,7 @@ def test_one_worker_has_no_parent_and_does_not_import_one(serve: Serve, reposito
     one = serve(repository, env={"PYTHONPROFILEIMPORTTIME": "1"})
     imported = one._log.read_text()
     assert "pilotlight_predictor.bootstrap.application" in imported
-    assert "pilotlight_predictor.bootstrap.startup" not in imported
+    assert "pilotlight_predictor.workers." not in imported
     assert pids_of(one, 3) == {one.process.pid}
     assert children(one.process.pid) == []
 

@@ -35,7 +35,13 @@ ANSWERS = {
 
 class Page(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        query = parse_qs(urlsplit(self.path).query)["query"][0]
+        self.answer(urlsplit(self.path).query)
+
+    def do_POST(self) -> None:
+        self.answer(self.rfile.read(int(self.headers["content-length"])).decode())
+
+    def answer(self, form: str) -> None:
+        query = parse_qs(form)["query"][0]
         code, document = ANSWERS.get(query, (200, None))
         body = json.dumps(document).encode() if document is not None else b"<html>not me</html>"
         self.send_response(code)

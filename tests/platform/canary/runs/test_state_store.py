@@ -11,14 +11,15 @@ from pilotlight.canary import state_store
 from pilotlight.canary.events import canary_events
 from pilotlight.canary.types import MAX_MEASUREMENTS, MAX_PAST_CANARIES, Canary, CanaryHistory, Measurement
 from pilotlight.errors import Conflict, NotFound, PlatformError
+from pilotlight.k8s.timestamps import format_utc
 from pilotlight.spec.canary_policy import CanaryPolicy, Check
 from pilotlight.targets.local.store.store import Store
 from pilotlight.targets.target import CanaryRecord, Release
 
 KEY = ("default", "iris")
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-CANARY = Canary(CanaryPolicy(interval_s=10.0), "new", "old", 2, 1, state_store.timestamp(NOON))
-LONG = Measurement("p99_ms", state_store.timestamp(NOON), "Failed", 1.0, query="q" * 400, reason="r" * 200)
+CANARY = Canary(CanaryPolicy(interval_s=10.0), "new", "old", 2, 1, format_utc(NOON))
+LONG = Measurement("p99_ms", format_utc(NOON), "Failed", 1.0, query="q" * 400, reason="r" * 200)
 
 
 def test_what_was_written_is_read_again() -> None:
@@ -50,8 +51,7 @@ def test_whatever_is_asked_and_answered_it_can_be_written_and_aborted(size: int)
     """An annotation that is too long would be refused with every write, an abort's among them."""
     checks = tuple(Check(f"lat{number}", "q" * size, maximum=5.0) for number in range(20))
     asked = [
-        Measurement(each.name, state_store.timestamp(NOON), "Error", query=each.query, reason="r" * 50_000)
-        for each in checks
+        Measurement(each.name, format_utc(NOON), "Error", query=each.query, reason="r" * 50_000) for each in checks
     ]
     whole = replace(CANARY, policy=CanaryPolicy(checks=checks), measurements=tuple(asked) * 12, reason="r" * 50_000)
     ledger = CanaryHistory()
@@ -81,7 +81,7 @@ def test_a_holder_is_believed_for_three_intervals() -> None:
 
 
 def test_a_clock_that_was_set_back_adds_nothing() -> None:
-    assert state_store.seconds_between(state_store.timestamp(NOON), NOON - timedelta(hours=1)) == 0.0
+    assert state_store.seconds_between(format_utc(NOON), NOON - timedelta(hours=1)) == 0.0
 
 
 def reasons(*ledgers: CanaryHistory) -> list[str]:
@@ -92,7 +92,7 @@ def test_every_change_is_told_once() -> None:
     first = replace(CANARY, weight=5)
     paused = replace(first, phase="Paused", reason="too few requests")
     done = replace(first, phase="Promoted", weight=100)
-    held = replace(first, holder="a", renewed_at=state_store.timestamp(NOON))
+    held = replace(first, holder="a", renewed_at=format_utc(NOON))
     life = [CanaryHistory(), *map(CanaryHistory, (CANARY, first, held, paused, first, done, done))]
     assert reasons(*life) == ["CanaryStarted", "CanaryStep", "CanaryPaused", "CanaryResumed", "CanaryPromoted"]
 
@@ -113,7 +113,7 @@ def test_a_rollback_is_a_warning_with_its_reason() -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     made = Store.open(tmp_path / "state.db")
-    made.apply(Release(*KEY, "one", ()), [], state_store.timestamp(NOON))
+    made.apply(Release(*KEY, "one", ()), [], format_utc(NOON))
     return made
 
 
@@ -135,7 +135,7 @@ def test_the_store_takes_a_change_only_from_who_has_seen_the_last(store: Store) 
 def test_the_store_keeps_the_release_that_a_canary_goes_back_to(store: Store) -> None:
     store.save_canary(KEY, state_store.encode_history(CanaryHistory(CANARY)), "")
     for number in range(2, 30):
-        store.apply(Release(*KEY, str(number), ()), [], state_store.timestamp(NOON))
+        store.apply(Release(*KEY, str(number), ()), [], format_utc(NOON))
     generations = [release.generation for release in store.releases(KEY)]
     assert generations == [*range(29, 19, -1), 1]
     store.close()

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import grpc.aio
 import pytest
+from tests.eventually import eventually_async
 from tests.platform.gateway.cluster.apiserver import DEPLOYMENTS, PEERS, ROUTES, SERVICES, SLICES, STATEFUL, ApiServer
 from tests.platform.gateway.cluster.things import address, deployment, endpoint, route, slice_of
 from tests.platform.gateway.linked import DEADLINE_S, SmallReplica, ask, in_loop, replica
@@ -74,12 +75,6 @@ class Bed:
         return int((await self.stub(pod).GetMetrics(asked)).metricValues[0].metricValue)
 
 
-async def until_true(holds: Any, what: str) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not await holds():
-            await asyncio.sleep(0.02)
-
-
 def environment(api: ApiServer, host: str, ports: dict[str, int], folder: Path) -> dict[str, str]:
     return {
         **{f"PILOTLIGHT_GATEWAY_{name}": str(port) for name, port in ports.items()},
@@ -113,7 +108,7 @@ async def gateways(folder: Path, keda: SimpleNamespace) -> AsyncIterator[Bed]:
         ports = dict(zip(PORTS, [free_port() for _ in range(4)], strict=True))
         pods = [await stack.enter_async_context(started(folder, api, host, ports)) for host in HOSTS]
         for pod in pods:
-            await until_true(pod.ready, "ready")
+            await eventually_async(pod.ready, "ready")
         places = [f"{pod.host}:{ports['SCALER_PORT']}" for pod in pods]
         channels = [await stack.enter_async_context(grpc.aio.insecure_channel(place)) for place in places]
         yield Bed(api, pods, keda, channels)
@@ -130,7 +125,7 @@ async def test_a_request_held_by_one_replica_is_heard_by_the_other_and_goes_on_w
         for stream in streams:
             await until_said(stream, True)
         for pod in (0, 1):
-            await until_true(lambda pod=pod: _equals(bed.total(pod), 3), "the sum of both")
+            await eventually_async(lambda pod=pod: _equals(bed.total(pod), 3), "the sum of both")
         bed.serve(origin)
         replies = await asyncio.gather(*asked)
         assert [reply.status for reply in replies] == [200, 200, 200]
@@ -138,7 +133,7 @@ async def test_a_request_held_by_one_replica_is_heard_by_the_other_and_goes_on_w
         for stream in streams:
             await until_said(stream, False)
         for pod in (0, 1):
-            await until_true(lambda pod=pod: _equals(bed.total(pod), 0), "nothing left")
+            await eventually_async(lambda pod=pod: _equals(bed.total(pod), 0), "nothing left")
 
 
 async def until_said(stream: Any, active: bool) -> None:
@@ -171,18 +166,18 @@ async def test_what_the_cluster_says_takes_effect_while_requests_pass(tmp_path: 
         bed.api.put(DEPLOYMENTS, deployment("iris", "iris-canary-predictor"))
         bed.serve(new, workload="iris-canary-predictor")
         bed.api.put(SERVICES, address("iris", "iris-predictor=50,iris-canary-predictor=50"))
-        await until_true(lambda: _split(bed, new), "split")
+        await eventually_async(lambda: _split(bed, new), "split")
         before = len(old.asked), len(new.asked)
         for _ in range(10):
             assert (await bed.ask(0)).status == 200
         assert (len(old.asked) - before[0], len(new.asked) - before[1]) == (5, 5)
         bed.api.put(ROUTES, route("iris", "iris.example.com"))
         bed.api.put(DEPLOYMENTS, deployment("iris", "iris-predictor", auth_tokens_sha256=TOKEN))
-        await until_true(lambda: _status(bed, 401), "closed")
+        await eventually_async(lambda: _status(bed, 401), "closed")
         passed = {"Host": "iris.example.com", "Authorization": "Bearer test"}
-        await until_true(lambda: _answers(bed, **passed), "its host known")
+        await eventually_async(lambda: _answers(bed, **passed), "its host known")
         bed.api.delete(SERVICES, "models", "iris")
-        await until_true(lambda: _status(bed, 404), "gone")
+        await eventually_async(lambda: _status(bed, 404), "gone")
 
 
 async def _split(bed: Bed, new: SmallReplica) -> bool:
@@ -211,12 +206,12 @@ async def test_one_that_is_told_to_end_is_unready_finishes_what_it_holds_and_goe
         held = asyncio.create_task(bed.ask(0))
         await until_said(stream, True)
         leaving.gateway.stop()
-        await until_true(lambda: _unready(leaving), "unready")
+        await eventually_async(lambda: _unready(leaving), "unready")
         late = asyncio.create_task(bed.ask(0))  # a client that has not heard of it yet
         while await stream.read() is not grpc.aio.EOF:
             pass
         assert await stream.code() == grpc.StatusCode.OK
-        await until_true(lambda: _equals(bed.total(1), 2), "what it holds still counts")
+        await eventually_async(lambda: _equals(bed.total(1), 2), "what it holds still counts")
         bed.serve(origin)
         assert [(await reply).status for reply in (held, late)] == [200, 200]
         await asyncio.wait_for(leaving.running, DEADLINE_S)
@@ -270,7 +265,7 @@ async def test_metrics_tell_what_passed(tmp_path: Path, keda: SimpleNamespace) -
         await bed.ask(0)
         labels = 'namespace="models",inference_service="iris",revision="iris-predictor"'
         line = f"pilotlight_gateway_request_duration_seconds_count{{{labels}}} 1"
-        await until_true(lambda: _says(bed.pods[0], line), "told")
+        await eventually_async(lambda: _says(bed.pods[0], line), "told")
 
 
 async def _says(pod: Pod, line: str) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from tests.platform.gateway.linked import DEADLINE_S, in_loop, until
+from tests.eventually import eventually_async
+from tests.platform.gateway.linked import DEADLINE_S, in_loop
 
 from pilotlight.gateway.cluster import keda_scaler
 from pilotlight.gateway.cluster.demand import Demand
@@ -165,7 +166,7 @@ async def test_streams_are_bounded_and_those_without_one_can_still_poll(
         assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert not (await bed.stub.IsActive(about(keda))).result
         first.cancel()
-        await until(lambda: len(bed.scaler._wakeups) == 1, "left")
+        await eventually_async(lambda: len(bed.scaler._wakeups) == 1, "left")
         await opened(bed, keda)
 
 

@@ -33,7 +33,8 @@ def made(
 ) -> tuple[Route, ...]:
     return routes(
         ClusterView(
-            kept(partial(watched_objects.entry_service, gateway=OURS), addresses), kept(watched_objects.workload, workloads),
+            kept(partial(watched_objects.entry_service, gateway=OURS), addresses),
+            kept(watched_objects.workload, workloads),
             kept(watched_objects.route_hosts, hosts or []), kept(watched_objects.slice_of, slices or []),
         )
     )  # fmt: skip

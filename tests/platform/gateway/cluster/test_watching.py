@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.eventually import eventually_async
 from tests.platform.gateway.cluster.apiserver import SLICES, ApiServer, Json
 from tests.platform.gateway.cluster.things import endpoint, slice_of
-from tests.platform.gateway.linked import in_loop, until
+from tests.platform.gateway.linked import in_loop
 
 from pilotlight.gateway.cluster import kube_api
 from pilotlight.gateway.cluster.kube_api import Informer, KubeApi, WatchedKind
@@ -57,7 +58,7 @@ async def watched(
     bed = Bed(server, credentials, optional)
     task = asyncio.create_task(bed.watched.run())
     try:
-        await until(lambda: bed.watched.synced, "listed")
+        await eventually_async(lambda: bed.watched.synced, "listed")
         yield bed
     finally:
         task.cancel()
@@ -78,7 +79,7 @@ async def test_what_is_there_is_listed_page_by_page_and_what_comes_and_goes_is_f
         assert bed.names == {"a", "b", "c"}
         bed.server.put(SLICES, piece("d"))
         bed.server.delete(SLICES, "models", "a")
-        await until(lambda: bed.names == {"b", "c", "d"}, "followed")
+        await eventually_async(lambda: bed.names == {"b", "c", "d"}, "followed")
         asked = bed.server.asked[0]
         assert asked[1]["labelSelector"] == "pilotlight.dev/service"
         assert asked[2] == "Bearer first"
@@ -91,7 +92,7 @@ async def test_an_event_that_changes_nothing_that_is_read_is_no_change(tmp_path:
         before = bed.changes
         bed.server.put(SLICES, piece("a"))
         bed.server.put(SLICES, piece("b"))
-        await until(lambda: "b" in bed.names, "seen")
+        await eventually_async(lambda: "b" in bed.names, "seen")
         assert bed.changes == before + 1
 
 
@@ -99,10 +100,10 @@ async def test_an_event_that_changes_nothing_that_is_read_is_no_change(tmp_path:
 async def test_a_watch_that_ends_goes_on_where_it_ended_without_a_list(tmp_path: Path) -> None:
     async with watched(tmp_path, SLICES) as bed:
         bed.server.put(SLICES, piece("a"))
-        await until(lambda: bed.names == {"a"}, "seen")
+        await eventually_async(lambda: bed.names == {"a"}, "seen")
         bed.server.drop()
         bed.server.put(SLICES, piece("b"))
-        await until(lambda: bed.names == {"a", "b"}, "seen")
+        await eventually_async(lambda: bed.names == {"a", "b"}, "seen")
         assert bed.server.lists(SLICES) == 1
 
 
@@ -111,7 +112,7 @@ async def test_a_version_that_is_too_old_is_listed_anew(tmp_path: Path) -> None:
     async with watched(tmp_path, SLICES, first=(piece("a"), piece("b"))) as bed:
         del bed.server.kinds[SLICES]["models", "a"]  # nobody hears of it
         bed.server.forget()
-        await until(lambda: bed.names == {"b"}, "listed anew")
+        await eventually_async(lambda: bed.names == {"b"}, "listed anew")
 
 
 @in_loop
@@ -124,10 +125,10 @@ async def test_while_the_api_fails_what_was_known_holds_and_the_token_is_read_ag
         (tmp_path / "token").write_text("second")
         bed.server.failing = 5
         bed.server.drop()
-        await until(lambda: not bed.server.failing, "failed five times")
+        await eventually_async(lambda: not bed.server.failing, "failed five times")
         assert bed.names == {"a"}
         bed.server.put(SLICES, piece("b"))
-        await until(lambda: bed.names == {"a", "b"}, "seen again")
+        await eventually_async(lambda: bed.names == {"a", "b"}, "seen again")
         assert bed.server.asked[-1][2] == "Bearer second"
 
 
@@ -149,11 +150,11 @@ async def test_what_was_known_of_a_kind_holds_while_the_api_denies_that_there_is
         there = bed.server.kinds.pop(SLICES)
         bed.server.forget()
         before = bed.server.lists(SLICES)
-        await until(lambda: bed.server.lists(SLICES) > before + 2, "denied three times")
+        await eventually_async(lambda: bed.server.lists(SLICES) > before + 2, "denied three times")
         assert bed.names == {"a"}
         bed.server.kinds[SLICES] = there
         bed.server.put(SLICES, piece("b"))
-        await until(lambda: bed.names == {"a", "b"}, "seen again")
+        await eventually_async(lambda: bed.names == {"a", "b"}, "seen again")
 
 
 @pytest.mark.parametrize("answer", [403, 410, 200])
@@ -164,7 +165,7 @@ async def test_pauses_grow_when_lists_work_and_watches_do_not(
     waits = Pauses(0.01, 0.02, 3600.0)
     monkeypatch.setattr(kube_api, "BACKOFF_S", waits)
     async with watched(tmp_path, SLICES, first=(piece("a"),), unwatchable=answer) as bed:
-        await until(lambda: waits.taken[-1:] == [3600.0], "as slow as it gets")
+        await eventually_async(lambda: waits.taken[-1:] == [3600.0], "as slow as it gets")
         assert waits.taken == [0.01, 0.02, 3600.0]
         assert bed.server.lists(SLICES) == 3
 
@@ -184,11 +185,11 @@ async def test_an_event_of_another_shape_is_a_watch_that_failed(
 ) -> None:
     monkeypatch.setattr(kube_api, "BACKOFF_S", (0.01,))
     async with watched(tmp_path, SLICES, first=(piece("a"),)) as bed:
-        await until(lambda: bed.server.watches > 0, "watched")
+        await eventually_async(lambda: bed.server.watches > 0, "watched")
         bed.server.say(odd)
-        await until(lambda: bed.server.lists(SLICES) == 2, "listed anew")
+        await eventually_async(lambda: bed.server.lists(SLICES) == 2, "listed anew")
         bed.server.put(SLICES, piece("b"))
-        await until(lambda: bed.names == {"a", "b"}, "seen")
+        await eventually_async(lambda: bed.names == {"a", "b"}, "seen")
 
 
 @in_loop
@@ -197,8 +198,8 @@ async def test_a_list_of_another_shape_is_a_list_that_failed(tmp_path: Path, mon
     async with watched(tmp_path, SLICES, first=(piece("a"),)) as bed:
         bed.server.kinds[SLICES]["", ""] = {"metadata": None}
         bed.server.forget()
-        await until(lambda: bed.server.lists(SLICES) > 3, "tried again")
+        await eventually_async(lambda: bed.server.lists(SLICES) > 3, "tried again")
         assert bed.names == {"a"}
         del bed.server.kinds[SLICES]["", ""]
         bed.server.put(SLICES, piece("b"))
-        await until(lambda: bed.names == {"a", "b"}, "seen")
+        await eventually_async(lambda: bed.names == {"a", "b"}, "seen")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.embedded import IRIS, ROOT, Platform
+from tests.eventually import eventually
 from tests.http_reply import Reply
 from tests.object_stores import S3_SECRET
 
@@ -90,11 +91,10 @@ class Api:
         return f"/orgs/{ORG}/experiments/{experiment}/jobs/{job}/inference_microservice"
 
     def wait(self, holds: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
-        until = time.monotonic() + seconds
-        while not holds():
+        def check() -> None:
             assert self.platform.answers(), self.platform.log()
-            assert time.monotonic() < until, f"waited {seconds:g} s for {what}\n{self.platform.log()}"
-            time.sleep(0.05)
+
+        eventually(holds, lambda: f"{what}\n{self.platform.log()}", seconds, pause_s=0.05, check=check)
 
     def wait_back(self) -> None:
         """After the death of the control process, which the gateway notices."""

@@ -12,18 +12,19 @@ from tests.http_reply import Reply
 from tests.platform.microservices.api.conftest import ORG, Api
 
 from pilotlight.errors import NotFound, UsageError
-from pilotlight.gateway.auth import RateLimiter
 from pilotlight.microservices.api import routes
 from pilotlight.microservices.api.accounts import LOGIN_RATE, login_delay, rate_limit_keys
 from pilotlight.microservices.registry import accounts
 from pilotlight.microservices.registry.database import Directory
+from pilotlight.targets.local.home import Home
+from pilotlight.wire.token_bucket import TokenBuckets
 
 NOW = 1_000_000.0
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Directory:
-    return Directory.at(tmp_path / "microservices.db")
+    return Directory.open(Home(tmp_path))
 
 
 def proven(directory: Directory, org: str, shown: str, now: float = NOW) -> bool:
@@ -136,7 +137,7 @@ def test_logins_are_limited_by_address_and_org(api: Api) -> None:
 
 
 def test_names_of_orgs_that_are_made_up_do_not_get_round_the_limit() -> None:
-    logins = RateLimiter()
+    logins = TokenBuckets()
     waits = [login_delay(logins, rate_limit_keys("", "10.0.0.1", f"org-{number}"), 0.0) for number in range(100)]
     assert waits[0] == 0.0
     assert waits[-1] > 0.0

@@ -68,10 +68,10 @@ def test_a_model_that_is_there_is_healthy() -> None:
 def test_what_failed_is_told_as_initialization_or_as_the_load() -> None:
     early = standing(record(), RUNNING, {"state": "failed", "reason": "timeout downloading"})
     assert (early.initialization_error, early.model_load_error) == ("timeout downloading", None)
-    assert health.error_text(early) == "Server initialization failed: timeout downloading"
+    assert health.unavailable("j", early).body.error == "Server initialization failed: timeout downloading"
     late = standing(record(), RUNNING, {"state": "failed", "reason": "CUDA out of memory", "models": [{}]})
     assert (late.initialization_error, late.model_load_error) == (None, "CUDA out of memory")
-    assert health.error_text(late) == "Model failed to load: CUDA out of memory"
+    assert health.unavailable("j", late).body.error == "Model failed to load: CUDA out of memory"
     starved = standing(record(), STARVED, None)
     assert starved.model_load_error == "torch.OutOfMemoryError: CUDA out of memory."
     assert standing(record(), DEAD, None).initialization_error == "the process ended with exit code 1"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests import fake_docker as docker_stand_in
+from tests.eventually import eventually_async
 
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.microservices.api.context import ApiContext
@@ -48,17 +49,14 @@ class Scene:
         return docker_stand_in.containers(self.folder)
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
-        end = asyncio.get_running_loop().time() + PATIENCE_S
-        while not holds():
-            assert asyncio.get_running_loop().time() < end, what
-            await asyncio.sleep(0.02)
+        await eventually_async(holds, what)
 
 
 def played(folder: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
     """With a directory of its own, closed whatever happens."""
     own = {"HOME": str(folder), "PILOTLIGHT_MICROSERVICE_REGISTRY": str(folder / "registry.json")}
     environ = {**docker_stand_in.installed(folder), **own}
-    directory, place = Directory.at(folder / "directory.db"), PlatformSettings("docker", environ)
+    directory, place = Directory.open(Home(folder)), PlatformSettings("docker", environ)
     for org in ("a", "b"):
         directory.add_experiment(Experiment(f"of-{org}", org, "pilotlight", "", "", NOW))
 

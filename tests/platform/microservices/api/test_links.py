@@ -3,7 +3,7 @@
 import pytest
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.api.jobs import load_media
+from pilotlight.microservices.inference.predict import load_media
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.registry.model_kinds import schema
 from pilotlight.microservices.registry.types import Workspace

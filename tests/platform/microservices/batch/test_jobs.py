@@ -3,16 +3,16 @@
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import fake_docker as docker_stand_in
+from tests.eventually import eventually
 from tests.onnx_models import write_python
-from tests.platform.microservices.batch.conftest import DECLARED, LOOPBACK, PATIENCE_S, Here, picture
+from tests.platform.microservices.batch.conftest import DECLARED, LOOPBACK, Here, picture
 
 from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
 from pilotlight.microservices.batch import folders, jobs
@@ -21,14 +21,6 @@ from pilotlight.microservices.registry.model_kinds import InvalidParameters
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.microservices.registry.types import Workspace
 from pilotlight.targets.local.supervisor.processes import Identity
-
-
-def eventually(holds: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return found
 
 
 def predictor(here: Here, job_id: str) -> Identity:

@@ -24,7 +24,7 @@ from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.inference.predict import predict
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.platforms import platform
-from pilotlight.microservices.registry.model_kinds import InvalidParameters, check, schema, validate
+from pilotlight.microservices.registry.model_kinds import InvalidParameters, schema, validate
 from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus
 
 IDENTITY = 'INPUTS = {"x": ("FP32", [1])}\nOUTPUTS = {"x": ("FP32", [1])}\n\n\ndef predict(x):\n    return x\n'
@@ -211,7 +211,7 @@ def _ended(here: Any, job_id: str, entry: Entry) -> PlatformStatus:
     import socket
 
     deadline = time.monotonic() + 60
-    while (seen := here.look(job_id, entry)).state == "running":
+    while (seen := here.status(job_id, entry)).state == "running":
         assert time.monotonic() < deadline
         try:
             socket.create_connection(("127.0.0.1", entry.host_port), timeout=5).close()
@@ -238,7 +238,7 @@ def test_a_stop_that_the_platform_refuses(tmp_path: Path, environ: Mapping[str, 
 
 def test_parameters_that_do_not_fit_are_told_by_us_and_by_the_model(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameters) as ours:
-        check("rtdetr", {"images": "a.png", "confidence_threshold": 7})
+        validate(schema("rtdetr"), {"images": "a.png", "confidence_threshold": 7})
     only(list(diagnose(Evidence(phase="ready", errors=(str(ours.value),)))), "wrong_parameters")
     folder = write_python(tmp_path / "models", "model", IDENTITY)
     of = schema("tensors")

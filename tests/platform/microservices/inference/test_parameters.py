@@ -7,7 +7,7 @@ import pytest
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.registry import model_kinds
-from pilotlight.microservices.registry.model_kinds import InvalidParameters, ModelRequest, check, describe
+from pilotlight.microservices.registry.model_kinds import InvalidParameters, ModelRequest, describe
 
 SEED = {  # the bodies of the documented examples
     "vila": {"media": ["s3://b/video.mp4", "s3://b/image.jpg"], "text": "Describe them", "conv_mode": "auto"},
@@ -18,6 +18,10 @@ SEED = {  # the bodies of the documented examples
     "text": {"prompt": "Hello", "max_tokens": 5},
     "cosmos-predict2.5": {"prompt": "a street", "guidance": 7, "num_steps": 35, "seed": 1, "negative_prompt": "rain"},
 }
+
+
+def check(network: str, body: dict[str, Any], declared: str = "") -> ModelRequest:
+    return model_kinds.validate(model_kinds.schema(network, declared), body)
 
 
 def wrong(network: str, body: dict[str, Any], declared: str = "") -> str:

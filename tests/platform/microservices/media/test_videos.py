@@ -57,7 +57,7 @@ def test_too_many_pixels_are_refused() -> None:
 
 def test_frames_in_memory_have_a_bound() -> None:
     with pytest.raises(MediaError, match="ask for fewer frames"):
-        frames(identify("a", video(12)), replace(SMALL, kept_pixels=32 * 24 * 3))
+        frames(identify("a", video(12)), replace(SMALL, decoded_pixels=32 * 24 * 3))
 
 
 @pytest.mark.parametrize("keep", [40, 200])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.platforms.brev import create_words, read_instances, run_script, status_script
+from pilotlight.microservices.platforms.brev import create_arguments, read_instances, run_script, status_script
 from pilotlight.microservices.platforms.docker import Machine
 from pilotlight.microservices.registry.types import Job
 
@@ -48,12 +48,12 @@ def test_a_look_asks_for_the_state_and_the_last_lines() -> None:
 @pytest.mark.parametrize("option", ["cloud_cred_id", "workspace_group_id"])
 def test_inputs_that_brev_create_does_not_take_are_refused_rather_than_lost(option: str) -> None:
     with pytest.raises(UsageError, match=f"{option} = x: brev create cannot be told it"):
-        create_words(replace(JOB, options={option: "x"}))
-    create_words(replace(JOB, options={option: "x", "instance_id": "there-already"}))
+        create_arguments(replace(JOB, options={option: "x"}))
+    create_arguments(replace(JOB, options={option: "x", "instance_id": "there-already"}))
 
 
 def test_the_type_of_a_new_instance_is_passed_on() -> None:
-    assert create_words(replace(JOB, options={"instance_type": "g5.xlarge"})) == [
+    assert create_arguments(replace(JOB, options={"instance_type": "g5.xlarge"})) == [
         "brev", "create", f"ms-{ID}", "--type", "g5.xlarge",
     ]  # fmt: skip
 

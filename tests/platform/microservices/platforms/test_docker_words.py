@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.platforms.commands import validate_job
-from pilotlight.microservices.platforms.docker import Machine, gpu_words, read_state, run_words
+from pilotlight.microservices.platforms.docker import Machine, gpu_arguments, read_state, run_arguments
 from pilotlight.microservices.registry.types import Job
 
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
@@ -20,7 +20,7 @@ def has(words: list[str], *wanted: str) -> bool:
 
 
 def test_a_container_has_the_jobs_name_its_port_and_the_limits_that_its_images_ask_for() -> None:
-    words = run_words(TAO, Machine(), ())
+    words = run_arguments(TAO, Machine(), ())
     assert words[:3] == ["docker", "run", "--detach"]
     assert has(words, "--name", ID)
     assert has(words, "--publish", "8083:8080")
@@ -29,56 +29,56 @@ def test_a_container_has_the_jobs_name_its_port_and_the_limits_that_its_images_a
 
 def test_what_the_api_starts_is_reached_from_its_machine_alone() -> None:
     closed = replace(OWN, closed=True, host_port=8083)
-    assert has(run_words(closed, Machine(), ()), "--publish", "127.0.0.1:8083:8080")
-    assert has(run_words(closed, Machine(network="host"), ()), "--env", "INFERENCE_HOST=127.0.0.1")
-    assert "INFERENCE_HOST=127.0.0.1" not in run_words(replace(OWN, host_port=8083), Machine(network="host"), ())
+    assert has(run_arguments(closed, Machine(), ()), "--publish", "127.0.0.1:8083:8080")
+    assert has(run_arguments(closed, Machine(network="host"), ()), "--env", "INFERENCE_HOST=127.0.0.1")
+    assert "INFERENCE_HOST=127.0.0.1" not in run_arguments(replace(OWN, host_port=8083), Machine(network="host"), ())
 
 
 def test_other_limits_replace_the_usual_ones() -> None:
-    words = run_words(replace(TAO, options={"ulimits": "stack=8388608"}), Machine(), ())
+    words = run_arguments(replace(TAO, options={"ulimits": "stack=8388608"}), Machine(), ())
     assert has(words, "--ulimit", "stack=8388608")
     assert "memlock=-1" not in words
 
 
 def test_the_command_is_one_word_for_a_shell_behind_the_images_own_entry_point() -> None:
-    assert run_words(TAO, Machine(), ())[-4:] == [TAO.image, "/bin/sh", "-c", TAO.command]
+    assert run_arguments(TAO, Machine(), ())[-4:] == [TAO.image, "/bin/sh", "-c", TAO.command]
 
 
 def test_the_entry_point_of_our_own_image_makes_room_for_the_shell() -> None:
-    assert run_words(OWN, Machine(), ())[-5:] == ["--entrypoint", "/bin/sh", OWN.image, "-c", OWN.command][-5:]
+    assert run_arguments(OWN, Machine(), ())[-5:] == ["--entrypoint", "/bin/sh", OWN.image, "-c", OWN.command][-5:]
 
 
 def test_secrets_are_named_and_plain_variables_said() -> None:
-    words = run_words(replace(TAO, env={"CLOUD_BASED": "False"}), Machine(), ("HF_TOKEN",))
+    words = run_arguments(replace(TAO, env={"CLOUD_BASED": "False"}), Machine(), ("HF_TOKEN",))
     assert has(words, "--env", "CLOUD_BASED=False")
     assert has(words, "--env", "HF_TOKEN")
 
 
 def test_gpus_are_device_requests_on_x86_and_the_nvidia_runtime_on_tegra() -> None:
     two = replace(TAO, num_gpus=2)
-    assert gpu_words(two, "requests") == ["--gpus", "2"]
-    assert gpu_words(replace(two, options={"gpus": "1,3"}), "requests") == ["--gpus", '"device=1,3"']
-    assert gpu_words(two, "tegra") == [
+    assert gpu_arguments(two, "requests") == ["--gpus", "2"]
+    assert gpu_arguments(replace(two, options={"gpus": "1,3"}), "requests") == ["--gpus", '"device=1,3"']
+    assert gpu_arguments(two, "tegra") == [
         "--runtime=nvidia", "--env", "NVIDIA_DRIVER_CAPABILITIES=all", "--env", "NVIDIA_VISIBLE_DEVICES=0,1",
     ]  # fmt: skip
-    assert gpu_words(two, "none") == []
+    assert gpu_arguments(two, "none") == []
 
 
 def test_on_the_machines_network_our_predictor_is_told_its_port() -> None:
-    words = run_words(OWN, Machine(network="host"), ())
+    words = run_arguments(OWN, Machine(network="host"), ())
     assert has(words, "--network", "host")
     assert has(words, "--env", "INFERENCE_PORT=8083")
     assert "--publish" not in words
 
 
 def test_on_the_machines_network_another_image_gets_8080_or_is_refused() -> None:
-    assert "--publish" not in run_words(replace(TAO, host_port=8080), Machine(network="host"), ())
+    assert "--publish" not in run_arguments(replace(TAO, host_port=8080), Machine(network="host"), ())
     with pytest.raises(UsageError, match="listens on 8080 only and 8083 was chosen"):
-        run_words(TAO, Machine(network="host"), ())
+        run_arguments(TAO, Machine(network="host"), ())
 
 
 def test_folders_are_mounted_as_told() -> None:
-    words = run_words(replace(TAO, options={"mounts": "/models:/models:ro,/out:/out"}), Machine(), ())
+    words = run_arguments(replace(TAO, options={"mounts": "/models:/models:ro,/out:/out"}), Machine(), ())
     assert has(words, "--volume", "/models:/models:ro", "--volume", "/out:/out")
 
 

@@ -14,7 +14,7 @@ from tests.platform.microservices.platforms.installed_programs import install
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import platform
-from pilotlight.microservices.platforms.lepton import Lepton, create_words, endpoint_name, read_document, seen
+from pilotlight.microservices.platforms.lepton import Lepton, create_arguments, endpoint_name, read_document, seen
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.microservices.registry.types import Job
 
@@ -96,7 +96,7 @@ class TestLepton(PlatformContract):
 
 def test_the_call_says_image_port_command_shape_variables_and_names_of_secrets() -> None:
     job = replace(JOB, env={"CLOUD_BASED": "False"}, secrets=("HF_TOKEN",))
-    words = create_words(replace(job, options={**SHAPE, "dedicated_node_group": "ng", "image_pull_secret": "ngc"}))
+    words = create_arguments(replace(job, options={**SHAPE, "dedicated_node_group": "ng", "image_pull_secret": "ngc"}))
     pairs = dict(zip(words[3::2], words[4::2], strict=True))
     assert words[:3] == ["lep", "endpoint", "create"]
     assert pairs == {
@@ -108,22 +108,22 @@ def test_the_call_says_image_port_command_shape_variables_and_names_of_secrets()
 
 def test_an_endpoint_is_open_only_where_that_was_asked_for() -> None:
     open_to_all = "--allow-unauthenticated-access"
-    assert open_to_all not in create_words(JOB)
-    assert create_words(replace(JOB, options={**SHAPE, "access": "open"}))[-1] == open_to_all
+    assert open_to_all not in create_arguments(JOB)
+    assert create_arguments(replace(JOB, options={**SHAPE, "access": "open"}))[-1] == open_to_all
     with pytest.raises(UsageError, match="access = public, must be open or left out"):
-        create_words(replace(JOB, options={**SHAPE, "access": "public"}))
+        create_arguments(replace(JOB, options={**SHAPE, "access": "public"}))
 
 
 def test_more_gpus_than_the_shape_has_are_refused() -> None:
     with pytest.raises(UsageError, match=r"num_gpus = 9, but the shape gpu.8xh100-sxm has 8"):
-        create_words(replace(JOB, num_gpus=9))
+        create_arguments(replace(JOB, num_gpus=9))
     with pytest.raises(UsageError, match=r"num_gpus = 2, but the shape gpu.a10 has 1"):
-        create_words(replace(JOB, num_gpus=2, options={"resource_shape": "gpu.a10"}))
+        create_arguments(replace(JOB, num_gpus=2, options={"resource_shape": "gpu.a10"}))
 
 
 def test_a_missing_shape_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match="resource_shape is missing"):
-        create_words(replace(JOB, options={}))
+        create_arguments(replace(JOB, options={}))
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms.slurm_script import (
     PORTS,
     SlurmTarget,
-    batch_words,
     comment,
     enroot_uri,
     port_of,
+    sbatch_arguments,
     script,
 )
 from pilotlight.microservices.registry.types import Job
@@ -32,7 +32,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
 
 
 def test_the_call_names_job_partition_account_log_and_what_is_passed_on() -> None:
-    words = batch_words(OWN, PLACE, ("PATH", "HF_TOKEN"))
+    words = sbatch_arguments(OWN, PLACE, ("PATH", "HF_TOKEN"))
     assert words[:2] == ["sbatch", "--parsable"]
     assert {
         f"--job-name={ID}", "--partition=cpu", "--account=team", "--output=/logs/a.log", "--export=PATH,HF_TOKEN",
@@ -41,13 +41,13 @@ def test_the_call_names_job_partition_account_log_and_what_is_passed_on() -> Non
 
 def test_gpus_are_asked_for_only_where_there_are_some() -> None:
     two = replace(OWN, num_gpus=2)
-    assert "--gres=gpu:2" in batch_words(two, PLACE._replace(gpus=True), ())
-    assert not [word for word in batch_words(two, PLACE, ()) if "gpu" in word]
+    assert "--gres=gpu:2" in sbatch_arguments(two, PLACE._replace(gpus=True), ())
+    assert not [word for word in sbatch_arguments(two, PLACE, ()) if "gpu" in word]
 
 
 def test_a_time_limit_is_passed_on_where_one_is_set() -> None:
-    assert "--time=1-00:00:00" in batch_words(replace(OWN, options={"time": "1-00:00:00"}), PLACE, ())
-    assert not [word for word in batch_words(OWN, PLACE, ()) if word.startswith("--time")]
+    assert "--time=1-00:00:00" in sbatch_arguments(replace(OWN, options={"time": "1-00:00:00"}), PLACE, ())
+    assert not [word for word in sbatch_arguments(OWN, PLACE, ()) if word.startswith("--time")]
 
 
 @given(value=TEXT, command=TEXT)

@@ -16,7 +16,7 @@ from tests.platform.microservices.platforms.installed_programs import install
 
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.platforms.ports import can_bind
-from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels, words
+from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels, arguments
 from pilotlight.targets.local.supervisor.processes import identify
 
 
@@ -136,7 +136,7 @@ def test_a_folder_that_others_can_write_to_is_refused(tunnels: Tunnels, near: in
 
 
 def test_ssh_never_asks_and_ends_where_it_cannot_forward() -> None:
-    told = words(Tunnel(8081, "node1", 20007))
+    told = arguments(Tunnel(8081, "node1", 20007))
     assert told[:2] == ["ssh", "-N"]
     assert {"BatchMode=yes", "ExitOnForwardFailure=yes", "127.0.0.1:8081:127.0.0.1:20007"} <= set(told)
     assert told[-2:] == ["--", "node1"]

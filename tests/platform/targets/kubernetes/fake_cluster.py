@@ -129,7 +129,8 @@ class PaperCluster:
         if rest[2:] == ["portforward"]:
             return await self._forward(request)
         if rest[2:3] == ["proxy"]:
-            return web.json_response(self.queries.get(request.query.get("query", ""), {"data": {"result": []}}))
+            empty = {"status": "success", "data": {"resultType": "vector", "result": []}}
+            return web.json_response(self.queries.get(request.query.get("query", ""), empty))
         if request.query.get("watch"):
             return await self._watch(request)
         found = [each for each in self.objects if _is(each, api_version, namespace, rest)]

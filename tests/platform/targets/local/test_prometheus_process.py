@@ -5,14 +5,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.eventually import eventually_async
 
 from pilotlight.targets.local import prometheus
 from pilotlight.targets.local.home import Home
+from pilotlight.wire import machine
 
 PATIENCE_S = 60.0
 # Answers every question on the address that it is told, as one that is ready does.
@@ -31,13 +32,6 @@ http.server.ThreadingHTTPServer((host, int(port)), Ready).serve_forever()
 """
 
 
-async def until(holds: Callable[[], bool], what: str) -> None:
-    end = asyncio.get_running_loop().time() + PATIENCE_S
-    while not holds():
-        assert asyncio.get_running_loop().time() < end, what
-        await asyncio.sleep(0.02)
-
-
 def test_one_whose_program_was_away_is_started_once_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -54,9 +48,9 @@ def test_one_whose_program_was_away_is_started_once_it_is_back(
         assert first is not None
         program.rename(tmp_path / "elsewhere")
         os.kill(first.pid, signal.SIGKILL)
-        await until(lambda: caplog.text.count("cannot be started") >= 2, "two attempts that failed")
+        await eventually_async(lambda: caplog.text.count("cannot be started") >= 2, "two attempts that failed")
         (tmp_path / "elsewhere").rename(program)
-        await until(lambda: prometheus.running(home) is not None, "it to run again")
+        await eventually_async(lambda: prometheus.running(home) is not None, "it to run again")
 
     async def played() -> None:
         try:
@@ -76,13 +70,13 @@ class Another(BaseHTTPRequestHandler):
 
 
 def test_a_port_that_another_takes_meanwhile_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home, program, free = Home(tmp_path / "home"), tmp_path / "prometheus", prometheus.free_port
+    home, program, free = Home(tmp_path / "home"), tmp_path / "prometheus", machine.free_port
     home.create()
     program.write_text(PROGRAM)
     program.chmod(0o755)
 
     async def played(taken: int) -> str:
-        monkeypatch.setattr(prometheus, "free_port", lambda wanted: free(0) if wanted == 0 else taken)
+        monkeypatch.setattr(prometheus, "free_port", lambda wanted=0: taken if wanted else free())
         try:
             return await prometheus.PrometheusServer(home, program, 1).start()
         finally:

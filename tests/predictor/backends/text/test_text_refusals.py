@@ -40,7 +40,7 @@ def test_whatever_a_template_raises_says_that_messages_do_not_fit(error: Excepti
 def test_a_request_that_cannot_be_begun_leaves_the_others_of_its_batch_alone() -> None:
     begun: list[Any] = []
     engine: Any = SimpleNamespace(slots=4, submit=begun.append)
-    model: Any = SimpleNamespace(context=100, stops=frozenset())
+    model: Any = SimpleNamespace(context=100, eos_tokens=frozenset())
     instance = TextInstance("m", model, PromptTokenizer(Choking(AttributeError("no")), "m"), engine, [0])
     batch = [Heard("one"), Heard("choke"), Heard("two")]
     instance.begin(batch)

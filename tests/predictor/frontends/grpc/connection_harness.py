@@ -174,13 +174,6 @@ def framed(message: bytes, length: int | None = None, packed: int = 0) -> bytes:
     return struct.pack(">BI", packed, len(message) if length is None else length) + message
 
 
-async def until(holds: Callable[[], Any]) -> None:
-    """On a clock that does not jump."""
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.01)
-
-
 def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
     with asyncio.Runner(loop_factory=JumpingClock) as runner:
         runner.run(scene())

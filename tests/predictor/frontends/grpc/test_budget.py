@@ -6,7 +6,8 @@ import threading
 from types import SimpleNamespace
 from typing import cast
 
-from tests.predictor.frontends.grpc.connection_harness import NO_ROOM, House, call, data, framed, play, until
+from tests.eventually import eventually_async
+from tests.predictor.frontends.grpc.connection_harness import NO_ROOM, House, call, data, framed, play
 from tritonclient.grpc import service_pb2
 
 from pilotlight.wire.http2 import frames
@@ -85,7 +86,7 @@ def test_a_message_that_becomes_large_leaves_the_loop_to_others_and_is_answered(
         house, plain = House(lambda call: b"%d" % len(call.body), 64 * MIB), bytes(16 * MIB)
         house.hear(call(1, "Ask", GZIP), data(1, framed(gzip.compress(plain, 1), packed=1), ends=True))
         assert house.answers(1) == []
-        await until(lambda: house.answers(1))
+        await eventually_async(lambda: house.answers(1))
         assert house.answers(1) == [b"%d" % len(plain)]
         assert house.admission.bytes_in_flight == 0
 
@@ -98,7 +99,7 @@ def test_a_message_that_grows_beyond_the_room_there_is_goes_no_further() -> None
         house.admission.take(60 * MIB)
         house.hear(call(1, "Ask", GZIP), data(1, framed(gzip.compress(bytes(60 * MIB)), packed=1), ends=True))
         assert 60 * MIB + INLINE_BYTES < house.admission.bytes_in_flight < 64 * MIB
-        await until(lambda: house.status(1))
+        await eventually_async(lambda: house.status(1))
         assert (house.status(1), house.kitchen.counted) == ("14", [503])
         assert house.admission.bytes_in_flight == 60 * MIB
 
@@ -115,7 +116,7 @@ def test_messages_of_a_stream_are_unpacked_in_their_order_and_refused_alone() ->
             call(1, "Talk", GZIP),
             *(data(1, each[at : at + 1000]) for each in packed for at in range(0, len(each), 1000)),
         )
-        await until(lambda: len(house.answers(1)) == 3)
+        await eventually_async(lambda: len(house.answers(1)) == 3)
         assert house.answers(1) == [bytes(100), NO_ROOM, bytes(200)]
         assert house.admission.bytes_in_flight == 60 * MIB
 
@@ -142,11 +143,11 @@ def test_a_message_that_a_thread_reads_counts_until_it_has_read_although_the_cli
         server = cast(Server, SimpleNamespace(codecs=ThreadLimiter(1), shared_memory=SimpleNamespace(find=find)))
         house = House(lambda call: infer(server, call), 64 * MIB)
         house.hear(call(1), *(data(1, piece, ends=piece is pieces[-1]) for piece in pieces))
-        await until(reads.is_set)
+        await eventually_async(reads.is_set)
         house.hear(frames.rst_stream(1, frames.CANCEL))
-        await until(lambda: house.watched.told == [499])
+        await eventually_async(lambda: house.watched.told == [499])
         assert house.admission.bytes_in_flight == len(message) - 5
         go_on.set()
-        await until(lambda: house.admission.bytes_in_flight == 0)
+        await eventually_async(lambda: house.admission.bytes_in_flight == 0)
 
     asyncio.run(scene())

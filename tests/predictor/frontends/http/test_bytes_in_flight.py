@@ -5,9 +5,9 @@ import gc
 from pathlib import Path
 
 import pytest
+from tests.eventually import eventually_async
 from tests.onnx_models import write_python
 from tests.predictor.in_process_server import House, play, write_ensemble, write_times
-from tests.predictor.scheduling.instances import until
 
 from pilotlight_predictor.backends.python.backend import PythonInstance
 from pilotlight_predictor.core.errors import NotFound, NotReady
@@ -57,7 +57,7 @@ def test_unload_finishes_what_is_in_flight_and_then_finalises(tmp_path: Path) ->
         write_held(tmp_path / "models", tmp_path / "signs")
         house = await House(tmp_path / "models", mode="explicit", model={"load_models": ("*",)}).start()
         answer = asyncio.ensure_future(house.ask("held", 21))
-        await until((tmp_path / "signs/began").exists)
+        await eventually_async((tmp_path / "signs/began").exists)
         await house.control.unload("held", False)
         assert house.states() == {"held/1": "UNLOADING"}
         with pytest.raises(NotFound, match="unloaded"):
@@ -65,7 +65,7 @@ def test_unload_finishes_what_is_in_flight_and_then_finalises(tmp_path: Path) ->
         assert not (tmp_path / "signs/finalised").exists()
         (tmp_path / "signs/go").touch()
         assert await answer == 42
-        await until(lambda: house.states() == {"held/1": "UNAVAILABLE"})
+        await eventually_async(lambda: house.states() == {"held/1": "UNAVAILABLE"})
         assert (tmp_path / "signs/finalised").exists()
 
     play(scene())
@@ -76,7 +76,7 @@ def test_a_reload_answers_old_requests_from_the_old_and_new_ones_from_the_new(tm
         write_held(tmp_path / "models", tmp_path / "signs", "m")
         house = await House(tmp_path / "models", mode="poll").start()
         answer = asyncio.ensure_future(house.ask("m", 10))
-        await until((tmp_path / "signs/began").exists)
+        await eventually_async((tmp_path / "signs/began").exists)
         write_times(tmp_path / "models", "m", 7)
         await house.polled()
         assert await house.ask("m", 10) == 70
@@ -151,8 +151,8 @@ def test_nothing_of_an_unloaded_or_replaced_model_stays_in_memory(tmp_path: Path
             assert await house.ask("remembered") == 2
             await house.control.load("remembered", None, {})
         assert await house.ask("remembered") == 2
-        await until(lambda: instances() == 1)
+        await eventually_async(lambda: instances() == 1)
         await house.control.unload("remembered", False)
-        await until(lambda: instances() == 0)
+        await eventually_async(lambda: instances() == 0)
 
     play(scene())

@@ -11,20 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.eventually import eventually_async
 from tests.onnx_models import write_python
 from tests.predictor.in_process_server import House, play
-from tests.predictor.scheduling.instances import Echo, until
+from tests.predictor.scheduling.instances import Echo
 
 from pilotlight.wire.http1 import PlainRequestHead
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.frontends.event_loop import LEAST_RATE, SLOW_S
 from pilotlight_predictor.frontends.http.admission import Admission
 from pilotlight_predictor.frontends.http.auth import Access
 from pilotlight_predictor.frontends.http.fast_protocol import FastHttpProtocol
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import Dispatcher
 from pilotlight_predictor.frontends.http.server import HttpFront
-from pilotlight_predictor.frontends.http.timeouts import LEAST_RATE, SLOW_S
 from pilotlight_predictor.protocols import serving_protocols
 
 SAME = """
@@ -128,7 +129,7 @@ async def arrive(wire: Wire, data: bytes) -> None:
     """As an event loop has it: read into what is offered, for as long as reading is wanted."""
     view = memoryview(data)
     while view:
-        await until(lambda: wire.reading)
+        await eventually_async(lambda: wire.reading)
         offered = wire.protocol.get_buffer(-1)
         size = min(len(offered), len(view))
         offered[:size] = view[:size]
@@ -162,7 +163,7 @@ def test_a_body_in_pieces_is_whole_and_what_follows_is_served(loop: Callable[[],
             assert await asyncio.wait_for(reader.readexactly(2 * len(answer)), 30) == 2 * answer
         writer.close()
         made.close()
-        await until(lambda: not front.connections)
+        await eventually_async(lambda: not front.connections)
 
     NotedLane.copied = 0
     with asyncio.Runner(loop_factory=loop) as runner:
@@ -180,9 +181,9 @@ def test_a_client_that_leaves_within_a_large_body_is_forgotten(loop: Callable[[]
         made = await asyncio.get_running_loop().create_server(lambda: FastHttpProtocol(front), "127.0.0.1", 0)
         client = socket.create_connection(made.sockets[0].getsockname())
         client.sendall(head(10 * MB) + b"x" * MB)
-        await until(lambda: front.connections)
+        await eventually_async(lambda: front.connections)
         client.close()
-        await until(lambda: not front.connections)
+        await eventually_async(lambda: not front.connections)
         made.close()
 
     with asyncio.Runner(loop_factory=loop) as runner:
@@ -267,7 +268,7 @@ def test_a_connection_that_sends_many_requests_at_once_has_one_served_a_turn() -
             lane.connection_made(Wire(lane))
         many.data_received((head(4) + b"many") * 100)
         one.data_received(head(3) + b"one")
-        await until(lambda: len(front.bodies) == 101)
+        await eventually_async(lambda: len(front.bodies) == 101)
 
     play(scene())
     assert bytes(front.bodies[1]) == b"one"
@@ -314,7 +315,7 @@ def test_the_answer_of_a_model_that_gives_its_input_back_is_written_from_where_t
         lane.data_received(lines.replace(b"POST /", b"POST /v2/models/same/infer", 1))
         place = np.frombuffer(wire.protocol.get_buffer(-1), np.uint8)
         await arrive(wire, text + values.tobytes())
-        await until(lambda: wire.written)
+        await eventually_async(lambda: wire.written)
         assert wire.written[0].startswith(b"HTTP/1.1 200"), b"".join(wire.written)
         assert np.shares_memory(np.frombuffer(wire.written[-1], np.uint8), place)
         np.testing.assert_array_equal(np.frombuffer(wire.written[-1], np.float32), values)

@@ -4,7 +4,7 @@ import asyncio
 from queue import SimpleQueue
 from threading import Thread
 
-from tests.predictor.scheduling.instances import until
+from tests.eventually import eventually_async
 
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.models.bls import CallResponses
@@ -48,6 +48,6 @@ def test_a_caller_that_has_taken_everything_is_sent_more() -> None:
         for _ in range(MAX_UNREAD):
             answers.part(InferResponse("m", 1, {}), False)
         assert not answers.waiting
-        await until(lambda: not ticket.paused)
+        await eventually_async(lambda: not ticket.paused)
 
     asyncio.run(scene())

@@ -4,8 +4,9 @@ import asyncio
 import threading
 
 import pytest
+from tests.eventually import eventually_async
 from tests.predictor.models.bls.counting import Counts, Heard, number, number_in, request, served
-from tests.predictor.scheduling.instances import PATIENCE_S, Echo, scheduler, until
+from tests.predictor.scheduling.instances import PATIENCE_S, Echo, scheduler
 from tests.predictor.scheduling.instances import Asked as AskedOf
 
 from pilotlight_predictor.backends.base import DecoupledRequest
@@ -24,7 +25,7 @@ def test_parts_come_in_order_and_end_once() -> None:
         heard = Heard()
         version = served(Counts())
         version.stream(request(200, id="a"), heard)
-        await until(lambda: heard.ended)
+        await eventually_async(lambda: heard.ended)
         assert heard.numbers == list(range(200))
         last, final = heard.parts[-1]
         assert final
@@ -43,7 +44,7 @@ def test_an_answer_may_be_the_last_itself() -> None:
     async def scene() -> None:
         heard = Heard()
         served(Counts(last)).stream(request(3), heard)
-        await until(lambda: heard.ended)
+        await eventually_async(lambda: heard.ended)
         assert [(number_in(result), final) for result, final in heard.parts] == [(7, True)]
 
     asyncio.run(scene())
@@ -60,10 +61,10 @@ def test_requests_interleave_and_one_instance_begins_the_next_while_answers_are_
         version, slow, quick = served(Counts(step)), Heard(), Heard()
         version.stream(request(2, id="slow"), slow)
         version.stream(request(2, id="quick"), quick)
-        await until(lambda: quick.ended)
+        await eventually_async(lambda: quick.ended)
         assert not slow.parts
         gate.set()
-        await until(lambda: slow.ended)
+        await eventually_async(lambda: slow.ended)
         assert slow.numbers == quick.numbers == [0, 1]
 
     asyncio.run(scene())
@@ -77,7 +78,7 @@ def test_a_failure_amid_the_answers_is_the_end_and_stays_opaque() -> None:
     async def scene() -> None:
         heard = Heard()
         served(Counts(fail_at_two)).stream(request(5), heard)
-        await until(lambda: heard.ended)
+        await eventually_async(lambda: heard.ended)
         assert heard.numbers == [0, 1]
         assert isinstance(heard.parts[-1][0], BackendFailed)
         assert "secret" not in str(heard.parts[-1][0])
@@ -93,7 +94,7 @@ def test_a_batch_that_cannot_begin_ends_its_requests() -> None:
     async def scene() -> None:
         heard = Heard()
         served(Broken()).stream(request(1), heard)
-        await until(lambda: heard.ended)
+        await eventually_async(lambda: heard.ended)
         assert isinstance(heard.parts[0][0], BackendFailed)
 
     asyncio.run(scene())
@@ -111,7 +112,7 @@ def test_a_client_that_leaves_is_told_to_the_model_and_hears_nothing_more() -> N
         instance, heard = Counts(step), Heard()
         version = served(instance)
         ticket = version.stream(request(1000), heard)
-        await until(lambda: heard.parts and begun.is_set())
+        await eventually_async(lambda: heard.parts and begun.is_set())
         ticket.cancel()
         assert isinstance(heard.parts[-1][0], Cancelled)
         assert heard.ended
@@ -152,7 +153,7 @@ def test_a_slow_reader_holds_the_model_back_and_loses_nothing() -> None:
                 if not final:
                     seen.append(number_in(result))
                 if len(seen) == 1:
-                    await until(lambda: len(instance.sent) >= MAX_BUFFERED)
+                    await eventually_async(lambda: len(instance.sent) >= MAX_BUFFERED)
                     await asyncio.sleep(0.02)
                     assert len(instance.sent) < 3 * MAX_BUFFERED
         assert seen == list(range(1000))
@@ -171,7 +172,7 @@ def test_an_end_waits_for_no_reader() -> None:
     async def scene() -> None:
         version = served(Counts(fail_when_full))
         async with ResponseReader(version.stream, request(1000)) as answers:
-            await until(ended.is_set)
+            await eventually_async(ended.is_set)
             told = [result async for result, _ in answers]
         assert [number_in(result) for result in told[:-1]] == list(range(len(told) - 1))
         assert isinstance(told[-1], BackendFailed)
@@ -200,7 +201,7 @@ def test_the_time_limit_counts_to_the_first_answer_only() -> None:
         version = served(Counts(lambda asked, i: gate.wait(PATIENCE_S) and None if asked.request.id else None))
         version.stream(request(2, id="late"), late, within(0.05))
         version.stream(request(2), heard, within(PATIENCE_S))
-        await until(lambda: late.ended and heard.ended)
+        await eventually_async(lambda: late.ended and heard.ended)
         assert isinstance(late.parts[0][0], DeadlineExceeded)
         assert len(late.parts) == 1
         assert heard.numbers == [0, 1]
@@ -217,7 +218,7 @@ def test_a_model_that_answers_once_learns_that_its_client_has_gone() -> None:
         runs = scheduler(instance)
         ask = AskedOf(runs)
         item = ask("a")
-        await until(instance.entered.is_set)
+        await eventually_async(instance.entered.is_set)
         runs.cancel(item)
         assert item.request.cancelled
         gate.set()
@@ -231,7 +232,7 @@ def test_infer_gives_the_one_answer_or_says_how_to_ask(n: int) -> None:
     async def scene() -> None:
         got: list[InferResponse | Exception] = []
         served(Counts()).infer(request(n), got.append)
-        await until(lambda: got)
+        await eventually_async(lambda: got)
         if n == 1:
             assert number_in(got[0]) == 0
         else:

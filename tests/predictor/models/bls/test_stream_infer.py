@@ -149,11 +149,11 @@ def test_a_client_that_reads_slowly_holds_the_model_back_and_loses_nothing(
     numbers = [next(call).infer_response.outputs[0].contents.int_contents[0] for _ in range(2000)]
     assert numbers == list(range(2000))
     noted.unlink(missing_ok=True)
-    time.sleep(0.5)  # not a synchronisation: time in which an unbounded model would run away
+    time.sleep(4.0)  # not a synchronisation: time in which an unbounded model would run away
     call.cancel()
     channel.close()
     triton_server.wait_until(noted.exists, "the model stops")
-    assert int(noted.read_text()) < 20_000  # what fits into the buffers on the way
+    assert int(noted.read_text()) < 100_000  # buffers on the way, the client's among them, hold 60,000 to 70,000
 
 
 def test_the_asynchronous_client_iterates_over_the_answers(triton_address: str) -> None:

@@ -2,14 +2,13 @@
 
 import pytest
 
+from pilotlight_predictor.metrics.cpu_readings import limit_files, machine_bytes
 from pilotlight_predictor.models.parking.policy import (
     Activity,
     HostCopy,
     budget_bytes,
     copies_to_drop,
     is_idle,
-    limit_files,
-    machine_bytes,
     observe_activity,
     poll_interval_s,
 )

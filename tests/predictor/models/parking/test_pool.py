@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, scheduler, until
+from tests.eventually import eventually_async
+from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, scheduler
 
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core.errors import BackendFailed, BadRequest, NotReady, Unavailable
@@ -80,7 +81,7 @@ def test_an_admin_who_leaves_does_not_let_another_take_the_same_room() -> None:
         one, two = Model(lot, "one", [Parking(first)]), Model(lot, "two", [Parking(second)])
         first.gate.clear()
         admin = asyncio.ensure_future(one.park())
-        await until(first.begun.is_set)
+        await eventually_async(first.begun.is_set)
         assert lot._usage() == (0, 600)  # what is being taken counts
         admin.cancel()
         other = asyncio.ensure_future(two.park())
@@ -100,7 +101,7 @@ def test_nobody_gives_up_a_copy_for_a_model_that_is_busy() -> None:
         await idle.park()
         await idle.wake()
         busy.ask("runs")
-        await until(echo.entered.is_set)
+        await eventually_async(echo.entered.is_set)
         with pytest.raises(Unavailable):
             await busy.park()
         assert host_bytes.host_bytes == 600
@@ -131,7 +132,7 @@ def test_a_wake_during_a_parking_that_fails_finds_the_model_awake() -> None:
         weights.gate.clear()
         weights.refuses = {"park"}
         parking = asyncio.ensure_future(model.park())
-        await until(weights.begun.is_set)
+        await eventually_async(weights.begun.is_set)
         waking = asyncio.ensure_future(model.wake())
         await asyncio.sleep(0)
         weights.gate.set()
@@ -150,7 +151,7 @@ def test_a_parking_that_can_neither_end_nor_be_undone_is_parked_and_the_next_req
         left.refuses, stays.refuses = {"wake"}, {"park"}
         stays.gate.clear()
         parking = asyncio.ensure_future(model.park())
-        await until(stays.begun.is_set)
+        await eventually_async(stays.begun.is_set)
         model.ask("meanwhile")
         stays.gate.set()
         with pytest.raises(BackendFailed):

@@ -4,7 +4,8 @@ import asyncio
 import threading
 
 import pytest
-from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, scheduler, until
+from tests.eventually import eventually_async
+from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, scheduler
 
 from pilotlight_predictor.core.errors import Unavailable
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -52,7 +53,7 @@ def test_requests_are_served_while_a_model_prepares_to_park() -> None:
         part = Part()
         place, ask = berth(part)
         preparing = asyncio.ensure_future(place.prepare())
-        await until(part.entered.is_set)
+        await eventually_async(part.entered.is_set)
         ask("meanwhile")
         await ask.all()
         part.gate.set()
@@ -80,7 +81,7 @@ def test_who_asked_for_parking_may_leave_and_a_request_wakes_what_has_parked_mea
         part = Part()
         place, ask = berth(part)
         parking = asyncio.ensure_future(place.park())
-        await until(part.entered.is_set)
+        await eventually_async(part.entered.is_set)
         parking.cancel()
         ask("waits")
         part.gate.set()
@@ -96,7 +97,7 @@ def test_a_model_is_not_closed_on_its_way() -> None:
         part = Part()
         place, ask = berth(part)
         parking = asyncio.ensure_future(place.park())
-        await until(part.entered.is_set)
+        await eventually_async(part.entered.is_set)
         closing = asyncio.ensure_future(ask.scheduler.close())
         await asyncio.sleep(0)
         assert not closing.done()

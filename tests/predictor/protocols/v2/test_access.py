@@ -13,7 +13,7 @@ from tests.serving import RunningServer, json_tensor
 
 from pilotlight_predictor.config import Limits, Settings
 from pilotlight_predictor.core.errors import PredictorError, RateLimited
-from pilotlight_predictor.frontends.http.admission import Admission, RateLimiter
+from pilotlight_predictor.frontends.http.admission import Admission
 from pilotlight_predictor.frontends.http.auth import Access, Action, client_address
 from pilotlight_predictor.frontends.http.router import Dispatcher, Route, ServingProtocol
 from pilotlight_predictor.protocols import serving_protocols
@@ -231,18 +231,6 @@ def test_behind_a_proxy_that_is_not_named_nobody_can_be_told_apart(
 ) -> None:
     access = Access(replace(Settings().server, behind_proxy=behind, trusted_proxies=proxies))
     assert access.identify({"x-forwarded-for": "1.2.3.4"}, "127.0.0.1").client == client
-
-
-def test_a_bucket_refills_evenly_and_the_oldest_is_forgotten() -> None:
-    limiter = RateLimiter(60)
-    assert all(limiter.allow("a", 0.0) == 0 for _ in range(60))
-    assert limiter.allow("a", 0.0) == pytest.approx(1.0)
-    assert limiter.allow("a", 1.0) == 0
-    assert limiter.allow("a", 1.0) > 0
-    assert limiter.allow("b", 1.0) == 0
-    for number in range(10_000):
-        limiter.allow(f"client {number}", 2.0)
-    assert limiter.allow("a", 2.0) == 0
 
 
 CLIMBING = [

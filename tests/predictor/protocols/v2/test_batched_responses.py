@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from tests.eventually import eventually_async
 from tests.onnx_models import write_identity, write_model
 from tests.predictor.in_process_server import House, play
-from tests.predictor.scheduling.instances import until
 from tests.serving import RunningServer, read_answer, rendered
 
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
@@ -98,7 +98,7 @@ class Callers:
         return call
 
     async def all(self) -> list[Any]:
-        await until(lambda: all(self.replies))
+        await eventually_async(lambda: all(self.replies))
         assert [len(told) for told in self.replies] == [1] * len(self.replies)
         return [(told[0].status, joined(told[0])) for told in self.replies]
 

@@ -82,12 +82,12 @@ def test_an_error_that_is_none_of_ours_is_opaque() -> None:
 # tree are raised only through error_reply (PredictorError) or through their children (Unavailable).
 REACHED: dict[str, str] = {
     "BadRequest": "test_a_bad_request_is_400",
-    "Unreadable": "test_what_is_no_message_is_refused_by_a_status (../rpc/own_http2/test_raw_sockets.py)",
+    "Unreadable": "test_what_is_no_message_is_refused_by_a_status (../../frontends/grpc/own_http2/test_raw_sockets.py)",
     "Unauthenticated": "test_every_route_asks_for_its_token (test_access.py)",
     "Forbidden": "test_every_route_asks_for_its_token (test_access.py)",
     "NotFound": "test_what_is_no_route_is_404 (test_routes.py)",
     "MethodNotAllowed": "test_another_method_is_405_with_what_is_allowed (test_routes.py)",
-    "RequestTooLarge": "test_the_size_limit_is_exact_in_both_fronts (test_fronts.py)",
+    "RequestTooLarge": "test_the_size_limit_is_exact_in_both_fronts (test_frontends.py)",
     "RateLimited": "test_a_client_beyond_its_rate_is_429_with_the_time_to_wait (test_access.py)",
     "Unsupported": "test_another_encoding_is_501_with_what_is_known (test_compression.py)",
     "NotReady": "test_a_model_that_loads_is_503_with_retry_after",

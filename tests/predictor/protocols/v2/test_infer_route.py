@@ -4,9 +4,9 @@ from pathlib import Path
 
 import orjson
 import pytest
+from tests.eventually import eventually_async
 from tests.onnx_models import write_python
 from tests.predictor.in_process_server import House, play
-from tests.predictor.scheduling.instances import until
 
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.protocols.v2.infer import infer
@@ -26,7 +26,7 @@ async def answers(house: House, model: str, text: bytes) -> list[HttpResponse]:
     call = HttpRequest("POST", f"/v2/models/{model}/infer", "", {}, text, "", replies.append, 0.0)
     call.params = {"model": model}
     infer(house.server, call)
-    await until(lambda: replies)
+    await eventually_async(lambda: replies)
     return replies
 
 

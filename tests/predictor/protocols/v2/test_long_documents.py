@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.eventually import eventually_async
 from tests.predictor.in_process_server import House, play, write_times
-from tests.predictor.scheduling.instances import until
 from tests.serving import RunningServer, json_tensor, read_answer, rendered
 
 from pilotlight_predictor.core.errors import BadRequest, PredictorError
@@ -169,6 +169,6 @@ def test_what_happens_while_a_long_request_waits_to_be_read_counts(tmp_path: Pat
                 await house.control.unload("m", False)
 
         assert await status_of(asked_while_codecs_are_busy(house, meanwhile)) == status
-        await until(lambda: house.metrics.in_flight == 0)
+        await eventually_async(lambda: house.metrics.in_flight == 0)
 
     play(scene())

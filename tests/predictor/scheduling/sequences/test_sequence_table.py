@@ -5,7 +5,7 @@ import pytest
 from pilotlight_predictor.core.errors import BadRequest, QueueFull
 from pilotlight_predictor.core.requests import InferRequest, SequencePoint
 from pilotlight_predictor.scheduling.queue import QueuedRequest
-from pilotlight_predictor.scheduling.sequence_slots import Sequence, SequenceTable, Slot
+from pilotlight_predictor.scheduling.sequence_slots import SequenceRun, SequenceTable, Slot
 
 IDLE_NS = 1000
 
@@ -15,14 +15,14 @@ def table(slots: int = 1, instances: int = 1, bound: int = 0) -> SequenceTable:
     return SequenceTable(places, bound, IDLE_NS)
 
 
-def arrive(found: SequenceTable, identity: int, marks: str = "", now: int = 0) -> Sequence:
+def arrive(found: SequenceTable, identity: int, marks: str = "", now: int = 0) -> SequenceRun:
     """`marks`: s for START, e for END."""
     point = SequencePoint(identity, "s" in marks, "e" in marks)
     item = QueuedRequest(InferRequest("m", {}, id=f"{identity}{marks}", sequence=point), lambda _: None)
     return found.add(item, point, now)
 
 
-def taken(found: SequenceTable, sequence: Sequence) -> str:
+def taken(found: SequenceTable, sequence: SequenceRun) -> str:
     item = found.take(sequence)
     return item.request.id if item is not None else ""
 

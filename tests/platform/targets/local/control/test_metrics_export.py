@@ -25,7 +25,7 @@ def seen(run: ServiceRun) -> ServiceStatus:
 
 
 def values(family: Family, *labels: str) -> dict[tuple[str, ...], float]:
-    return {tuple(found[label] for label in labels): value for found, value in family.samples}
+    return {tuple(found[label] for label in labels): value for found, value, _ in family.samples}
 
 
 def hpa(*metrics: Metric) -> Hpa:

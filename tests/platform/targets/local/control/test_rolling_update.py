@@ -2,13 +2,8 @@
 
 import pytest
 
-from pilotlight.targets.local.control.rolling_update import (
-    ReplicaCounts,
-    effective_shares,
-    reachable_revisions,
-    rolling_update,
-    select_for_removal,
-)
+from pilotlight.targets.local.control.replicas import ReplicaCounts, rolling_update, select_for_removal
+from pilotlight.targets.local.control.service_state import effective_shares, reachable_revisions
 from pilotlight.targets.local.manifests.service_spec import Probe, TrafficShare
 from pilotlight.targets.local.supervisor.replica import Checks, Replica, State
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, cast
 
 import pytest
+from tests.eventually import eventually_async
 
 from pilotlight.gateway.control_link import Applied
 from pilotlight.gateway.routing_table import Route, Table
@@ -52,9 +53,7 @@ class Stage:
         self.told.append(tuple(routes))
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
-            while not holds():
-                await asyncio.sleep(0)
+        await eventually_async(holds, pause_s=0)
 
 
 def staged(case: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:

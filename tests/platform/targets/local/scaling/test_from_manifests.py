@@ -12,7 +12,7 @@ from pilotlight.targets.local.scaling.from_manifests import DEFAULT_DOWN, DEFAUL
 from pilotlight.targets.local.scaling.promql import evaluator
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa, Metric, Policy, ScalingRules
 
-GOLDEN = Path(__file__).parents[1] / "cli" / "golden"
+GOLDEN = Path(__file__).parents[4] / "cli" / "golden"
 DEPLOYMENT: dict[str, Any] = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "iris"}, "spec": {}}
 
 

@@ -7,7 +7,8 @@ import pytest
 from pilotlight.contract import METRIC_GPU_UTILIZATION
 from pilotlight.prometheus import queries
 from pilotlight.targets.local.scaling.promql import evaluator as promql_evaluator
-from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, UnsupportedQuery, increase
+from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, increase
+from pilotlight.targets.local.scaling.promql.parser import UnsupportedQuery
 
 IRIS = {"inference_service": "iris", "namespace": "default"}
 LATENCY = queries.metric_query("latency", "iris", "default")

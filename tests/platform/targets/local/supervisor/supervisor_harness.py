@@ -5,12 +5,13 @@ Replicas are real processes: the predictor with the iris model, or a few lines o
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 from types import TracebackType
 from typing import Any, Self
+
+from tests.eventually import eventually_async
 
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.manifests.service_spec import ContainerSpec, Probe, RevisionSpec
@@ -79,7 +80,7 @@ class Stage:
             assert seen or not mine or mine[-1].state != "exited", mine[-1].reason
             return seen
 
-        await eventually(
+        await eventually_async(
             lambda: found() is not None,
             lambda: f"{state}; told were {[(told.state, told.reason) for told in self.told]}",
         )
@@ -90,16 +91,6 @@ class Stage:
     async def start(self, order: Launch) -> Replica:
         self.supervisor.launch(order)
         return await self.until("ready", order.replica)
-
-
-async def eventually(
-    holds: Callable[[], bool], what: Callable[[], str] = lambda: "it", timeout_s: float = WAIT_S
-) -> None:
-    deadline = monotonic() + timeout_s
-    while not holds():
-        if monotonic() > deadline:
-            raise AssertionError(f"did not come to be: {what()}")
-        await asyncio.sleep(0.01)
 
 
 def program(folder: Path, script: str) -> str:

@@ -13,15 +13,8 @@ from pathlib import Path
 import pytest
 from msgspec import json as msgspec_json
 from msgspec.structs import replace
-from tests.platform.targets.local.supervisor.supervisor_harness import (
-    IRIS,
-    WAIT_S,
-    Stage,
-    alive,
-    eventually,
-    launch,
-    program,
-)
+from tests.eventually import eventually_async
+from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, WAIT_S, Stage, alive, launch, program
 
 from pilotlight.targets.local.home import ENV_HOME
 from pilotlight.targets.local.supervisor import shim
@@ -100,7 +93,7 @@ def test_a_living_replica_is_watched_again_and_drained(tmp_path: Path) -> None:
             stage.supervisor.adopt([record])
             assert [(found.id, found.state) for found in stage.supervisor.replicas()] == [(record.id, "ready")]
             assert alive(record.pid)
-            await eventually(lambda: "phases" in stage.supervisor.replicas()[0].status)
+            await eventually_async(lambda: "phases" in stage.supervisor.replicas()[0].status)
             stage.supervisor.drain(record.id, 30)
             ended = await stage.until("exited")
             assert (ended.exit_code, ended.crashed) == (0, False)
@@ -158,8 +151,8 @@ def test_an_end_that_nobody_saw_is_told_as_the_shim_noted_it(tmp_path: Path) -> 
 
     async def play() -> None:
         async with Stage(tmp_path) as stage:
-            await eventually(lambda: shim.read_exit(stage.home.run / f"{record.id}.exit") is not None)
-            await eventually(lambda: not alive(record.pid))
+            await eventually_async(lambda: shim.read_exit(stage.home.run / f"{record.id}.exit") is not None)
+            await eventually_async(lambda: not alive(record.pid))
             stage.supervisor.adopt([record])
             assert [(told.state, told.exit_code, told.crashed) for told in stage.told] == [("exited", 7, True)]
             assert stage.told[0].reason == "exit code 7"
@@ -181,7 +174,7 @@ def test_a_number_that_another_process_has_is_left_alone(
     async def play() -> None:
         async with Stage(tmp_path, python=program(tmp_path, "exec sleep 600")) as stage:
             stage.supervisor.launch(launch())
-            await eventually(lambda: stage.supervisor.replicas()[0].pid > 0)
+            await eventually_async(lambda: stage.supervisor.replicas()[0].pid > 0)
             record = replace(stage.supervisor.replicas()[0], id="other", **stranger)
             stage.supervisor.adopt([record])
             ended = await stage.until("exited", "other")
@@ -197,9 +190,9 @@ def test_processes_of_this_home_that_no_record_knows_are_ended(tmp_path: Path) -
     async def play() -> None:
         async with Stage(tmp_path) as stage:
             # A process has no environment while it begins its program.
-            await eventually(lambda: {name for _, name in replica_processes(stage.home)} == {record.id})
+            await eventually_async(lambda: {name for _, name in replica_processes(stage.home)} == {record.id})
             stage.supervisor.adopt([])
-            await eventually(lambda: not alive(record.pid))
+            await eventually_async(lambda: not alive(record.pid))
             assert not stage.told
 
     asyncio.run(play())
@@ -264,7 +257,7 @@ async def taken_over(place: Path, records: list[Replica]) -> None:
         known = {replica.id for replica in stage.supervisor.replicas()}
         ended = {told.id for told in stage.told if told.state == "exited"}
         assert known | ended == {record.id for record in records if record.state != "exited"}
-        await eventually(
+        await eventually_async(
             lambda: settled(stage), lambda: f"{sorted(replica_processes(stage.home))}, {stage.supervisor.replicas()}"
         )
 

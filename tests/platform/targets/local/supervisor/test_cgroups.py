@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.platform.targets.local.supervisor.supervisor_harness import Stage, eventually, launch, program
+from tests.eventually import eventually_async
+from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch, program
 
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.supervisor import cgroups
@@ -60,11 +61,11 @@ def test_as_root_the_kernel_keeps_the_cpu_limit(tmp_path: Path) -> None:
         async with Stage(tmp_path, python=program(tmp_path, "while :; do :; done")) as stage:
             replica = stage.supervisor.launch(launch(cpu_limit=0.1))
             place = Path("/sys/fs/cgroup/cpu")
-            await eventually(lambda: bool(list(place.rglob(f"{replica.id}/cgroup.procs"))))
+            await eventually_async(lambda: bool(list(place.rglob(f"{replica.id}/cgroup.procs"))))
             group = next(place.rglob(f"{replica.id}/cgroup.procs")).parent
-            await eventually(lambda: bool((group / "cgroup.procs").read_text()))
+            await eventually_async(lambda: bool((group / "cgroup.procs").read_text()))
             assert (group / "cpu.cfs_quota_us").read_text() == "10000\n"
-            await eventually(lambda: "nr_throttled 0\n" not in (group / "cpu.stat").read_text())
+            await eventually_async(lambda: "nr_throttled 0\n" not in (group / "cpu.stat").read_text())
 
     asyncio.run(play())
 
@@ -108,7 +109,7 @@ def test_a_cpu_limit_without_groups_lowers_the_priority_and_is_said_once(
                 known = [replica.pid for replica in stage.supervisor.replicas() if replica.pid]
                 return len(known) == 2 and all(os.getpriority(os.PRIO_PROCESS, pid) == 5 for pid in known)
 
-            await eventually(lowered)
+            await eventually_async(lowered)
 
     asyncio.run(play())
     assert len([record for record in caplog.records if "CPU limits" in record.getMessage()]) == 1

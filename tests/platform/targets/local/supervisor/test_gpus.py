@@ -3,7 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from tests.platform.targets.local.supervisor.supervisor_harness import Stage, eventually, launch, lines, program
+from tests.eventually import eventually_async
+from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch, lines, program
 
 from pilotlight.targets.local.supervisor.gpus import Device
 
@@ -21,7 +22,7 @@ def test_a_replica_waits_for_a_gpu_and_starts_when_one_is_released(tmp_path: Pat
             stage.supervisor.drain("llama-1", 5)
             started = await stage.until("starting", "iris-1")
             assert (started.gpus, started.reason) == ((0,), "")
-            await eventually(lambda: Path(started.log).exists() and list(lines(started.log)) == ["0"])
+            await eventually_async(lambda: Path(started.log).exists() and list(lines(started.log)) == ["0"])
 
     asyncio.run(play())
 

@@ -12,17 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.eventually import eventually_async
 from tests.onnx_models import write_python
-from tests.platform.targets.local.supervisor.supervisor_harness import (
-    IRIS,
-    READY,
-    Stage,
-    alive,
-    eventually,
-    launch,
-    lines,
-    program,
-)
+from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, READY, Stage, alive, launch, lines, program
 from tests.serving import ANSWER_S, json_tensor, read_answer, rendered
 
 from pilotlight.errors import NotFound, PlatformError
@@ -54,7 +46,7 @@ def test_a_predictor_starts_answers_and_drains(tmp_path: Path) -> None:
             assert identity is not None
             assert (ready.boot_id, ready.start_ticks) == identity[1:]
             assert len({ready.port, ready.grpc_port, ready.metrics_port}) == 3
-            await eventually(lambda: "total" in stage.supervisor.replicas()[0].status.get("phases", {}))
+            await eventually_async(lambda: "total" in stage.supervisor.replicas()[0].status.get("phases", {}))
             assert stage.supervisor.usage(ready.id).resident_bytes > 10 << 20
             assert stage.supervisor.usage(ready.id).cpu_seconds > 0.05
             stage.supervisor.drain(ready.id, 30)
@@ -102,7 +94,7 @@ def test_a_replica_that_will_not_end_is_killed_after_its_grace(tmp_path: Path) -
     async def play() -> None:
         async with Stage(tmp_path, python=script) as stage:
             replica = stage.supervisor.launch(launch())
-            await eventually(lambda: Path(replica.log).read_text() == "deaf\n")
+            await eventually_async(lambda: Path(replica.log).read_text() == "deaf\n")
             stage.supervisor.drain(replica.id, 0.3)
             ended = await stage.until("exited")
             assert (ended.signal, ended.crashed) == (9, False)
@@ -118,7 +110,7 @@ def test_what_a_replica_leaves_running_ends_with_it(tmp_path: Path) -> None:
             stage.supervisor.launch(launch())
             ended = await stage.until("exited")
             left = int(lines(ended.log)[0])
-            await eventually(lambda: not alive(left))
+            await eventually_async(lambda: not alive(left))
 
     asyncio.run(play())
 
@@ -218,7 +210,7 @@ def test_a_replica_that_answers_again_is_ready_again(tmp_path: Path) -> None:
             os.kill(ready.pid, signal.SIGSTOP)
             await stage.until("unready")
             os.kill(ready.pid, signal.SIGCONT)
-            await eventually(lambda: len(stage.states()) >= 4)
+            await eventually_async(lambda: len(stage.states()) >= 4)
             assert stage.states()[:4] == ["starting", "ready", "unready", "ready"]  # a busy machine may go on with it
 
     asyncio.run(play())
@@ -234,8 +226,8 @@ def test_a_port_that_was_taken_meanwhile_is_no_crash(tmp_path: Path) -> None:
     async def play() -> None:
         async with Stage(tmp_path, python=program(tmp_path, script)) as stage:
             first = stage.supervisor.launch(launch())
-            await eventually(lambda: stage.supervisor.replicas()[0].port != first.port)
-            await eventually(lambda: stage.supervisor.replicas()[0].pid > 0)
+            await eventually_async(lambda: stage.supervisor.replicas()[0].port != first.port)
+            await eventually_async(lambda: stage.supervisor.replicas()[0].pid > 0)
             assert stage.states() == ["starting"]
             assert alive(stage.supervisor.replicas()[0].pid)
 
@@ -265,7 +257,7 @@ def test_only_what_a_process_needs_reaches_it(tmp_path: Path, monkeypatch: pytes
     async def play() -> None:
         async with Stage(tmp_path, python=program(tmp_path, "env; pwd; exec sleep 600")) as stage:
             replica = stage.supervisor.launch(launch(env={**IRIS, "INFERENCE_DRAIN_DELAY": "10"}))
-            await eventually(lambda: str(stage.home.root) in lines(replica.log))
+            await eventually_async(lambda: str(stage.home.root) in lines(replica.log))
             seen = dict(line.split("=", 1) for line in lines(replica.log) if "=" in line)
             assert seen["INFERENCE_HTTP_PORT"] == str(replica.port)
             assert seen["INFERENCE_DRAIN_DELAY"] == "0"
@@ -319,11 +311,11 @@ def test_closing_ends_all_or_none(tmp_path: Path) -> None:
         stage = Stage(tmp_path, python=program(tmp_path, "exec sleep 600"))
         async with stage:
             stage.supervisor.launch(launch("a"))
-            await eventually(lambda: stage.supervisor.replicas()[0].pid > 0)
+            await eventually_async(lambda: stage.supervisor.replicas()[0].pid > 0)
             pid = stage.supervisor.replicas()[0].pid
             await stage.supervisor.close(leave_running=True)
             assert alive(pid)
-            await eventually(lambda: {name for _, name in replica_processes(stage.home)} == {"a"})
+            await eventually_async(lambda: {name for _, name in replica_processes(stage.home)} == {"a"})
 
     asyncio.run(play())
 
@@ -353,11 +345,11 @@ def test_a_start_that_finds_no_descriptor_ends_with_its_reason(tmp_path: Path, l
             with descriptors_left(left):
                 begun = stage.supervisor.launch(launch())
                 assert begun.state == "starting"
-                await eventually(lambda: bool(stage.told))
+                await eventually_async(lambda: bool(stage.told))
             last = stage.told[-1]
             assert last.state == "starting" or last.reason.startswith("could not be started: ")
             assert last.crashed or left > 2, "the ports alone need three"
             stage.supervisor.launch(launch("iris-predictor-1f3a9c07-later"))
-            await eventually(lambda: any(told.pid for told in stage.told))
+            await eventually_async(lambda: any(told.pid for told in stage.told))
 
     asyncio.run(play())

@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.platform.targets.local.supervisor.supervisor_harness import Stage, eventually, launch, lines, program
+from tests.eventually import eventually_async
+from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch, lines, program
 
 from pilotlight.targets.local.supervisor import logs as supervisor_logs
 from pilotlight.targets.local.supervisor import supervisor
@@ -92,8 +93,8 @@ def test_the_log_of_a_living_replica_is_cut_while_it_writes(tmp_path: Path, monk
     async def play() -> None:
         async with Stage(tmp_path, python=program(tmp_path, script)) as stage:
             log = Path(stage.supervisor.launch(launch()).log)
-            await eventually(log.with_name(f"{log.name}.1").exists)
-            await eventually(lambda: log.stat().st_size < supervisor_logs.LIMIT)
+            await eventually_async(log.with_name(f"{log.name}.1").exists)
+            await eventually_async(lambda: log.stat().st_size < supervisor_logs.LIMIT)
 
     asyncio.run(play())
 
@@ -109,8 +110,8 @@ def test_logs_of_the_control_process_and_the_gateway_are_cut_too(
             for log in logs:
                 log.write_bytes((b"x" * 99 + b"\n") * (supervisor_logs.LIMIT // 100 + 1))
             stage.supervisor.launch(launch())
-            await eventually(lambda: all(log.with_name(f"{log.name}.1").exists() for log in logs))
-            await eventually(lambda: all(log.stat().st_size < supervisor_logs.LIMIT for log in logs))
+            await eventually_async(lambda: all(log.with_name(f"{log.name}.1").exists() for log in logs))
+            await eventually_async(lambda: all(log.stat().st_size < supervisor_logs.LIMIT for log in logs))
 
     asyncio.run(play())
 

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, Stage, alive, eventually, launch, program
+from tests.eventually import eventually_async
+from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, Stage, alive, launch, program
 
 from pilotlight.targets.local.home import Home
 from pilotlight.targets.local.supervisor import pilot_light
@@ -24,7 +25,7 @@ async def lit(stage: Stage) -> PilotLights:
     pilot = stage.pilot
     first = await stage.start(launch("first"))
     assert not first.forked
-    await eventually(lambda: listens(stage.home.run / "pilot-onnxruntime.sock"))
+    await eventually_async(lambda: listens(stage.home.run / "pilot-onnxruntime.sock"))
     return pilot
 
 
@@ -94,9 +95,9 @@ def test_a_pilot_light_that_hangs_or_dies_delays_a_start_and_loses_none(
             os.kill(pid, signal.SIGKILL)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # without a turn of the loop, which would tell of it
             if heard:
-                await eventually(lambda: "onnxruntime" not in pilot.pids)
+                await eventually_async(lambda: "onnxruntime" not in pilot.pids)
             assert not (await stage.start(launch("third"))).forked
-            await eventually(lambda: pilot.pids.get("onnxruntime", pid) != pid)
+            await eventually_async(lambda: pilot.pids.get("onnxruntime", pid) != pid)
 
     asyncio.run(play())
 
@@ -111,7 +112,7 @@ def test_a_pilot_light_that_another_supervisor_lit_is_used_and_put_out(tmp_path:
             async with PilotStage(tmp_path) as heir:
                 assert (await heir.start(launch("second"))).forked
                 assert heir.pilot.pids["onnxruntime"] == pid
-            await eventually(lambda: not alive(pid))
+            await eventually_async(lambda: not alive(pid))
 
     asyncio.run(play())
 
@@ -124,7 +125,7 @@ def test_an_orphan_that_was_forked_is_found_and_ended(tmp_path: Path) -> None:
             await stage.supervisor.close(leave_running=True)
             async with PilotStage(tmp_path) as heir:
                 heir.supervisor.adopt([])
-                await eventually(lambda: not alive(orphan.pid))
+                await eventually_async(lambda: not alive(orphan.pid))
 
     asyncio.run(play())
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from typing import Any
 
-from tests.platform.targets.local.supervisor.supervisor_harness import eventually
+from tests.eventually import eventually_async
 
 from pilotlight.targets.local.manifests.service_spec import Probe
 from pilotlight.targets.local.supervisor.probes import run_probes
@@ -54,9 +54,9 @@ def test_a_start_that_could_not_be_told_at_once_is_asked_for_again_and_then_no_m
             checks = Checks(Probe("/v2/health/ready", port, period_s=0.02))
             replica = Replica("iris-1", "default", "iris", "iris-predictor", "iris-predictor-1", checks)
             task = asyncio.create_task(run_probes(replica, told))
-            await eventually(lambda: told.learned_of == [PHASES])
+            await eventually_async(lambda: told.learned_of == [PHASES])
             probes = told.probes
-            await eventually(lambda: told.probes > probes + 5)
+            await eventually_async(lambda: told.probes > probes + 5)
             task.cancel()
         assert told.looks == 3
 

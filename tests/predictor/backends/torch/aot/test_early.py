@@ -115,7 +115,7 @@ def test_torchs_libraries_are_loaded_after_extension_modules_and_without_torch(m
     script = f"""
 import sys
 from pathlib import Path
-from pilotlight_predictor.backends.torch.backend.aot import early_start as early
+from pilotlight_predictor.backends.torch.aot import early_start as early
 from pilotlight_predictor.config import ModelSettings
 
 assert early.start(ModelSettings(name="m", path={str(model)!r}, device="cpu"))

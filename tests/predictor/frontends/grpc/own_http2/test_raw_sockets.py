@@ -188,14 +188,24 @@ def test_a_client_that_does_not_read_is_not_read_either(
 PIECES = [
     *(opened(number, called(path)) for number in (1, 3, 5) for path in (LIVE, INFER, STREAM, WATCH, "/no/one")),
     *(message_of(number, body) for number in (1, 3) for body in (b"", b"\x0a\x04echo", bytes(40))),
-    http2_frames.frame(http2_frames.DATA, 0, 1, bytes(3)), http2_frames.frame(http2_frames.DATA, 0, 3, b"\0\0\0\0\x02ab\0"), message_of(1, b"", 1 << 30),
-    http2_frames.frame(http2_frames.DATA, http2_frames.PADDED, 1, b"\x02" + bytes(7)), http2_frames.frame(http2_frames.DATA, http2_frames.END_STREAM, 3), http2_frames.rst_stream(1, http2_frames.CANCEL),
-    http2_frames.rst_stream(3, http2_frames.CANCEL), http2_frames.window_update(0, 1), http2_frames.window_update(1, 5), http2_frames.settings({http2_frames.INITIAL_WINDOW_SIZE: 0}),
-    http2_frames.settings({http2_frames.HEADER_TABLE_SIZE: 0}), http2_frames.settings({http2_frames.INITIAL_WINDOW_SIZE: 1 << 20}),
-    http2_frames.frame(http2_frames.GOAWAY, 0, 0, bytes(8)), opened(7, CALL + literal("grpc-timeout", "1n")),
+    http2_frames.frame(http2_frames.DATA, 0, 1, bytes(3)),
+    http2_frames.frame(http2_frames.DATA, 0, 3, b"\0\0\0\0\x02ab\0"),
+    message_of(1, b"", 1 << 30),
+    http2_frames.frame(http2_frames.DATA, http2_frames.PADDED, 1, b"\x02" + bytes(7)),
+    http2_frames.frame(http2_frames.DATA, http2_frames.END_STREAM, 3),
+    http2_frames.rst_stream(1, http2_frames.CANCEL),
+    http2_frames.rst_stream(3, http2_frames.CANCEL),
+    http2_frames.window_update(0, 1),
+    http2_frames.window_update(1, 5),
+    http2_frames.settings({http2_frames.INITIAL_WINDOW_SIZE: 0}),
+    http2_frames.settings({http2_frames.HEADER_TABLE_SIZE: 0}),
+    http2_frames.settings({http2_frames.INITIAL_WINDOW_SIZE: 1 << 20}),
+    http2_frames.frame(http2_frames.GOAWAY, 0, 0, bytes(8)),
+    opened(7, CALL + literal("grpc-timeout", "1n")),
     opened(9, CALL + literal("grpc-encoding", "gzip")),
-    opened(11, CALL, 0), http2_frames.frame(http2_frames.CONTINUATION, http2_frames.END_HEADERS, 11),
-]  # fmt: skip
+    opened(11, CALL, 0),
+    http2_frames.frame(http2_frames.CONTINUATION, http2_frames.END_HEADERS, 11),
+]
 
 
 def test_no_bytes_are_our_mistake(server: RunningServer, address: str, raw: Callable[..., Raw]) -> None:

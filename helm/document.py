@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from pilotlight.k8s.manifests import Manifest, to_yaml
+from pilotlight.k8s.manifest import Manifest, to_yaml
 from pilotlight.observability.files import dashboard_files, rules_text
 from pilotlight.plan.types import Plan, Scaling, Workload
 from pilotlight.render import values_of

@@ -23,10 +23,10 @@ from tests.ports import free_port
 
 from pilotlight.errors import NotFound
 from pilotlight.release.current_state import current_of
-from pilotlight.release.pipeline import Sources, plan_all
+from pilotlight.release.plan_and_render import Sources, plan_all
 from pilotlight.targets.local import control_process
 from pilotlight.targets.local.client import LocalTarget
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.target import Key, Release, ServiceStatus
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -121,7 +121,7 @@ def _deployments(cluster: Cluster, namespace: str) -> Callable[[], Counted]:
 def on_this_machine(mode: str) -> Iterator[Scaler]:
     from pilotlight.targets.local.client import LocalTarget
     from pilotlight.targets.local.control_process import ensure
-    from pilotlight.targets.local.home import Home
+    from pilotlight.targets.local.home_directory import Home
 
     work = WORK / "work"
     work.mkdir(parents=True, exist_ok=True)

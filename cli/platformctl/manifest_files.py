@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pilotlight.errors import NotFound
 
 if TYPE_CHECKING:
-    from pilotlight.k8s.manifests import Manifest
+    from pilotlight.k8s.manifest import Manifest
     from pilotlight.spec.problems import Problems
     from pilotlight.spec.yaml_nodes import Node
 
@@ -48,7 +48,7 @@ def nodes(files: Sequence[str]) -> "list[Node]":
 
 def manifests(files: Sequence[str]) -> "list[Manifest]":
     """Return the objects as manifests. Raises InvalidDocument if one lacks apiVersion, kind or name."""
-    from pilotlight.k8s.manifests import Manifest
+    from pilotlight.k8s.manifest import Manifest
     from pilotlight.spec.problems import InvalidDocument, Problems
 
     problems = Problems()
@@ -94,7 +94,7 @@ def write(folder: Path, manifests: "Sequence[Manifest]", as_json: bool) -> tuple
     """Write one file per object. Returns the names written, and those of stale files that were removed."""
     import json
 
-    from pilotlight.k8s.manifests import to_yaml
+    from pilotlight.k8s.manifest import to_yaml
 
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
@@ -115,7 +115,7 @@ def write(folder: Path, manifests: "Sequence[Manifest]", as_json: bool) -> tuple
 
 def file_name(manifest: "Manifest", as_json: bool = False) -> str:
     """`12-default-deployment-iris-engine.yaml`: unique to the object, sorted in apply order."""
-    from pilotlight.k8s.manifests import apply_rank
+    from pilotlight.k8s.manifest import apply_rank
 
     words = (f"{apply_rank(manifest):02d}", manifest.namespace, manifest.kind.lower(), manifest.name)
     return f"{'-'.join(filter(None, words))}.{'json' if as_json else 'yaml'}"

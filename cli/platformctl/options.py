@@ -22,7 +22,7 @@ from platformctl.manifest_files import check_exist
 if TYPE_CHECKING:
     from pilotlight.catalogue.catalogue import ClusterDocument
     from pilotlight.plan.types import Capabilities
-    from pilotlight.release.pipeline import Documents, Planned, Sources
+    from pilotlight.release.plan_and_render import Documents, Planned, Sources
     from pilotlight.spec.field_types import Record
     from pilotlight.spec.problems import Problem
     from pilotlight.targets.target import Target
@@ -70,14 +70,14 @@ class DocumentOptions:
 
     def read(self, target: "Target | None" = None) -> "Documents":
         """Read the documents without printing: planning reports their warnings with its own."""
-        from pilotlight.release.pipeline import read
+        from pilotlight.release.plan_and_render import read
 
         return read(self._sources(target))
 
     def plan(self) -> "Planned":
         """Plan all services and return the selected ones; warnings are printed, or raised with --strict."""
         from pilotlight.release.current_state import current_of
-        from pilotlight.release.pipeline import plan_all
+        from pilotlight.release.plan_and_render import plan_all
         from platformctl.manifest_files import manifests
 
         target = self._connect()
@@ -106,7 +106,7 @@ class DocumentOptions:
         return targets.connect(self.target) if self.target and self.target != targets.LOCAL else None
 
     def _sources(self, target: "Target | None") -> "Sources":
-        from pilotlight.release.pipeline import Sources
+        from pilotlight.release.plan_and_render import Sources
 
         check_exist((*self.files, *self.catalog))
         environ: Mapping[str, str] | None = os.environ if self.env else None

@@ -33,7 +33,7 @@ def data(value: Any, lines: Iterable[str]) -> None:
 
         click.echo(json.dumps(value, indent=2, ensure_ascii=False))
     elif chosen() == "yaml":
-        from pilotlight.k8s.manifests import Manifest, to_yaml
+        from pilotlight.k8s.manifest import Manifest, to_yaml
 
         click.echo(to_yaml([Manifest(value)]).removeprefix("---\n"), nl=False)
     else:

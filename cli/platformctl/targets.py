@@ -75,16 +75,11 @@ def service_key(name: str, default_namespace: str) -> "Key":
 
 
 def connect(name: str, *, start: bool = True) -> "Target":
-    meta = _command_meta()
-    if name == "kubernetes":
-        from pilotlight.targets.kubernetes.target import KubernetesTarget
-
-        prometheus = str(meta.get(PROMETHEUS) or os.environ.get("PILOTLIGHT_PROMETHEUS", ""))
-        return KubernetesTarget.connect(context(), force=bool(meta.get(FORCE)), prometheus=prometheus)
-    if context():
+    """Connect to a target of TARGETS, or of an installed package; raises NotFound for another name."""
+    if context() and name != "kubernetes":
         raise UsageError(f"--context names a cluster, and the target is {name}", "add --target kubernetes")
-    if name == "local":
-        return local(start=start)
+    if name in TARGETS:
+        return TARGETS[name](start)
     from importlib.metadata import entry_points
 
     plugins = entry_points(group=ENTRY_POINTS)
@@ -93,14 +88,22 @@ def connect(name: str, *, start: bool = True) -> "Target":
         return target
     if name in PLANNED:
         raise UsageError(f"--target {name} is not built yet", "run it here with --target local")
-    known = ["local", "kubernetes", *sorted(plugin.name for plugin in plugins)]
+    known = [*TARGETS, *sorted(plugin.name for plugin in plugins)]
     raise NotFound(f"no target is called {name}; there are {', '.join(known)}")
+
+
+def kubernetes() -> "Target":
+    from pilotlight.targets.kubernetes.target import KubernetesTarget
+
+    meta = _command_meta()
+    prometheus = str(meta.get(PROMETHEUS) or os.environ.get("PILOTLIGHT_PROMETHEUS", ""))
+    return KubernetesTarget.connect(context(), force=bool(meta.get(FORCE)), prometheus=prometheus)
 
 
 def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
     from pilotlight.targets.local.client import LocalTarget
     from pilotlight.targets.local.control_process import ensure, living
-    from pilotlight.targets.local.home import home
+    from pilotlight.targets.local.home_directory import home
 
     folder = home()
     if living(folder) is None:
@@ -115,6 +118,13 @@ def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
         raise PlatformError(message, "set PILOTLIGHT_HOME to a folder that you may write to") from None
 
 
+# Name of --target to the function that connects to it; `start` is for targets that can be started.
+TARGETS: Final[Mapping[str, Callable[[bool], "Target"]]] = {
+    LOCAL: lambda start: local(start=start),
+    "kubernetes": lambda _: kubernetes(),
+}
+
+
 def context() -> str:
     """Return the value of --context; empty: the kubeconfig's current context."""
     return str(_command_meta().get(CONTEXT) or "")
@@ -127,7 +137,7 @@ def _command_meta() -> Mapping[str, Any]:
 
 
 def _has_state() -> bool:
-    from pilotlight.targets.local.home import home
+    from pilotlight.targets.local.home_directory import home
 
     return home().database.exists()
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pilotlight_predictor.bootstrap import run_command
 
 if __name__ == "__main__":
-    from pilotlight.wire.sigterm import handle_sigterm
+    from pilotlight.wire.early_sigterm import handle_sigterm
 
     handle_sigterm()
     code = run_command(sys.argv[1:])

@@ -77,7 +77,7 @@ def test_the_index_of_pages_lists_every_page() -> None:
 
 @pages()
 def test_every_module_named_on_a_page_exists(page: Path) -> None:
-    """A path such as `spec/load.py` may leave out the folders above it."""
+    """A path such as `spec/load_documents.py` may leave out the folders above it."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     files = [f"/{name}" for name in listed.stdout.split()]
     named = set(re.findall(r"`((?:[\w-]+/)+\w+\.py)`", page.read_text()))

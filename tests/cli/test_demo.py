@@ -11,7 +11,7 @@ from tests.cli.conftest import ROOT
 from tests.embedded import processes_of
 from tests.ports import free_port
 
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from platformctl import main
 from platformctl.commands.platform import demo
 

@@ -65,7 +65,7 @@ def names(platform: Platform, folder: Path) -> tuple[str, str]:
 
     def revision(file: str) -> str:
         from pilotlight.plan.types import Capabilities
-        from pilotlight.release.pipeline import Sources, read
+        from pilotlight.release.plan_and_render import Sources, read
 
         (one,), _ = prepare(ReleaseRequest(read(Sources([str(folder / file)])), Capabilities()), None)
         return one.plan.workloads[0].revision

@@ -7,7 +7,7 @@ import pytest
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.plan.types import Capabilities
 from pilotlight.release import apply
-from pilotlight.release.pipeline import Sources, read
+from pilotlight.release.plan_and_render import Sources, read
 from pilotlight.render import values_of
 from pilotlight.targets.local.client import LocalTarget
 from platformctl.services import helm

@@ -11,11 +11,11 @@ import pytest
 from tests.cli.conftest import ROOT
 
 from pilotlight.errors import Conflict, NotFound, UsageError
-from pilotlight.k8s.manifests import Manifest
+from pilotlight.k8s.manifest import Manifest
 from pilotlight.plan.types import Capabilities
 from pilotlight.release import apply as release_apply
 from pilotlight.release import history
-from pilotlight.release.pipeline import Sources, read
+from pilotlight.release.plan_and_render import Sources, read
 from pilotlight.spec.problems import InvalidDocument
 from pilotlight.targets.target import Event, Key, Release, ServiceRoute, ServiceStatus, Share
 

@@ -10,7 +10,7 @@ import yaml
 from tests.cli.conftest import ROOT, Call
 from tests.judges.helm import BUILD_SECONDS
 
-from pilotlight.k8s.manifests import APPLY_ORDER, canonical_json
+from pilotlight.k8s.manifest import APPLY_ORDER, canonical_json
 
 IRIS = "examples/services/iris.yaml"
 LATENCY = "examples/services/iris-latency.yaml"

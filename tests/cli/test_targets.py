@@ -11,7 +11,7 @@ from pilotlight.targets.target import ServiceStatus
 from platformctl import targets
 from platformctl.commands.service import traffic
 from platformctl.doctor import local_checks
-from platformctl.services import views
+from platformctl.services import status_views
 
 LOOKING_AT_ONE = [("status", "iris"), ("logs", "iris"), ("events", "iris"), ("canary", "status", "iris")]
 LOOKING_AT_ALL = [("status",), ("list",), ("events",)]
@@ -184,7 +184,7 @@ def test_a_dry_run_is_told_as_data(before: bool, call: Call, nowhere: Path) -> N
 
 def test_a_page_has_the_port_of_the_service_alone() -> None:
     status = ServiceStatus("default", "iris", 1, "Ready", "http://g/iris", urls={"port": "http://127.0.0.1:8100"})
-    assert "  port  http://127.0.0.1:8100" in views.page(status)
+    assert "  port  http://127.0.0.1:8100" in status_views.page(status)
 
 
 def test_help_of_every_verb_that_reads_documents_has_an_example(call: Call) -> None:
@@ -220,6 +220,6 @@ def test_doctor_finds_this_machine_able_and_names_who_holds_a_port(
 
 
 def test_every_failing_check_has_a_fix(nowhere: Path) -> None:
-    from pilotlight.targets.local.home import home
+    from pilotlight.targets.local.home_directory import home
 
     assert all(each.fix for each in local_checks.findings(home()) if each.level != "ok")

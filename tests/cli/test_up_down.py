@@ -15,7 +15,7 @@ from tests.embedded import commands_of, processes_of, serverless
 from tests.ports import free_port
 
 from pilotlight.targets.local import control_process
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,8 +9,8 @@ from tests.cluster.iris import document, manifests
 from tests.cluster.own_objects import our_cluster
 from tests.cluster.real_cluster import Cluster, eventually
 
-from pilotlight.targets.kubernetes.ingress import OpenRoute, find_endpoint, open_port_forward, open_route, probe
 from pilotlight.targets.kubernetes.port_forward import PortForward
+from pilotlight.targets.kubernetes.service_route import OpenRoute, find_endpoint, open_port_forward, open_route, probe
 
 SETOSA = [5.1, 3.5, 1.4, 0.2]
 INPUT = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": SETOSA}

@@ -10,8 +10,8 @@ from tests.platform.microservices.platforms.contract import SECRET, Ground, Plat
 
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.platforms.kubernetes import Kubernetes
+from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.microservices.registry.types import Entry
 
 MODEL = "/models/iris/model.onnx"  # in the bed's image
 KINDS = "statefulsets,services,secrets,pods"

@@ -9,7 +9,7 @@ from tests.helm.conftest import Release
 from pilotlight.catalogue.catalogue import builtin
 from pilotlight.plan import plan
 from pilotlight.render import render
-from pilotlight.spec.load import load
+from pilotlight.spec.load_documents import load
 
 URI = "s3://models/iris"
 DOCUMENT = """

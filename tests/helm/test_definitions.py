@@ -11,7 +11,7 @@ from tests.judges.verdict import assert_valid
 
 from pilotlight.schemas.crds import KINDS, definition
 from pilotlight.schemas.json_schema import EITHER, OPEN
-from pilotlight.spec.load import load
+from pilotlight.spec.load_documents import load
 
 BOTH = {"install": True, "groups": ["ome.io", "serving.kserve.io"]}
 DOCUMENTS = sorted(

@@ -16,7 +16,7 @@ from pilotlight.catalogue.catalogue import builtin, catalogue_from, merge_catalo
 from pilotlight.plan import plan
 from pilotlight.plan.types import Plan
 from pilotlight.render import render, values_of
-from pilotlight.spec.load import load
+from pilotlight.spec.load_documents import load
 
 SERVICES = sorted(
     path

@@ -17,7 +17,7 @@ from pilotlight.catalogue.catalogue import builtin, catalogue_from, merge_catalo
 from pilotlight.plan import plan
 from pilotlight.plan.types import Capabilities
 from pilotlight.render import render
-from pilotlight.spec.load import load
+from pilotlight.spec.load_documents import load
 from pilotlight.spec.problems import InvalidDocument, Problem
 
 Json = dict[str, Any]

@@ -9,7 +9,7 @@ from tests.judges.verdict import assert_valid
 from pilotlight.catalogue.catalogue import builtin
 from pilotlight.plan import plan
 from pilotlight.render import render
-from pilotlight.spec.load import load
+from pilotlight.spec.load_documents import load
 from pilotlight.spec.service import Component, Reference
 
 GUIDE = Path(__file__).parents[1] / "platform/spec/documents/ome-guide"

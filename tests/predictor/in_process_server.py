@@ -16,7 +16,7 @@ from pilotlight_predictor.core.requests import NEWEST, InferRequest, InferRespon
 from pilotlight_predictor.core.tensors import Tensor
 from pilotlight_predictor.metrics import Metrics
 from pilotlight_predictor.models.sources import ModelFetcher, ModelSources
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 from pilotlight_predictor.server.lifecycle import Lifecycle, ServerState
 
 TIMES = """

@@ -14,12 +14,12 @@ from pilotlight.errors import Conflict, NotFound, PlatformError, RolledBack, Tim
 from pilotlight.release import apply, history
 from platformctl import output
 from platformctl.canary import view
-from platformctl.services import views, wait_ready
+from platformctl.services import status_views, wait_ready
 from platformctl.services.wait_ready import service_argument
 
 if TYPE_CHECKING:
+    from pilotlight.canary.canary_state import Canary, CanaryCommand, CanaryHistory
     from pilotlight.canary.runner import CanaryRunner
-    from pilotlight.canary.types import Canary, CanaryCommand, CanaryHistory
     from pilotlight.spec.service import Service
     from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus, Target
 
@@ -240,7 +240,7 @@ def show_plain(target: "Target", key: "Key", name: str) -> None:
     output.note(
         f"{new} {share(canary, status)} since {canary.release.at}; before it: generation {canary.stable.generation}"
     )
-    views.show([status], one=True, default="table")
+    status_views.show([status], one=True, default="table")
 
 
 def share(canary: history.RunningCanary, status: "ServiceStatus") -> str:

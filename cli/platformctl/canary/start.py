@@ -17,10 +17,10 @@ from pilotlight.release import apply, history
 from platformctl import output, targets
 from platformctl.canary import follow
 from platformctl.options import ApplyOptions, warn
-from platformctl.services import rollout, views
+from platformctl.services import rollout, status_views
 
 if TYPE_CHECKING:
-    from pilotlight.canary.types import Canary
+    from pilotlight.canary.canary_state import Canary
     from pilotlight.spec.canary_policy import CanaryPolicy
     from pilotlight.spec.problems import Problem
     from pilotlight.targets.target import Key, Release, Target
@@ -145,7 +145,7 @@ class CanaryRequest:
 
     def check(self, target: "Target", stable: "Release") -> "CheckedCanary":
         """Plan the first release; raises NotFound if the document would not create a new revision."""
-        from pilotlight.canary.measurement import revision_names
+        from pilotlight.canary.observation import revision_names
 
         (prepared,), warnings = apply.prepare(self.at_zero_percent(), target)
         return CheckedCanary(prepared, warnings, *revision_names(prepared.release, stable))
@@ -170,7 +170,7 @@ def run(request: CanaryRequest, target: "Target", apply_options: ApplyOptions) -
         ticker.log(ended.phase, ended.revision)
     else:
         output.note(follow.describe_unattended(target, request.key))
-    views.show([target.status(request.key)], one=False, default="url")
+    status_views.show([target.status(request.key)], one=False, default="url")
 
 
 def required_canary(target: "Target", request: apply.ReleaseRequest, strict: bool) -> CanaryRequest | None:

@@ -20,7 +20,10 @@ from pilotlight.prometheus.client import decode, instant_query
 from pilotlight.targets.kubernetes import canary_store, capabilities, inferenceservice, kinds, releases
 from pilotlight.targets.kubernetes.capabilities import MONITORING, PROMETHEUS
 from pilotlight.targets.kubernetes.client import RETRY_S, Cluster, KubeApiError, KubeConnection, ResourceKind
-from pilotlight.targets.kubernetes.ingress import (
+from pilotlight.targets.kubernetes.kinds import FORBIDDEN
+from pilotlight.targets.kubernetes.observe.diagnosis import is_ready
+from pilotlight.targets.kubernetes.preflight import LEAST_KEDA, OPTIONAL
+from pilotlight.targets.kubernetes.service_route import (
     GATEWAY_API,
     KNATIVE,
     OUR_GATEWAY,
@@ -29,9 +32,6 @@ from pilotlight.targets.kubernetes.ingress import (
     ingress_of,
     service_endpoint,
 )
-from pilotlight.targets.kubernetes.kinds import FORBIDDEN
-from pilotlight.targets.kubernetes.observe.diagnosis import is_ready
-from pilotlight.targets.kubernetes.preflight import LEAST_KEDA, OPTIONAL
 from platformctl.doctor.local_checks import Finding
 
 Json = Any

@@ -20,8 +20,8 @@ from pilotlight.gateway.control_link import is_running
 from pilotlight.gateway.listeners import Address as ListenAddress
 from pilotlight.gateway.listeners import CannotListen, bind
 from pilotlight.targets.local.control_process import Announcement, answers, leftovers, living, port_setting
-from pilotlight.targets.local.home import Home
-from pilotlight.targets.local.prometheus import find, running, url_of
+from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.prometheus_server import find, running, url_of
 from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.gpus import find_devices
 from platformctl.targets import Gateway
@@ -253,14 +253,14 @@ def _microservices() -> Iterator[Finding]:
 def _problems(job_id: str) -> Iterator[Finding]:
     """Yield findings with a likely cause; `pending` and `loading` alone are not problems."""
     from pilotlight.microservices.inference import client
-    from platformctl.microservice import diagnose, requests
+    from platformctl.microservice import diagnose, infer_request
     from platformctl.microservice import jobs as microservice_jobs
 
     entry = microservice_jobs.open_registry().read().entries.get(job_id)
     if entry is None:
         return
     status = microservice_jobs.platform_status(job_id, entry)
-    model = requests.probe_model(job_id, entry, PROBE_S)
+    model = infer_request.probe_model(job_id, entry, PROBE_S)
     level: Level = "fail" if status.state in (*client.ENDED, "unknown") or model.phase == "failed" else "warn"
     for each in diagnose.findings(job_id, entry, status, model):
         yield Finding(level, f"microservice {job_id[:8]}", each["cause"], each["advice"])

@@ -16,9 +16,9 @@ from msgspec import Struct, to_builtins
 from pilotlight.k8s.timestamps import parse_utc
 from pilotlight.microservices import diagnosis
 from pilotlight.microservices.inference import client
-from pilotlight.microservices.registry.secrets import redact
-from pilotlight.microservices.registry.types import Entry, PlatformStatus
-from pilotlight.targets.local.home import home
+from pilotlight.microservices.registry.records import Entry, PlatformStatus
+from pilotlight.microservices.registry.secret_references import redact
+from pilotlight.targets.local.home_directory import home
 
 LONGEST: Final = 500
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")  # job ids come from a shared registry: no path separators

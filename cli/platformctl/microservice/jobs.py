@@ -18,9 +18,9 @@ from pilotlight.microservices.inference import chat, client
 from pilotlight.microservices.inference.client import LOGS, PATH, TENSORS
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import PLATFORMS, Option, Platform, platform
-from pilotlight.microservices.registry import container_command, model_kinds, secrets
+from pilotlight.microservices.registry import container_command, model_kinds, secret_references
+from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from pilotlight.microservices.registry.registry_file import Registry, RegistryState, registry
-from pilotlight.microservices.registry.types import Entry, PlatformStatus
 from platformctl import output
 
 OURS: Final = "pilotlight"
@@ -206,7 +206,7 @@ def platform_statuses(state: RegistryState) -> dict[str, PlatformStatus]:
 
 def redacted(text: str) -> str:
     """Replace the values of secrets."""
-    return secrets.redact(text, os.environ)
+    return secret_references.redact(text, os.environ)
 
 
 def job_document(job_id: str, entry: Entry, *, tensors: bool | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.k8s.manifests import Manifest, in_apply_order
+from pilotlight.k8s.manifest import Manifest, in_apply_order
 from pilotlight.render import values_of
 from pilotlight.render.templates import folder
 from pilotlight.spec.problems import Problems
@@ -25,7 +25,7 @@ from platformctl.targets import context
 if TYPE_CHECKING:
     from pilotlight.plan.types import Plan
     from pilotlight.release.apply import PreparedRelease, ReleaseRequest
-    from pilotlight.release.pipeline import Planned
+    from pilotlight.release.plan_and_render import Planned
     from pilotlight.targets.target import Target
 
 # Without a cluster helm checks a chart's kubeVersion against the version it was built for, which may be old.

@@ -10,10 +10,10 @@ from pilotlight.release import history
 from pilotlight.release.apply import Apply, PreparedRelease, ReleaseRequest
 from platformctl import output, targets
 from platformctl.options import ApplyOptions, DocumentOptions, warn
-from platformctl.services import views, wait_ready
+from platformctl.services import status_views, wait_ready
 
 if TYPE_CHECKING:
-    from pilotlight.k8s.manifests import Change
+    from pilotlight.k8s.manifest import Change
     from pilotlight.targets.target import ServiceStatus, Target
 
 FORMATS: Final = ("url", "json", "yaml", "table", "wide", "name")
@@ -67,7 +67,7 @@ def run(
     applied = apply(request, prepared, target)
     if request.reset_traffic:
         applied = [(one, _clear_traffic_overrides(target, status)) for one, status in applied]
-    views.show(_follow(applied, target, apply_options, ticker), one=False, default="url")
+    status_views.show(_follow(applied, target, apply_options, ticker), one=False, default="url")
 
 
 def _check_all(request: ReleaseRequest, prepared: Sequence[PreparedRelease], target: "Target", apply: Apply) -> None:
@@ -89,7 +89,7 @@ def _clear_traffic_overrides(target: "Target", status: "ServiceStatus") -> "Serv
     """Remove manual traffic splits, which would override those of the release, once it is applied."""
     written = {name: {"traffic": each["traffic"]} for name, each in status.overrides.items() if each.get("traffic")}
     for workload, shares in written.items():
-        output.note(f"cleared what was set by hand: {workload} {views.format_overrides(shares)}")
+        output.note(f"cleared what was set by hand: {workload} {status_views.format_overrides(shares)}")
     return target.traffic((status.namespace, status.name), None) if written else status
 
 
@@ -128,7 +128,7 @@ def note_changes(prepared: Sequence[PreparedRelease]) -> None:
 
 
 def _changes(prepared: Sequence[PreparedRelease]) -> "list[Change]":
-    from pilotlight.k8s.manifests import diff
+    from pilotlight.k8s.manifest import diff
 
     changes = [change for one in prepared for change in diff(one.live_manifests, one.manifests)]
     if not changes:
@@ -152,7 +152,7 @@ def _show_plan(prepared: Sequence[PreparedRelease], show_diff: bool) -> None:
     if show_diff:
         changes = _changes(prepared)
         output.data(
-            {"services": services, "changes": [views.change_document(each) for each in changes]},
+            {"services": services, "changes": [status_views.change_document(each) for each in changes]},
             _changed_lines(changes),
         )
         return

@@ -207,7 +207,7 @@ def service_argument(key: Key) -> str:
 
 def override_notes(key: Key, overrides: Mapping[str, Mapping[str, object]]) -> list[str]:
     """Return a note per workload with manual overrides, with the commands that reset them."""
-    from platformctl.services.views import format_overrides
+    from platformctl.services.status_views import format_overrides
 
     return [
         f"kept as set by hand: {workload} {format_overrides(written)} ({_reset_hint(key, written)})"

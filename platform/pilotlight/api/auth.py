@@ -10,7 +10,7 @@ from msgspec import DecodeError, ValidationError
 
 from pilotlight import __version__
 from pilotlight.api.backend import AUTHORIZERS, TOKEN
-from pilotlight.api.routing import Authorizer, Handler
+from pilotlight.api.route_areas import Authorizer, Handler
 from pilotlight.contract import HEADER_VERSION
 from pilotlight.errors import (
     Conflict,

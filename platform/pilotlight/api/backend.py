@@ -16,12 +16,12 @@ from msgspec.structs import replace
 
 from pilotlight.api import log_files
 from pilotlight.api.log_files import LogQuery
-from pilotlight.api.routing import Area, Authorizer
+from pilotlight.api.route_areas import Area, Authorizer
 from pilotlight.errors import PlatformError
 from pilotlight.targets.target import Event, Key, LogLine, Sample, ServiceRoute, ServiceStatus, ServiceVerbs, Target
 
 if TYPE_CHECKING:
-    from pilotlight.targets.local.control.engine import Engine
+    from pilotlight.targets.local.control.service_operations import Engine
 
 T = TypeVar("T")
 Batch = Sequence[LogLine] | PlatformError | None  # None: end of the log

@@ -11,8 +11,8 @@ from aiohttp import web
 from msgspec import DecodeError, ValidationError, json
 
 from pilotlight.api.backend import BACKEND, ENGINE
-from pilotlight.api.routing import Route
-from pilotlight.canary.types import CanaryHistory
+from pilotlight.api.route_areas import Route
+from pilotlight.canary.canary_state import CanaryHistory
 from pilotlight.observability import control_metrics
 from pilotlight.targets.local.control import metrics_export
 from pilotlight.targets.target import CanaryRecord, Key

@@ -12,7 +12,7 @@ from msgspec import Struct, json
 
 from pilotlight import __version__
 from pilotlight.api.backend import BACKEND, STOP
-from pilotlight.api.routing import Route
+from pilotlight.api.route_areas import Route
 from pilotlight.errors import UsageError
 from pilotlight.targets.target import CanaryRecord, Key, Release, SampleBody, ServiceStatus, ServiceVerbs, Share
 

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pilotlight.canary.canary_state import Canary, Phase, Stratum
 from pilotlight.canary.statistics import next_look
-from pilotlight.canary.types import Canary, Phase, Stratum
 
 PROMOTE_COMMANDS: Final = ("promote", "promote-full")
 

@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilotlight.canary import statistics
+from pilotlight.canary.canary_state import Measurement, Verdict
 from pilotlight.canary.queries import Missing, ObservedCounts, rising_buckets
 from pilotlight.canary.statistics import EarlierStrata, VariantCounts, assess, next_look, pooled
-from pilotlight.canary.types import Measurement, Verdict
 from pilotlight.prometheus.histograms import quantile
 from pilotlight.spec.canary_policy import COMPARED_METRICS, METRICS, QUANTILES, CanaryPolicy, Check, format_value
 

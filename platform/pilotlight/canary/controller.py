@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from pilotlight.canary import state_store
-from pilotlight.canary.types import Canary
+from pilotlight.canary.canary_state import Canary
 from pilotlight.errors import PlatformError
 from pilotlight.targets.target import Key, Target
 

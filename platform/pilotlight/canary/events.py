@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
-from pilotlight.canary.types import Canary, CanaryHistory
+from pilotlight.canary.canary_state import Canary, CanaryHistory
 
 ENDS: Final = {"Promoted": "CanaryPromoted", "RolledBack": "CanaryRolledBack", "Superseded": "CanarySuperseded"}
 

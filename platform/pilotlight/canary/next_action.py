@@ -25,7 +25,7 @@ from pilotlight.canary.actions import (
     Wait,
 )
 from pilotlight.canary.analysis import Judgement
-from pilotlight.canary.types import ENDED, MAX_MEASUREMENTS, Canary
+from pilotlight.canary.canary_state import ENDED, MAX_MEASUREMENTS, Canary
 
 ERROR_LIMIT: Final = 4  # consecutive measurement errors before the canary is paused
 IDLE_LOOKS: Final = 8  # looks without a new request after which traffic counts as idle

@@ -31,7 +31,8 @@ from pilotlight.canary.actions import (
     restart,
 )
 from pilotlight.canary.analysis import Judgement
-from pilotlight.canary.measurement import (
+from pilotlight.canary.canary_state import Canary
+from pilotlight.canary.observation import (
     ROLLED_BACK_NOTE,
     RolloutState,
     measure,
@@ -41,7 +42,6 @@ from pilotlight.canary.measurement import (
     revision_status,
 )
 from pilotlight.canary.probes import Deadline, example_error, send_probes
-from pilotlight.canary.types import Canary
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.k8s.timestamps import format_utc
 from pilotlight.release import apply

@@ -10,7 +10,14 @@ from typing import Final
 from msgspec import DecodeError, ValidationError, json
 from msgspec.structs import replace
 
-from pilotlight.canary.types import ENDED, MAX_MEASUREMENTS, MAX_PAST_CANARIES, Canary, CanaryCommand, CanaryHistory
+from pilotlight.canary.canary_state import (
+    ENDED,
+    MAX_MEASUREMENTS,
+    MAX_PAST_CANARIES,
+    Canary,
+    CanaryCommand,
+    CanaryHistory,
+)
 from pilotlight.errors import Conflict, NotFound, PlatformError
 from pilotlight.k8s.timestamps import format_utc, parse_utc
 from pilotlight.targets.target import CanaryRecord, Key

@@ -12,8 +12,8 @@ from itertools import accumulate
 from statistics import NormalDist
 from typing import Final, Literal, NamedTuple
 
+from pilotlight.canary.canary_state import Canary, Measurement, StoredCounts, Stratum
 from pilotlight.canary.queries import ObservedCounts
-from pilotlight.canary.types import Canary, Measurement, StoredCounts, Stratum
 from pilotlight.prometheus.histograms import Buckets, quantile
 
 ALPHA: Final = 0.01

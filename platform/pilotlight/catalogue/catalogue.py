@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pilotlight.catalogue.models import model_from, read_model
+from pilotlight.catalogue.runtime_selection import select_runtime
 from pilotlight.catalogue.runtimes import read_runtime, runtime_from
-from pilotlight.catalogue.selection import select_runtime
 from pilotlight.catalogue.types import (
     ACCELERATOR_KIND,
     MODEL_KINDS,

@@ -13,10 +13,10 @@ from aiohttp import web
 from msgspec import Struct, json
 
 from pilotlight.api.backend import BACKEND, ENGINE, Backend
-from pilotlight.api.routing import Route
+from pilotlight.api.route_areas import Route
 from pilotlight.api.services import SERVICE, key_of
 from pilotlight.canary import state_store
-from pilotlight.canary.types import CanaryCommand
+from pilotlight.canary.canary_state import CanaryCommand
 from pilotlight.console.sessions import PREFIX
 from pilotlight.errors import Conflict
 from pilotlight.targets.target import CanaryRecord, Key
@@ -83,13 +83,12 @@ async def rollback(request: web.Request) -> web.Response:
 
 def redeploy(target: "Target", key: Key, generation: int) -> int:
     """Deploy the release of `generation` again and return its new generation."""
-    from pilotlight.release import apply as release_apply
-    from pilotlight.release import history
+    from pilotlight.release import apply, history
 
     release = history.previous_release(history.releases(target, key), str(generation))
     request = history.redeploy_request(release, None, f"rollback to generation {release.generation}")
-    prepared, _ = release_apply.prepare(request, target)
-    ((_, status),) = release_apply.apply(request, prepared, target)
+    prepared, _ = apply.prepare(request, target)
+    ((_, status),) = apply.apply(request, prepared, target)
     return status.generation
 
 

@@ -16,8 +16,8 @@ from msgspec import json
 
 from pilotlight.api.backend import BACKEND, SHUTTING_DOWN
 from pilotlight.console import actions
-from pilotlight.console.change_watcher import ServiceRow, changes
 from pilotlight.console.sessions import STATUS_CACHE, has_session
+from pilotlight.console.status_cache import ServiceRow, changes
 from pilotlight.errors import PlatformError
 
 POLL_S: Final = 0.5

@@ -15,9 +15,8 @@ from msgspec import Struct, json
 from pilotlight import __version__
 from pilotlight.api.auth import allow_anonymous, read_small_body, require_admin
 from pilotlight.api.backend import BACKEND, TOKEN
-from pilotlight.api.routing import Area, Route
+from pilotlight.api.route_areas import Area, Route
 from pilotlight.console import actions, live_feed, try_model
-from pilotlight.console.change_watcher import MIN_INTERVAL_S, StatusCache
 from pilotlight.console.sessions import (
     PREFIX,
     SESSION_TTL_S,
@@ -31,6 +30,7 @@ from pilotlight.console.sessions import (
     require_same_origin,
     require_session,
 )
+from pilotlight.console.status_cache import MIN_INTERVAL_S, StatusCache
 from pilotlight.errors import Unauthorized
 
 FOLDER: Final = Path(__file__).parent / "static"

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from pilotlight.api.routing import READ_METHODS
+from pilotlight.api.route_areas import READ_METHODS
 from pilotlight.errors import Unauthorized
 
 if TYPE_CHECKING:
-    from pilotlight.console.change_watcher import StatusCache
+    from pilotlight.console.status_cache import StatusCache
 
 SESSION_TTL_S: Final = 12 * 3600.0
 IDLE_TIMEOUT_S: Final = 2 * 3600.0

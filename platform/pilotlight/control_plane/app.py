@@ -32,13 +32,13 @@ from pilotlight.api.backend import (
     EngineBackend,
     TargetBackend,
 )
-from pilotlight.api.routing import READ_METHODS, Area, Authorizer, Route
+from pilotlight.api.route_areas import READ_METHODS, Area, Authorizer, Route
 from pilotlight.microservices.api import routes
-from pilotlight.microservices.api.context import CONTEXT, ApiContext, context_lifespan
+from pilotlight.microservices.api.api_context import CONTEXT, ApiContext, context_lifespan
 from pilotlight.microservices.registry import model_kinds
 
 if TYPE_CHECKING:
-    from pilotlight.targets.local.control.engine import Engine
+    from pilotlight.targets.local.control.service_operations import Engine
 
 MAX_BODY_BYTES: Final = 64 * 2**20  # a release carries its catalogue along
 HEALTH: Final = Area("health", allow_anonymous, (Route("GET", "/healthz", services.healthz, "Liveness."),))

@@ -22,7 +22,7 @@ from typing import IO, Any, Final
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import process
-from pilotlight.targets.local.home import ENV_HOME, Home, home
+from pilotlight.targets.local.home_directory import ENV_HOME, Home, home
 from pilotlight.wire.machine import free_port
 
 HOLDER: Final = "the control process"  # of canaries; unique by the home folder's lock
@@ -120,14 +120,14 @@ def lock(folder: Home) -> IO[bytes] | None:
 async def serve(settings: Options) -> int:
     """Run until shutdown; return the exit code. The API's port is bound first, so a failed start leaves nothing."""
     from pilotlight.gateway import listeners
-    from pilotlight.microservices.api.context import CONTEXT
-    from pilotlight.targets.local import prometheus as local_prometheus
-    from pilotlight.targets.local.control.engine import Engine, EngineSettings
+    from pilotlight.microservices.api.api_context import CONTEXT
+    from pilotlight.targets.local import prometheus_server
+    from pilotlight.targets.local.control.service_operations import Engine, EngineSettings
 
     shutdown = Shutdown()
     try:
         listener = listeners.bind(listeners.Address("127.0.0.1", settings.api_port), "PILOTLIGHT_API_PORT")
-        prometheus = await local_prometheus.start(settings.home, settings.prometheus, settings.api_port)
+        prometheus = await prometheus_server.start(settings.home, settings.prometheus, settings.api_port)
         engine_settings = EngineSettings(
             settings.gateway_port, settings.service_ports, prometheus, settings.pilot_light, settings.zero_grace_s,
             respawn=settings.command(),
@@ -135,7 +135,7 @@ async def serve(settings: Options) -> int:
         engine = Engine(settings.home, engine_settings)
     except PlatformError as error:
         log.error("%s", error)
-        await local_prometheus.stop(settings.home)
+        await prometheus_server.stop(settings.home)
         return 1
     try:
         await engine.start()
@@ -143,7 +143,7 @@ async def serve(settings: Options) -> int:
     except (PlatformError, OSError) as error:
         log.error("%s", error)
         await engine.close(stop_all=False)
-        await local_prometheus.stop(settings.home)
+        await prometheus_server.stop(settings.home)
         return 1
     async with _canaries(engine, settings):
         await shutdown.wait()
@@ -152,7 +152,7 @@ async def serve(settings: Options) -> int:
     await runner.cleanup()
     await engine.close(stop_all=shutdown.stop_all, drain_s=shutdown.drain_s)
     if shutdown.stop_all:
-        await local_prometheus.stop(settings.home)
+        await prometheus_server.stop(settings.home)
     with contextlib.suppress(FileNotFoundError):
         settings.home.address.unlink()
     log.info("ended; %s", "nothing runs any more" if shutdown.stop_all else "replicas and gateway go on")
@@ -206,7 +206,7 @@ async def _api(engine: Any, settings: Options, shutdown: Shutdown, listener: soc
     from aiohttp import web
 
     from pilotlight.control_plane.app import make_app
-    from pilotlight.microservices.api.context import ApiContext
+    from pilotlight.microservices.api.api_context import ApiContext
     from pilotlight.targets.local import control_process
 
     context = ApiContext(settings.home, {**os.environ, ENV_HOME: str(settings.home.root)})

@@ -17,8 +17,8 @@ from pilotlight.api.backend import TargetBackend
 from pilotlight.canary.controller import WakeEvent, controller_thread, run_controller
 from pilotlight.control_plane.app import make_target_app
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.api.context import ApiContext
-from pilotlight.targets.local.home import ENV_HOME, Home
+from pilotlight.microservices.api.api_context import ApiContext
+from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.target import Target
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})

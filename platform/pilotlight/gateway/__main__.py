@@ -9,7 +9,7 @@ from typing import Final
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import process
-from pilotlight.wire.sigterm import handle_sigterm
+from pilotlight.wire.early_sigterm import handle_sigterm
 
 USAGE: Final = "usage: python -m pilotlight.gateway (--home DIR [--respawn COMMAND] | route | cluster)"
 

@@ -29,8 +29,8 @@ from pilotlight.gateway.control_link import (
     Stop,
 )
 from pilotlight.gateway.listeners import Address, Listeners, Server
+from pilotlight.gateway.load_reports import Metrics, Reporter, log
 from pilotlight.gateway.proxy.data_plane import DataPlane, RouteKey
-from pilotlight.gateway.reports import Metrics, Reporter, log
 from pilotlight.gateway.respawn import Respawn
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ def lint_files(
     paths: Sequence[str], *, stdin: TextIO | None = None, model_bytes: Mapping[str, int] | None = None
 ) -> list[Finding]:
     """Lint files, directories and `-` (standard input) together. Raise InvalidDocument for unreadable ones."""
-    from pilotlight.spec.load import read_texts
+    from pilotlight.spec.load_documents import read_texts
     from pilotlight.spec.yaml_nodes import parse
 
     problems = Problems()

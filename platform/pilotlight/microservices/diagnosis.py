@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from pilotlight.microservices.registry.types import PlatformStatus
+from pilotlight.microservices.registry.records import PlatformStatus
 from pilotlight.wire.machine import meminfo_bytes
 
 MAX_LINE: Final = 300

@@ -3,7 +3,7 @@
 import json
 from typing import Final
 
-from pilotlight.k8s.manifests import Manifest, to_yaml
+from pilotlight.k8s.manifest import Manifest, to_yaml
 from pilotlight.observability.dashboards import DASHBOARDS, Dashboard, render_dashboard
 from pilotlight.observability.rules import ERROR_BUDGET, rules
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pilotlight.k8s import names, quantities
-from pilotlight.plan import annotations
-from pilotlight.plan.mode import wants_ray
+from pilotlight.plan import document_annotations
+from pilotlight.plan.deployment_mode import wants_ray
 from pilotlight.plan.types import Capabilities, DecisionLog, Mode, field_path
 from pilotlight.spec.service import BaseModel, Catalogue, Component, Runtime, Service
 
@@ -121,14 +121,14 @@ class PlanContext:
         return "openai" in protocols or any(word in capability for capability in capabilities for word in GENERATIVE)
 
     def annotation(self, *keys: str) -> str:
-        return annotations.lookup(self.service, self.component, *keys)[1]
+        return document_annotations.lookup(self.service, self.component, *keys)[1]
 
     def path(self, field_name: str = "") -> str:
         return field_path(self.component, field_name)
 
     def annotation_path(self, *keys: str) -> str:
-        key, _ = annotations.lookup(self.service, self.component, *keys)
-        return annotations.path_of(self.component, key)
+        key, _ = document_annotations.lookup(self.service, self.component, *keys)
+        return document_annotations.path_of(self.component, key)
 
 
 def fine_tuned(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 from pilotlight.k8s.knative_features import KNATIVE_POD_FIELDS, POD_FLAGS
-from pilotlight.plan import annotations
+from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.types import DecisionLog, Mode
 
@@ -210,11 +210,16 @@ def check_fields(context: PlanContext, log: DecisionLog) -> None:
 
 def _check_annotations(context: PlanContext, log: DecisionLog) -> None:
     """Warn about annotations of another autoscaler."""
-    for_deployments = (*annotations.AUTOSCALER_CLASS, annotations.TRIGGERS, annotations.FORMULA, annotations.WAKE_BY)
+    for_deployments = (
+        *document_annotations.AUTOSCALER_CLASS,
+        document_annotations.TRIGGERS,
+        document_annotations.FORMULA,
+        document_annotations.WAKE_BY,
+    )
     for key in {**context.service.annotations, **context.component.annotations}:
         if context.serverless and key in for_deployments:
             log.warn("PL360", context.annotation_path(key), f"has no effect in serverless mode: {_KNATIVE_SCALES.how}")
-        elif not context.serverless and key.startswith(annotations.KNATIVE_SCALING):
+        elif not context.serverless and key.startswith(document_annotations.KNATIVE_SCALING):
             message = f"has no effect in {context.mode} mode: Knative does not scale it"
             log.warn("PL360", context.annotation_path(key), message)
 

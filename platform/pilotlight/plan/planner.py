@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pilotlight.catalogue.selection import Selection
+from pilotlight.catalogue.runtime_selection import Selection
 from pilotlight.k8s import knative_features, names
-from pilotlight.plan import annotations
+from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import BOOT_S, PlanContext
+from pilotlight.plan.deployment_mode import decide_modes, service_mode
 from pilotlight.plan.field_support import check_fields
-from pilotlight.plan.mode import decide_modes, service_mode
-from pilotlight.plan.runtime import choose_runtime, merged_choice, with_defaults
+from pilotlight.plan.runtime_choice import choose_runtime, merged_choice, with_defaults
 from pilotlight.plan.scaling.triggers import concurrency_target
 from pilotlight.plan.types import (
     Activator,
@@ -68,7 +68,7 @@ def plan(
 
 
 def _is_stopped(service: Service) -> bool:
-    return annotations.first(annotations.STOP, service.annotations)[1] == "true"
+    return document_annotations.first(document_annotations.STOP, service.annotations)[1] == "true"
 
 
 def _raise_errors(log: DecisionLog) -> None:
@@ -151,7 +151,7 @@ def _plan(
     entry = _entry_role(service)
     visibility = {service.labels.get(names.LABEL_VISIBILITY), service.labels.get("networking.kserve.io/visibility")}
     public = capabilities.gateway_api and "cluster-local" not in visibility
-    scraping = annotations.first(annotations.SCRAPING, service.annotations)[1] != "false"
+    scraping = document_annotations.first(document_annotations.SCRAPING, service.annotations)[1] != "false"
     own_account = any(not part.pod.get("serviceAccountName") for part in service.components.values())
     return Plan(
         name=service.name,
@@ -164,7 +164,7 @@ def _plan(
         hosts=(f"{service.name}-{service.namespace}.{capabilities.domain}",) if public else (),
         gateway=dict(capabilities.route_parent) if public else {},
         monitoring=capabilities.prometheus_operator and scraping,
-        annotations=annotations.for_workload_objects(service.annotations),
+        annotations=document_annotations.for_workload_objects(service.annotations),
         activator=activator_of(workloads, service, capabilities),
     )
 

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pilotlight.catalogue.merge import strategic_merge
+from pilotlight.catalogue.runtime_merge import strategic_merge
 from pilotlight.contract import GRPC_PORT, HTTP_PORT, METRICS_PORT
 from pilotlight.k8s import names, quantities
 from pilotlight.k8s.knative_features import PROBE_FIELDS
-from pilotlight.plan import annotations, environment
+from pilotlight.plan import document_annotations, environment_variables
 from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.model_storage import ModelStorage, decide_storage
 from pilotlight.plan.pod_security import Level, container_context, decide_level, fit_to_knative, pod_context
 from pilotlight.plan.probes import PROBES, decide_probes
-from pilotlight.plan.storage import ModelStorage, decide_storage
 from pilotlight.plan.types import Capabilities, DecisionLog
 
 Json = Any
@@ -64,7 +64,7 @@ def metadata(context: PlanContext) -> dict[str, Json]:
     labels = {**service.labels, **component.labels, **ours}
     labels.pop(names.LABEL_VISIBILITY, None)
     written = {**service.annotations, **component.annotations}
-    return {"labels": labels, "annotations": annotations.for_pods(written)}
+    return {"labels": labels, "annotations": document_annotations.for_pods(written)}
 
 
 def serving_port(context: PlanContext) -> tuple[int, str]:
@@ -180,8 +180,8 @@ def _main_container(
     base: dict[str, Json] = {
         "image": image(context, log),
         "env": [
-            *environment.identity(context),
-            *environment.settings(context, timeout_s),
+            *environment_variables.identity(context),
+            *environment_variables.settings(context, timeout_s),
             *storage.env,
             # 64 MiB of /dev/shm where no volume is mounted.
             *[{"name": "TMPDIR", "value": SHM_PATH}] * _needs_no_volumes(context, storage),
@@ -189,8 +189,11 @@ def _main_container(
         "volumeMounts": [*storage.mounts, *shm, *_scratch_mount(context, storage)],
     }
     if choice.gateway:
-        base |= {"command": list(environment.COMMAND)}
-        base["env"] = [*environment.identity(context), *environment.router_environment(context, log)]
+        base |= {"command": list(environment_variables.COMMAND)}
+        base["env"] = [
+            *environment_variables.identity(context),
+            *environment_variables.router_environment(context, log),
+        ]
     container = {"name": own_fields.get("name", "main"), **strategic_merge(base, own_fields)}
     container["image"] = own_image(context, str(container["image"]))
     container |= _predictor_args(context, container)
@@ -274,7 +277,7 @@ def _spec(
     if context.choice.is_pilotlight:
         base["automountServiceAccountToken"] = False
     if not context.serverless:
-        base["terminationGracePeriodSeconds"] = environment.grace_seconds(timeout_s)
+        base["terminationGracePeriodSeconds"] = environment_variables.grace_seconds(timeout_s)
     spec = strategic_merge(base, {key: value for key, value in pod.items() if key != "containers"})
     spec["securityContext"] = pod_context(context)
     spec["nodeSelector"] = {**storage.node_selector, **pod.get("nodeSelector", {})}
@@ -301,7 +304,7 @@ def _worker(context: PlanContext, storage: ModelStorage, level: Level, timeout_s
     has_gpus = bool(quantities.gpu_count(own_fields))
     base: dict[str, Json] = {
         "image": context.capabilities.image if choice.is_pilotlight else choice.container.get("image", ""),
-        "env": [*environment.identity(context), *storage.env],
+        "env": [*environment_variables.identity(context), *storage.env],
         "volumeMounts": [*storage.mounts, *shared_memory(own_fields, has_gpus)[1], *_scratch_mount(context, storage)],
     }
     container = {"name": own_fields.get("name", "worker"), **strategic_merge(base, own_fields)}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pilotlight.contract import GRPC_PORT
-from pilotlight.plan import annotations
+from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.pod_security import without_timing
 from pilotlight.plan.scaling.kpa import seconds_of
@@ -91,7 +91,7 @@ def _for_knative(context: PlanContext, port: int, brought: Mapping[str, Json], l
 
 def progress_deadline(context: PlanContext, log: DecisionLog) -> int:
     """Return the progress deadline in seconds: the annotation, else the startup budget and 5 min for image and node."""
-    key = annotations.PROGRESS_DEADLINE
+    key = document_annotations.PROGRESS_DEADLINE
     written = context.annotation(key)
     if written:
         seconds = seconds_of(written)

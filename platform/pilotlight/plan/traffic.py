@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pilotlight.k8s import names
-from pilotlight.k8s.manifests import canonical_json
-from pilotlight.plan import annotations
+from pilotlight.k8s.manifest import canonical_json
+from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.pods import PodTemplate
 from pilotlight.plan.types import Current, DecisionLog, Traffic
@@ -58,7 +58,7 @@ def decide_traffic(context: PlanContext, rendered: str, current: Current, log: D
         reason = "no canaryTrafficPercent" if percent is None else "100 %" if percent == 100 else "nothing else runs"
         log.decide(role, "traffic", f"{rendered} 100 %", reason)
         return (Traffic(rendered, 100),)
-    tagged = context.annotation(*annotations.TAG_ROUTING) == "true" or not percent or _in_analysis(context)
+    tagged = context.annotation(*document_annotations.TAG_ROUTING) == "true" or not percent or _in_analysis(context)
     tag = names.TAG_LATEST if tagged else ""
     shares = (Traffic(rendered, percent, tag), Traffic(stable, 100 - percent, names.TAG_PREVIOUS))
     log.decide(role, "traffic", _describe(shares), f"{role}.canaryTrafficPercent = {percent}")

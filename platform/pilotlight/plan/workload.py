@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pilotlight.catalogue.merge import group_size
+from pilotlight.catalogue.runtime_merge import group_size
 from pilotlight.k8s import names
-from pilotlight.plan import annotations, environment
+from pilotlight.plan import document_annotations, environment_variables
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.pods import PodTemplate, decide_template
 from pilotlight.plan.probes import progress_deadline
@@ -49,7 +49,7 @@ def _with_traffic(context: PlanContext, workload: Workload, current: Current, lo
 
 def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -> Workload:
     component = context.component
-    timeout_s = environment.decide_timeout(context, log)
+    timeout_s = environment_variables.decide_timeout(context, log)
     account = component.pod.get("serviceAccountName") or names.service_account(context.service.name)
     template = decide_template(context, timeout_s, account, log)
     scaling = decide_scaling(context, least, log)
@@ -57,7 +57,9 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
     revision = revision_name(context, template, _revision_fields(context, scaling, timeout_s, deadline))
     log.decide(component.role, "revision", revision, "hash of the rendered pod template")
     written = {**context.service.annotations, **component.annotations} if context.serverless else {}
-    object_annotations: dict[str, str] = {key: written[key] for key in annotations.ON_SERVICE_OBJECT if key in written}
+    object_annotations: dict[str, str] = {
+        key: written[key] for key in document_annotations.ON_SERVICE_OBJECT if key in written
+    }
     workers = group_size(context.choice.runtime, component) if context.mode == "multi-node" else 0
     return Workload(
         role=component.role, name=context.name, revision=revision, mode=context.mode,
@@ -93,7 +95,7 @@ def _with_revision(context: PlanContext, template: PodTemplate, revision: str) -
     if context.serverless:
         return template.template
     main = spec["containers"][0]
-    main = {**main, "env": [*main.get("env", ()), environment.revision_variable(revision)]}
+    main = {**main, "env": [*main.get("env", ()), environment_variables.revision_variable(revision)]}
     return {**template.template, "spec": {**spec, "containers": [main, *spec["containers"][1:]]}}
 
 

@@ -15,9 +15,9 @@ from pilotlight.k8s.names import ANNOTATION_OVERRIDES, ANNOTATION_PLANNED_WITH
 from pilotlight.targets.target import Key, Release
 
 if TYPE_CHECKING:
-    from pilotlight.k8s.manifests import Manifest
+    from pilotlight.k8s.manifest import Manifest
     from pilotlight.plan.types import Capabilities, Current, Plan
-    from pilotlight.release.pipeline import Documents
+    from pilotlight.release.plan_and_render import Documents
     from pilotlight.spec.problems import Problem
     from pilotlight.spec.service import Service
     from pilotlight.targets.target import ServiceStatus, Target
@@ -54,7 +54,7 @@ def _uris(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _resolve_paths(value: Any, path: str, service: "Service") -> Any:
-    from pilotlight.spec.components import resolve_uri
+    from pilotlight.spec.component_fields import resolve_uri
 
     if isinstance(value, Mapping):
         return {key: _resolve_paths(item, f"{path}.{key}", service) for key, item in value.items()}
@@ -93,7 +93,7 @@ class PreparedRelease:
 def prepare(request: ReleaseRequest, target: "Target | None") -> "tuple[list[PreparedRelease], Sequence[Problem]]":
     """Plan all services; returns warnings too. Raises InvalidDocument. Without a target nothing is live."""
     from pilotlight.release.current_state import current_of
-    from pilotlight.release.pipeline import plan_documents
+    from pilotlight.release.plan_and_render import plan_documents
 
     check_paths_reachable(request.documents.services, target)
     keys = [(service.namespace, service.name) for service in request.documents.services]
@@ -158,7 +158,7 @@ def read_release(release: Release, sets: Sequence[str] = ()) -> "tuple[Documents
     from msgspec import json
 
     from pilotlight.plan.types import Capabilities
-    from pilotlight.release.pipeline import Sources, read
+    from pilotlight.release.plan_and_render import Sources, read
 
     text = "\n---\n".join((release.document, *release.catalogue))
     documents = read(Sources(("-",), sets=sets, stdin=io.StringIO(text), namespace=release.namespace))
@@ -211,7 +211,7 @@ def _prepare_release(
 
 def _without_overrides(manifest: "Manifest") -> "Manifest":
     """Drop the annotation that reports manual overrides: it is never applied."""
-    from pilotlight.k8s.manifests import Manifest
+    from pilotlight.k8s.manifest import Manifest
 
     metadata = dict(manifest.document["metadata"])
     written = metadata.pop("annotations", None) or {}
@@ -236,7 +236,7 @@ def document_text(service: "Service", capabilities: "Capabilities") -> str:
 
 
 def _texts(documents: Iterable[Mapping[str, Any]]) -> list[str]:
-    from pilotlight.k8s.manifests import Manifest, to_yaml
+    from pilotlight.k8s.manifest import Manifest, to_yaml
 
     return [to_yaml([Manifest(document)]).removeprefix("---\n") for document in documents]
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pilotlight.errors import UsageError
 from pilotlight.k8s import names
-from pilotlight.k8s.manifests import Manifest
+from pilotlight.k8s.manifest import Manifest
 from pilotlight.plan.types import Current, Traffic
 
 Json = Any

@@ -11,7 +11,7 @@ from pilotlight.release import apply
 
 if TYPE_CHECKING:
     from pilotlight.plan.types import Capabilities
-    from pilotlight.release.pipeline import Documents
+    from pilotlight.release.plan_and_render import Documents
     from pilotlight.spec.service import Service
     from pilotlight.targets.target import Event, Key, Release, Target
 

@@ -6,10 +6,10 @@ To add an object: a template, and one line in a table.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from pilotlight.k8s.manifests import Manifest, in_apply_order
+from pilotlight.k8s.manifest import Manifest, in_apply_order
 from pilotlight.plan.types import Plan
+from pilotlight.render.chart_values import template_values
 from pilotlight.render.templates import document, plain
-from pilotlight.render.values import template_values
 
 Json = Any
 Values = Mapping[str, Json]

@@ -19,7 +19,7 @@ from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.errors import UsageError
 from pilotlight.k8s.names import ANNOTATION_CANARY
 from pilotlight.k8s.quantities import parse_duration
-from pilotlight.prometheus.queries import syntax_problem
+from pilotlight.prometheus.metric_queries import syntax_problem
 from pilotlight.spec.field_types import display, suggestion
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.yaml_nodes import parse

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal, cast
 
-from pilotlight.spec.components import (
+from pilotlight.spec.component_fields import (
     DocumentContext,
     annotations_of,
     check_component,

@@ -5,7 +5,7 @@ from typing import Final
 
 from pilotlight.spec import pod_fields
 from pilotlight.spec.annotations import POLICY
-from pilotlight.spec.components import EXTENSION, STORAGE_URI, container, document, inline_pod_fields
+from pilotlight.spec.component_fields import EXTENSION, STORAGE_URI, container, document, inline_pod_fields
 from pilotlight.spec.field_types import (
     Boolean,
     Field,

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from pilotlight.errors import NotFound, UsageError
-from pilotlight.k8s.manifests import Manifest
+from pilotlight.k8s.manifest import Manifest
 
 Json = Any
 Key = tuple[str, str]  # namespace, name

@@ -21,7 +21,7 @@ from pilotlight_predictor.metrics import Metrics, identity_labels
 from pilotlight_predictor.models.sources import ModelFetcher, ModelSources
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.protocols import serving_protocols, startup_protocols
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 from pilotlight_predictor.server.lifecycle import Lifecycle, ServerState
 
 if TYPE_CHECKING:

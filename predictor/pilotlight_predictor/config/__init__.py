@@ -1,6 +1,6 @@
 """Settings of the predictor: flags, `INFERENCE_*` variables and a file, parsed once into one frozen object."""
 
-from pilotlight_predictor.config.parse import SettingsError, command_line, parse
+from pilotlight_predictor.config.merge_sources import SettingsError, command_line, parse
 from pilotlight_predictor.config.schema import (
     ModelSettings,
     ObservabilitySettings,
@@ -9,7 +9,7 @@ from pilotlight_predictor.config.schema import (
     ServerSettings,
     Settings,
 )
-from pilotlight_predictor.config.table import Limits, limits
+from pilotlight_predictor.config.settings_table import Limits, limits
 
 __all__ = [
     "Limits",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pilotlight import contract
-from pilotlight_predictor.config.table import ParsedSource
+from pilotlight_predictor.config.settings_table import ParsedSource
 from pilotlight_predictor.config.value_types import boolean, size
 
 TRANSLATED = {

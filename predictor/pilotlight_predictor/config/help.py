@@ -8,9 +8,9 @@ from typing import Any
 
 from pilotlight_predictor import __version__
 from pilotlight_predictor.config import compat
+from pilotlight_predictor.config.read_sources import API_VERSION
 from pilotlight_predictor.config.schema import Settings
-from pilotlight_predictor.config.sources import API_VERSION
-from pilotlight_predictor.config.table import CONFIG, ROWS, SettingRow
+from pilotlight_predictor.config.settings_table import CONFIG, ROWS, SettingRow
 
 USAGE = """usage: {program} --model-path FILE|DIR|URI | --model-repository DIR|URI [flags]
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.gpu.cuda_driver import NON_BLOCKING, Context
-from pilotlight_predictor.gpu.device_memory import CHUNK_BYTES
-from pilotlight_predictor.gpu.transfer import Block, PinnedMemory
+from pilotlight_predictor.gpu.remappable_memory import CHUNK_BYTES
+from pilotlight_predictor.gpu.weight_transfer import Block, PinnedMemory
 
 STREAMS: Final = 2
 

@@ -8,8 +8,8 @@ from pilotlight import contract
 from pilotlight_predictor.metrics.definitions import TABLE
 from pilotlight_predictor.metrics.exposition import Family, Labels
 from pilotlight_predictor.metrics.gpu_readings import GpuSample
+from pilotlight_predictor.metrics.model_stats import Histogram, ModelStats
 from pilotlight_predictor.metrics.registry import Metrics
-from pilotlight_predictor.metrics.stats import Histogram, ModelStats
 
 MODEL_STATES: Final = ("READY", "PARKED", "LOADING", "UNLOADING", "UNAVAILABLE")
 Families = dict[str, Family]

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from pilotlight_predictor.metrics.definitions import TABLE, Metric, MetricKind
 from pilotlight_predictor.metrics.exposition import Family
-from pilotlight_predictor.metrics.stats import Histogram
+from pilotlight_predictor.metrics.model_stats import Histogram
 
 MAX_SERIES: Final = 5000  # of all families together: bounds the memory if labels come from requests
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")

@@ -5,7 +5,7 @@ from typing import Final
 
 from pilotlight.contract import BATCH_BUCKETS, LATENCY_BUCKETS, METRICS_PORT
 from pilotlight_predictor.metrics.definitions import IDENTITY_LABELS, PILOTLIGHT, TRITON, Metric
-from pilotlight_predictor.metrics.stats import FAILURE_REASONS, LOAD_RATIO_BUCKETS
+from pilotlight_predictor.metrics.model_stats import FAILURE_REASONS, LOAD_RATIO_BUCKETS
 
 INTRODUCTION: Final = """# Metrics of a predictor
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from pilotlight.wire.prometheus_text import CONTENT_TYPE, LABEL_ESCAPES, format_labels, number
 from pilotlight_predictor.metrics.definitions import Metric
-from pilotlight_predictor.metrics.stats import Histogram
+from pilotlight_predictor.metrics.model_stats import Histogram
 
 TEXT: Final = CONTENT_TYPE
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE
 from pilotlight_predictor.config import ObservabilitySettings
 from pilotlight_predictor.metrics.cpu_readings import CpuMeter
-from pilotlight_predictor.metrics.stats import Histogram, ModelStats
+from pilotlight_predictor.metrics.model_stats import Histogram, ModelStats
 
 if TYPE_CHECKING:
     from pilotlight_predictor.metrics.custom import CustomMetrics

@@ -12,7 +12,7 @@ from typing import Final
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core.errors import LoadFailed, PredictorError
 from pilotlight_predictor.core.threads import in_thread_under_load
-from pilotlight_predictor.metrics.stats import ModelStats
+from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.models.bls import WAITING, BlsClient, BlsContext, FindVersion
 from pilotlight_predictor.models.loader import LoadedVersion, discard, load_version
 from pilotlight_predictor.models.model_version import ModelVersion

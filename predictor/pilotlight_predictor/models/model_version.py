@@ -16,7 +16,7 @@ from pilotlight_predictor.core.errors import BadRequest, Cancelled, DeadlineExce
 from pilotlight_predictor.core.requests import Done, InferRequest, InferResponse, Outputs, OutputsWithParameters, Part
 from pilotlight_predictor.core.shared_memory import is_shared, place_outputs
 from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec, bf16_to_float
-from pilotlight_predictor.metrics.stats import ModelStats
+from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.models.input_validation import BatchInfo, InputValidator, check_values
 from pilotlight_predictor.models.response_cache import ResponseCache, cache_key
 from pilotlight_predictor.observability.request_traces import ModelSampler

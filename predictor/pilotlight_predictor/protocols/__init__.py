@@ -12,7 +12,7 @@ TABLE: Final = (
     "pilotlight_predictor.protocols.v1",
     "pilotlight_predictor.protocols.openai.routes",
     "pilotlight_predictor.protocols.trtis.routes",
-    "pilotlight_predictor.protocols.predict.routes",
+    "pilotlight_predictor.protocols.plain_predict.routes",
     "pilotlight_predictor.protocols.status",
 )
 # Needed by probes and most clients; the others would double the modules that a start imports.

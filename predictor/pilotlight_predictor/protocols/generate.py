@@ -24,13 +24,13 @@ from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import Route, ServingProtocol, error_response
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.inference_call import run_inference
+from pilotlight_predictor.protocols.run_inference import run_inference
 from pilotlight_predictor.protocols.v1_codec import to_json, to_tensor
 from pilotlight_predictor.protocols.v2.infer import version_of
 from pilotlight_predictor.protocols.v2.infer_response import error_body
 from pilotlight_predictor.protocols.v2.request_codec import apply_parameters
 from pilotlight_predictor.scheduling.streaming import ResponseReader
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 NAME: Final = "generate"
 EVENTS: Final = "text/event-stream; charset=utf-8"

@@ -4,7 +4,7 @@ from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import Route, ServingProtocol
 from pilotlight_predictor.protocols.v2.infer_response import error_body
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 
 def status(server: Server, _: HttpRequest) -> HttpResponse:

@@ -8,13 +8,13 @@ from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.inference_call import Encode, await_response, run_inference
 from pilotlight_predictor.protocols.json_values import LONG
-from pilotlight_predictor.protocols.openai import routes as openai
+from pilotlight_predictor.protocols.openai import routes
+from pilotlight_predictor.protocols.run_inference import Encode, await_response, run_inference
 from pilotlight_predictor.protocols.v1_codec import decode_predict, encode_predictions, read_document
 from pilotlight_predictor.protocols.v2.infer import version_of
 from pilotlight_predictor.protocols.v2.infer_response import error_body
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 
 def alive(_: Server, __: HttpRequest) -> HttpResponse:
@@ -23,7 +23,7 @@ def alive(_: Server, __: HttpRequest) -> HttpResponse:
 
 def models(server: Server, _: HttpRequest) -> HttpResponse:
     """Return `models` for KServe's clients and `data` for OpenAI's, which use the same path."""
-    return json_response({"models": server.registry.names(), **openai.model_list(server)})
+    return json_response({"models": server.registry.names(), **routes.model_list(server)})
 
 
 def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
@@ -38,7 +38,7 @@ def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
     if not served.executor.alive:
         raise NotReady(f"model '{name}' is not ready: {served.executor.problem}")
     document = {"name": name, "ready": True}
-    return json_response({**document, **openai.model_object(served)} if openai.supports_openai(served) else document)
+    return json_response({**document, **routes.model_object(served)} if routes.supports_openai(served) else document)
 
 
 def predict(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pilotlight_predictor.core.requests import NEWEST
+from pilotlight_predictor.repository.config_validation import validate
 from pilotlight_predictor.repository.json_config import ConfigDocument, Values, document_from_json
 from pilotlight_predictor.repository.model_config import (
     DynamicBatching,
@@ -23,7 +24,6 @@ from pilotlight_predictor.repository.model_config import (
 )
 from pilotlight_predictor.repository.pbtxt import document_from_message, parse_pbtxt
 from pilotlight_predictor.repository.schema import MODEL_CONFIG, datatype_of
-from pilotlight_predictor.repository.validation import validate
 
 
 def config_from_pbtxt(text: str, filename: str) -> ModelConfig:

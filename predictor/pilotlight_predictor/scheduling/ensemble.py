@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from pilotlight_predictor.core.errors import BackendFailed, Cancelled, NotReady, PredictorError
 from pilotlight_predictor.core.requests import Done, InferRequest, InferResponse, Outputs
 from pilotlight_predictor.core.tensors import Tensor
-from pilotlight_predictor.metrics.stats import ModelStats
+from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.repository.model_config import EnsembleStep, ModelConfig
 from pilotlight_predictor.scheduling.executor import Executor, HeldExecutor, Ticket
 from pilotlight_predictor.scheduling.queue import QueuedRequest

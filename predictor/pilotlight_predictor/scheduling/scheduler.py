@@ -15,7 +15,7 @@ from pilotlight_predictor.backends.base import Answer, AnyInstance, is_decoupled
 from pilotlight_predictor.core.batch import SplitOutputs
 from pilotlight_predictor.core.errors import Cancelled, NotReady, PredictorError, QueueTimeout
 from pilotlight_predictor.core.requests import InferRequest
-from pilotlight_predictor.metrics.stats import FailureReason, ModelStats
+from pilotlight_predictor.metrics.model_stats import FailureReason, ModelStats
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.scheduling.batching import BatchPolicy, next_batch
 from pilotlight_predictor.scheduling.executor import InlineCall

@@ -14,7 +14,7 @@ from typing import Final
 from pilotlight_predictor.backends.base import Answer, AnyInstance
 from pilotlight_predictor.core.errors import BadRequest, Cancelled, NotReady, PredictorError
 from pilotlight_predictor.core.requests import SequencePoint
-from pilotlight_predictor.metrics.stats import ModelStats
+from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.repository.model_config import ModelConfig, SequenceBatching, sequence_batching
 from pilotlight_predictor.scheduling.batching import BatchPolicy
 from pilotlight_predictor.scheduling.queue import QueuedRequest, RequestQueue

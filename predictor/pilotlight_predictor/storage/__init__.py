@@ -8,7 +8,7 @@ A server with local models calls only `is_remote`: downloading modules are impor
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pilotlight_predictor.storage.interface import Entry, FetchOptions, Progress, ProgressCallback, UriNotFound
+from pilotlight_predictor.storage.store_interface import Entry, FetchOptions, Progress, ProgressCallback, UriNotFound
 from pilotlight_predictor.storage.uri import is_remote, redact
 
 if TYPE_CHECKING:

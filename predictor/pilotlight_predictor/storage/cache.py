@@ -20,7 +20,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from pilotlight_predictor.storage.interface import Contents
+from pilotlight_predictor.storage.store_interface import Contents
 from pilotlight_predictor.storage.uri import Location
 
 PARTIAL = ".pilotlight-partial"  # directory of an unfinished download outside the cache

@@ -18,7 +18,7 @@ from typing import NoReturn
 from pilotlight import contract
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.storage.fetcher import fetch_into, fetched_files
-from pilotlight_predictor.storage.interface import MIB, FetchOptions, Progress, UriNotFound
+from pilotlight_predictor.storage.store_interface import MIB, FetchOptions, Progress, UriNotFound
 from pilotlight_predictor.storage.uri import redact
 
 TERMINAL_SECONDS, LOG_SECONDS = 0.2, 5.0

@@ -26,7 +26,7 @@ from pilotlight_predictor.storage.cache import (
     read_json,
     revision_of,
 )
-from pilotlight_predictor.storage.interface import (
+from pilotlight_predictor.storage.store_interface import (
     ContentChanged,
     Contents,
     Entry,

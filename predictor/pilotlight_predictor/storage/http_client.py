@@ -15,7 +15,7 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
 from pilotlight_predictor.core.errors import LoadFailed
-from pilotlight_predictor.storage.interface import FetchOptions, TransientError
+from pilotlight_predictor.storage.store_interface import FetchOptions, TransientError
 from pilotlight_predictor.storage.uri import is_loopback_host, is_refused, redact
 
 MAX_REDIRECTS = 5

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.storage.cache import PARTIAL, read_json
 from pilotlight_predictor.storage.fetcher import DEFAULTS, fill_directory, open_and_list
-from pilotlight_predictor.storage.interface import Entry, FetchOptions, ProgressCallback, Store
+from pilotlight_predictor.storage.store_interface import Entry, FetchOptions, ProgressCallback, Store
 from pilotlight_predictor.storage.transfer import download
 from pilotlight_predictor.storage.uri import Location
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.storage.archives import check_digest, check_space, new_hash, total_size
-from pilotlight_predictor.storage.interface import (
+from pilotlight_predictor.storage.store_interface import (
     MIB,
     Entry,
     FetchOptions,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pilotlight.contract import METRIC_IN_FLIGHT, METRIC_PARKED_BYTES, METRIC_PARKED_MODELS, METRIC_QUEUE_DEPTH
 from pilotlight.wire.prometheus_text import number
-from pilotlight_predictor.workers.channel import WorkerResponse
+from pilotlight_predictor.workers.parent_channel import WorkerResponse
 
 # Summed as counters and histograms are. Of other gauges, such as load times or memory, the maximum is taken.
 SUMMED_GAUGES: Final = frozenset(

@@ -18,8 +18,8 @@ from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.protocols.v2.grpc import service as grpc_service
-from pilotlight_predictor.server.context import Server
-from pilotlight_predictor.workers.channel import ParentChannel
+from pilotlight_predictor.server.handler_context import Server
+from pilotlight_predictor.workers.parent_channel import ParentChannel
 
 MERGED: Final = {
     "/metrics": "metrics",

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.workers.aggregation import NO_WORKER, first_failure
-from pilotlight_predictor.workers.channel import Frame, WorkerResponse
+from pilotlight_predictor.workers.parent_channel import Frame, WorkerResponse
 from pilotlight_predictor.workers.restart_policy import missing_models
 from pilotlight_predictor.workers.worker_handle import ANSWER_S, WorkerHandle
 

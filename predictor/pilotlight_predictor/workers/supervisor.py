@@ -16,8 +16,8 @@ from pilotlight_predictor.frontends.event_loop import spawn, wait_for_event
 from pilotlight_predictor.frontends.http.server import bind
 from pilotlight_predictor.observability.logs import configure, log
 from pilotlight_predictor.workers.aggregation import EOF, TIMED_OUT, first_failure, merge, retained_counters
-from pilotlight_predictor.workers.channel import Frame, WorkerResponse
 from pilotlight_predictor.workers.model_control import WorkerAdmin
+from pilotlight_predictor.workers.parent_channel import Frame, WorkerResponse
 from pilotlight_predictor.workers.restart_policy import wait_before_restart
 from pilotlight_predictor.workers.worker_handle import (
     PATIENCE_S,

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pilotlight_predictor.frontends.event_loop import spawn
 from pilotlight_predictor.observability.logs import log
-from pilotlight_predictor.workers.channel import Frame, ParentChannel
+from pilotlight_predictor.workers.parent_channel import Frame, ParentChannel
 
 if TYPE_CHECKING:
     from pilotlight_predictor.frontends.grpc.dispatcher import Service
     from pilotlight_predictor.frontends.http.router import Dispatcher, ServingProtocol
     from pilotlight_predictor.frontends.http.server import HttpFront
     from pilotlight_predictor.repository.model_config import ModelConfig
-    from pilotlight_predictor.server.context import Server
+    from pilotlight_predictor.server.handler_context import Server
 
 VARIABLE: Final = "PILOTLIGHT_WORKER"  # number,link,metrics,http,http…: descriptors, -1 for none
 SOON_S: Final = 0.02  # readiness poll interval while not ready
@@ -191,7 +191,7 @@ def warn_about_gpu_copies(server: "Server") -> None:
 
 
 def _on_gpu(server: "Server", config: "ModelConfig") -> bool:
-    from pilotlight_predictor.backends.placement import gpu_count, instance_devices
+    from pilotlight_predictor.backends.device_placement import gpu_count, instance_devices
 
     if config.ensemble or not (gpus := gpu_count()):
         return False

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
 
-from pilotlight_predictor.workers.channel import Frame, WorkerResponse, encode_frame, read_frame
+from pilotlight_predictor.workers.parent_channel import Frame, WorkerResponse, encode_frame, read_frame
 from pilotlight_predictor.workers.restart_policy import assign_sockets, available_sockets
 from pilotlight_predictor.workers.worker import VARIABLE
 

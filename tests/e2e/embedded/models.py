@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.embedded import Platform
 
-from pilotlight.release.pipeline import Sources, plan_all
+from pilotlight.release.plan_and_render import Sources, plan_all
 from pilotlight.targets.target import Release, ServiceStatus
 
 # Its answers take as long as they are told, asleep or at work; a negative number is an error of the model.

@@ -13,7 +13,7 @@ import pytest
 from tests.embedded import Platform, load, serverless
 
 from pilotlight.errors import PlatformError
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 
 KEY = ("default", "iris")
 STEADY = serverless().replace("minReplicas: 0", "minReplicas: 1")

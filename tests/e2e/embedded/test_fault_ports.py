@@ -14,7 +14,7 @@ from tests.ports import free_port
 
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local import control_process
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 
 
 @contextmanager

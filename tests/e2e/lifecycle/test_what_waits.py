@@ -15,8 +15,8 @@ WAITING = {
     "multiprocessing", "numpy.ma", "numpy.random", "numpy.testing", "opentelemetry",
     "pilotlight_predictor.metrics.gpu_readings", "pilotlight_predictor.frontends.http.aiohttp_server",
     "pilotlight_predictor.protocols.generate", "pilotlight_predictor.protocols.v1_codec",
-    "pilotlight_predictor.protocols.openai.completions", "pilotlight_predictor.protocols.predict.inference",
-    "pilotlight_predictor.frontends.grpc.dispatcher", "pilotlight_predictor.storage.interface",
+    "pilotlight_predictor.protocols.openai.completions", "pilotlight_predictor.protocols.plain_predict.inference",
+    "pilotlight_predictor.frontends.grpc.dispatcher", "pilotlight_predictor.storage.store_interface",
     "pilotlight_predictor.observability.tracing",
     "pilotlight_predictor.frontends.http.access_log", "pynvml", "random", "shutil", "tempfile", "unittest", "yaml",
 }  # fmt: skip

@@ -10,9 +10,9 @@ import pytest
 
 from pilotlight.control_plane.app import make_app
 from pilotlight.errors import Conflict, NotFound
-from pilotlight.k8s.manifests import Manifest
+from pilotlight.k8s.manifest import Manifest
 from pilotlight.targets.local.client import LocalTarget
-from pilotlight.targets.local.control.engine import Engine
+from pilotlight.targets.local.control.service_operations import Engine
 from pilotlight.targets.local.control_process import Address
 from pilotlight.targets.target import Event, Key, Release, ServiceStatus, Share
 

@@ -13,10 +13,10 @@ import numpy
 
 from pilotlight.canary.actions import Conditions, apply_action
 from pilotlight.canary.analysis import judge
+from pilotlight.canary.canary_state import Canary
 from pilotlight.canary.next_action import add_elapsed, comparison_window_s, next_action, record_judgement
 from pilotlight.canary.queries import Missing, ObservedCounts
 from pilotlight.canary.statistics import earlier_strata
-from pilotlight.canary.types import Canary
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.prometheus.histograms import Buckets
 from pilotlight.spec.canary_policy import CanaryPolicy

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from pilotlight.canary.actions import Conditions, apply_action
 from pilotlight.canary.analysis import SEVERITY, Judgement, judge
+from pilotlight.canary.canary_state import ENDED, Canary, Measurement
 from pilotlight.canary.next_action import add_elapsed, next_action, record_judgement
 from pilotlight.canary.queries import Missing, ObservedCounts
-from pilotlight.canary.types import ENDED, Canary, Measurement
 from pilotlight.spec.canary_policy import CanaryPolicy, Check
 
 NUMBERS = any_of.floats() | any_of.sampled_from([0.0, 1.0, 1e300, math.inf, -math.inf, math.nan, -1.0, 1e15, 49.5])

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from pilotlight.canary.analysis import Judgement, compared_metrics, count_tests, judge
+from pilotlight.canary.canary_state import Measurement, Verdict
 from pilotlight.canary.queries import Missing, ObservedCounts
-from pilotlight.canary.types import Measurement, Verdict
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.spec.canary_policy import CanaryPolicy, Check
 

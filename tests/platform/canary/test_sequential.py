@@ -1,7 +1,7 @@
 """However often the data are looked at, a good canary is called bad with chance ALPHA at most."""
 
+from pilotlight.canary.canary_state import Measurement
 from pilotlight.canary.statistics import ALPHA, SUSPICIOUS, alpha_spent, assess, next_look
-from pilotlight.canary.types import Measurement
 
 
 def test_all_looks_together_spend_no_more_than_the_budget() -> None:

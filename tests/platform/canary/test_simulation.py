@@ -19,7 +19,7 @@ from tests.platform.canary.simulation import (  # fmt: skip
     share,
 )
 
-from pilotlight.canary.types import Canary
+from pilotlight.canary.canary_state import Canary
 from pilotlight.spec.canary_policy import Check
 
 WITHIN = 60  # checks, of which the steps' bake alone takes 24

@@ -20,6 +20,7 @@ from pilotlight.canary.actions import (
     restart,
 )
 from pilotlight.canary.analysis import Judgement
+from pilotlight.canary.canary_state import MAX_MEASUREMENTS, Canary, Measurement
 from pilotlight.canary.next_action import (
     ERROR_LIMIT,
     IDLE_LOOKS,
@@ -29,7 +30,6 @@ from pilotlight.canary.next_action import (
     next_action,
     record_judgement,
 )
-from pilotlight.canary.types import MAX_MEASUREMENTS, Canary, Measurement
 from pilotlight.spec.canary_policy import CanaryPolicy
 
 READY = Conditions(ready=True)

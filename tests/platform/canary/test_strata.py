@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from pilotlight.canary.actions import Conditions, Promote, SetWeight, apply_action
 from pilotlight.canary.analysis import Judgement, judge
+from pilotlight.canary.canary_state import Canary, Measurement
 from pilotlight.canary.next_action import next_action, record_judgement
 from pilotlight.canary.queries import Missing, ObservedCounts
 from pilotlight.canary.statistics import EarlierStrata, VariantCounts, earlier_strata, pooled
-from pilotlight.canary.types import Canary, Measurement
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.spec.canary_policy import CanaryPolicy
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.platform.catalogue.catalogue_cases import model, runtime
 
-from pilotlight.catalogue.accelerators import devices_needed, name_of, select_accelerator, supported_classes
+from pilotlight.catalogue.accelerator_selection import devices_needed, name_of, select_accelerator, supported_classes
 from pilotlight.catalogue.catalogue import builtin
 from pilotlight.spec.service import BaseModel
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pilotlight.release.pipeline import Documents, Sources, plan_documents, read
+from pilotlight.release.plan_and_render import Documents, Sources, plan_documents, read
 
 SERVICE = """
 apiVersion: serving.kserve.io/v1beta1

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 from tests.platform.catalogue.catalogue_cases import runtime
 
-from pilotlight.catalogue.merge import group_size, merge_component, merge_group, strategic_merge, with_runtime_defaults
+from pilotlight.catalogue.runtime_merge import (
+    group_size,
+    merge_component,
+    merge_group,
+    strategic_merge,
+    with_runtime_defaults,
+)
 from pilotlight.spec.service import Component, ModelSpec, NodeGroup
 
 RUNNER: dict[str, Any] = {

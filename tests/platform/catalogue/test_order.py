@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.platform.catalogue.catalogue_cases import catalogue, kserve, line, model, ome, runtime
 
-from pilotlight.catalogue.selection import select_runtime
+from pilotlight.catalogue.runtime_selection import select_runtime
 from pilotlight.spec.service import BaseModel, Group, ModelSpec, Runtime
 
 SIZES = ("", "1B", "7B", "70B", "junk")

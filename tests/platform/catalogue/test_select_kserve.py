@@ -3,7 +3,7 @@
 import pytest
 from tests.platform.catalogue.catalogue_cases import catalogue, kserve, line, runtime
 
-from pilotlight.catalogue.selection import Selection, select_runtime
+from pilotlight.catalogue.runtime_selection import Selection, select_runtime
 from pilotlight.spec.service import ModelSpec, NodeGroup, Runtime, Service
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.platform.catalogue.catalogue_cases import catalogue, line, model, ome, runtime
 
-from pilotlight.catalogue.score import version_fits
-from pilotlight.catalogue.selection import Selection, select_runtime
+from pilotlight.catalogue.runtime_score import version_fits
+from pilotlight.catalogue.runtime_selection import Selection, select_runtime
 from pilotlight.spec.service import BaseModel, Component, NodeGroup, Runtime, Service
 
 LLAMA: dict[str, Any] = {"framework": "transformers", "framework_version": "4.43.0", "architecture": "LlamaForCausalLM"}

@@ -9,11 +9,11 @@ from tests.embedded import Platform
 from tests.platform.console.conftest import PATIENCE_MS, Console, document
 
 from pilotlight.canary import state_store
+from pilotlight.canary.canary_state import Canary
 from pilotlight.canary.runner import apply_release, start_canary
-from pilotlight.canary.types import Canary
 from pilotlight.plan.types import Capabilities
 from pilotlight.release import apply, history
-from pilotlight.release.pipeline import Sources, read
+from pilotlight.release.plan_and_render import Sources, read
 from pilotlight.spec.canary_policy import CanaryPolicy, Check
 
 expect.set_options(timeout=PATIENCE_MS)

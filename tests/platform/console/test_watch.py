@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from pilotlight.console.change_watcher import (
+from pilotlight.console.status_cache import (
     HISTORY_S,
     MAX_POINTS,
     MIN_INTERVAL_S,

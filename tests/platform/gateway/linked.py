@@ -16,8 +16,8 @@ from tests.http_reply import Reply
 
 from pilotlight.gateway.control_link import GatewayMessage, Report
 from pilotlight.gateway.routing_table import Backend, Replica, Route, Table
-from pilotlight.targets.local.gateway.link import GatewayLink
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.gateway.gateway_link import GatewayLink
+from pilotlight.targets.local.home_directory import Home
 
 DEADLINE_S = 60.0  # a busy machine starts processes slowly
 

@@ -31,7 +31,7 @@ from pilotlight.gateway.control_link import Hello, Unreachable, Wake
 from pilotlight.gateway.listeners import CannotListen
 from pilotlight.gateway.routing_table import Replica, Table
 from pilotlight.targets.local.control_process import leftovers
-from pilotlight.targets.local.gateway import link
+from pilotlight.targets.local.gateway import gateway_link
 
 # A control process that publishes one table and then only lives.
 CONTROL = """
@@ -142,7 +142,7 @@ async def test_a_gateway_of_another_version_makes_way_and_finishes_what_it_has(
         slow = asyncio.create_task(ask(old.port, "/iris/slow"))
         await eventually_async(lambda: one.asked, "the slow request")
         await old.link.close(stop_gateway=False, drain_s=0.0)
-        monkeypatch.setattr(link, "__version__", "0.0.1")
+        monkeypatch.setattr(gateway_link, "__version__", "0.0.1")
         async with linked(tmp_path, [address]) as made:
             assert made.link.pid != pid
             assert made.link.addresses[0] == address
@@ -329,7 +329,7 @@ async def until_unknown(made: Linked) -> None:
 async def test_a_table_is_in_force_when_a_gateway_that_still_has_requests_obeys_it_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "LEAVING_S", 600.0)
+    monkeypatch.setattr(gateway_link, "LEAVING_S", 600.0)
     async with linked(tmp_path) as made, replica(ready=False) as one, leaving(made, one) as ended:
         publishing = asyncio.create_task(made.publish())
         await until_unknown(made)
@@ -344,9 +344,9 @@ async def test_a_gateway_that_ends_and_hears_nothing_is_waited_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with linked(tmp_path) as made, replica(ready=False) as one, leaving(made, one):
-        monkeypatch.setattr(link, "LEAVING_S", 0.05)
+        monkeypatch.setattr(gateway_link, "LEAVING_S", 0.05)
         assert (await made.publish()).generation == 3
-        monkeypatch.setattr(link, "LEAVING_S", 600.0)
+        monkeypatch.setattr(gateway_link, "LEAVING_S", 600.0)
         assert (await asyncio.wait_for(made.publish(), DEADLINE_S)).generation == 4
 
 

@@ -12,15 +12,14 @@ import pytest
 from tests.eventually import eventually_async
 from tests.platform.gateway.linked import DEADLINE_S, in_loop, linked
 
-from pilotlight.gateway import reports as gateway_reports
-from pilotlight.gateway import respawn
+from pilotlight.gateway import load_reports, respawn
 from pilotlight.gateway.__main__ import main
 from pilotlight.gateway.control_link import BackendReport, Report
-from pilotlight.gateway.reports import Reporter
+from pilotlight.gateway.load_reports import Reporter
 from pilotlight.gateway.respawn import Respawn, backoff
 from pilotlight.targets.local.control_process import start_ticks
-from pilotlight.targets.local.gateway.link import gateway_command
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.gateway.gateway_link import gateway_command
+from pilotlight.targets.local.home_directory import Home
 
 
 @in_loop
@@ -121,7 +120,7 @@ class ScriptedPlane:
 
 @in_loop
 async def test_reports_go_on_while_anything_happens_and_then_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_reports, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(load_reports, "INTERVAL_S", 0.001)
     some = Report(1.0, (BackendReport("default", "iris", "iris", "iris-1", 1.0, 1, 0, 0, 1),))
     plane = ScriptedPlane(some, some)
     kept: list[Report] = []

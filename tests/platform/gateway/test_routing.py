@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.platform.gateway.bed import Bed, Origin, backend, error_of, play, read_answer, route
 
-from pilotlight.gateway.proxy.route import LiveRoute, RoutingState, prepare
+from pilotlight.gateway.proxy.revision_choice import LiveRoute, RoutingState, prepare
 from pilotlight.gateway.routing_table import PageMatch, Route, RouteMatch, RouteMatcher, Table, normalize_host
 from pilotlight.wire.http1_proxy import parse_request
 

@@ -12,7 +12,7 @@ from pilotlight.observability import status_latency
 from pilotlight.observability.status_latency import promql, with_latency
 from pilotlight.targets.kubernetes.target import KubernetesTarget
 from pilotlight.targets.target import RevisionStatus, Sample, ServiceStatus
-from platformctl.services import views
+from platformctl.services import status_views
 
 IRIS = ServiceStatus(
     "lab", "iris", 1, "Ready", "",
@@ -80,10 +80,10 @@ def test_a_cluster_s_prometheus_is_asked_and_a_cluster_without_one_loses_nothing
     vector = {"resultType": "vector", "result": [{"metric": dict(told.labels), "value": [5, "9"]}]}
     with PaperCluster(service) as paper:
         paper.queries[promql([IRIS])] = {"status": "success", "data": vector}
-        (status,) = views.with_latency_figures([IRIS], KubernetesTarget(paper.cluster()))
+        (status,) = status_views.with_latency_figures([IRIS], KubernetesTarget(paper.cluster()))
     assert [row.p99_ms for row in status.revisions] == [None, 9.0]
     with PaperCluster() as paper:
-        assert list(views.with_latency_figures([IRIS], KubernetesTarget(paper.cluster()))) == [IRIS]
+        assert list(status_views.with_latency_figures([IRIS], KubernetesTarget(paper.cluster()))) == [IRIS]
 
 
 @pytest.mark.parametrize("name", ["iris", "a.b"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.embedded import processes_of
 from tests.ports import free_port
 
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 
 ROOT = Path(__file__).resolve().parents[3]
 

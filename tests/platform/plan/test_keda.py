@@ -23,7 +23,7 @@ from tests.platform.plan.building import (
 
 from pilotlight.k8s.names import ANNOTATION_WAKE_BY as WAKE_BY
 from pilotlight.plan.types import Capabilities, Scaling, Trigger
-from pilotlight.prometheus import queries
+from pilotlight.prometheus import metric_queries
 from pilotlight.spec.service import KedaConfig, NodeGroup, ScalingMetric, Service
 
 SEED_QUERY = "avg_over_time(vllm:request_latency_seconds{service='%s'}[5m])"
@@ -298,11 +298,11 @@ def dangers(made: Scaling) -> list[str]:
             "an empty answer counts as 0": metadata["ignoreNullValues"] != "false",
             "no guard": not metadata["query"].endswith(tail) or ">" not in metadata["query"],
             "latency by AverageValue": trigger.metric_type != "Value"
-            and queries.is_level(metadata["query"].split("\n)")[0]),
+            and metric_queries.is_level(metadata["query"].split("\n)")[0]),
             "stale latency keeps it awake": made.min_replicas == 0 and float(metadata["activationThreshold"]) < 1e5,
             "a key that KEDA does not know": bool(metadata.keys() - KNOWN),
             "a threshold that is no positive number": not float(metadata["threshold"]) > 0,
-            "brackets that do not match": bool(queries.syntax_problem(metadata["query"])),
+            "brackets that do not match": bool(metric_queries.syntax_problem(metadata["query"])),
         }
         found += [name for name, wrong in checks.items() if wrong]
     return found

@@ -6,7 +6,7 @@ import pytest
 
 from pilotlight.catalogue.catalogue import builtin
 from pilotlight.plan import plan
-from pilotlight.spec.load import load
+from pilotlight.spec.load_documents import load
 from pilotlight.spec.problems import InvalidDocument
 
 PREDICTOR = """\

@@ -1,7 +1,7 @@
 import pytest
 
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_SERVICE
-from pilotlight.prometheus import queries
+from pilotlight.prometheus import metric_queries
 
 MEASURES = [
     ("histogram_quantile(0.95, sum by (le) (rate(x_seconds_bucket[2m])))", "level"),
@@ -18,7 +18,7 @@ MEASURES = [
 
 @pytest.mark.parametrize(("query", "measure"), MEASURES)
 def test_a_time_or_share_is_told_from_a_count(query: str, measure: str) -> None:
-    assert queries.measure(query) == measure
+    assert metric_queries.measure(query) == measure
 
 
 MISTAKES = [
@@ -38,16 +38,16 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("query", "mistake"), MISTAKES)
 def test_a_query_that_could_break_out_of_its_guard_is_found(query: str, mistake: str) -> None:
-    found = queries.syntax_problem(query)
+    found = metric_queries.syntax_problem(query)
     assert mistake in found
     assert bool(found) == bool(mistake)
 
 
-@pytest.mark.parametrize("kind", list(queries.MEASURES))
-def test_our_own_queries_filter_service_and_namespace_in_every_selector(kind: queries.Kind) -> None:
-    query = queries.guarded(
-        queries.metric_query(kind, "iris", "demo"),
-        queries.MEASURES[kind],
+@pytest.mark.parametrize("kind", list(metric_queries.MEASURES))
+def test_our_own_queries_filter_service_and_namespace_in_every_selector(kind: metric_queries.Kind) -> None:
+    query = metric_queries.guarded(
+        metric_queries.metric_query(kind, "iris", "demo"),
+        metric_queries.MEASURES[kind],
         "iris",
         "demo",
         from_zero=False,
@@ -59,18 +59,18 @@ def test_our_own_queries_filter_service_and_namespace_in_every_selector(kind: qu
 
 
 def test_a_lost_scrape_is_an_error_above_zero_and_nothing_at_zero() -> None:
-    above = queries.guarded("x", "level", "iris", "demo", from_zero=False, has_request_rate=True)
-    below = queries.guarded("x", "level", "iris", "demo", from_zero=True, has_request_rate=True)
+    above = metric_queries.guarded("x", "level", "iris", "demo", from_zero=False, has_request_rate=True)
+    below = metric_queries.guarded("x", "level", "iris", "demo", from_zero=True, has_request_rate=True)
     assert above.endswith('or (0 * sum(pilotlight_requests_in_flight{inference_service="iris",namespace="demo"}))')
     assert below.endswith("or vector(0)")
 
 
 def test_a_comment_in_a_query_cannot_swallow_the_guard() -> None:
-    query = queries.guarded("x # trailing", "level", "iris", "demo", from_zero=True, has_request_rate=False)
+    query = metric_queries.guarded("x # trailing", "level", "iris", "demo", from_zero=True, has_request_rate=False)
     lines = query.splitlines()
     assert lines[-1] == ") >= 0) or vector(0)"
 
 
 def test_an_inverted_query_never_divides_by_zero() -> None:
-    query = queries.inverted("tps", "10", "iris", "demo", from_zero=False, has_request_rate=False)
+    query = metric_queries.inverted("tps", "10", "iris", "demo", from_zero=False, has_request_rate=False)
     assert "10 / (avg(\ntps\n) > 0)" in query

@@ -18,7 +18,7 @@ from tests.platform.plan.building import (
     workload,
 )
 
-from pilotlight.plan.storage import model_label
+from pilotlight.plan.model_storage import model_label
 from pilotlight.spec.service import BaseModel, ModelSpec, Service
 
 WAYS = [

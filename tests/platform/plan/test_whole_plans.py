@@ -13,7 +13,7 @@ from tests.platform.plan.building import CATALOGUE, FOREIGN, OURS, annotated, in
 from pilotlight.catalogue.catalogue import builtin
 from pilotlight.plan import plan
 from pilotlight.plan.types import Capabilities, Plan
-from pilotlight.spec.load import load
+from pilotlight.spec.load_documents import load
 from pilotlight.spec.problems import InvalidDocument
 from pilotlight.spec.service import Component, KedaConfig, NodeGroup, Service
 

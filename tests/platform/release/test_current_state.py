@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pilotlight.k8s import names
-from pilotlight.k8s.manifests import Manifest
+from pilotlight.k8s.manifest import Manifest
 from pilotlight.plan.types import Current, Traffic
 from pilotlight.release.current_state import current_of
 

@@ -6,7 +6,7 @@ from time import process_time
 import pytest
 
 from pilotlight.plan.types import Capabilities, Current, Traffic
-from pilotlight.release.pipeline import Sources, plan_all
+from pilotlight.release.plan_and_render import Sources, plan_all
 from pilotlight.spec.problems import InvalidDocument
 
 SERVICE = """

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from tests.platform.render.render_plans import raw_latency, serverless
 
-from pilotlight.k8s.manifests import Manifest, diff, to_yaml
+from pilotlight.k8s.manifest import Manifest, diff, to_yaml
 from pilotlight.render import render
 
 

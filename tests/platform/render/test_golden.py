@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.platform.render.render_plans import PLANS
 
-from pilotlight.k8s.manifests import to_yaml
+from pilotlight.k8s.manifest import to_yaml
 from pilotlight.lint import lint
 from pilotlight.render import render, values_of
 

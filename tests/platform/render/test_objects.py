@@ -19,7 +19,7 @@ from tests.platform.render.render_plans import (
 )
 
 from pilotlight.errors import InternalError
-from pilotlight.k8s.manifests import Manifest
+from pilotlight.k8s.manifest import Manifest
 from pilotlight.plan.types import Plan, Traffic
 from pilotlight.render import render
 

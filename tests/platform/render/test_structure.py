@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.platform.render.render_plans import GATEWAY, keda, service, template, workload
 
-from pilotlight.k8s.manifests import to_yaml
+from pilotlight.k8s.manifest import to_yaml
 from pilotlight.plan.types import Plan, Trigger
 from pilotlight.render import render, values_of
 

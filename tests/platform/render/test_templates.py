@@ -11,8 +11,8 @@ from tests.platform.render.render_plans import PLANS
 
 from pilotlight.errors import InternalError
 from pilotlight.render import render, templates
+from pilotlight.render.chart_values import template_values
 from pilotlight.render.manifests import SERVICE_OBJECTS, WORKLOAD_OBJECTS
-from pilotlight.render.values import template_values
 
 TEXTS = {
     f"{name}/{path.name}": path.read_text()

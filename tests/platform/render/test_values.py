@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.platform.render.render_plans import PLANS, multi_node, raw_latency
 
-from pilotlight.k8s.manifests import Manifest, in_apply_order
+from pilotlight.k8s.manifest import Manifest, in_apply_order
 from pilotlight.plan.types import Plan
 from pilotlight.render import render, templates, values_of
+from pilotlight.render.chart_values import API_VERSION
 from pilotlight.render.manifests import CHART_MODES, objects_of
-from pilotlight.render.values import API_VERSION
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)

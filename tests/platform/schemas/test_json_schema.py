@@ -10,7 +10,7 @@ import yaml
 
 from pilotlight.schemas import json_schema
 from pilotlight.spec.field_types import ListOf, MapOf, Record, RecordRef, Type
-from pilotlight.spec.load import load
+from pilotlight.spec.load_documents import load
 
 jsonschema = pytest.importorskip("jsonschema")
 ROOT = Path(__file__).resolve().parents[3]

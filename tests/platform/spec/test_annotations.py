@@ -11,7 +11,7 @@ from pilotlight.k8s.names import (
     COMPONENT_ANNOTATIONS,
     SERVICE_ANNOTATIONS,
 )
-from pilotlight.spec.load import load
+from pilotlight.spec.load_documents import load
 
 SERVICE = """\
 apiVersion: serving.kserve.io/v1beta1

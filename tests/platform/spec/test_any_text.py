@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pilotlight.spec.field_types import Field, ListOf, MapOf, OneOf, Record, RecordRef, Type
 from pilotlight.spec.kserve_fields import inference_service as kserve
-from pilotlight.spec.load import load
+from pilotlight.spec.load_documents import load
 from pilotlight.spec.ome_fields import inference_service as ome
 
 HEADS = (

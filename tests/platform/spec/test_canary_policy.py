@@ -12,7 +12,7 @@ from pilotlight.spec import kserve_fields, ome_fields
 from pilotlight.spec.annotations import POLICY
 from pilotlight.spec.canary_policy import KEYS, parse_policy, policy_from_annotations
 from pilotlight.spec.field_types import OneOf
-from pilotlight.spec.load import LoadedDocuments, load
+from pilotlight.spec.load_documents import LoadedDocuments, load
 
 OME = """\
 apiVersion: ome.io/v1beta1

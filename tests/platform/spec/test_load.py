@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight.spec.load import LoadedDocuments, load
+from pilotlight.spec.load_documents import LoadedDocuments, load
 from pilotlight.spec.problems import InvalidDocument
 
 DOCUMENT = """\

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from pilotlight.spec.load import load
+from pilotlight.spec.load_documents import load
 
 OME = """\
 apiVersion: ome.io/v1beta1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight.spec.load import load
+from pilotlight.spec.load_documents import load
 from pilotlight.spec.problems import SourceLocation
 from pilotlight.spec.service import Component, Service
 

@@ -21,7 +21,7 @@ from pilotlight_predictor.backends.torch.cuda_graphs import (
     plan_graphs,
     signature_of,
 )
-from pilotlight_predictor.backends.torch.signature import ForwardBinding
+from pilotlight_predictor.backends.torch.forward_signature import ForwardBinding
 from pilotlight_predictor.backends.torch.tensors import PinnedStaging, to_host
 from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.requests import InferRequest

@@ -1,6 +1,6 @@
 import pytest
 
-from pilotlight_predictor.backends.torch.signature import Argument, bind, name_outputs, rename_outputs
+from pilotlight_predictor.backends.torch.forward_signature import Argument, bind, name_outputs, rename_outputs
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import TensorSpec
 

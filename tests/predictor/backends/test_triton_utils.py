@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pilotlight_predictor.backends.decoupled import ResponseCollector
-from pilotlight_predictor.backends.python.triton.calls import ModelConfig
+from pilotlight_predictor.backends.decoupled_responses import ResponseCollector
+from pilotlight_predictor.backends.python.triton.bls import ModelConfig
 from pilotlight_predictor.backends.python.triton.pb_utils import deserialize_bytes_tensor, serialize_byte_tensor
 from pilotlight_predictor.backends.python.triton.requests import ResponseSender
 from pilotlight_predictor.backends.python.triton.types import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pilotlight_predictor.config import Settings, parse, value_types
-from pilotlight_predictor.config.table import ROWS, SettingRow
+from pilotlight_predictor.config.settings_table import ROWS, SettingRow
 
 MODEL = ["--model-path", "m.onnx"]
 SAMPLES: dict[value_types.ValueKind, tuple[str, Any]] = {

@@ -7,7 +7,7 @@ import pytest
 from pilotlight_predictor import __version__
 from pilotlight_predictor.config import command_line
 from pilotlight_predictor.config.help import page
-from pilotlight_predictor.config.table import ROWS
+from pilotlight_predictor.config.settings_table import ROWS
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "settings.md"
 

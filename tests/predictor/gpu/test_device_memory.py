@@ -2,7 +2,7 @@
 
 import pytest
 
-from pilotlight_predictor.gpu.device_memory import CHUNK_BYTES, chunks
+from pilotlight_predictor.gpu.remappable_memory import CHUNK_BYTES, chunks
 
 GRAIN = 2 << 20
 

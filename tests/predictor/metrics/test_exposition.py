@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from pilotlight_predictor.metrics.definitions import Metric
 from pilotlight_predictor.metrics.exposition import OPENMETRICS, TEXT, Family, content_type, expose
-from pilotlight_predictor.metrics.stats import Histogram
+from pilotlight_predictor.metrics.model_stats import Histogram
 
 # What Prometheus 3 sends.
 PROMETHEUS_ACCEPT = (

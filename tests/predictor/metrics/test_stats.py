@@ -2,7 +2,7 @@
 
 import pytest
 
-from pilotlight_predictor.metrics.stats import Histogram, ModelStats
+from pilotlight_predictor.metrics.model_stats import Histogram, ModelStats
 
 
 def test_a_batch_charges_every_request_the_whole_compute_time() -> None:

@@ -12,8 +12,8 @@ from tests.onnx_models import Dims, write_add_sub, write_model, write_python
 from tests.predictor.in_process_server import House, play, write_times
 
 from pilotlight_predictor.backends.base import Answer, Device, TensorInstance
+from pilotlight_predictor.backends.device_placement import gpu_count, instance_devices
 from pilotlight_predictor.backends.onnxruntime import OnnxInstance
-from pilotlight_predictor.backends.placement import gpu_count, instance_devices
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.models import loader

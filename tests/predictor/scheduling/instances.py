@@ -10,7 +10,7 @@ from tests.eventually import eventually_async
 from pilotlight_predictor.backends.base import Answer, TensorInstance
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
 from pilotlight_predictor.core.tensors import Tensor
-from pilotlight_predictor.metrics.stats import ModelStats
+from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.repository.model_config import DynamicBatching
 from pilotlight_predictor.scheduling.batching import BatchPolicy
 from pilotlight_predictor.scheduling.queue import QueuedRequest, RequestQueue

@@ -14,7 +14,7 @@ from pilotlight_predictor.backends.base import TensorInstance
 from pilotlight_predictor.core.errors import BackendFailed, Cancelled, NotFound, NotReady
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs, Outputs
 from pilotlight_predictor.core.tensors import Tensor
-from pilotlight_predictor.metrics.stats import ModelStats
+from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.models.response_cache import ResponseCache
 from pilotlight_predictor.repository.model_config import EnsembleStep, ModelConfig, TensorConfig

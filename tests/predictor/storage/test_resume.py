@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotlight_predictor.storage import FetchOptions, Progress, fetch
-from pilotlight_predictor.storage.interface import Entry
+from pilotlight_predictor.storage.store_interface import Entry
 from pilotlight_predictor.storage.transfer import PartFile
 
 KIB = 1024

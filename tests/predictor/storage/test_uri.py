@@ -2,7 +2,7 @@ import pytest
 
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.storage import is_remote, redact
-from pilotlight_predictor.storage.interface import FetchOptions
+from pilotlight_predictor.storage.store_interface import FetchOptions
 from pilotlight_predictor.storage.stores import open_store
 from pilotlight_predictor.storage.uri import parse, redact_text, safe_relative
 

@@ -11,9 +11,9 @@ from pilotlight_predictor.config import Settings
 from pilotlight_predictor.metrics import Metrics
 from pilotlight_predictor.metrics.collector import collect
 from pilotlight_predictor.metrics.exposition import OPENMETRICS, TEXT, expose
-from pilotlight_predictor.metrics.stats import ModelStats
+from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.workers.aggregation import first_failure, merge, merge_metrics, retained_counters
-from pilotlight_predictor.workers.channel import WorkerResponse
+from pilotlight_predictor.workers.parent_channel import WorkerResponse
 from pilotlight_predictor.workers.supervisor import WorkerSupervisor
 from pilotlight_predictor.workers.worker_handle import WorkerHandle
 

@@ -10,8 +10,8 @@ from pilotlight_predictor.frontends.http.router import Route, ServingProtocol
 from pilotlight_predictor.protocols import serving_protocols
 from pilotlight_predictor.protocols.v2.grpc import service as grpc_service
 from pilotlight_predictor.protocols.v2.infer_response import error_body
-from pilotlight_predictor.workers.channel import ParentChannel
 from pilotlight_predictor.workers.fanout import FAN_OUT_METHODS, MERGED, fan_out, fan_out_services, merge_mode
+from pilotlight_predictor.workers.parent_channel import ParentChannel
 
 NOBODY: ParentChannel = ParentChannel({}, lambda: None)
 

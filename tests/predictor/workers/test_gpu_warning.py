@@ -38,7 +38,7 @@ class House:
 @pytest.mark.parametrize(("gpus", "told"), [(0, []), (1, [["anywhere"]])])
 def test_the_models_on_the_gpu_are_named(gpus: int, told: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[list[str]] = []
-    monkeypatch.setattr("pilotlight_predictor.backends.placement.gpu_count", lambda: gpus)
+    monkeypatch.setattr("pilotlight_predictor.backends.device_placement.gpu_count", lambda: gpus)
     monkeypatch.setattr(worker, "log", lambda *_, models, **__: lines.append(models))
     worker.warn_about_gpu_copies(House())  # type: ignore[arg-type]
     assert lines == told

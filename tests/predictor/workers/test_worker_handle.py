@@ -12,7 +12,7 @@ import pytest
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.workers import supervisor, worker_handle
 from pilotlight_predictor.workers import worker as workers_worker
-from pilotlight_predictor.workers.channel import Frame, WorkerResponse, encode_frame, read_frame
+from pilotlight_predictor.workers.parent_channel import Frame, WorkerResponse, encode_frame, read_frame
 from pilotlight_predictor.workers.supervisor import WorkerSupervisor
 from pilotlight_predictor.workers.worker_handle import WorkerHandle
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotlight.errors import UsageError
-from pilotlight.k8s import manifests
+from pilotlight.k8s import manifest as k8s_manifest
 from pilotlight.k8s.names import LABEL_SERVICE
 from pilotlight.release import apply
 from platformctl import manifest_files, options, output, targets
-from platformctl.services import rollout, views
+from platformctl.services import rollout, status_views
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pilotlight.k8s.manifests import Manifest
+    from pilotlight.k8s.manifest import Manifest
     from pilotlight.plan.types import Plan
 
 
@@ -29,11 +29,11 @@ def diff(document_options: options.DocumentOptions, against: tuple[str, ...]) ->
 
     Example: platformctl diff -f service.yaml
     """
-    changes = manifests.diff(
+    changes = k8s_manifest.diff(
         *(compare_files(document_options, against) if against else compare_target(document_options))
     )
     lines = [output.diff_coloured(line) for change in changes for line in change.lines]
-    output.data([views.change_document(change) for change in changes], lines)
+    output.data([status_views.change_document(change) for change in changes], lines)
     counts = {kind: sum(change.kind == kind for change in changes) for kind in ("added", "changed", "removed")}
     output.note(", ".join(f"{count} {kind}" for kind, count in counts.items() if count) or "no difference")
     return 1 if changes else 0

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotlight.lint import lint as judge
-from pilotlight.release.pipeline import Sources, plan_all
+from pilotlight.release.plan_and_render import Sources, plan_all
 from pilotlight.render import render
-from pilotlight.spec.load import COMPANION_KINDS, KNOWN_KINDS
+from pilotlight.spec.load_documents import COMPANION_KINDS, KNOWN_KINDS
 from platformctl import manifest_files, options, output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pilotlight.lint import Finding
-    from pilotlight.release.pipeline import Planned
+    from pilotlight.release.plan_and_render import Planned
     from pilotlight.spec.yaml_nodes import Node
 
 

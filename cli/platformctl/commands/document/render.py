@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilotlight.k8s.manifests import to_yaml
+from pilotlight.k8s.manifest import to_yaml
 from platformctl import manifest_files, options, output
 from platformctl.services import helm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pilotlight.k8s.manifests import Manifest
+    from pilotlight.k8s.manifest import Manifest
 
 
 @click.command()

@@ -13,15 +13,15 @@ from pilotlight.microservices import platforms
 from pilotlight.microservices.batch import jobs
 from pilotlight.microservices.batch.records import Batch
 from pilotlight.microservices.registry import model_kinds
-from pilotlight.microservices.registry.types import Workspace
-from pilotlight.targets.local.home import home
+from pilotlight.microservices.registry.records import Workspace
+from pilotlight.targets.local.home_directory import home
 from platformctl import output
 from platformctl.commands.microservice.register import REFERENCE, parse_references
 from platformctl.microservice import jobs as microservice_jobs
 
 if TYPE_CHECKING:
     from pilotlight.microservices.batch.records import Progress
-    from pilotlight.targets.local.home import Home
+    from pilotlight.targets.local.home_directory import Home
 
 JOB = click.argument("job_id")
 WAIT = click.option("--wait", default=0.0, metavar="SECONDS", help="Return once it has ended, or after so long.")

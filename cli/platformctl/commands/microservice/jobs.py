@@ -13,11 +13,11 @@ from pilotlight.microservices import platforms
 from pilotlight.microservices.inference import chat, client
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.registry import container_command
-from pilotlight.microservices.registry.types import Entry
+from pilotlight.microservices.registry.records import Entry
 from platformctl import output
 from platformctl.commands.microservice.batch import batch
 from platformctl.commands.microservice.register import register
-from platformctl.microservice import diagnose, jobs, requests
+from platformctl.microservice import diagnose, infer_request, jobs
 
 JOB = click.argument("job_id", required=False, default="")
 ARCH = click.option(
@@ -81,7 +81,7 @@ def start(
     output.data(jobs.job_document(job.id, entry, tensors=tensors), lines)
     output.note("Use this Job ID to send requests or stop the service.")
     if ready:
-        requests.wait_for_model(job.id, entry, wait)
+        infer_request.wait_for_model(job.id, entry, wait)
 
 
 def _check_started(job_id: str, entry: Entry) -> None:
@@ -112,7 +112,7 @@ def _require(name: str, what: str) -> str:
 @click.option("--accept-defaults", is_flag=True, help="Take the defaults of fields that are not given.")
 @click.option("--timeout", default=client.MIN_TIMEOUT_S, show_default=True, help="For the answer; 300 s at least.")
 @WAIT
-@requests.field_flags
+@infer_request.field_flags
 @output.output_option
 def infer(
     job_id: str, network_arch: str, prompt: str, system: str, image: tuple[str, ...], video: tuple[str, ...],
@@ -126,14 +126,14 @@ def infer(
     state = jobs.open_registry().read()
     target = jobs.select_job(state, job_id, network_arch)
     entry = state.entries[target]
-    whole_body = requests.read_body(body) if body is not None else None
+    whole_body = infer_request.read_body(body) if body is not None else None
     tensors = jobs.is_tensor_request(entry.network_arch, whole_body or {})
     url = jobs.inference_url(entry, tensors=tensors)
     output.note(f"Sending to job_id={target} arch={entry.network_arch} url={url}")
-    request = requests.build_request(
+    request = infer_request.build_request(
         entry.network_arch, whole_body, prompt, system, image, video, fields, accept_defaults
     )
-    reply = requests.infer(target, entry, request, tensors, timeout, wait)
+    reply = infer_request.infer(target, entry, request, tensors, timeout, wait)
     lines = jobs.output_lines(reply.document) if tensors else [client.message_content(reply.document)]
     output.data(reply.document, lines)
     output.note(f"answered in {reply.seconds:.1f} s")
@@ -152,9 +152,9 @@ def status(job_id: str, network_arch: str) -> None:
     target = jobs.select_job(state, job_id, network_arch)
     entry = state.entries[target]
     platform = jobs.platform_status(target, entry)
-    model = requests.probe_model(target, entry)
+    model = infer_request.probe_model(target, entry)
     findings = diagnose.findings(target, entry, platform, model)
-    tensors = requests.accepts_tensors(target, entry) if model.phase == "ready" else None
+    tensors = infer_request.accepts_tensors(target, entry) if model.phase == "ready" else None
     document = {
         **jobs.job_document(target, entry, tensors=tensors), "state": platform.state,
         "pod_name": platform.pod_name, "pod_status": platform.pod_status, "model": model.description,

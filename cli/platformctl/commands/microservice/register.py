@@ -10,8 +10,8 @@ import click
 from pilotlight.errors import UsageError
 from pilotlight.microservices.jobs.workspaces import Registrar
 from pilotlight.microservices.registry.database import Directory
-from pilotlight.microservices.registry.types import Workspace
-from pilotlight.targets.local.home import home
+from pilotlight.microservices.registry.records import Workspace
+from pilotlight.targets.local.home_directory import home
 from platformctl import output
 
 REFERENCE = "NAME=REFERENCE"

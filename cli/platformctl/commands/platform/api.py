@@ -41,7 +41,7 @@ def _serve(
     import logging
 
     from pilotlight.control_plane.standalone import LOOPBACK, Settings, serve
-    from pilotlight.targets.local.home import home
+    from pilotlight.targets.local.home_directory import home
 
     folder = home().create()
     settings = Settings(
@@ -57,7 +57,7 @@ def _serve(
 def _token(file: str | None) -> str:
     """Return the operator token of the file, else of the home folder, where one is created if missing."""
     from pilotlight.targets.local.control_process import token
-    from pilotlight.targets.local.home import home
+    from pilotlight.targets.local.home_directory import home
 
     if file is None:
         return token(home())
@@ -126,7 +126,7 @@ def _directory() -> Any:
     from contextlib import closing
 
     from pilotlight.microservices.registry.database import Directory
-    from pilotlight.targets.local.home import home
+    from pilotlight.targets.local.home_directory import home
 
     return closing(Directory.open(home().create()))
 

@@ -6,7 +6,7 @@ import click
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.targets.kubernetes.target import KubernetesTarget
-from pilotlight.targets.local.home import home
+from pilotlight.targets.local.home_directory import home
 from platformctl import output, targets
 from platformctl.doctor import cluster_checks, local_checks
 

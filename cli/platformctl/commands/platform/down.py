@@ -8,7 +8,7 @@ import click
 from pilotlight import __version__
 from pilotlight.errors import TimedOut
 from pilotlight.targets.local.control_process import answers, leftovers, living, wait_exit
-from pilotlight.targets.local.home import home
+from pilotlight.targets.local.home_directory import home
 from platformctl import output, targets
 
 # After the drain: time for the control process to save its state and stop its gateway.

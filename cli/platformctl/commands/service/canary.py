@@ -13,10 +13,10 @@ from platformctl import options, output, targets
 from platformctl.canary import follow as canary_follow
 from platformctl.canary import start as canary_start
 from platformctl.canary import view
-from platformctl.services import rollout, views
+from platformctl.services import rollout, status_views
 
 if TYPE_CHECKING:
-    from pilotlight.canary.types import CanaryCommand, CanaryHistory
+    from pilotlight.canary.canary_state import CanaryCommand, CanaryHistory
     from pilotlight.targets.target import Key, Target
 
 
@@ -172,7 +172,7 @@ def follow(service_options: targets.ServiceOptions, name: str, timeout: float) -
         raise state_store.no_running_canary(key)
     ended = canary_follow.follow(target, key, ticker, timeout)
     ticker.log(ended.phase, ended.revision)
-    views.show([target.status(key)], one=False, default="url")
+    status_views.show([target.status(key)], one=False, default="url")
 
 
 def _send_command(service_options: targets.ServiceOptions, name: str, command: "CanaryCommand", timeout: float) -> None:
@@ -182,7 +182,7 @@ def _send_command(service_options: targets.ServiceOptions, name: str, command: "
         running = canary_follow.wait_for_action(target, key, timeout, ticker)
         ticker.log(running.phase, running.reason or f"{running.weight} % to {running.revision}")
     ticker.close()
-    views.show([target.status(key)], one=False, default="url")
+    status_views.show([target.status(key)], one=False, default="url")
 
 
 @canary.command(short_help="Give it the next step, or everything.")

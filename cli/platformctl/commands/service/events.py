@@ -6,7 +6,7 @@ import click
 from msgspec import to_builtins
 
 from platformctl import output, targets
-from platformctl.services import views
+from platformctl.services import status_views
 
 
 @click.command()
@@ -22,4 +22,6 @@ def events(service_options: targets.ServiceOptions, name: str | None, follow: bo
     raw = output.chosen() == "json"
     target = service_options.connect_read_only() if name or follow else service_options.connect_if_running()
     for event in target.events(service_options.key(name) if name else None, follow=follow) if target else ():
-        output.stream_line(json.dumps(to_builtins(event), ensure_ascii=False) if raw else views.event_line(event))
+        output.stream_line(
+            json.dumps(to_builtins(event), ensure_ascii=False) if raw else status_views.event_line(event)
+        )

@@ -3,7 +3,7 @@
 import click
 
 from platformctl import output, targets
-from platformctl.services import views
+from platformctl.services import status_views
 
 FIGURES = ("wide", "json", "yaml")  # formats with latency and errors
 
@@ -11,7 +11,7 @@ FIGURES = ("wide", "json", "yaml")  # formats with latency and errors
 @click.command("list")
 @click.option("-n", "--namespace", help="Only of this one.")
 @targets.target_option
-@output.formats(*views.SERVICE_FORMATS)
+@output.formats(*status_views.SERVICE_FORMATS)
 def listed(namespace: str | None, target: str) -> None:
     """List services of all namespaces, or of one.
 
@@ -20,11 +20,11 @@ def listed(namespace: str | None, target: str) -> None:
     connected = targets.ServiceOptions(target, "").connect_if_running()
     statuses = connected.list(namespace) if connected else []
     if connected and output.chosen() in FIGURES:
-        statuses = views.with_latency_figures(statuses, connected)
+        statuses = status_views.with_latency_figures(statuses, connected)
     if connected and not statuses:
         output.note("no services; deploy one: platformctl deploy -f service.yaml")
     if statuses or output.chosen():
-        views.show(statuses, one=False, default="table")
+        status_views.show(statuses, one=False, default="table")
 
 
 list = listed  # noqa: A001 - verbs are found by their name

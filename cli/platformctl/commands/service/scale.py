@@ -7,7 +7,7 @@ import click
 
 from pilotlight.errors import UsageError
 from platformctl import options, output, targets
-from platformctl.services import views, wait_ready
+from platformctl.services import status_views, wait_ready
 
 if TYPE_CHECKING:
     from pilotlight.targets.target import ServiceStatus
@@ -43,7 +43,7 @@ def scale(
     if wait and floor:
         ready = wait_ready.Condition(f"{floor} ready", lambda status: is_scaled(status, floor))
         status = wait_ready.until(target, key, ready, timeout, output.ProgressLog())
-    views.show([status], one=True, default="table")
+    status_views.show([status], one=True, default="table")
 
 
 def is_scaled(status: "ServiceStatus", floor: int) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from platformctl import output, targets
-from platformctl.services import views
+from platformctl.services import status_views
 
 if TYPE_CHECKING:
     from pilotlight.targets.target import ServiceStatus, Target
@@ -19,7 +19,7 @@ WATCH_S = 0.5
 @click.argument("name", required=False)
 @targets.options
 @click.option("-w", "--watch", is_flag=True, help="Again whenever something changes, until Ctrl-C.")
-@output.formats(*views.SERVICE_FORMATS)
+@output.formats(*status_views.SERVICE_FORMATS)
 def status(service_options: targets.ServiceOptions, name: str | None, watch: bool) -> int:
     """Show revisions, replicas, latency and the last scaling decision. Ends with 1 for a service that has failed.
 
@@ -27,14 +27,14 @@ def status(service_options: targets.ServiceOptions, name: str | None, watch: boo
     """
     target = service_options.connect_read_only() if name or watch else service_options.connect_if_running()
     statuses = read_statuses(target, service_options, name) if target else []
-    views.show(statuses, one=bool(name), default="table")
+    status_views.show(statuses, one=bool(name), default="table")
     while watch and target:
         time.sleep(WATCH_S)
         newer = read_statuses(target, service_options, name)
         if newer != statuses:
             statuses = newer
             output.page_break()
-            views.show(statuses, one=bool(name), default="table")
+            status_views.show(statuses, one=bool(name), default="table")
     return 1 if any(each.phase == "Failed" for each in statuses) else 0
 
 
@@ -42,9 +42,9 @@ def read_statuses(
     target: "Target", service_options: targets.ServiceOptions, name: str | None
 ) -> "Sequence[ServiceStatus]":
     if not name:
-        return views.with_latency_figures(
+        return status_views.with_latency_figures(
             target.list(service_options.namespace if target.name == "kubernetes" else None), target
         )
     status_ = target.status(service_options.key(name))
     target.record_status(status_)
-    return views.with_latency_figures([status_], target)
+    return status_views.with_latency_figures([status_], target)

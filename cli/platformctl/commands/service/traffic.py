@@ -10,7 +10,7 @@ from pilotlight.errors import UsageError
 from pilotlight.release import history
 from pilotlight.targets.target import Share
 from platformctl import options, output, targets
-from platformctl.services import views, wait_ready
+from platformctl.services import status_views, wait_ready
 
 if TYPE_CHECKING:
     from pilotlight.targets.target import Key, ServiceStatus, Target
@@ -42,7 +42,7 @@ def traffic(
     if wait and status.phase == "Progressing":
         condition = wait_ready.Condition("led as asked", lambda status: status.phase != "Progressing")
         status = wait_ready.until(target, key, condition, timeout, output.ProgressLog())
-    views.show([status], one=True, default="table")
+    status_views.show([status], one=True, default="table")
 
 
 def known_revisions(target: "Target", key: "Key") -> tuple[set[str], str]:

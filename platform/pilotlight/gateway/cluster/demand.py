@@ -12,8 +12,8 @@ from aiohttp import web
 from msgspec import DecodeError, Struct, ValidationError, json
 
 from pilotlight.gateway.control_link import Report, Wake
+from pilotlight.gateway.load_reports import Metrics, Reporter, log
 from pilotlight.gateway.proxy.data_plane import DataPlane
-from pilotlight.gateway.reports import Metrics, Reporter, log
 
 WorkloadKey = tuple[str, str]  # namespace and workload
 Loads = Mapping[WorkloadKey, int]  # requests waiting or in flight

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, Final
 
 from pilotlight.gateway import access_rules
-from pilotlight.gateway.cluster import watched_objects
+from pilotlight.gateway.cluster import object_fields
 from pilotlight.gateway.cluster.kube_api import Informer, KubeApi, WatchedKind
+from pilotlight.gateway.cluster.object_fields import EntryService, RouteHosts, Shares, Slice, Workload
 from pilotlight.gateway.cluster.settings import ClusterSettings
-from pilotlight.gateway.cluster.watched_objects import EntryService, RouteHosts, Shares, Slice, Workload
 from pilotlight.gateway.routing_table import Backend, Replica, Route
 from pilotlight.k8s import names
 
@@ -43,16 +43,16 @@ class ClusterState:
     def __init__(self, api: KubeApi, settings: ClusterSettings, changed: Callable[[], None]) -> None:
         ours = f"{settings.service}.{settings.namespace}"
         peers = f"/apis/discovery.k8s.io/v1/namespaces/{settings.namespace}/endpointslices"
-        peer_selector = f"{watched_objects.SERVICE_NAME}={settings.peers}"
-        select = watched_objects.SELECTOR
+        peer_selector = f"{object_fields.SERVICE_NAME}={settings.peers}"
+        select = object_fields.SELECTOR
         self.services = Informer(
-            api, WatchedKind(SERVICES, select, partial(watched_objects.entry_service, gateway=ours)), changed
+            api, WatchedKind(SERVICES, select, partial(object_fields.entry_service, gateway=ours)), changed
         )
-        self.slices = Informer(api, WatchedKind(SLICES, select, watched_objects.slice_of), changed)
-        self.hosts = Informer(api, WatchedKind(ROUTES, select, watched_objects.route_hosts, optional=True), changed)
-        kinds = [WatchedKind(path, select, watched_objects.workload, optional=path == GROUPS) for path in WORKLOADS]
+        self.slices = Informer(api, WatchedKind(SLICES, select, object_fields.slice_of), changed)
+        self.hosts = Informer(api, WatchedKind(ROUTES, select, object_fields.route_hosts, optional=True), changed)
+        kinds = [WatchedKind(path, select, object_fields.workload, optional=path == GROUPS) for path in WORKLOADS]
         self.workloads = [Informer(api, kind, changed) for kind in kinds]
-        self.peers = Informer(api, WatchedKind(peers, peer_selector, watched_objects.pod_addresses), changed)
+        self.peers = Informer(api, WatchedKind(peers, peer_selector, object_fields.pod_addresses), changed)
 
     @property
     def informers(self) -> Sequence[Informer[Any]]:

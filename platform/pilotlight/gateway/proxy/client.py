@@ -8,7 +8,7 @@ import asyncio
 import socket
 from typing import Final, cast
 
-from pilotlight.gateway.proxy.request import PlaneView, ProxiedRequest
+from pilotlight.gateway.proxy.proxied_request import PlaneView, ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
     HEAD_TIMEOUT,
     HEAD_TOO_LONG,
@@ -17,7 +17,7 @@ from pilotlight.gateway.proxy.responses import (
     render_error,
     render_page,
 )
-from pilotlight.gateway.proxy.route import PreparedRequest, prepare
+from pilotlight.gateway.proxy.revision_choice import PreparedRequest, prepare
 from pilotlight.gateway.proxy.upstream import FlowControlledProtocol
 from pilotlight.gateway.routing_table import RouteKey
 from pilotlight.wire.http1 import END

@@ -16,8 +16,8 @@ from pilotlight.contract import HTTP_PORT
 from pilotlight.gateway.auth import AccessAdmission
 from pilotlight.gateway.proxy.backend import LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.data_plane import DataPlane
-from pilotlight.gateway.proxy.request import ProxiedRequest
-from pilotlight.gateway.proxy.route import LiveRoute
+from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
+from pilotlight.gateway.proxy.revision_choice import LiveRoute
 from pilotlight.gateway.router.strategy import PROMPT_SEARCH_BYTES, EndpointPicker, RouterSettings
 from pilotlight.gateway.routing_table import (
     Backend,

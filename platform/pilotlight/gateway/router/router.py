@@ -9,7 +9,7 @@ import signal
 from typing import Final, Protocol
 
 from pilotlight.gateway.listeners import BACKLOG, Address, bind
-from pilotlight.gateway.reports import Metrics, Reporter, log
+from pilotlight.gateway.load_reports import Metrics, Reporter, log
 from pilotlight.gateway.router.data_plane import DnsEndpoints, EndpointFile, RouterDataPlane, healthy_ids
 from pilotlight.gateway.router.strategy import RouterSettings
 from pilotlight.gateway.routing_table import Replica

@@ -15,13 +15,13 @@ from pilotlight.api.auth import is_admin, read_small_body
 from pilotlight.errors import NotFound, Throttled, Unauthorized
 from pilotlight.gateway.routing_table import Rate
 from pilotlight.k8s.timestamps import format_utc
-from pilotlight.microservices.api import bodies
-from pilotlight.microservices.api.bodies import LoggedIn, Login, json_response
-from pilotlight.microservices.api.context import CONTEXT, job_path
+from pilotlight.microservices.api import request_bodies
+from pilotlight.microservices.api.api_context import CONTEXT, job_path
+from pilotlight.microservices.api.request_bodies import LoggedIn, Login, json_response
 from pilotlight.microservices.jobs import workspaces
 from pilotlight.microservices.jobs.workspaces import Registrar
 from pilotlight.microservices.registry import accounts
-from pilotlight.microservices.registry.types import ORG, Workspace
+from pilotlight.microservices.registry.records import ORG, Workspace
 from pilotlight.wire.token_bucket import TokenBuckets
 
 # Rate limits of failed logins. With a known key id they count for that key only: behind a proxy all clients have one
@@ -85,13 +85,13 @@ async def _org_of(request: web.Request) -> str:
 
 
 async def add_workspace(request: web.Request) -> web.Response:
-    body = await _body(request, bodies.NewWorkspace)
+    body = await _body(request, request_bodies.NewWorkspace)
     storage = Workspace(body.uri, body.endpoint, body.region, body.account, body.credentials)
     return json_response(_registrar(request).workspace(storage, body.name, body.id), 201)
 
 
 async def list_workspaces(request: web.Request) -> web.Response:
-    return json_response(bodies.Workspaces(tuple(request.app[CONTEXT].directory.workspaces(_org(request)))))
+    return json_response(request_bodies.Workspaces(tuple(request.app[CONTEXT].directory.workspaces(_org(request)))))
 
 
 async def get_workspace(request: web.Request) -> web.Response:
@@ -100,16 +100,16 @@ async def get_workspace(request: web.Request) -> web.Response:
 
 async def delete_workspace(request: web.Request) -> web.Response:
     request.app[CONTEXT].directory.delete_workspace(_org(request), request.match_info["workspace"])
-    return json_response(bodies.Deleted(request.match_info["workspace"]))
+    return json_response(request_bodies.Deleted(request.match_info["workspace"]))
 
 
 async def add_experiment(request: web.Request) -> web.Response:
-    body = await _body(request, bodies.NewExperiment)
+    body = await _body(request, request_bodies.NewExperiment)
     return json_response(_registrar(request).experiment(body.network_arch, body.workspace, body.name, body.id), 201)
 
 
 async def list_experiments(request: web.Request) -> web.Response:
-    return json_response(bodies.Experiments(tuple(request.app[CONTEXT].directory.experiments(_org(request)))))
+    return json_response(request_bodies.Experiments(tuple(request.app[CONTEXT].directory.experiments(_org(request)))))
 
 
 async def get_experiment(request: web.Request) -> web.Response:
@@ -118,18 +118,18 @@ async def get_experiment(request: web.Request) -> web.Response:
 
 async def delete_experiment(request: web.Request) -> web.Response:
     request.app[CONTEXT].directory.delete_experiment(_org(request), request.match_info["experiment"])
-    return json_response(bodies.Deleted(request.match_info["experiment"]))
+    return json_response(request_bodies.Deleted(request.match_info["experiment"]))
 
 
 async def add_job(request: web.Request) -> web.Response:
-    body = await _body(request, bodies.NewJob)
+    body = await _body(request, request_bodies.NewJob)
     registrar, experiment = _registrar(request), request.match_info["experiment"]
     return json_response(registrar.job(experiment, body.kind, body.status, body.artifact, body.parent, body.id), 201)
 
 
 async def list_jobs(request: web.Request) -> web.Response:
     records = request.app[CONTEXT].directory.jobs(_org(request), request.match_info["experiment"])
-    return json_response(bodies.Jobs(tuple(records)))
+    return json_response(request_bodies.Jobs(tuple(records)))
 
 
 async def get_job(request: web.Request) -> web.Response:
@@ -137,7 +137,7 @@ async def get_job(request: web.Request) -> web.Response:
 
 
 async def update_job(request: web.Request) -> web.Response:
-    body = await _body(request, bodies.JobChange)
+    body = await _body(request, request_bodies.JobChange)
     return json_response(_registrar(request).change(*job_path(request)[1:], body.status, body.artifact))
 
 
@@ -145,7 +145,7 @@ async def delete_job(request: web.Request) -> web.Response:
     directory = request.app[CONTEXT].directory
     record = workspaces.get_job(directory, *job_path(request))
     directory.delete_job(record.org, record.id)
-    return json_response(bodies.Deleted(record.id))
+    return json_response(request_bodies.Deleted(record.id))
 
 
 def _registrar(request: web.Request) -> Registrar:

@@ -10,16 +10,16 @@ from msgspec import Struct, json
 
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.microservices.api.bodies import json_response
-from pilotlight.microservices.api.context import CONTEXT, ApiContext, job_path
+from pilotlight.microservices.api.api_context import CONTEXT, ApiContext, job_path
+from pilotlight.microservices.api.request_bodies import json_response
 from pilotlight.microservices.batch import jobs
 from pilotlight.microservices.batch.records import Batch, Progress, State
 from pilotlight.microservices.jobs import workspaces
 from pilotlight.microservices.jobs.start_request import platform_options, supported_options
 from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.registry import model_kinds
-from pilotlight.microservices.registry.types import JobRecord, Status
-from pilotlight.targets.local.home import Home
+from pilotlight.microservices.registry.records import JobRecord, Status
+from pilotlight.targets.local.home_directory import Home
 
 Operation = Callable[[Home, str, Mapping[str, str]], Progress]
 STATUSES: Final[Mapping[State, Status]] = {

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from pilotlight.errors import NotFound, PlatformError, Throttled, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices import diagnosis
-from pilotlight.microservices.api import bodies
-from pilotlight.microservices.api.bodies import json_response, to_response
-from pilotlight.microservices.api.context import CONTEXT, INFERENCE_TIMEOUT_S, ApiContext, job_path
+from pilotlight.microservices.api import request_bodies
+from pilotlight.microservices.api.api_context import CONTEXT, INFERENCE_TIMEOUT_S, ApiContext, job_path
+from pilotlight.microservices.api.request_bodies import json_response, to_response
 from pilotlight.microservices.diagnosis import Evidence, diagnose
 from pilotlight.microservices.inference import client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
@@ -42,7 +42,7 @@ from pilotlight.microservices.jobs.lifecycle import not_running
 from pilotlight.microservices.jobs.start_request import start_request_for
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
-from pilotlight.microservices.registry.types import NOT_STOPPED, JobRecord, PlatformStatus, Workspace
+from pilotlight.microservices.registry.records import NOT_STOPPED, JobRecord, PlatformStatus, Workspace
 
 StatusDocument = Mapping[str, Any]  # of /status
 STATUS_TIMEOUT: Final = ClientTimeout(total=5.0)
@@ -69,7 +69,7 @@ class Observation(Struct, frozen=True):
 
 async def start(request: web.Request) -> web.Response:
     """Record the job and start it in the background."""
-    context, body = request.app[CONTEXT], json.decode(await request.read(), type=bodies.Start)
+    context, body = request.app[CONTEXT], json.decode(await request.read(), type=request_bodies.Start)
     org, experiment = request.match_info["org"], request.match_info["experiment"]
     if body.num_gpus is not None and body.num_gpus < 1:
         raise UsageError(f"num_gpus = {body.num_gpus}, must be at least 1")

@@ -3,10 +3,10 @@
 from typing import Any, Final
 
 from pilotlight.api.auth import allow_anonymous
-from pilotlight.api.routing import Area, Route
-from pilotlight.microservices.api import accounts, batches, bodies, jobs
+from pilotlight.api.route_areas import Area, Route
+from pilotlight.microservices.api import accounts, batches, jobs, request_bodies
 from pilotlight.microservices.jobs.health import Completed, Failed, Started, StatusReport, Stopped, Waiting
-from pilotlight.microservices.registry.types import Experiment, JobRecord, StoredWorkspace
+from pilotlight.microservices.registry.records import Experiment, JobRecord, StoredWorkspace
 
 ORG: Final = "/api/v1/orgs/{org}"
 WORKSPACE: Final = f"{ORG}/workspaces/{{workspace}}"
@@ -20,7 +20,12 @@ LOGIN: Final = Area(
     allow_anonymous,
     (
         Route(
-            "POST", "/api/v1/login", accounts.login, "A token for an org's key.", bodies.Login, {200: bodies.LoggedIn}
+            "POST",
+            "/api/v1/login",
+            accounts.login,
+            "A token for an org's key.",
+            request_bodies.Login,
+            {200: request_bodies.LoggedIn},
         ),
     ),
 )
@@ -30,41 +35,44 @@ MEMBERS: Final = Area(
     (
         Route(
             "GET", f"{ORG}/workspaces", accounts.list_workspaces, "Workspaces of an org.",
-            responses={200: bodies.Workspaces},
+            responses={200: request_bodies.Workspaces},
         ),
         Route(
-            "POST", f"{ORG}/workspaces", accounts.add_workspace, "Add a workspace.", bodies.NewWorkspace,
+            "POST", f"{ORG}/workspaces", accounts.add_workspace, "Add a workspace.", request_bodies.NewWorkspace,
             {201: StoredWorkspace},
         ),
         Route("GET", WORKSPACE, accounts.get_workspace, "One workspace.", responses={200: StoredWorkspace}),
-        Route("DELETE", WORKSPACE, accounts.delete_workspace, "Delete a workspace.", responses={200: bodies.Deleted}),
+        Route("DELETE", WORKSPACE, accounts.delete_workspace, "Delete a workspace.",
+              responses={200: request_bodies.Deleted}),
         Route(
             "GET", f"{ORG}/experiments", accounts.list_experiments, "Experiments of an org.",
-            responses={200: bodies.Experiments},
+            responses={200: request_bodies.Experiments},
         ),
         Route(
-            "POST", f"{ORG}/experiments", accounts.add_experiment, "Add an experiment.", bodies.NewExperiment,
+            "POST", f"{ORG}/experiments", accounts.add_experiment, "Add an experiment.", request_bodies.NewExperiment,
             {201: Experiment},
         ),
         Route("GET", EXPERIMENT, accounts.get_experiment, "One experiment.", responses={200: Experiment}),
         Route(
             "DELETE", EXPERIMENT, accounts.delete_experiment, "Delete an experiment with its jobs.",
-            responses={200: bodies.Deleted},
+            responses={200: request_bodies.Deleted},
         ),
-        Route("GET", f"{EXPERIMENT}/jobs", accounts.list_jobs, "Jobs of an experiment.", responses={200: bodies.Jobs}),
+        Route("GET", f"{EXPERIMENT}/jobs", accounts.list_jobs, "Jobs of an experiment.",
+              responses={200: request_bodies.Jobs}),
         Route(
-            "POST", f"{EXPERIMENT}/jobs", accounts.add_job, "Add a training job that ran elsewhere.", bodies.NewJob,
+            "POST", f"{EXPERIMENT}/jobs", accounts.add_job, "Add a training job that ran elsewhere.",
+            request_bodies.NewJob,
             {201: JobRecord},
         ),
         Route("GET", JOB, accounts.get_job, "One job.", responses={200: JobRecord}),
-        Route("PATCH", JOB, accounts.update_job, "Update a training job.", bodies.JobChange, {200: JobRecord}),
+        Route("PATCH", JOB, accounts.update_job, "Update a training job.", request_bodies.JobChange, {200: JobRecord}),
         Route(
             "DELETE", JOB, accounts.delete_job, "Delete a job; its id cannot be reused.",
-            responses={200: bodies.Deleted},
+            responses={200: request_bodies.Deleted},
         ),
         Route(
             "POST", f"{EXPERIMENT}/inference_microservice/start", jobs.start,
-            "Start a microservice with the model of a finished training.", bodies.Start, {200: Started},
+            "Start a microservice with the model of a finished training.", request_bodies.Start, {200: Started},
         ),
         Route(
             "POST", f"{MICROSERVICE}/inference", jobs.inference, "Run inference.",

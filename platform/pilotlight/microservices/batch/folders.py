@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol
 from uuid import uuid4
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.microservices.media import Limits, references, sources, web
+from pilotlight.microservices.media import Limits, media_sources, references, web
 from pilotlight.microservices.media.limits import MediaError
 from pilotlight.microservices.media.references import LocalFile, StoredObject
-from pilotlight.microservices.registry.types import Workspace
+from pilotlight.microservices.registry.records import Workspace
 
 MAX_FILES: Final = 1_000_000
 
@@ -97,7 +97,7 @@ class LocalFolder:
             raise NotFound(f"{self._path / name} is not there")
         limits = Limits(roots=(str(self._base),), bytes=self._limits.bytes, total_bytes=self._limits.total_bytes)
         try:
-            return sources.read(LocalFile(str(self._path / name)), web.FetchBudget(limits, monotonic()))
+            return media_sources.read(LocalFile(str(self._path / name)), web.FetchBudget(limits, monotonic()))
         except MediaError as error:
             raise PlatformError(f"{name} {error.message}") from error
 
@@ -135,7 +135,7 @@ class BucketFolder:
                 address = references.parse_web(self._workspace.endpoint)
                 web.check_listed(address, self._limits, trusted=True)
                 web.resolve_allowed(address, self._limits)
-            return sources.open_bucket(self._bucket, self._scheme, self._workspace, self._environ)
+            return media_sources.open_bucket(self._bucket, self._scheme, self._workspace, self._environ)
         except MediaError as error:
             raise PlatformError(f"the storage {error.message}") from error
 
@@ -152,7 +152,7 @@ class BucketFolder:
     def read(self, name: str) -> bytes:
         stored = StoredObject(self._scheme, self._bucket, self._key(name))
         try:
-            address = sources.sign_url(stored, self._workspace, self._environ)
+            address = media_sources.sign_url(stored, self._workspace, self._environ)
             return web.get(address, web.FetchBudget(self._limits, monotonic()), trusted=True)
         except MediaError as error:
             kind = NotFound if "is not in the store" in error.message else PlatformError

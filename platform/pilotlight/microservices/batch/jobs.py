@@ -21,7 +21,7 @@ from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.batch import runner
 from pilotlight.microservices.batch.records import FINAL, Batch, JobFolder, Progress, job_folder, job_folders
 from pilotlight.microservices.platforms import platform
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 
 KILLED: Final = "the job's process ended before it was done; resume it to go on with what is left"
 

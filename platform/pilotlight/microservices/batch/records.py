@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from pilotlight.errors import NotFound, PlatformError
+from pilotlight.microservices.registry.records import Entry, Workspace
 from pilotlight.microservices.registry.registry_file import file_lock
-from pilotlight.microservices.registry.types import Entry, Workspace
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor.processes import Identity, identify
 
 State = Literal["pending", "loading", "running", "done", "failed", "canceled"]

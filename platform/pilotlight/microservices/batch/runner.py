@@ -18,18 +18,18 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices import diagnosis
 from pilotlight.microservices.batch import folders, score
-from pilotlight.microservices.batch.files import Files, Interrupted, Request, check_parameters
+from pilotlight.microservices.batch.job_inputs import Files, Interrupted, Request, check_parameters
 from pilotlight.microservices.batch.records import Batch, JobFolder, Progress, State
 from pilotlight.microservices.inference import chat, client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.jobs import launcher, workspaces
 from pilotlight.microservices.media import limits_from
-from pilotlight.microservices.media.sources import link
+from pilotlight.microservices.media.media_sources import link
 from pilotlight.microservices.platforms import Platform, platform
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.container_command import HUB
+from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus
 
 LOAD_S: Final = 3600.0  # very large models load long
 BUSY_S: Final = 60.0

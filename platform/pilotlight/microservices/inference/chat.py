@@ -11,8 +11,8 @@ from typing import Any, Final
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.model_kinds import Parameter, Schema
+from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import RegistryState
-from pilotlight.microservices.registry.types import Entry
 
 MEDIA: Final = ("image_url", "video_url")
 SINGLE: Final = ("cosmos-rl", "cosmos-predict2.5")  # they read the first user message only

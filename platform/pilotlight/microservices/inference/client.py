@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.microservices.registry.container_command import MODEL_NAME
-from pilotlight.microservices.registry.types import PlatformStatus
+from pilotlight.microservices.registry.records import PlatformStatus
 from pilotlight.wire.http_client import FAILURES, HttpClient
 
 PATH: Final = "/v1/chat/completions"

@@ -12,9 +12,9 @@ from urllib.parse import quote
 from pilotlight.microservices.inference import chat
 from pilotlight.microservices.inference.client import PATH, InferenceFailed, call
 from pilotlight.microservices.media import Limits, Media, fetch
-from pilotlight.microservices.media.sources import links
+from pilotlight.microservices.media.media_sources import links
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
-from pilotlight.microservices.registry.types import Workspace
+from pilotlight.microservices.registry.records import Workspace
 
 TIMEOUT_S: Final = 300.0
 _AUTO: Final = {"conv_mode": "auto", "mode": "auto"}
@@ -57,7 +57,7 @@ def chat_body(schema: Schema, request: ModelRequest, media: Sequence[Media]) -> 
 def _images(
     url: str, schema: Schema, request: ModelRequest, media: Sequence[Media], limits: Limits, timeout: float
 ) -> dict[str, Any]:
-    from pilotlight.microservices.inference.images import ImageModel
+    from pilotlight.microservices.inference.picture_models import ImageModel
 
     served = ImageModel(url, model(url, timeout), schema, limits, timeout)
     size = request.values.get("batch_size", 1)

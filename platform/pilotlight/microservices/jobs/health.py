@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from pilotlight.microservices.registry.types import JobRecord, PlatformStatus
+from pilotlight.microservices.registry.records import JobRecord, PlatformStatus
 
 Phase = Literal["initializing", "loading", "ready", "not_ready", "failed", "stopping"]
 # Retry-After in seconds: shorter for a download than for a load, which is one long step.

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import ALIASES, PLATFORMS, Option, Platform, ports
-from pilotlight.microservices.registry import container_command, secrets
+from pilotlight.microservices.registry import container_command, secret_references
+from pilotlight.microservices.registry.records import Entry, Job
 from pilotlight.microservices.registry.registry_file import Registry
-from pilotlight.microservices.registry.types import Entry, Job
 
 SHARED_FILESYSTEM: Final = ("local", "slurm")  # they see this machine's files, so relative paths are resolved here
 
@@ -49,9 +49,9 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
         raise UsageError(f"no platform is called {request.platform}; there are {', '.join(PLATFORMS)}")
     if request.num_gpus < 1:
         raise UsageError(f"num_gpus = {request.num_gpus}, must be at least 1")
-    secrets.check_plain(request.env)
+    secret_references.check_plain(request.env)
     for what, text in {"model_path": request.model_path, **request.env, **request.options}.items():
-        secrets.check_absent(what, text, environ)
+        secret_references.check_absent(what, text, environ)
     arch = container_command.arch(request.network_arch, environ)
     job_id = job_id or str(uuid4())
     env = {**request.env, **backend_variables(platform, job_id)}
@@ -64,7 +64,7 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
         id=job_id, network_arch=request.network_arch, model_path=model.uri,
         command=container_command.build(arch.command, inputs), env=env, num_gpus=request.num_gpus,
         image=request.image or container_command.resolve(request.network_arch, environ),
-        secrets=secrets.select(arch.secrets, request.secrets, environ), port=container_command.PORT,
+        secrets=secret_references.select(arch.secrets, request.secrets, environ), port=container_command.PORT,
         host_port=request.host_port, options=request.options, folder=arch.folder, closed=request.remote,
     )  # fmt: skip
 

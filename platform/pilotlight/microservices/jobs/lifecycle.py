@@ -23,9 +23,9 @@ from pilotlight.microservices.jobs.start_request import PlatformSettings, platfo
 from pilotlight.microservices.media.limits import limits_from
 from pilotlight.microservices.platforms import Platform, platform
 from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.records import ACTIVE, NOT_STOPPED, Entry, JobRecord, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.microservices.registry.secrets import redact
-from pilotlight.microservices.registry.types import ACTIVE, NOT_STOPPED, Entry, JobRecord, PlatformStatus
+from pilotlight.microservices.registry.secret_references import redact
 
 T = TypeVar("T")
 BuildRequest = Callable[[JobRecord], tuple[StartRequest, Mapping[str, str]]]

@@ -9,7 +9,7 @@ from pilotlight.microservices.jobs import workspaces
 from pilotlight.microservices.jobs.launcher import StartRequest
 from pilotlight.microservices.platforms import Platform
 from pilotlight.microservices.registry.database import Directory
-from pilotlight.microservices.registry.types import JobRecord
+from pilotlight.microservices.registry.records import JobRecord
 
 NAMESPACE: Final = "namespace"
 

@@ -18,10 +18,10 @@ from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.media import web
 from pilotlight.microservices.media.limits import ENV_WORKSPACES, LOG, Limits, MediaError
 from pilotlight.microservices.media.references import BUCKET, WebAddress, parse_web
-from pilotlight.microservices.registry import model_kinds, secrets
+from pilotlight.microservices.registry import model_kinds, secret_references
 from pilotlight.microservices.registry.container_command import HUB
 from pilotlight.microservices.registry.database import Directory
-from pilotlight.microservices.registry.types import (
+from pilotlight.microservices.registry.records import (
     DONE,
     NOT_STOPPED,
     Experiment,
@@ -67,7 +67,7 @@ def check(org: str, workspace: Workspace, limits: Limits, trusted: bool) -> None
     if "@" in workspace.uri.partition("://")[2].partition("/")[0]:
         raise UsageError("uri has a user or a password in it, must be an address alone")
     _check_names(workspace)
-    secrets.check(workspace)
+    secret_references.check(workspace)
     if trusted:
         return
     _check_addresses(workspace, limits)
@@ -170,7 +170,7 @@ def access(workspace: Workspace | None, environ: Mapping[str, str]) -> Access:
     """Return the variables to read the workspace. Raise with the reference of a missing credential."""
     if workspace is None:
         return Access({}, {})
-    secret = {VARIABLES[name]: value for name, value in secrets.values(workspace, environ).items()}
+    secret = {VARIABLES[name]: value for name, value in secret_references.values(workspace, environ).items()}
     plain: dict[str, str] = {}
     if workspace.uri.startswith("s3://"):
         plain["AWS_REGION"] = workspace.region

@@ -5,12 +5,12 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from pilotlight.microservices.media import sources, web
+from pilotlight.microservices.media import media_sources, web
 from pilotlight.microservices.media.images import Media, check_image, identify
 from pilotlight.microservices.media.limits import LOG, Limits, MediaError, MediaRefused
 from pilotlight.microservices.media.references import LocalFile, StoredObject, parse
 from pilotlight.microservices.media.videos import check_video
-from pilotlight.microservices.registry.types import Workspace
+from pilotlight.microservices.registry.records import Workspace
 
 
 def fetch(
@@ -66,10 +66,10 @@ def _bytes(
 ) -> bytes:
     reference = parse(text)
     if isinstance(reference, LocalFile):
-        return sources.read(reference, budget)
+        return media_sources.read(reference, budget)
     if isinstance(reference, StoredObject):
         if workspace is None:
             raise MediaError("is in an object store, and no workspace with its credentials is known here")
-        address = sources.sign_url(reference, workspace, environ)
+        address = media_sources.sign_url(reference, workspace, environ)
         return web.get(address, budget, trusted=True, resolver=resolver)
     return web.get(reference, budget, resolver=resolver)

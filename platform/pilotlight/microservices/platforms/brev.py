@@ -19,8 +19,8 @@ from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.commands import CompletedCommand, Programs, exports, set_secrets, validate_job
 from pilotlight.microservices.platforms.docker import TAIL, ULIMITS, Gpus, Machine, read_state, run_arguments
 from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels
+from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus, State
 from pilotlight.wire.machine import free_port
 
 CREATE_S: Final = 1800.0

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pilotlight.errors import PlatformError, TimedOut, UsageError
-from pilotlight.microservices.registry.secrets import redact
-from pilotlight.microservices.registry.types import Job
+from pilotlight.microservices.registry.records import Job
+from pilotlight.microservices.registry.secret_references import redact
 
 TIMEOUT_S: Final = 60.0
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{1,62}")

@@ -21,7 +21,7 @@ from pilotlight.microservices.platforms.commands import (
     validate_job,
 )
 from pilotlight.microservices.platforms.ports import LOOPBACK, check_free, is_own, listening
-from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus, State
+from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
 
 Gpus = Literal["none", "requests", "tegra"]  # how the machine hands GPUs to containers
 

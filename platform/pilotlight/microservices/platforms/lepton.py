@@ -14,7 +14,7 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.commands import CompletedCommand, Programs, validate_job
-from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus, State
+from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
 
 ADDRESS_S: Final = 60.0
 POLL_S: Final = 1.0

@@ -21,14 +21,14 @@ from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
-from pilotlight.microservices.registry import secrets
+from pilotlight.microservices.registry import secret_references
 from pilotlight.microservices.registry.container_command import ENV_PYTHON
-from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus
-from pilotlight.targets.local.home import home
+from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
+from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.supervisor import shim
 from pilotlight.targets.local.supervisor.gpus import Device, allocate, find_devices
 from pilotlight.targets.local.supervisor.processes import Identity, identify
-from pilotlight.targets.log_lines import failed_event, last_error
+from pilotlight.targets.log_errors import failed_event, last_error
 from pilotlight.wire.machine import last_lines
 
 STOP_S: Final = 40.0  # a predictor drains within 30
@@ -135,7 +135,7 @@ class Local:
         log, exit_file = self._files(job_id)
         identity = _named(entry)
         alive = identity is not None and identity.alive  # before its log, which is complete once it has ended
-        tail = tuple(secrets.redact(line, self._environ) for line in _tail(log))
+        tail = tuple(secret_references.redact(line, self._environ) for line in _tail(log))
         name = f"process-{identity.pid}" if identity else ""
         if alive:
             return PlatformStatus("running", name, "Running", failed_event(tail), tail)
@@ -175,9 +175,9 @@ class Local:
         inherited = {
             name: value
             for name, value in self._environ.items()
-            if name not in secrets.FORBIDDEN
+            if name not in secret_references.FORBIDDEN
             and not name.startswith((contract.ENV_SETTINGS_PREFIX, "PILOTLIGHT_"))
-            and (name in job.secrets or not secrets.is_secret(name))
+            and (name in job.secrets or not secret_references.is_secret(name))
         }
         own = {
             ENV_PYTHON: sys.executable, "PYTHONSAFEPATH": "1", "INFERENCE_HOST": HOST,

@@ -16,8 +16,8 @@ from typing import Final
 from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.platforms import ALIASES
+from pilotlight.microservices.registry.records import Entry, Job
 from pilotlight.microservices.registry.registry_file import Registry, file_lock
-from pilotlight.microservices.registry.types import Entry, Job
 
 RANGE: Final = range(8080, 8200)
 # Ports of the embedded platform, which may not be running.

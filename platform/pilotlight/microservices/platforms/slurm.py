@@ -21,9 +21,9 @@ from pilotlight.microservices.platforms.commands import Programs, set_secrets, v
 from pilotlight.microservices.platforms.ports import check_free
 from pilotlight.microservices.platforms.slurm_script import INHERITED, SlurmTarget, port_of, sbatch_arguments, script
 from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels
+from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.microservices.registry.secrets import redact
-from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus, State
+from pilotlight.microservices.registry.secret_references import redact
 
 QUEUE: Final = "--format=%T|%B|%j|%k|%r"
 ACCOUNT: Final = "--format=State,NodeList,JobName,Comment,ExitCode"

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.microservices.registry.database import Directory
-from pilotlight.microservices.registry.types import check_org
+from pilotlight.microservices.registry.records import check_org
 
 # 16 MiB and about 50 ms per attempt: cheap for a login, expensive for brute force on a stolen file.
 SCRYPT_COST: Final = {"n": 2**14, "r": 8, "p": 1, "maxmem": 64 * 2**20, "dklen": 32}

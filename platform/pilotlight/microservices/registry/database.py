@@ -12,8 +12,8 @@ import msgspec
 from msgspec import json
 
 from pilotlight.errors import Conflict, NotFound
-from pilotlight.microservices.registry.types import NOT_STOPPED, Experiment, JobRecord, Kind, Status, StoredWorkspace
-from pilotlight.targets.local.home import Home
+from pilotlight.microservices.registry.records import NOT_STOPPED, Experiment, JobRecord, Kind, Status, StoredWorkspace
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.store.schema import Database
 
 # ruff: noqa: A002, S608 - `id` is its name everywhere, and the parts of each statement are constants of this module

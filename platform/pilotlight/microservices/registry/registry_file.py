@@ -17,7 +17,7 @@ from uuid import uuid4
 from msgspec import Struct, ValidationError, convert, to_builtins
 
 from pilotlight.errors import PlatformError
-from pilotlight.microservices.registry.types import Entry
+from pilotlight.microservices.registry.records import Entry
 
 ENV_PATH: Final = "PILOTLIGHT_MICROSERVICE_REGISTRY"
 DEFAULT_PATH: Final = "/tmp/tao-inf-ms-state.json"  # noqa: S108 - the scripts' path; owner, links and mode are checked

@@ -11,11 +11,11 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
-from pilotlight.plan import annotations
+from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.types import Scaling, Trigger
-from pilotlight.prometheus import queries
-from pilotlight.prometheus.queries import Measure
+from pilotlight.prometheus import metric_queries
+from pilotlight.prometheus.metric_queries import Measure
 from pilotlight.spec.service import ScalingMetric
 
 Json = Any
@@ -73,9 +73,9 @@ def prometheus(context: PlanContext, spec: TriggerSpec, min_replicas: int) -> Tr
 
 
 def _query(context: PlanContext, spec: TriggerSpec, from_zero: bool) -> str:
-    guard = partial(queries.guarded, spec.query, spec.measure)
+    guard = partial(metric_queries.guarded, spec.query, spec.measure)
     if spec.inverted:
-        guard = partial(queries.inverted, spec.query, spec.threshold)
+        guard = partial(metric_queries.inverted, spec.query, spec.threshold)
     service, counted = context.service, spec.has_request_rate
     return guard(service.name, service.namespace, from_zero=from_zero, has_request_rate=counted)
 
@@ -86,7 +86,9 @@ def _rescaled(context: PlanContext, spec: TriggerSpec) -> TriggerSpec:
     Not with a formula, which expects the original units, nor for an inverted query, whose threshold is 1.
     """
     threshold, factor = Decimal(spec.threshold), 1
-    while threshold * factor < LEAST_THRESHOLD and not (spec.inverted or context.annotation(annotations.FORMULA)):
+    while threshold * factor < LEAST_THRESHOLD and not (
+        spec.inverted or context.annotation(document_annotations.FORMULA)
+    ):
         factor *= 1000
     if factor == 1:
         return spec
@@ -99,7 +101,7 @@ def request_trigger(context: PlanContext, target: int) -> Trigger | None:
     Return None if the target has none, or not the one that the document names.
     """
     capabilities, available = context.capabilities, activators(context)
-    named = context.annotation(annotations.WAKE_BY)
+    named = context.annotation(document_annotations.WAKE_BY)
     chosen = next((each for each in available if named in ("", each)), "")
     if chosen == GATEWAY:
         metadata = {
@@ -136,7 +138,7 @@ def graphite(name: str, metric: ScalingMetric) -> Trigger:
         "queryTime": "-2Minutes",
         "activationThreshold": NEVER_ACTIVE,
     }
-    level = metric.target_type == "Value" or queries.is_level(metric.query)
+    level = metric.target_type == "Value" or metric_queries.is_level(metric.query)
     return Trigger("graphite", name, metadata, "Value" if level else "AverageValue", dict(metric.authentication))
 
 

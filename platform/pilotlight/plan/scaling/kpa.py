@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from pilotlight.plan.annotations import KNATIVE_SCALING
 from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.document_annotations import KNATIVE_SCALING
 from pilotlight.plan.types import DecisionLog, Scaling
 
 KPA_CLASS: Final = "kpa.autoscaling.knative.dev"

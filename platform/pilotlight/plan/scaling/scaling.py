@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
-from pilotlight.plan import annotations
+from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.scaling import keda
 from pilotlight.plan.scaling.kpa import knative
@@ -55,7 +55,7 @@ def _on_ray(context: PlanContext, groups: int, log: DecisionLog) -> Scaling:
 
 def replicas_of(context: PlanContext, scaling: Scaling) -> int | None:
     """Return a fixed replica count if there is no autoscaler; otherwise each apply would undo its last decision."""
-    external = context.annotation(*annotations.AUTOSCALER_CLASS) == "external"
+    external = context.annotation(*document_annotations.AUTOSCALER_CLASS) == "external"
     return scaling.min_replicas if scaling.scaler == "none" and not external else None
 
 
@@ -81,7 +81,7 @@ def limits(context: PlanContext, least: int, log: DecisionLog) -> tuple[int, int
 
 def _owner(context: PlanContext, minimum: int, log: DecisionLog) -> tuple[Owner, str]:
     """Return the autoscaler and its reason: by annotation, KEDA if only it supports the settings, else an HPA."""
-    key, value = annotations.lookup(context.service, context.component, *annotations.AUTOSCALER_CLASS)
+    key, value = document_annotations.lookup(context.service, context.component, *document_annotations.AUTOSCALER_CLASS)
     if value and value not in OWNERS:
         log.error("PL312", context.annotation_path(key), f"{value}, must be one of {', '.join(OWNERS)}")
     keda_reason = _keda_reason(context, minimum)
@@ -107,8 +107,8 @@ def _keda_reason(context: PlanContext, minimum: int) -> str:
     component, config = context.component, config_of(context)
     if config is not None and config.enabled is not False and (config.enabled or config.query or config.threshold):
         return "kedaConfig.enableKeda" if config.enabled else "kedaConfig is filled in"
-    if context.annotation(annotations.TRIGGERS):
-        return f"annotation {annotations.TRIGGERS}"
+    if context.annotation(document_annotations.TRIGGERS):
+        return f"annotation {document_annotations.TRIGGERS}"
     if any(metric.kind != "resource" for metric in component.metrics):
         return "autoScaling.metrics names more than cpu and memory"
     if component.scale_metric in ("concurrency", "rps"):
@@ -129,10 +129,10 @@ def _metrics(context: PlanContext, log: DecisionLog) -> Iterator[dict[str, Json]
             yield _resource(metric.name, metric.target_type, metric.target)
     if component.metrics:
         return
-    name = component.scale_metric or context.annotation(*annotations.HPA_METRIC) or "cpu"
-    target = component.scale_target or context.annotation(*annotations.HPA_TARGET) or DEFAULT_UTILIZATION
+    name = component.scale_metric or context.annotation(*document_annotations.HPA_METRIC) or "cpu"
+    target = component.scale_target or context.annotation(*document_annotations.HPA_TARGET) or DEFAULT_UTILIZATION
     kind = component.scale_metric_type or "Utilization"
-    why = "annotation" if context.annotation(*annotations.HPA_TARGET) else "the default of both projects"
+    why = "annotation" if context.annotation(*document_annotations.HPA_TARGET) else "the default of both projects"
     why = why if component.scale_target is None else f"{component.role}.scaleTarget"
     log.decide(component.role, "scaling target", f"{name} {target}", why)
     # KServe reads a bare number as mebibytes for a memory target that is no utilization.
@@ -181,11 +181,11 @@ def _check_keda(context: PlanContext, capabilities: Capabilities, log: DecisionL
 
 def _modifiers(context: PlanContext, triggers: list[Trigger], minimum: int, log: DecisionLog) -> dict[str, str]:
     """Return scalingModifiers: one composite metric. With a fallback KEDA requires an integer target."""
-    formula = context.annotation(annotations.FORMULA)
+    formula = context.annotation(document_annotations.FORMULA)
     if not formula:
         return {}
-    path = context.annotation_path(annotations.FORMULA)
-    target = context.annotation(annotations.FORMULA_TARGET) or "1"
+    path = context.annotation_path(document_annotations.FORMULA)
+    target = context.annotation(document_annotations.FORMULA_TARGET) or "1"
     known = {trigger.name for trigger in triggers}
     used = set(re.findall(r"[A-Za-z_]\w*", formula)) & known
     if not used:
@@ -194,7 +194,7 @@ def _modifiers(context: PlanContext, triggers: list[Trigger], minimum: int, log:
         message = f"leaves out {keda.REQUESTS_TRIGGER}, so that nothing could wake the service from 0"
         log.error("PL335", path, f"{message}; use it or set minReplicas to 1")
     if not target.isdigit() or int(target) < 1:
-        path = context.annotation_path(annotations.FORMULA_TARGET)
+        path = context.annotation_path(document_annotations.FORMULA_TARGET)
         log.error("PL336", path, f"{target}, must be a whole number from 1: KEDA drops the fallback otherwise")
     level = any(trigger.metric_type == "Value" for trigger in triggers)
     return {"formula": formula, "target": target, "metricType": "Value" if level else "AverageValue"}

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, cast
 
-from pilotlight.plan import annotations
+from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.scaling import keda
 from pilotlight.plan.scaling.keda import TriggerSpec
 from pilotlight.plan.types import DecisionLog, Trigger
-from pilotlight.prometheus import queries
-from pilotlight.prometheus.queries import Kind
+from pilotlight.prometheus import metric_queries
+from pilotlight.prometheus.metric_queries import Kind
 from pilotlight.spec.service import Component, KedaConfig, ScalingMetric
 
 OPERATORS: Final = ("GreaterThanOrEqual", "LessThanOrEqual")
@@ -38,10 +38,10 @@ def config_of(context: PlanContext) -> KedaConfig | None:
             auth_modes=own.auth_modes or general.auth_modes,
         )
     written = {
-        "query": context.annotation(annotations.KEDA_QUERY),
-        "threshold": context.annotation(annotations.KEDA_THRESHOLD),
-        "operator": context.annotation(annotations.KEDA_OPERATOR),
-        "server_address": context.annotation(annotations.KEDA_ADDRESS),
+        "query": context.annotation(document_annotations.KEDA_QUERY),
+        "threshold": context.annotation(document_annotations.KEDA_THRESHOLD),
+        "operator": context.annotation(document_annotations.KEDA_OPERATOR),
+        "server_address": context.annotation(document_annotations.KEDA_ADDRESS),
     }
     overrides = {name: value for name, value in written.items() if value}
     return replace(config or KedaConfig(), **overrides) if overrides else config  # type: ignore[arg-type]
@@ -99,11 +99,11 @@ def _request_triggers(
 
 
 def _report_no_activator(context: PlanContext, min_replicas: int, log: DecisionLog) -> None:
-    named = context.annotation(annotations.WAKE_BY)
+    named = context.annotation(document_annotations.WAKE_BY)
     if named:
         available = " or ".join(keda.activators(context)) or "nothing: this target has neither gateway nor http-add-on"
         message = f"= {named}, which this target does not have; it must be {available}"
-        log.error("PL320", context.annotation_path(annotations.WAKE_BY), message)
+        log.error("PL320", context.annotation_path(document_annotations.WAKE_BY), message)
     elif min_replicas == 0:
         log.error(
             "PL320", context.path("minReplicas"),
@@ -117,8 +117,8 @@ def _report_no_activator(context: PlanContext, min_replicas: int, log: DecisionL
 
 def _metric_spec(context: PlanContext, kind: Kind, target: str) -> TriggerSpec:
     service = context.service
-    query = queries.metric_query(kind, service.name, service.namespace)
-    return TriggerSpec(kind.replace("-", "_"), query, target, queries.MEASURES[kind], _address(context))
+    query = metric_queries.metric_query(kind, service.name, service.namespace)
+    return TriggerSpec(kind.replace("-", "_"), query, target, metric_queries.MEASURES[kind], _address(context))
 
 
 def _address(context: PlanContext) -> str:
@@ -128,11 +128,11 @@ def _address(context: PlanContext) -> str:
 
 def _from_annotation(context: PlanContext, log: DecisionLog) -> Iterator[TriggerSpec]:
     """Yield triggers of the annotation `latency=0.5, queue-depth=4`: kinds without a field in either project."""
-    for part in filter(None, (part.strip() for part in context.annotation(annotations.TRIGGERS).split(","))):
+    for part in filter(None, (part.strip() for part in context.annotation(document_annotations.TRIGGERS).split(","))):
         kind, _, target = (text.strip() for text in part.partition("="))
-        path = context.annotation_path(annotations.TRIGGERS)
-        if kind not in queries.MEASURES:
-            log.error("PL326", path, f"{kind} is no trigger; use one of {', '.join(queries.MEASURES)}")
+        path = context.annotation_path(document_annotations.TRIGGERS)
+        if kind not in metric_queries.MEASURES:
+            log.error("PL326", path, f"{kind} is no trigger; use one of {', '.join(metric_queries.MEASURES)}")
         elif not _positive(target):
             log.error("PL322", path, f"{kind} = {target or 'nothing'}, must be a number above 0")
         elif not context.choice.is_pilotlight:
@@ -147,17 +147,17 @@ def _from_config(context: PlanContext, log: DecisionLog) -> Iterator[TriggerSpec
         return
     threshold = _threshold(context, config, log)
     inverted = _inverted(context, config, log)
-    query = config.query.replace("%s", context.service.name) or queries.metric_query(
+    query = config.query.replace("%s", context.service.name) or metric_queries.metric_query(
         "latency", context.service.name, context.service.namespace
     )
     if not config.query and not context.choice.is_pilotlight:
         path = config_path(context, "customPromQuery")
         log.error("PL324", path, "the runtime exports no latency that we know; say which query tells it")
-    elif mistake := queries.syntax_problem(query):
+    elif mistake := metric_queries.syntax_problem(query):
         log.error("PL321", config_path(context, "customPromQuery"), f"the query {mistake}")
     elif threshold:
         yield TriggerSpec(
-            "keda" if config.query else "latency", query, threshold, queries.measure(query), _address(context),
+            "keda" if config.query else "latency", query, threshold, metric_queries.measure(query), _address(context),
             inverted, context.choice.is_pilotlight, config.authentication, config.auth_modes,
         )  # fmt: skip
 
@@ -192,11 +192,11 @@ def _from_metrics(context: PlanContext, log: DecisionLog) -> Iterator[TriggerSpe
     for index, metric in enumerate(context.component.metrics):
         path = context.path(f"autoScaling.metrics[{index}]")
         if metric.kind == "pod" and metric.name.startswith("pilotlight_"):
-            labels = queries.labels(context.service.name, context.service.namespace)
+            labels = metric_queries.labels(context.service.name, context.service.namespace)
             metric = replace(metric, query=metric.query or f"sum({metric.name}{{{labels}}})")
         elif metric.kind != "external" or metric.name != "prometheus":
             continue
-        if mistake := queries.syntax_problem(metric.query):
+        if mistake := metric_queries.syntax_problem(metric.query):
             log.error("PL321", f"{path}.{metric.kind}.metric.query", f"the query {mistake}")
         elif not _positive(metric.target):
             message = f"{metric.target or 'nothing'}, must be a number above 0"
@@ -208,8 +208,8 @@ def _from_metrics(context: PlanContext, log: DecisionLog) -> Iterator[TriggerSpe
 def _metric_trigger(
     context: PlanContext, metric: ScalingMetric, index: int, path: str, log: DecisionLog
 ) -> TriggerSpec:
-    measured = queries.measure(metric.query)
-    if metric.target_type == "AverageValue" and queries.is_level(metric.query):
+    measured = metric_queries.measure(metric.query)
+    if metric.target_type == "AverageValue" and metric_queries.is_level(metric.query):
         message = "AverageValue divides a time or share by the replicas and forgets how many run; Value is used"
         log.warn("PL329", f"{path}.{metric.kind}.target.type", message)
     elif metric.target_type == "Value":

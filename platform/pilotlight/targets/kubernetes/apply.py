@@ -11,11 +11,11 @@ from msgspec import json
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.k8s import names
-from pilotlight.k8s.manifests import Manifest, in_apply_order
+from pilotlight.k8s.manifest import Manifest, in_apply_order
 from pilotlight.k8s.quantities import quantity_or_zero
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import MANAGER, Cluster, KubeApiError
-from pilotlight.targets.kubernetes.overrides import is_knative, revision_of
+from pilotlight.targets.kubernetes.scale_traffic_overrides import is_knative, revision_of
 from pilotlight.targets.target import Key
 
 Json = Any

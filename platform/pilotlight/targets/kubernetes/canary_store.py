@@ -16,8 +16,8 @@ from pilotlight.k8s.timestamps import format_utc, parse_utc, utc_now
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.capabilities import PROMETHEUS
 from pilotlight.targets.kubernetes.client import MANAGER, Cluster, KubeApiError
-from pilotlight.targets.kubernetes.ingress import can_connect, endpoint_of
 from pilotlight.targets.kubernetes.kinds import FORBIDDEN, unless_forbidden
+from pilotlight.targets.kubernetes.service_route import can_connect, endpoint_of
 from pilotlight.targets.target import CanaryRecord, Key, Sample
 
 if TYPE_CHECKING:

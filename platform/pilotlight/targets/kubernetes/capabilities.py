@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from pilotlight.k8s.manifests import without_server_fields
+from pilotlight.k8s.manifest import without_server_fields
 from pilotlight.k8s.quantities import gpu_count, is_gpu, quantity_or_zero
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import CONCURRENCY, Cluster
-from pilotlight.targets.kubernetes.ingress import GATEWAY_API, KNATIVE, OUR_GATEWAY
 from pilotlight.targets.kubernetes.kinds import unless_forbidden
+from pilotlight.targets.kubernetes.service_route import GATEWAY_API, KNATIVE, OUR_GATEWAY
 
 Json = Any
 Document = Mapping[str, Json]

@@ -16,7 +16,7 @@ from pilotlight.k8s.names import ANNOTATION_PARK
 from pilotlight.k8s.quantities import is_gpu, quantity_or_zero
 from pilotlight.targets.kubernetes import capabilities, kinds
 from pilotlight.targets.kubernetes.client import CONCURRENCY, Cluster
-from pilotlight.targets.kubernetes.ingress import GATEWAY_API, KNATIVE, OUR_GATEWAY
+from pilotlight.targets.kubernetes.service_route import GATEWAY_API, KNATIVE, OUR_GATEWAY
 
 Json = Any
 Document = Mapping[str, Json]

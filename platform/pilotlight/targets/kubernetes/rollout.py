@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pilotlight.errors import TimedOut
-from pilotlight.targets.kubernetes import apply, kinds
+from pilotlight.targets.kubernetes import apply as kubernetes_apply
+from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import Cluster
 from pilotlight.targets.target import Key
 
@@ -35,15 +36,15 @@ class Rollout:
     def apply(self, documents: Sequence[Document], live: Iterable[Document]) -> None:
         deferred = routes_with_new_backends(documents, live)
         # First everything but routes with new backends: those would send requests to variants without ready pods.
-        apply.apply(self._cluster, [each for each in documents if each not in deferred], force=self._force)
+        kubernetes_apply.apply(self._cluster, [each for each in documents if each not in deferred], force=self._force)
         for route in deferred:
             self._await_backends(route, documents)
-        apply.apply(self._cluster, deferred, force=self._force)
-        obsolete = apply.obsolete(self._cluster, self._key, documents)
+        kubernetes_apply.apply(self._cluster, deferred, force=self._force)
+        obsolete = kubernetes_apply.obsolete(self._cluster, self._key, documents)
         # Proxies may still use the old route: obsolete backends are deleted once it is gone from all of them.
         if any(each["kind"] in ("Deployment", "Service") for each in obsolete):
             self._await_routes(documents)
-        apply.delete(self._cluster, obsolete)
+        kubernetes_apply.delete(self._cluster, obsolete)
 
     def _await_backends(self, route: Document, documents: Sequence[Document]) -> None:
         until = self._clock() + deadline_s(documents)

@@ -12,25 +12,21 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
-from pilotlight.k8s.manifests import Manifest
+from pilotlight.k8s.manifest import Manifest
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.targets.kubernetes import (
-    apply,
-    canary_store,
-    capabilities,
-    inferenceservice,
-    ingress,
-    kinds,
-    preflight,
-    releases,
-)
+from pilotlight.targets.kubernetes import apply as kubernetes_apply
+from pilotlight.targets.kubernetes import canary_store, inferenceservice, kinds, preflight, service_route
+from pilotlight.targets.kubernetes import capabilities as kubernetes_capabilities
+from pilotlight.targets.kubernetes import releases as kubernetes_releases
 from pilotlight.targets.kubernetes.apply import check_not_helm, with_live_templates
 from pilotlight.targets.kubernetes.client import Cluster, KubeApiError, connect
-from pilotlight.targets.kubernetes.observe import events, logs, snapshot
+from pilotlight.targets.kubernetes.observe import events as observe_events
+from pilotlight.targets.kubernetes.observe import logs as observe_logs
+from pilotlight.targets.kubernetes.observe import snapshot as observe_snapshot
 from pilotlight.targets.kubernetes.observe.snapshot import Snapshot
 from pilotlight.targets.kubernetes.observe.status import entries, read_overrides, revision_rows, status_of
-from pilotlight.targets.kubernetes.overrides import Overrides, apply_overrides, bounds_of, is_knative
 from pilotlight.targets.kubernetes.rollout import Rollout
+from pilotlight.targets.kubernetes.scale_traffic_overrides import Overrides, apply_overrides, bounds_of, is_knative
 from pilotlight.targets.target import (
     CanaryRecord,
     Event,
@@ -67,20 +63,23 @@ class KubernetesTarget:
         return cls(Cluster(connect(context)), force=force, prometheus=prometheus)
 
     def capabilities(self) -> Mapping[str, Json]:
-        return capabilities.discover(self.cluster)
+        return kubernetes_capabilities.discover(self.cluster)
 
     def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Document]], Sequence[str]]:
-        return capabilities.cluster_catalogue(self.cluster, namespaces)
+        return kubernetes_capabilities.cluster_catalogue(self.cluster, namespaces)
 
     def live(self, key: Key) -> list[Manifest]:
         """Return the objects as applied, with later changes of other managers, and with their status."""
-        objects = apply.owned(self.cluster, key)
-        stored = releases.stored(self.cluster, key)
+        objects = kubernetes_apply.owned(self.cluster, key)
+        stored = kubernetes_releases.stored(self.cluster, key)
         desired = apply_overrides(stored[0].manifests, read_overrides(objects)) if stored else []
         written = {Manifest(each).key: each for each in desired}
-        sent = [apply.with_sent_templates([apply.applied_fields(each)], desired)[0] for each in objects]
+        sent = [
+            kubernetes_apply.with_sent_templates([kubernetes_apply.applied_fields(each)], desired)[0]
+            for each in objects
+        ]
         return [
-            Manifest(apply.as_shown(each, applied, written.get(Manifest(each).key, {})))
+            Manifest(kubernetes_apply.as_shown(each, applied, written.get(Manifest(each).key, {})))
             for each, applied in zip(objects, sent, strict=True)
         ]
 
@@ -94,23 +93,26 @@ class KubernetesTarget:
         known, warnings = preflight.drop_unknown_optional(self.cluster, manifests)
         documents = with_live_templates(known, current.workloads)
         self._check_requirements(key, documents)
-        warnings = [*warnings, *apply.dry_run(self.cluster, documents, force=self._force)]
+        warnings = [*warnings, *kubernetes_apply.dry_run(self.cluster, documents, force=self._force)]
         if dry_run and current.workloads:
             return status_of(current, warnings)
         if dry_run:
             return ServiceStatus(*key, 0, "Progressing", "", warnings=tuple(warnings))
-        stored = releases.stored(self.cluster, key)
-        generation = releases.next_generation(stored, release)
-        if not stored or not releases.same(stored[0], release):
-            releases.save(self.cluster, release, generation, utc_now("seconds"))
+        stored = kubernetes_releases.stored(self.cluster, key)
+        generation = kubernetes_releases.next_generation(stored, release)
+        if not stored or not kubernetes_releases.same(stored[0], release):
+            kubernetes_releases.save(self.cluster, release, generation, utc_now("seconds"))
         self._roll_out(current, documents)
-        releases.prune(self.cluster, key, canary_store.stable_generation(self.cluster, key))
+        kubernetes_releases.prune(self.cluster, key, canary_store.stable_generation(self.cluster, key))
         status = self.status(key, warnings)
         warning = inferenceservice.save(self.cluster, release, status, utc_now("seconds"))
         return replace(status, warnings=(*status.warnings, warning)) if warning else status
 
     def _check_requirements(self, key: Key, documents: Sequence[Document]) -> None:
-        missing = [*preflight.missing(self.cluster, documents), *apply.not_owned(self.cluster, key, documents)]
+        missing = [
+            *preflight.missing(self.cluster, documents),
+            *kubernetes_apply.not_owned(self.cluster, key, documents),
+        ]
         if missing:
             lines = [f"the cluster lacks what {'/'.join(key)} needs; nothing was written", *missing]
             raise PlatformError("\n  ".join(lines), "platformctl doctor --target kubernetes")
@@ -131,20 +133,20 @@ class KubernetesTarget:
         """Update the status of the InferenceService and the failed revisions of the release."""
         with suppress(PlatformError):
             inferenceservice.update_status(self.cluster, status, utc_now("seconds"))
-            releases.record_failures(self.cluster, status)
+            kubernetes_releases.record_failures(self.cluster, status)
 
     def list(self, namespace: str | None) -> Sequence[ServiceStatus]:
         try:
-            return [status_of(each) for each in snapshot.take(self.cluster, namespace).values()]
+            return [status_of(each) for each in observe_snapshot.take(self.cluster, namespace).values()]
         except KubeApiError as error:
             if namespace is None and error.code == kinds.FORBIDDEN:
                 raise PlatformError("you may not look into all namespaces", "name one: -n NAMESPACE") from error
             raise
 
     def releases(self, key: Key) -> Sequence[Release]:
-        stored = releases.stored(self.cluster, key)
+        stored = kubernetes_releases.stored(self.cluster, key)
         if not stored:
-            apply.check_history_not_helm(map(Manifest, self._snapshot(key).workloads), *key)
+            kubernetes_apply.check_history_not_helm(map(Manifest, self._snapshot(key).workloads), *key)
         return stored
 
     def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
@@ -163,30 +165,30 @@ class KubernetesTarget:
 
     def _apply_overridden(self, current: Snapshot, overrides: Overrides, warnings: Sequence[str] = ()) -> ServiceStatus:
         """Apply the newest release again, with other overrides."""
-        stored = releases.stored(self.cluster, current.key)
+        stored = kubernetes_releases.stored(self.cluster, current.key)
         if not stored:
             hint = "give its document: platformctl deploy -f FILE"
             raise NotFound(f"no release of {'/'.join(current.key)} is kept", hint)
         known, _ = preflight.drop_unknown_optional(self.cluster, apply_overrides(stored[0].manifests, overrides))
-        if releases.newest(releases.stored(self.cluster, current.key)) != stored[0].generation:
+        if kubernetes_releases.newest(kubernetes_releases.stored(self.cluster, current.key)) != stored[0].generation:
             raise Conflict(f"{'/'.join(current.key)} was deployed anew meanwhile", "look at it, and try again")
         self._roll_out(current, with_live_templates(known, current.workloads))
         return self.status(current.key, warnings)
 
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
-        return logs.lines(self.cluster, key, follow=follow, previous=previous, replica=replica, tail=tail)
+        return observe_logs.lines(self.cluster, key, follow=follow, previous=previous, replica=replica, tail=tail)
 
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:
-        return events.events(self.cluster, key, follow)
+        return observe_events.events(self.cluster, key, follow)
 
     def delete(self, key: Key) -> None:
         """Delete the objects, then the releases: after an interruption the service is still listed."""
         current = self._existing_snapshot(key)
         check_not_helm(map(Manifest, current.workloads), *key, "delete")
         canary_store.delete(self.cluster, key)
-        apply.delete(self.cluster, apply.owned(self.cluster, key))
+        kubernetes_apply.delete(self.cluster, kubernetes_apply.owned(self.cluster, key))
         inferenceservice.delete(self.cluster, key)
-        apply.delete(self.cluster, current.of(releases.API))
+        kubernetes_apply.delete(self.cluster, current.of(kubernetes_releases.API))
 
     def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
         return canary_store.list_canaries(self.cluster, namespace)
@@ -211,18 +213,18 @@ class KubernetesTarget:
             return ""  # a request would wake a service at zero
         try:
             opened = self._open_route(status)
-        except ingress.NotPermitted:
+        except service_route.NotPermitted:
             return ""  # ready according to the cluster; this account may not send a request
         except PlatformError as error:
             return str(error)
         with closing(opened):
-            return ingress.probe(opened, READY_PATH)
+            return service_route.probe(opened, READY_PATH)
 
-    def _open_route(self, status: ServiceStatus) -> ingress.OpenRoute:
-        return ingress.open_route(self.cluster, status.url, urlsplit(status.url).netloc, status.namespace)
+    def _open_route(self, status: ServiceStatus) -> service_route.OpenRoute:
+        return service_route.open_route(self.cluster, status.url, urlsplit(status.url).netloc, status.namespace)
 
     def _snapshot(self, key: Key) -> Snapshot:
-        return snapshot.take(self.cluster, *key).get(key) or Snapshot(key)
+        return observe_snapshot.take(self.cluster, *key).get(key) or Snapshot(key)
 
     def _existing_snapshot(self, key: Key) -> Snapshot:
         current = self._snapshot(key)

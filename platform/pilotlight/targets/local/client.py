@@ -22,7 +22,7 @@ from pilotlight.errors import (
     TimedOut,
     UsageError,
 )
-from pilotlight.k8s.manifests import Manifest
+from pilotlight.k8s.manifest import Manifest
 from pilotlight.targets.local.control_process import Address
 from pilotlight.targets.target import (
     CanaryRecord,

@@ -21,7 +21,7 @@ from msgspec import DecodeError, Struct, ValidationError, json
 from pilotlight import __version__
 from pilotlight.contract import API_PORT, GATEWAY_PORT
 from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.wire.machine import last_lines
 
 HOST: Final = "127.0.0.1"

@@ -27,7 +27,7 @@ from pilotlight_predictor.backends.python.functions import (
 from pilotlight_predictor.backends.python.source import UserModule, trim_traceback
 from pilotlight_predictor.backends.python.triton import model as triton_model
 from pilotlight_predictor.backends.python.triton import pb_utils
-from pilotlight_predictor.backends.python.triton.calls import BlsCaller
+from pilotlight_predictor.backends.python.triton.bls import BlsCaller
 from pilotlight_predictor.core.errors import BackendFailed, LoadFailed, PredictorError
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import TensorSpec

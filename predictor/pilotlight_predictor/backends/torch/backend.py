@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance
 from pilotlight_predictor.backends.torch.aot.libtorch import preload_torch
 from pilotlight_predictor.backends.torch.cuda_graphs import CudaGraphs, plan_graphs
+from pilotlight_predictor.backends.torch.forward_signature import ForwardBinding, bind, name_outputs, rename_outputs
 from pilotlight_predictor.backends.torch.modules import LoadedModule, file_kind, load_module
-from pilotlight_predictor.backends.torch.signature import ForwardBinding, bind, name_outputs, rename_outputs
 from pilotlight_predictor.backends.torch.tensors import (
     TORCH_NAMES,
     PinnedStaging,
@@ -33,7 +33,7 @@ from pilotlight_predictor.observability.logs import log
 if TYPE_CHECKING:
     import torch
 
-    from pilotlight_predictor.gpu.transfer import WeightTransfer
+    from pilotlight_predictor.gpu.weight_transfer import WeightTransfer
 
 _RAISED: Final = "builtins.ValueError: "
 # torch's messages for a tensor that does not fit the module: a client error if the configuration has dynamic dims.
@@ -206,7 +206,7 @@ def prefetch(spec: LoadSpec) -> "WeightTransfer | None":
     if spec.device.kind != "cuda" or spec.precision != "auto" or file_kind(spec.path) != "safetensors":
         return None
     from pilotlight_predictor.backends.torch.aot import early_start
-    from pilotlight_predictor.gpu.transfer import WeightTransfer
+    from pilotlight_predictor.gpu.weight_transfer import WeightTransfer
 
     return (
         early_start.take_transfer(spec.path, spec.device.index)

@@ -10,7 +10,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pilotlight_predictor.backends.torch.signature import ForwardBinding
+from pilotlight_predictor.backends.torch.forward_signature import ForwardBinding
 from pilotlight_predictor.core.requests import Inputs
 from pilotlight_predictor.core.tensors import Shape, TensorSpec
 from pilotlight_predictor.core.threads import limit_switch_interval

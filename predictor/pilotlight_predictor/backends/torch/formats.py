@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from pilotlight_predictor.backends.base import LoadSpec
-from pilotlight_predictor.backends.torch.signature import Argument
+from pilotlight_predictor.backends.torch.forward_signature import Argument
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import TensorSpec
 

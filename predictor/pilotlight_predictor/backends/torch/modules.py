@@ -20,7 +20,7 @@ from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.python.functions import declared
 from pilotlight_predictor.backends.python.source import UserModule
 from pilotlight_predictor.backends.torch import formats
-from pilotlight_predictor.backends.torch.signature import Argument
+from pilotlight_predictor.backends.torch.forward_signature import Argument
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS, device_tensors
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import TensorSpec
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pilotlight_predictor.gpu.parked_weights import ParkedWeights
     from pilotlight_predictor.gpu.safetensors import TensorInfo
-    from pilotlight_predictor.gpu.transfer import Block
+    from pilotlight_predictor.gpu.weight_transfer import Block
 
 Weights = dict[str, Any]
 Kind = Literal["torchscript", "export", "safetensors", "pickle"]

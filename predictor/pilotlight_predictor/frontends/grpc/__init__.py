@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 TABLE: Final = (
     "pilotlight_predictor.protocols.v2.grpc.service",
     "pilotlight_predictor.protocols.trtis.grpc",
-    "pilotlight_predictor.protocols.predict.grpc",
+    "pilotlight_predictor.protocols.plain_predict.grpc",
     "pilotlight_predictor.frontends.grpc.health",
     "pilotlight_predictor.frontends.grpc.reflection",
 )

@@ -22,7 +22,7 @@ from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import error_response
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 CODES: Final[dict[type[PredictorError], str]] = {
     errors.PredictorError: "INTERNAL",

@@ -9,7 +9,7 @@ from pilotlight_predictor.frontends.grpc import services
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, Method, Service, UnaryCall
 from pilotlight_predictor.frontends.grpc.messages import decode, encode
 from pilotlight_predictor.frontends.http.auth import Action
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 from pilotlight_predictor.server.lifecycle import ServerState
 
 PACKAGE: Final = "grpc.health.v1"

@@ -14,7 +14,7 @@ from pilotlight_predictor.frontends.grpc.dispatcher import (
 )
 from pilotlight_predictor.frontends.grpc.messages import Message, ProtoFile, decode, descriptors, encode
 from pilotlight_predictor.frontends.http.auth import Action
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 NOT_FOUND: Final = 5  # of google.rpc.Code
 

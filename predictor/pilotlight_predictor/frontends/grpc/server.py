@@ -17,7 +17,7 @@ from pilotlight_predictor.core.threads import in_thread_under_load
 from pilotlight_predictor.frontends.event_loop import wait_for_event
 from pilotlight_predictor.frontends.http.admission import Admission
 from pilotlight_predictor.observability.logs import log
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 if TYPE_CHECKING:
     from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher, Service

@@ -23,7 +23,7 @@ from pilotlight_predictor.observability.logs import log, new_request_id
 if TYPE_CHECKING:
     from pilotlight_predictor.config import Limits, Settings
     from pilotlight_predictor.frontends.http.access_log import RequestObserver
-    from pilotlight_predictor.server.context import Server
+    from pilotlight_predictor.server.handler_context import Server
 
 # A handler returns a response, an awaitable of one, or None if it calls `request.finish` itself.
 Handler = Callable[["Server", HttpRequest], HttpResponse | Awaitable[HttpResponse] | None]

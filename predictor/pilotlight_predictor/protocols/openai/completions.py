@@ -29,7 +29,7 @@ from pilotlight_predictor.protocols.openai.response import (
 )
 from pilotlight_predictor.scheduling.executor import Ticket
 from pilotlight_predictor.scheduling.streaming import MAX_UNREAD, StartStream
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 NAME: Final = "openai"
 EVENTS: Final = "text/event-stream; charset=utf-8"

@@ -14,7 +14,7 @@ from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.openai.completions import NAME, ResponseMerger, cancel_on_disconnect
 from pilotlight_predictor.protocols.openai.request import EmbeddingRequest
 from pilotlight_predictor.protocols.openai.response import embeddings
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 COUNT: Final = "prompt_tokens"  # output with the number of tokens of each text
 

@@ -34,7 +34,7 @@ from pilotlight_predictor.protocols.openai.tensors import (
     prompt_inputs,
     text_capabilities,
 )
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 T = TypeVar("T")
 STARTED = int(time())

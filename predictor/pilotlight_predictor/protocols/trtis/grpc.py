@@ -32,9 +32,9 @@ from pilotlight_predictor.protocols.trtis.text_protobuf import (
     Values,
     write_binary,
 )
-from pilotlight_predictor.protocols.v2.grpc.infer import LONG, MAX_AHEAD, run
+from pilotlight_predictor.protocols.v2.grpc.infer_methods import LONG, MAX_AHEAD, run
 from pilotlight_predictor.protocols.v2.grpc.infer_request import read_version
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 PACKAGE: Final = "nvidia.inferenceserver"
 TrtisHandler = Callable[[Server, GrpcRequest], Awaitable[bytes]]

@@ -12,7 +12,7 @@ from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.inference_call import run_inference
+from pilotlight_predictor.protocols.run_inference import run_inference
 from pilotlight_predictor.protocols.trtis.request import HEADER, decode_infer, read_header, signature
 from pilotlight_predictor.protocols.trtis.response import SERVER_STATES, encode_infer, error_status, model_status
 from pilotlight_predictor.protocols.trtis.text_protobuf import (
@@ -23,7 +23,7 @@ from pilotlight_predictor.protocols.trtis.text_protobuf import (
     write_text,
 )
 from pilotlight_predictor.protocols.v2.infer import version_of
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 from pilotlight_predictor.server.lifecycle import ServerState
 
 STATUS: Final = "NV-Status"

@@ -10,7 +10,7 @@ from pilotlight_predictor.core.errors import PredictorError
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 
 def error_body(error: PredictorError) -> HttpResponse:

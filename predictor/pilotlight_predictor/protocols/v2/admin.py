@@ -15,7 +15,7 @@ from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpRespon
 from pilotlight_predictor.frontends.http.router import Route
 from pilotlight_predictor.repository.load_parameters import config_parameter, file_parameters
 from pilotlight_predictor.repository.model_config import valid_model_name
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 NO_SUCH_CUDA: Final = "Unable to find cuda shared memory region"
 NO_CUDA: Final = "memory of a GPU cannot be shared with this server: register system shared memory, or send the tensors"

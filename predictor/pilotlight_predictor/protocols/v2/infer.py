@@ -11,12 +11,12 @@ from pilotlight_predictor.core.errors import BadRequest, Unsupported
 from pilotlight_predictor.core.requests import NEWEST, InferRequest
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.inference_call import await_response
 from pilotlight_predictor.protocols.json_values import LONG
+from pilotlight_predictor.protocols.run_inference import await_response
 from pilotlight_predictor.protocols.v2.infer_response import LENGTH, MAX_ID, Finish, batch_reply_for, respond
 from pilotlight_predictor.protocols.v2.request_codec import decode_raw_request, decode_request
 from pilotlight_predictor.protocols.v2.request_templates import TemplateCache
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 
 def version_of(request: HttpRequest) -> int:

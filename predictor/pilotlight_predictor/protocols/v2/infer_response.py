@@ -21,7 +21,7 @@ from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.v2.response_codec import encode_response, encode_rows, is_long, with_id
 from pilotlight_predictor.scheduling.queue import QueuedRequest
 from pilotlight_predictor.scheduling.response_delivery import log_undelivered
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 BINARY: Final = "application/octet-stream"
 LENGTH: Final = HEADER_INFERENCE_LENGTH.title()  # for clients that compare names case-sensitively

@@ -13,7 +13,7 @@ from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.v2 import admin, infer
 from pilotlight_predictor.protocols.v2.infer import version_of
 from pilotlight_predictor.protocols.v2.infer_response import error_body
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 EXTENSIONS = (
     "classification", "sequence", "model_repository", "model_repository(unload_dependents)", "schedule_policy",

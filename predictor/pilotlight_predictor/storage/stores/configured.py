@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pilotlight_predictor.core.errors import LoadFailed
-from pilotlight_predictor.storage.interface import FetchOptions, Store
+from pilotlight_predictor.storage.store_interface import FetchOptions, Store
 from pilotlight_predictor.storage.uri import ALIASES, Location
 
 CONFIG = "STORAGE_CONFIG"

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from pilotlight_predictor.storage.interface import FetchOptions
+from pilotlight_predictor.storage.store_interface import FetchOptions
 from pilotlight_predictor.storage.stores.object_store import ObjectStore, bucket_and_prefix, open_bucket
 from pilotlight_predictor.storage.uri import Location
 

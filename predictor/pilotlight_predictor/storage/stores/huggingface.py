@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.storage.http_client import WebClient
-from pilotlight_predictor.storage.interface import Contents, Entry, FetchOptions, TransientError, UriNotFound
+from pilotlight_predictor.storage.store_interface import Contents, Entry, FetchOptions, TransientError, UriNotFound
 from pilotlight_predictor.storage.stores.web import read_range
 from pilotlight_predictor.storage.uri import Location, is_loopback_url, redact_text, safe_relative
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pilotlight_predictor.core.errors import LoadFailed
-from pilotlight_predictor.storage.interface import MIB, Contents, Entry, FetchOptions, UriNotFound
+from pilotlight_predictor.storage.store_interface import MIB, Contents, Entry, FetchOptions, UriNotFound
 from pilotlight_predictor.storage.uri import Location
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from pilotlight_predictor.core.errors import LoadFailed
-from pilotlight_predictor.storage.interface import (
+from pilotlight_predictor.storage.store_interface import (
     MIB,
     ContentChanged,
     Contents,

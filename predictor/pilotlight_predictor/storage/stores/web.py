@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.storage.http_client import SMALL_BODY, StreamedResponse, WebClient
-from pilotlight_predictor.storage.interface import (
+from pilotlight_predictor.storage.store_interface import (
     MIB,
     UNKNOWN_SIZE,
     ContentChanged,

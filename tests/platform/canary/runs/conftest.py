@@ -9,7 +9,7 @@ import pytest
 from tests.embedded import IRIS, Load, Platform, inference_service, load
 
 from pilotlight.canary import state_store
-from pilotlight.canary.types import Canary, CanaryHistory
+from pilotlight.canary.canary_state import Canary, CanaryHistory
 from platformctl import main
 
 KEY = ("default", "iris")

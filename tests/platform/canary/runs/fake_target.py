@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from pilotlight.contract import LATENCY_BUCKETS, METRIC_IN_FLIGHT, METRIC_REQUEST_DURATION
 from pilotlight.errors import Conflict, NotFound
-from pilotlight.k8s.manifests import Manifest
+from pilotlight.k8s.manifest import Manifest
 from pilotlight.targets.local.scaling.promql.evaluator import Evaluator
 from pilotlight.targets.target import (
     CanaryRecord,

@@ -9,8 +9,8 @@ from tests.platform.canary.runs.fake_target import PaperTarget
 from tests.platform.canary.runs.test_deaths import current, runner, started, try_another
 
 from pilotlight.canary import state_store
+from pilotlight.canary.canary_state import CanaryCommand
 from pilotlight.canary.controller import CanaryController, WakeEvent, run_controller
-from pilotlight.canary.types import CanaryCommand
 from pilotlight.errors import PlatformError
 from pilotlight.targets.target import CanaryRecord
 

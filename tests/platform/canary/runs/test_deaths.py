@@ -9,11 +9,11 @@ from tests.platform.canary.runs.conftest import KEY, iris
 from tests.platform.canary.runs.fake_target import Died, Dying, PaperTarget
 
 from pilotlight.canary import state_store
+from pilotlight.canary.canary_state import Canary
 from pilotlight.canary.runner import CanaryRunner, apply_release, start_canary
-from pilotlight.canary.types import Canary
 from pilotlight.plan.types import Capabilities
 from pilotlight.release import apply, history
-from pilotlight.release.pipeline import Sources, read
+from pilotlight.release.plan_and_render import Sources, read
 from pilotlight.spec.canary_policy import parse_policy
 
 POLICY = parse_policy({"steps": "20,100", "bake": "10s", "interval": "10s", "check": ["p99_ms<100", "error_rate<5%"],

@@ -15,7 +15,7 @@ from pilotlight.errors import PlatformError
 from pilotlight.prometheus import client
 from pilotlight.prometheus.client import query_prometheus, unavailable_reason
 from pilotlight.targets.local.control_process import Address
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.target import Sample
 from platformctl.commands.platform.up import prometheus_lines
 from platformctl.doctor import local_checks

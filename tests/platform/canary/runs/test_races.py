@@ -19,8 +19,8 @@ from tests.platform.canary.runs.test_deaths import (
 )
 
 from pilotlight.canary import state_store
+from pilotlight.canary.canary_state import Canary
 from pilotlight.canary.queries import MetricScope, metric_queries
-from pilotlight.canary.types import Canary
 from pilotlight.errors import Conflict
 from pilotlight.release import history
 from pilotlight.spec.canary_policy import parse_policy

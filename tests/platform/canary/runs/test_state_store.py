@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from pilotlight.canary import state_store
+from pilotlight.canary.canary_state import MAX_MEASUREMENTS, MAX_PAST_CANARIES, Canary, CanaryHistory, Measurement
 from pilotlight.canary.events import canary_events
-from pilotlight.canary.types import MAX_MEASUREMENTS, MAX_PAST_CANARIES, Canary, CanaryHistory, Measurement
 from pilotlight.errors import Conflict, NotFound, PlatformError
 from pilotlight.k8s.timestamps import format_utc
 from pilotlight.spec.canary_policy import CanaryPolicy, Check

@@ -15,7 +15,7 @@ from tests.platform.gateway.cluster.things import (
     straight,
 )
 
-from pilotlight.gateway.cluster import watched_objects
+from pilotlight.gateway.cluster import object_fields
 from pilotlight.gateway.cluster.kube_api import key_of
 from pilotlight.gateway.cluster.route_table import ClusterView, routes
 from pilotlight.gateway.routing_table import Replica, Route, RouteMatch, RouteMatcher, Table
@@ -33,9 +33,9 @@ def made(
 ) -> tuple[Route, ...]:
     return routes(
         ClusterView(
-            kept(partial(watched_objects.entry_service, gateway=OURS), addresses),
-            kept(watched_objects.workload, workloads),
-            kept(watched_objects.route_hosts, hosts or []), kept(watched_objects.slice_of, slices or []),
+            kept(partial(object_fields.entry_service, gateway=OURS), addresses),
+            kept(object_fields.workload, workloads),
+            kept(object_fields.route_hosts, hosts or []), kept(object_fields.slice_of, slices or []),
         )
     )  # fmt: skip
 

@@ -14,8 +14,8 @@ from tests.platform.gateway.linked import in_loop
 
 from pilotlight.gateway.cluster import kube_api
 from pilotlight.gateway.cluster.kube_api import Informer, KubeApi, WatchedKind
-from pilotlight.gateway.cluster.watched_objects import SELECTOR, Slice
-from pilotlight.gateway.cluster.watched_objects import slice_of as read
+from pilotlight.gateway.cluster.object_fields import SELECTOR, Slice
+from pilotlight.gateway.cluster.object_fields import slice_of as read
 
 
 class Pauses(tuple[float, ...]):

@@ -16,7 +16,7 @@ from pilotlight.microservices.api import routes
 from pilotlight.microservices.api.accounts import LOGIN_RATE, login_delay, rate_limit_keys
 from pilotlight.microservices.registry import accounts
 from pilotlight.microservices.registry.database import Directory
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.wire.token_bucket import TokenBuckets
 
 NOW = 1_000_000.0

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pilotlight.errors import Conflict
-from pilotlight.microservices.api.context import ApiContext
+from pilotlight.microservices.api.api_context import ApiContext
 from pilotlight.microservices.registry.database import FILE
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 
 
 def test_a_file_that_cannot_be_opened_does_not_lock_us_out_of_it(tmp_path: Path) -> None:

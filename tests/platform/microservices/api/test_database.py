@@ -9,7 +9,7 @@ from tests.platform.microservices.api.conftest import ORG, Api
 from pilotlight.errors import UsageError
 from pilotlight.microservices.jobs import workspaces
 from pilotlight.microservices.media import Limits
-from pilotlight.microservices.registry.types import Workspace, check_org
+from pilotlight.microservices.registry.records import Workspace, check_org
 
 EXPERIMENTS = f"/orgs/{ORG}/experiments"
 WORKSPACES = f"/orgs/{ORG}/workspaces"

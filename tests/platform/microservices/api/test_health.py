@@ -7,7 +7,7 @@ import pytest
 
 from pilotlight.microservices.jobs import health
 from pilotlight.microservices.jobs.health import Health, assess, parse_server_status
-from pilotlight.microservices.registry.types import Entry, JobRecord, PlatformStatus, Status
+from pilotlight.microservices.registry.records import Entry, JobRecord, PlatformStatus, Status
 
 RUNNING = PlatformStatus("running", "pod-0", "Running")
 PENDING = PlatformStatus("pending", "pod-0", "Pending", "no node has room")

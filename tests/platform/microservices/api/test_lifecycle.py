@@ -10,15 +10,15 @@ from tests import fake_docker as docker_stand_in
 from tests.eventually import eventually_async
 
 from pilotlight.errors import Conflict, PlatformError
-from pilotlight.microservices.api.context import ApiContext
+from pilotlight.microservices.api.api_context import ApiContext
 from pilotlight.microservices.api.jobs import Observation, observe
 from pilotlight.microservices.jobs import workspaces
 from pilotlight.microservices.jobs.lifecycle import START_THREADS, STARTS_PER_ORG, Lifecycle
 from pilotlight.microservices.jobs.start_request import PlatformSettings, start_request_for
 from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.records import Entry, Experiment, JobRecord
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.microservices.registry.types import Entry, Experiment, JobRecord
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 
 PATIENCE_S = 90.0
 NOW = "2026-01-01T00:00:00Z"

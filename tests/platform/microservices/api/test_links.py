@@ -6,7 +6,7 @@ from pilotlight.errors import UsageError
 from pilotlight.microservices.inference.predict import load_media
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.registry.model_kinds import schema
-from pilotlight.microservices.registry.types import Workspace
+from pilotlight.microservices.registry.records import Workspace
 
 COSMOS = schema("cosmos-rl")
 BUCKET = Workspace(

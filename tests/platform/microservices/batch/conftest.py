@@ -17,8 +17,8 @@ from tests.onnx_models import write_model, write_python
 from pilotlight.microservices.batch import jobs
 from pilotlight.microservices.batch.records import Batch, Progress
 from pilotlight.microservices.media import Limits
-from pilotlight.microservices.registry.types import Workspace
-from pilotlight.targets.local.home import Home, home
+from pilotlight.microservices.registry.records import Workspace
+from pilotlight.targets.local.home_directory import Home, home
 
 PATIENCE_S = 100.0
 LOOPBACK = Limits(networks=("127.0.0.0/8", "::1/128"), allow_http=True)

@@ -9,12 +9,12 @@ import pytest
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.batch import folders
-from pilotlight.microservices.batch.files import Files, Interrupted, Request, check_parameters
+from pilotlight.microservices.batch.job_inputs import Files, Interrupted, Request, check_parameters
 from pilotlight.microservices.batch.records import Batch
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.registry.model_kinds import InvalidParameters, schema
-from pilotlight.microservices.registry.types import Workspace
+from pilotlight.microservices.registry.records import Workspace
 
 TEXT = schema("text")
 

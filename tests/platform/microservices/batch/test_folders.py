@@ -14,7 +14,7 @@ from tests.platform.microservices.batch.conftest import LOOPBACK
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.microservices.batch.folders import Folder, open_folder
 from pilotlight.microservices.media import Limits
-from pilotlight.microservices.registry.types import Workspace
+from pilotlight.microservices.registry.records import Workspace
 
 
 def folder(path: str, workspace: Workspace, environ: Mapping[str, str], limits: Limits = LOOPBACK) -> Folder:

@@ -18,8 +18,8 @@ from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
 from pilotlight.microservices.batch import folders, jobs
 from pilotlight.microservices.batch.records import Progress, job_folder
 from pilotlight.microservices.registry.model_kinds import InvalidParameters
+from pilotlight.microservices.registry.records import Workspace
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.microservices.registry.types import Workspace
 from pilotlight.targets.local.supervisor.processes import Identity
 
 

@@ -16,9 +16,9 @@ from tests.serving import START_S
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.records import Entry, Experiment, JobRecord, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.microservices.registry.types import Entry, Experiment, JobRecord, PlatformStatus
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from platformctl import main
 from platformctl.microservice import diagnose
 

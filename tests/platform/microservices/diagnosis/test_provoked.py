@@ -25,7 +25,7 @@ from pilotlight.microservices.inference.predict import predict
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.registry.model_kinds import InvalidParameters, schema, validate
-from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus
+from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 
 IDENTITY = 'INPUTS = {"x": ("FP32", [1])}\nOUTPUTS = {"x": ("FP32", [1])}\n\n\ndef predict(x):\n    return x\n'
 

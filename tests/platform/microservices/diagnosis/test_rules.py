@@ -3,7 +3,7 @@
 import pytest
 
 from pilotlight.microservices.diagnosis import RULES, Evidence, diagnose, message
-from pilotlight.microservices.registry.types import PlatformStatus
+from pilotlight.microservices.registry.records import PlatformStatus
 
 GIB = 2**30
 

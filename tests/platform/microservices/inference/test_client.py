@@ -11,7 +11,7 @@ import pytest
 from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.microservices.inference import client
 from pilotlight.microservices.inference.client import ChatResponse, Verdict
-from pilotlight.microservices.registry.types import PlatformStatus
+from pilotlight.microservices.registry.records import PlatformStatus
 
 ANSWER = {"choices": [{"message": {"content": "hi"}}]}
 RUNNING = PlatformStatus("running")

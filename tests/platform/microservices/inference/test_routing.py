@@ -4,8 +4,8 @@ import pytest
 
 from pilotlight.errors import NotFound
 from pilotlight.microservices.inference.chat import Ambiguous, choose, choose_to_stop
+from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import RegistryState
-from pilotlight.microservices.registry.types import Entry
 
 
 def entry(arch: str, at: str = "2026-01-01") -> Entry:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pilotlight.microservices.registry.types import PlatformStatus
+from pilotlight.microservices.registry.records import PlatformStatus
 from platformctl.microservice.jobs import MISSED, follow, new_lines
 
 A, B, C, D = "a", "b", "c", "d"

@@ -10,8 +10,8 @@ import pytest
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import Option
+from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.microservices.registry.registry_file import Registry
-from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus
 
 BACKENDS = {
     "local-docker": "local-docker", "docker": "local-docker", "brev": "local-docker", "local": "local-docker",

@@ -15,8 +15,8 @@ from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.platforms import ports as platforms_ports
 from pilotlight.microservices.platforms.ports import RANGE, RESERVED, can_bind, candidates, claim_port, used_ports
+from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import Registry
-from pilotlight.microservices.registry.types import Entry
 
 CLAIM = """
 import sys

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.platform.microservices.jobs.conftest import Ctl
 
 from pilotlight.microservices.registry.database import Directory
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 
 
 def told(ctl: Ctl, *words: str) -> dict[str, str]:

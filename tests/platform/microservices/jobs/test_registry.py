@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from pilotlight.errors import PlatformError
+from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import DEFAULT_PATH, ENV_PATH, Registry, registry
-from pilotlight.microservices.registry.types import Entry
 
 PROCESSES, EACH = 8, 12
 WORK = """
 import sys
 import time
 from pathlib import Path
-from pilotlight.microservices.registry.types import Entry
+from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import Registry
 
 held, name, count = Registry(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])

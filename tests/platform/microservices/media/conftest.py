@@ -21,7 +21,7 @@ from tests import object_stores
 from tests.object_stores import AZURE_ACCOUNT, Bucket
 
 from pilotlight.microservices.media import Limits
-from pilotlight.microservices.registry.types import Workspace
+from pilotlight.microservices.registry.records import Workspace
 
 LOOPBACK = Limits(networks=("127.0.0.0/8", "::1/128"), allow_http=True, domains=("*",), seconds=30)
 STORAGE_VARIABLES = re.compile(r"^(AWS|AZURE|WORKSPACE|PILOTLIGHT)_|_PROXY$", re.IGNORECASE)

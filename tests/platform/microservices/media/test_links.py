@@ -9,13 +9,13 @@ from tests.platform.microservices.media.conftest import png
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.batch import folders
-from pilotlight.microservices.batch.files import Files, Request
+from pilotlight.microservices.batch.job_inputs import Files, Request
 from pilotlight.microservices.batch.records import Batch
 from pilotlight.microservices.inference.predict import chat_body
 from pilotlight.microservices.media import Limits, Media
-from pilotlight.microservices.media.sources import link, links
+from pilotlight.microservices.media.media_sources import link, links
 from pilotlight.microservices.registry.model_kinds import schema
-from pilotlight.microservices.registry.types import Workspace
+from pilotlight.microservices.registry.records import Workspace
 
 COSMOS = schema("cosmos-rl")
 

@@ -11,10 +11,10 @@ from tests.platform.microservices.media.conftest import png
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.media import Limits, MediaRefused, fetch
+from pilotlight.microservices.media.media_sources import sign_url
 from pilotlight.microservices.media.references import StoredObject
-from pilotlight.microservices.media.sources import sign_url
-from pilotlight.microservices.registry import secrets
-from pilotlight.microservices.registry.types import Workspace
+from pilotlight.microservices.registry import secret_references
+from pilotlight.microservices.registry.records import Workspace
 
 Stored = tuple[Bucket, Workspace, dict[str, str]]
 
@@ -133,12 +133,12 @@ def test_credentials_of_one_azure_account_are_not_shown_to_another(azure: Stored
 )
 def test_a_workspace_may_refer_to_credentials_of_stores_alone(reference: str) -> None:
     with pytest.raises(UsageError, match=r"credentials\.access_key must be env:NAME"):
-        secrets.check(Workspace("s3://b", credentials={"access_key": reference}))
+        secret_references.check(Workspace("s3://b", credentials={"access_key": reference}))
 
 
 def test_an_unknown_credential_is_named() -> None:
     with pytest.raises(UsageError, match=r"credentials\.password is not known, must be one of .*access_key"):
-        secrets.check(Workspace("s3://b", credentials={"password": "env:AWS_ACCESS_KEY_ID"}))
+        secret_references.check(Workspace("s3://b", credentials={"password": "env:AWS_ACCESS_KEY_ID"}))
 
 
 def test_a_mounted_secret_is_read_below_its_folder(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_a_mounted_secret_is_read_below_its_folder(tmp_path: Path) -> None:
     (tmp_path / "secrets" / "out").symlink_to("/etc/hostname")
     environ = {"PILOTLIGHT_SECRETS_DIR": str(tmp_path / "secrets")}
     workspace = Workspace("s3://b", credentials={"secret_key": "file:team/key"})
-    assert secrets.values(workspace, environ) == {"secret_key": "word"}
+    assert secret_references.values(workspace, environ) == {"secret_key": "word"}
     with pytest.raises(UsageError, match="leads out"):
-        secrets.values(Workspace("s3://b", credentials={"secret_key": "file:out"}), environ)
+        secret_references.values(Workspace("s3://b", credentials={"secret_key": "file:out"}), environ)
     with pytest.raises(UsageError, match="PILOTLIGHT_SECRETS_DIR is not set"):
-        secrets.values(workspace, {})
+        secret_references.values(workspace, {})

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.inference.images import predictions
+from pilotlight.microservices.inference.picture_models import predictions
 from pilotlight.microservices.media.tensors import Input, tensor
 from pilotlight.microservices.registry.model_kinds import Preparation, schema
 

@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import Platform
 from pilotlight.microservices.platforms.ports import can_bind
+from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.microservices.registry.registry_file import Registry
-from pilotlight.microservices.registry.types import Entry, Job, PlatformStatus
 
 ROOT = Path(__file__).resolve().parents[4]
 IRIS = str(ROOT / "examples/iris/model.onnx")

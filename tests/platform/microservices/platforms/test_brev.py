@@ -16,8 +16,8 @@ from tests.platform.microservices.platforms.ssh_server import ssh_server
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.platforms.brev import instance_name
+from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.microservices.registry.types import Entry
 
 pytestmark = pytest.mark.platform
 INSTANCE = {"name": "gpu-one", "id": "abc123def", "status": "RUNNING"}

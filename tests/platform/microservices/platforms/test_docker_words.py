@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pilotlight.errors import UsageError
 from pilotlight.microservices.platforms.commands import validate_job
 from pilotlight.microservices.platforms.docker import Machine, gpu_arguments, read_state, run_arguments
-from pilotlight.microservices.registry.types import Job
+from pilotlight.microservices.registry.records import Job
 
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
 TAO = Job(ID, "cosmos-rl", "hf_model://a/b", "nvcr.io/nvidia/tao:6", "umask 0 && run --job '{}'", host_port=8083)

@@ -18,7 +18,7 @@ from pilotlight.microservices.inference import client
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import kubernetes
 from pilotlight.microservices.platforms.kubernetes import Kubernetes, address
-from pilotlight.microservices.registry.types import Entry, Job
+from pilotlight.microservices.registry.records import Entry, Job
 
 SECRET = "hf_planted-value-that-nobody-may-see"
 ENVIRON = {"HF_TOKEN": SECRET, "IMAGE_COSMOS_PREDICT25": "registry.example/predict:1"}

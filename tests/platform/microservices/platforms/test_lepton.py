@@ -15,8 +15,8 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.platforms.lepton import Lepton, create_arguments, endpoint_name, read_document, seen
+from pilotlight.microservices.registry.records import Job
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.microservices.registry.types import Job
 
 SHAPE = {"resource_shape": "gpu.8xh100-sxm"}
 JOB = Job(

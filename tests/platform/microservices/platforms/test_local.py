@@ -16,8 +16,8 @@ from tests.ports import free_port
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.platforms.local import Local
+from pilotlight.microservices.registry.records import Entry, Job
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.microservices.registry.types import Entry, Job
 from pilotlight.targets.local.supervisor.gpus import Device
 
 

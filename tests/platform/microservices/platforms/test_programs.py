@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from pilotlight.errors import PlatformError, TimedOut
 from pilotlight.microservices.platforms.commands import Programs, exports, set_secrets, shown
 from pilotlight.microservices.platforms.docker import gpus_here
-from pilotlight.microservices.registry.types import Job
+from pilotlight.microservices.registry.records import Job
 
 JOB = Job("4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10", "a", "/m", "image", "run", secrets=("HF_TOKEN", "MY_OWN"))
 ENVIRON = {**os.environ, "HF_TOKEN": "hf_planted0123", "MY_OWN": "another-planted"}

@@ -22,7 +22,7 @@ from pilotlight.microservices.platforms.slurm_script import (
     sbatch_arguments,
     script,
 )
-from pilotlight.microservices.registry.types import Job
+from pilotlight.microservices.registry.records import Job
 
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
 OWN = Job(ID, "pilotlight", "/m", "pilotlight/predictor:0.1.0", "exec python -m pilotlight_predictor", host_port=8083)

@@ -13,7 +13,7 @@ from tests.platform.microservices.platforms.installed_programs import install
 
 from pilotlight.microservices.platforms.ports import can_bind
 from pilotlight.microservices.platforms.slurm import Slurm, fields, has_gpus, read_account, read_queue, seen
-from pilotlight.microservices.registry.types import Entry
+from pilotlight.microservices.registry.records import Entry
 
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.platform.targets.kubernetes.fake_cluster import PLAIN, PaperCluster, named, plural
 
 from pilotlight.canary import state_store
-from pilotlight.canary.types import Canary, CanaryHistory
+from pilotlight.canary.canary_state import Canary, CanaryHistory
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.k8s import names
 from pilotlight.spec.canary_policy import CanaryPolicy

@@ -15,7 +15,7 @@ from tests.platform.targets.kubernetes.fake_cluster import (
 )
 
 from pilotlight.plan.types import Capabilities
-from pilotlight.release.pipeline import Sources, plan_all
+from pilotlight.release.plan_and_render import Sources, plan_all
 from pilotlight.targets.kubernetes import capabilities
 from pilotlight.targets.kubernetes.preflight import unknown_kinds
 

@@ -9,8 +9,15 @@ import pytest
 from tests.platform.targets.kubernetes.fake_cluster import GATEWAY, KNATIVE, PLAIN, PaperCluster, named
 
 from pilotlight.errors import NotFound
-from pilotlight.targets.kubernetes import ingress as kubernetes_ingress
-from pilotlight.targets.kubernetes.ingress import NotPermitted, OpenRoute, open_route, probe, ready_pods, reason_in
+from pilotlight.targets.kubernetes import service_route
+from pilotlight.targets.kubernetes.service_route import (
+    NotPermitted,
+    OpenRoute,
+    open_route,
+    probe,
+    ready_pods,
+    reason_in,
+)
 
 HOST = "iris-predictor.default.cluster.test"
 URL = f"http://{HOST}"
@@ -115,9 +122,9 @@ def test_the_pods_behind_a_gateway_are_found_by_label_or_address() -> None:
     labels = {"gateway.envoyproxy.io/owning-gateway-name": "pilotlight"}
     by_label = named("v1", "Service", "a", "b", metadata={"labels": labels}, spec={"ports": [{"port": 80}]})
     by_address = named("v1", "Service", "c", "d", spec={"ports": [{"port": 80}], "clusterIP": "10.0.0.7"})
-    assert kubernetes_ingress.service_behind([by_address, by_label], "pilotlight", ["10.0.0.7"], 80) is by_label
-    assert kubernetes_ingress.service_behind([by_address], "pilotlight", ["10.0.0.7"], 80) is by_address
-    assert kubernetes_ingress.service_behind([by_address], "pilotlight", ["10.0.0.7"], 8080) is None
+    assert service_route.service_behind([by_address, by_label], "pilotlight", ["10.0.0.7"], 80) is by_label
+    assert service_route.service_behind([by_address], "pilotlight", ["10.0.0.7"], 80) is by_address
+    assert service_route.service_behind([by_address], "pilotlight", ["10.0.0.7"], 8080) is None
 
 
 def test_an_alias_in_the_cluster_leads_to_what_it_stands_for(server: int) -> None:
@@ -146,14 +153,14 @@ def test_an_alias_in_the_cluster_leads_to_what_it_stands_for(server: int) -> Non
     ],
 )
 def test_names_of_the_cluster_are_told_from_public_ones(host: str, found: tuple[str, str] | None) -> None:
-    assert kubernetes_ingress.service_of(host) == found
+    assert service_route.service_of(host) == found
 
 
 def test_plain_http_is_taken_where_a_service_has_several_ports() -> None:
     ports = [{"name": "https", "port": 443}, {"name": "http2", "port": 8080}, {"name": "status", "port": 80}]
-    assert kubernetes_ingress.http_port(ports)["name"] == "status"
-    assert kubernetes_ingress.http_port(ports[:2])["name"] == "http2"
-    assert kubernetes_ingress.http_port(ports[:1])["name"] == "https"
+    assert service_route.http_port(ports)["name"] == "status"
+    assert service_route.http_port(ports[:2])["name"] == "http2"
+    assert service_route.http_port(ports[:1])["name"] == "https"
 
 
 def test_an_unknown_ingress_class_is_named() -> None:

@@ -8,7 +8,7 @@ from tests.platform.targets.kubernetes.objects import deployment, knative, route
 from pilotlight.errors import UsageError
 from pilotlight.k8s import names
 from pilotlight.targets.kubernetes.observe.status import read_overrides
-from pilotlight.targets.kubernetes.overrides import apply_overrides
+from pilotlight.targets.kubernetes.scale_traffic_overrides import apply_overrides
 
 PLANNED = "iris-predictor-1f3a9c07"
 

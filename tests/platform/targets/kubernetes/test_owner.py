@@ -3,7 +3,7 @@
 import pytest
 
 from pilotlight.errors import UsageError
-from pilotlight.k8s.manifests import Manifest
+from pilotlight.k8s.manifest import Manifest
 from pilotlight.targets.kubernetes.apply import check_history_not_helm, check_not_helm, helm_release
 
 

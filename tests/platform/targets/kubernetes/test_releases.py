@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from tests.platform.targets.kubernetes.objects import deployment, scaled_object
 
 from pilotlight.errors import Conflict
-from pilotlight.k8s.manifests import Manifest
+from pilotlight.k8s.manifest import Manifest
 from pilotlight.targets.kubernetes import releases
 from pilotlight.targets.kubernetes.apply import apply_error
 from pilotlight.targets.kubernetes.client import KubeApiError

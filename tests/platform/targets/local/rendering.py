@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from pilotlight.plan.types import Current
-from pilotlight.release.pipeline import Sources, plan_all
+from pilotlight.release.plan_and_render import Sources, plan_all
 from pilotlight.targets.local.manifests.interpret import interpret
 from pilotlight.targets.local.manifests.service_spec import RevisionSpec
 

@@ -26,7 +26,7 @@ from pilotlight_predictor.frontends.http.access_log import RequestObserver
 from pilotlight_predictor.frontends.http.admission import Admission
 from pilotlight_predictor.frontends.http.auth import Access, Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 BUDGET = 1 << 20
 NO_ROOM = b"no room"

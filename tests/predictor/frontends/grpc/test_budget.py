@@ -15,8 +15,8 @@ from pilotlight.wire.http2.hpack import literal
 from pilotlight_predictor.core.requests import SharedMemorySlice
 from pilotlight_predictor.core.threads import ThreadLimiter
 from pilotlight_predictor.frontends.grpc.message_reader import INLINE_BYTES, MESSAGE_OVERHEAD
-from pilotlight_predictor.protocols.v2.grpc.infer import LONG, infer
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.protocols.v2.grpc.infer_methods import LONG, infer
+from pilotlight_predictor.server.handler_context import Server
 
 GZIP = ("grpc-encoding", "gzip")
 MIB = 1 << 20

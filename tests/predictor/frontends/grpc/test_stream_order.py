@@ -9,7 +9,7 @@ from tests.predictor.in_process_server import House, play
 from tritonclient.grpc import service_pb2
 
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest
-from pilotlight_predictor.protocols.v2.grpc.infer import LONG, infer_streamed, stream
+from pilotlight_predictor.protocols.v2.grpc.infer_methods import LONG, infer_streamed, stream
 
 NUMBERS = """
 import numpy as np

@@ -9,7 +9,7 @@ import numpy as np
 from pilotlight_predictor.backends.base import DecoupledRequest
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec
-from pilotlight_predictor.metrics.stats import ModelStats
+from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.repository.autocomplete import metadata_specs
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig

@@ -8,7 +8,13 @@ import pytest
 
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec
-from pilotlight_predictor.protocols.predict.codec import InvalidInput, PredictPart, document, read_body, split_request
+from pilotlight_predictor.protocols.plain_predict.codec import (
+    InvalidInput,
+    PredictPart,
+    document,
+    read_body,
+    split_request,
+)
 
 
 def work(

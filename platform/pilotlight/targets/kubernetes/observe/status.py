@@ -17,7 +17,7 @@ from pilotlight.targets.kubernetes.observe.diagnosis import (
     pod_creation_message,
 )
 from pilotlight.targets.kubernetes.observe.snapshot import Snapshot, created, is_ending
-from pilotlight.targets.kubernetes.overrides import is_knative, revision_of
+from pilotlight.targets.kubernetes.scale_traffic_overrides import is_knative, revision_of
 from pilotlight.targets.target import Condition, ModelState, Phase, RevisionStatus, ServiceStatus
 
 Json = Any

@@ -13,19 +13,19 @@ from pilotlight.gateway.routing_table import Replica as RoutedReplica
 from pilotlight.gateway.routing_table import Route
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local import control_process
-from pilotlight.targets.local.background_tasks import DelayedQueue, EventRecorder
-from pilotlight.targets.local.control import persistence, replicas, routes
+from pilotlight.targets.local.control import gateway_routes, persistence, replicas
 from pilotlight.targets.local.control import status as control_status
 from pilotlight.targets.local.control.autoscaler import Autoscaler, GpuPreemption
+from pilotlight.targets.local.control.gateway_routes import ServicePorts
 from pilotlight.targets.local.control.metrics_source import MetricsSource
 from pilotlight.targets.local.control.persistence import StateWriter
 from pilotlight.targets.local.control.replicas import ReplicaSet
-from pilotlight.targets.local.control.routes import ServicePorts
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun, Unit, initial_replicas
-from pilotlight.targets.local.gateway.link import GatewayLink, gateway_command
+from pilotlight.targets.local.gateway.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.gateway.publisher import Publisher
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_discovery import EndpointFiles, Peers
+from pilotlight.targets.local.resilient_tasks import DelayedQueue, EventRecorder
 from pilotlight.targets.local.scaling.types import Decision
 from pilotlight.targets.local.store.store import Store
 from pilotlight.targets.local.supervisor import gpus
@@ -219,7 +219,9 @@ class Reconciler:
                 ready.setdefault((replica.namespace, replica.revision), []).append(routed)
         for run in self.runs.values():
             if not run.deleting:
-                yield from routes.routes(run, lambda namespace, name: ready.get((namespace, name), ()), self._peers.key)
+                yield from gateway_routes.routes(
+                    run, lambda namespace, name: ready.get((namespace, name), ()), self._peers.key
+                )
 
     def _on_gateway_message(self, message: GatewayMessage) -> None:
         now = self.clock()

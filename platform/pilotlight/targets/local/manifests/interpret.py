@@ -17,7 +17,7 @@ from typing import Any, Final
 from pilotlight.contract import ENV_REVISION, ENV_SETTINGS_PREFIX, RESERVED_NAMES
 from pilotlight.errors import PlatformError
 from pilotlight.k8s import names
-from pilotlight.targets.local.manifests.lookup import (
+from pilotlight.targets.local.manifests.object_lookup import (
     MULTI_NODE_KINDS,
     Object,
     Objects,

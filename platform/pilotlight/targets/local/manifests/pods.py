@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pilotlight.contract import GRPC_PORT, HTTP_PORT, is_predictor_image
-from pilotlight.targets.local.manifests.lookup import SOURCES, Objects, at, mapping_at
+from pilotlight.targets.local.manifests.object_lookup import SOURCES, Objects, at, mapping_at
 from pilotlight.targets.local.manifests.service_spec import ContainerSpec, Probe
 from pilotlight.targets.local.scaling.from_manifests import quantity_of
 

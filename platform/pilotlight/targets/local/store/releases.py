@@ -12,7 +12,7 @@ from msgspec import json
 
 from pilotlight.errors import Conflict
 from pilotlight.k8s import names
-from pilotlight.targets.local.manifests.lookup import is_knative
+from pilotlight.targets.local.manifests.object_lookup import is_knative
 from pilotlight.targets.local.store.schema import StoredService
 from pilotlight.targets.target import Release, RevisionStatus, ServiceStatus
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec import json
 
 from pilotlight.errors import Conflict, NotFound, PlatformError
-from pilotlight.targets.local.store import releases
+from pilotlight.targets.local.store import releases as store_releases
 from pilotlight.targets.local.store.releases import OF_SERVICE, NewRevision
 from pilotlight.targets.local.store.schema import Database, StoredRevision, StoredService
 from pilotlight.targets.target import CanaryRecord, Event, Key, Release
@@ -53,7 +53,7 @@ class Store:
         with self._database.change(durable=True) as connection:
             if reset:
                 connection.execute(f"DELETE FROM overrides {OF_SERVICE}", (release.namespace, release.name))
-            return releases.apply(connection, release, revisions, now)
+            return store_releases.apply(connection, release, revisions, now)
 
     def service(self, key: Key) -> StoredService | None:
         services = self._services("WHERE s.namespace = ? AND s.name = ?", key)

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, Protocol
 
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 
 PERIOD_US: Final = 100_000
 _ENABLE: Final = "+memory +cpu"

@@ -11,7 +11,7 @@ from typing import Final
 
 from pilotlight import contract
 from pilotlight.errors import PlatformError
-from pilotlight.targets.local.home import ENV_HOME, Home
+from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.pods import READY_PATH
 from pilotlight.targets.local.manifests.service_spec import ContainerSpec, Probe
 from pilotlight.targets.local.supervisor.probes import start_budget

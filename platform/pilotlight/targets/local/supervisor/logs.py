@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from pilotlight.targets.local.supervisor.shim import Exit
-from pilotlight.targets.log_lines import last_error
+from pilotlight.targets.log_errors import last_error
 from pilotlight.wire.machine import last_lines
 
 LIMIT: Final = 10 << 20

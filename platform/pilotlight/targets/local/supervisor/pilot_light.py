@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from pilotlight.targets.local.home import ENV_HOME, Home
+from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.supervisor.container_command import inherited_env
 from pilotlight.targets.local.supervisor.processes import ExitWatch, pilot_light_pids
 from pilotlight.targets.local.supervisor.shim import closing_inheritable

@@ -15,7 +15,7 @@ from functools import cache, reduce
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pilotlight.targets.local.home import ENV_HOME, Home
+from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.supervisor.replica import Usage
 
 ENV_REPLICA: Final = "PILOTLIGHT_REPLICA"

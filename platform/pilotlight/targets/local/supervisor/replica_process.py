@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor import container_command, gpus, shim
 from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.container_command import Command

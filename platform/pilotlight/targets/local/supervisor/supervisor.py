@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from pilotlight.errors import NotFound, PlatformError
-from pilotlight.targets.local.background_tasks import log_and_continue
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.resilient_tasks import log_and_continue
 from pilotlight.targets.local.supervisor import container_command, logs, shim
 from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.gpus import (

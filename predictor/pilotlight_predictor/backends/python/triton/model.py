@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pilotlight_predictor.backends.base import Answer, DecoupledRequest, LoadSpec
-from pilotlight_predictor.backends.decoupled import ResponseCollector
+from pilotlight_predictor.backends.decoupled_responses import ResponseCollector
 from pilotlight_predictor.backends.python.functions import (
     Declared,
     ModelEventLoop,
@@ -22,8 +22,8 @@ from pilotlight_predictor.backends.python.functions import (
     attempt,
     outputs_of,
 )
-from pilotlight_predictor.backends.python.triton.calls import ERRORS, BlsCaller
-from pilotlight_predictor.backends.python.triton.calls import ModelConfig as Completed
+from pilotlight_predictor.backends.python.triton.bls import ERRORS, BlsCaller
+from pilotlight_predictor.backends.python.triton.bls import ModelConfig as Completed
 from pilotlight_predictor.backends.python.triton.requests import ResponseSender, ServedRequest
 from pilotlight_predictor.backends.python.triton.types import (
     InferenceResponse,

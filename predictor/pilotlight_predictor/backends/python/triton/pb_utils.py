@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import numpy as np
 
 from pilotlight_predictor.backends.base import LoadSpec, ModelLoader
-from pilotlight_predictor.backends.python.triton.calls import (
+from pilotlight_predictor.backends.python.triton.bls import (
     BlsCaller,
     ModelConfig,
     get_input_config_by_name,

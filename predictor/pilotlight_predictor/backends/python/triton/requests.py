@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pilotlight_predictor.backends.base import Answer, DecoupledRequest
 from pilotlight_predictor.backends.python.functions import WrongReturn, attempt
-from pilotlight_predictor.backends.python.triton.calls import BlsCaller, BlsResponses
+from pilotlight_predictor.backends.python.triton.bls import BlsCaller, BlsResponses
 from pilotlight_predictor.backends.python.triton.types import (
     TRITONSERVER_MEMORY_CPU,
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,

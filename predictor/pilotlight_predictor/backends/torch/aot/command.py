@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
 
 
 def _compile(arguments: argparse.Namespace) -> Path:
-    from pilotlight_predictor.backends.placement import default_device, gpu_count
+    from pilotlight_predictor.backends.device_placement import default_device, gpu_count
     from pilotlight_predictor.backends.torch.aot.compile import CompileRequest, compile_model, parse_shapes
 
     path = Path(arguments.path).resolve()

@@ -34,8 +34,8 @@ from pilotlight_predictor.backends.torch.aot.package import (
     sha256,
     tensor_hashes,
 )
+from pilotlight_predictor.backends.torch.forward_signature import bind, name_outputs
 from pilotlight_predictor.backends.torch.modules import LoadedModule, file_kind, load_module
-from pilotlight_predictor.backends.torch.signature import bind, name_outputs
 from pilotlight_predictor.backends.torch.tensors import TORCH_NAMES, dtype_of
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import TensorSpec

@@ -11,12 +11,12 @@ from pilotlight_predictor.frontends.grpc.messages import Message, decode, encode
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.v2.admin import NO_CUDA, NO_SUCH_CUDA
-from pilotlight_predictor.protocols.v2.grpc import infer
+from pilotlight_predictor.protocols.v2.grpc import infer_methods
 from pilotlight_predictor.protocols.v2.grpc.infer_request import read_version
 from pilotlight_predictor.protocols.v2.routes import EXTENSIONS, tensor_metadata
 from pilotlight_predictor.repository.load_parameters import bytes_parameter, config_parameter, file_parameters
 from pilotlight_predictor.repository.model_config import valid_model_name
-from pilotlight_predictor.server.context import Server
+from pilotlight_predictor.server.handler_context import Server
 
 
 def index(server: Server, request: GrpcRequest) -> bytes:
@@ -209,8 +209,8 @@ SERVICES = (
             Method("ModelReady", Action.HEALTH, model_ready),
             Method("ServerMetadata", Action.READ, server_metadata),
             Method("ModelMetadata", Action.READ, model_metadata),
-            Method("ModelInfer", Action.INFER, infer.infer),
-            Method("ModelStreamInfer", Action.INFER, infer.infer_streamed, infer.stream),
+            Method("ModelInfer", Action.INFER, infer_methods.infer),
+            Method("ModelStreamInfer", Action.INFER, infer_methods.infer_streamed, infer_methods.stream),
             Method("ModelConfig", Action.READ, model_config),
             Method("ModelStatistics", Action.READ, model_statistics),
             Method("RepositoryIndex", Action.ADMIN, index),

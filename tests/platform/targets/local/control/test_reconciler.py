@@ -11,7 +11,7 @@ from pilotlight.canary.queries import MetricScope, metric_queries
 from pilotlight.gateway.control_link import BackendReport, Report
 from pilotlight.targets.local.control.reconciler import EngineSettings, Reconciler
 from pilotlight.targets.local.control.service_state import REVISION_HISTORY_LIMIT, ServiceRun
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.store.store import Store
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tests.platform.targets.local.runs import revision, revision_of, running, service, workload
 
 from pilotlight.gateway.routing_table import Backend, Replica, Route
-from pilotlight.targets.local.control.routes import routes
+from pilotlight.targets.local.control.gateway_routes import routes
 from pilotlight.targets.local.control.service_state import ServiceRun
 from pilotlight.targets.local.manifests.service_spec import TrafficShare
 from pilotlight.targets.local.scaling.types import Fixed

@@ -7,11 +7,11 @@ from pathlib import Path
 from tests.platform.targets.local.runs import revision, running, service, workload
 from tests.ports import free_port
 
-from pilotlight.targets.local.background_tasks import EventRecorder
-from pilotlight.targets.local.control.routes import ServicePorts
+from pilotlight.targets.local.control.gateway_routes import ServicePorts
 from pilotlight.targets.local.control.service_state import ServiceRun
-from pilotlight.targets.local.gateway.link import GatewayLink
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.gateway.gateway_link import GatewayLink
+from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.resilient_tasks import EventRecorder
 from pilotlight.targets.local.store.store import Store
 from pilotlight.targets.target import Release
 

@@ -9,7 +9,7 @@ from tests.eventually import eventually_async
 
 from pilotlight.gateway.control_link import Applied
 from pilotlight.gateway.routing_table import Route, Table
-from pilotlight.targets.local.gateway.link import GatewayLink
+from pilotlight.targets.local.gateway.gateway_link import GatewayLink
 from pilotlight.targets.local.gateway.publisher import Publisher
 
 

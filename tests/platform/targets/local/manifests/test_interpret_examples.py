@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pilotlight.errors import PlatformError
-from pilotlight.release.pipeline import Sources, plan_all
+from pilotlight.release.plan_and_render import Sources, plan_all
 from pilotlight.targets.local.manifests.interpret import interpret
 
 EXAMPLES = Path(__file__).parents[5] / "examples" / "services"

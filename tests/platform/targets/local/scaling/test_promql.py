@@ -5,13 +5,13 @@ import math
 import pytest
 
 from pilotlight.contract import METRIC_GPU_UTILIZATION
-from pilotlight.prometheus import queries
+from pilotlight.prometheus import metric_queries
 from pilotlight.targets.local.scaling.promql import evaluator as promql_evaluator
 from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, increase
 from pilotlight.targets.local.scaling.promql.parser import UnsupportedQuery
 
 IRIS = {"inference_service": "iris", "namespace": "default"}
-LATENCY = queries.metric_query("latency", "iris", "default")
+LATENCY = metric_queries.metric_query("latency", "iris", "default")
 
 
 def counters(total: float, slow: float = 0.0) -> str:
@@ -37,9 +37,9 @@ def evaluator(*asked: str) -> Evaluator:
 
 
 def guarded(*, from_zero: bool, kind: str = "latency") -> str:
-    query = queries.metric_query(kind, "iris", "default")  # type: ignore[arg-type]
-    measure = queries.MEASURES[kind]
-    return queries.guarded(query, measure, "iris", "default", from_zero=from_zero, has_request_rate=True)
+    query = metric_queries.metric_query(kind, "iris", "default")  # type: ignore[arg-type]
+    measure = metric_queries.MEASURES[kind]
+    return metric_queries.guarded(query, measure, "iris", "default", from_zero=from_zero, has_request_rate=True)
 
 
 @pytest.mark.parametrize(("from_zero", "answer"), [(True, 0.0), (False, None)])
@@ -78,7 +78,7 @@ def test_replicas_are_summed_and_other_services_left_out() -> None:
 
 @pytest.mark.parametrize(("kind", "answer"), [("concurrency", 6.0), ("queue-depth", 4.0), ("gpu-utilization", 50.0)])
 def test_gauges_are_summed_or_averaged(kind: str, answer: float) -> None:
-    query = queries.metric_query(kind, "iris", "default")  # type: ignore[arg-type]
+    query = metric_queries.metric_query(kind, "iris", "default")  # type: ignore[arg-type]
     found = evaluator(query)
     for pod in ("a", "b"):
         found.ingest(counters(1), {**IRIS, "pod": pod}, 10.0)
@@ -86,7 +86,7 @@ def test_gauges_are_summed_or_averaged(kind: str, answer: float) -> None:
 
 
 def test_below_its_threshold_an_inverted_query_is_above_one() -> None:
-    query = queries.inverted("sum(tokens)", "100", "iris", "default", from_zero=True, has_request_rate=False)
+    query = metric_queries.inverted("sum(tokens)", "100", "iris", "default", from_zero=True, has_request_rate=False)
     found = evaluator(query)
     found.ingest("tokens 40\n", IRIS, 1.0)
     assert found.evaluate(query, 1.0) == 2.5
@@ -95,7 +95,10 @@ def test_below_its_threshold_an_inverted_query_is_above_one() -> None:
 
 
 def test_a_replica_that_ended_counts_in_the_past_and_not_in_the_present() -> None:
-    rate, level = queries.request_rate("iris", "default"), queries.metric_query("concurrency", "iris", "default")
+    rate, level = (
+        metric_queries.request_rate("iris", "default"),
+        metric_queries.metric_query("concurrency", "iris", "default"),
+    )
     found = evaluator(rate, level)
     for second in range(0, 70, 10):
         found.ingest(counters(second), {**IRIS, "pod": "a"}, float(second))
@@ -121,7 +124,7 @@ def test_what_was_not_seen_for_five_minutes_is_gone() -> None:
 
 
 def test_only_what_is_asked_for_is_kept_and_only_as_long() -> None:
-    found = evaluator(queries.request_rate("iris", "default"))
+    found = evaluator(metric_queries.request_rate("iris", "default"))
     for second in range(0, 10_000, 5):
         found.ingest(counters(second), IRIS, float(second))
     assert len(found) <= 31

@@ -7,7 +7,7 @@ import pytest
 from tests.platform.targets.local.rendering import KEY, document, rendered
 
 from pilotlight.errors import UsageError
-from pilotlight.k8s.manifests import Manifest
+from pilotlight.k8s.manifest import Manifest
 from pilotlight.plan.types import Current, Traffic
 from pilotlight.release.current_state import current_of
 from pilotlight.targets.local.manifests.interpret import interpret, revisions_of

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tests.eventually import eventually_async
 
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec import ContainerSpec, Probe, RevisionSpec
 from pilotlight.targets.local.scaling.types import Fixed
 from pilotlight.targets.local.supervisor.processes import replica_processes

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tests.eventually import eventually_async
 from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, WAIT_S, Stage, alive, launch, program
 
-from pilotlight.targets.local.home import ENV_HOME
+from pilotlight.targets.local.home_directory import ENV_HOME
 from pilotlight.targets.local.supervisor import shim
 from pilotlight.targets.local.supervisor.probes import STOPPING, predictor_state
 from pilotlight.targets.local.supervisor.processes import ENV_REPLICA, replica_processes

@@ -9,7 +9,7 @@ import pytest
 from tests.eventually import eventually_async
 from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch, program
 
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor import cgroups
 from pilotlight.targets.local.supervisor.cgroups import Limits, find_groups, group_key
 

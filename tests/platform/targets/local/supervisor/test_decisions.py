@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.platform.targets.local.supervisor.supervisor_harness import launch
 
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec import Probe
 from pilotlight.targets.local.supervisor.container_command import Command, Ports, checks, command, variables
 from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, Holder, allocate

@@ -18,7 +18,7 @@ from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, REA
 from tests.serving import ANSWER_S, json_tensor, read_answer, rendered
 
 from pilotlight.errors import NotFound, PlatformError
-from pilotlight.targets.local.home import ENV_HOME, Home
+from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.service_spec import Probe
 from pilotlight.targets.local.supervisor.pilot_light import PilotLights
 from pilotlight.targets.local.supervisor.processes import identify, replica_processes

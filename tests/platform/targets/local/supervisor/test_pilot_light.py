@@ -12,7 +12,7 @@ import pytest
 from tests.eventually import eventually_async
 from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, Stage, alive, launch, program
 
-from pilotlight.targets.local.home import Home
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor import pilot_light
 from pilotlight.targets.local.supervisor.pilot_light import ENV_SWITCH, PilotLights, family_of, pilot_lights
 from pilotlight.targets.local.supervisor.processes import replica_processes

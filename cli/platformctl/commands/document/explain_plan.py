@@ -1,0 +1,80 @@
+"""`platformctl explain`: the decisions about a service with reasons, or the candidate runtimes."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilotlight.catalogue.runtime_selection import select_runtime
+from platformctl import options, output
+
+if TYPE_CHECKING:
+    from pilotlight.plan.types import Plan
+    from pilotlight.spec.service import Catalogue, Service
+
+
+@click.command()
+@options.planning_options
+@click.option("--runtime", is_flag=True, help="Every runtime that was looked at, and why it was taken or passed over.")
+@output.formats("table", "json", "yaml")
+def explain(document_options: options.DocumentOptions, runtime: bool) -> None:
+    """Say what was decided about a service, and why.
+
+    Example: platformctl explain -f service.yaml
+    """
+    if runtime:
+        read = document_options.read_and_warn()
+        for sentence in read.catalogue.shadowed:
+            output.note(sentence)
+        services = [candidates(service, read.catalogue) for service in document_options.select(read.services)]
+        lines = [line for service in services for line in candidate_lines(service)]
+    else:
+        services = [decisions(plan) for plan in document_options.plan().plans]
+        lines = [line for service in services for line in decision_lines(service)]
+    output.data({"services": services}, lines[:-1])
+
+
+def decisions(plan: "Plan") -> dict[str, Any]:
+    return {
+        "name": plan.name, "namespace": plan.namespace, "mode": plan.mode,
+        "decisions": [{"topic": each.topic, "value": each.value, "reason": each.reason} for each in plan.decisions],
+        "needs": [{"kind": need.kind, "name": need.name, "reason": need.reason} for need in plan.requirements],
+    }  # fmt: skip
+
+
+def decision_lines(service: dict[str, Any]) -> list[str]:
+    """Return a heading, tables of decisions and requirements, and an empty line."""
+    distinct = dict.fromkeys((each["topic"], each["value"], each["reason"]) for each in service["decisions"])
+    needs = [(need["kind"], need["name"], need["reason"]) for need in service["needs"]]
+    tables = [("decision", "value", "because"), *distinct], [("needs", "name", "because"), *needs]
+    heading = f"{service['namespace']}/{service['name']}: {service['mode']}"
+    return [heading, *(line for table in tables if len(table) > 1 for line in output.columns(table)), ""]
+
+
+def candidates(service: "Service", catalogue: "Catalogue") -> dict[str, Any]:
+    """Return the runtime selection, also for services that cannot be planned."""
+    component = service.components.get("engine") or service.components.get("predictor")
+    selection = select_runtime(service, component, catalogue) if component else None
+    rows = [
+        {
+            "runtime": each.runtime.name, "taken": bool(selection and selection.runtime is each.runtime),
+            "fits": each.accepted, "score": each.score, "reason": each.reason, "origin": each.runtime.origin,
+        }
+        for each in (selection.candidates if selection else ())
+    ]  # fmt: skip
+    taken = selection.runtime.name if selection and selection.runtime else ""
+    why = (selection.reason or "; ".join(each.message for each in selection.problems)) if selection else ""
+    return {
+        "name": service.name, "namespace": service.namespace, "runtime": taken,
+        "reason": why or "no component serves a model", "candidates": rows,
+    }  # fmt: skip
+
+
+def candidate_lines(service: dict[str, Any]) -> list[str]:
+    verdicts = {(True, True): "taken", (False, True): "fits", (False, False): "no", (True, False): "taken"}
+    rows = [
+        (each["runtime"], verdicts[each["taken"], each["fits"]], str(each["score"]), each["origin"], each["reason"])
+        for each in service["candidates"]
+    ]
+    heading = f"{service['namespace']}/{service['name']}: {service['runtime'] or 'no runtime'} ({service['reason']})"
+    table = output.columns([("runtime", "verdict", "score", "from", "because"), *rows]) if rows else []
+    return [heading, *table, ""]

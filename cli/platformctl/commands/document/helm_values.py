@@ -1,0 +1,24 @@
+"""`platformctl values`: one service as values of the chart helm/inference-service."""
+
+import click
+
+from pilotlight.errors import UsageError
+from pilotlight.k8s.manifest import Manifest, to_yaml
+from pilotlight.render import values_of
+from platformctl import options, output
+
+
+@click.command()
+@options.planning_options
+@output.formats("yaml", "json")
+def values(document_options: options.DocumentOptions) -> None:
+    """Print a service as values of the Helm chart: the resolved plan.
+
+    Example: platformctl values -f service.yaml > values.yaml
+    """
+    plans = document_options.plan().plans
+    if len(plans) != 1:
+        names = ", ".join(f"{plan.namespace}/{plan.name}" for plan in plans) or "none"
+        raise UsageError(f"a Helm release is one service, and the documents have {names}; name one of them")
+    chart_values = values_of(plans[0])
+    output.data(chart_values, to_yaml([Manifest(chart_values)]).removeprefix("---\n").splitlines())

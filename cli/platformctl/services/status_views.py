@@ -1,0 +1,172 @@
+"""Text views of services: rows for `list`, a page for `status`. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from platformctl import output
+
+if TYPE_CHECKING:
+    from pilotlight.k8s.manifest import Change
+    from pilotlight.targets.target import Event, RevisionStatus, ServiceStatus, Target
+
+REVISION = ("REVISION", "TRAFFIC", "REPLICAS", "MODEL", "P50", "P99", "ERRORS")
+REVISION_WIDE = (*REVISION, "REQUESTS", "COLD STARTS")
+SERVICE_FORMATS = ("table", "json", "yaml", "wide", "name", "url")
+
+
+def show(statuses: "Sequence[ServiceStatus]", *, one: bool, default: str) -> None:
+    """Print statuses in the chosen format. `one`: the document is a single status instead of a list."""
+    from msgspec import to_builtins
+
+    chosen = output.chosen() or default
+    document = rounded(to_builtins(statuses[0]) if one else {"services": to_builtins(list(statuses))})
+    lines = {
+        "url": lambda: [status.url for status in statuses if status.url],
+        "name": lambda: [label(status) for status in statuses],
+        "table": lambda: page(statuses[0]) if one else listing(statuses),
+        "wide": lambda: page(statuses[0], wide=True) if one else listing(statuses, wide=True),
+    }
+    output.data(document, lines.get(chosen, list)())
+
+
+def with_latency_figures(statuses: "Sequence[ServiceStatus]", target: "Target") -> "Sequence[ServiceStatus]":
+    """Add latency and errors from Prometheus on a cluster; the local gateway reports its own."""
+    if target.name != "kubernetes":
+        return statuses
+    from pilotlight.observability.status_latency import with_latency
+
+    return with_latency(statuses, target.query)
+
+
+def rounded(value: Any) -> Any:
+    """Round floats to three decimals, recursively."""
+    if isinstance(value, Mapping):
+        return {name: rounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(each) for each in value]
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def label(status: "ServiceStatus") -> str:
+    return f"{status.namespace}/{status.name}"
+
+
+def listing(statuses: "Sequence[ServiceStatus]", wide: bool = False) -> list[str]:
+    """Return the table of services, within 80 columns for short names; `wide` adds columns."""
+    heading = ["NAME", "NAMESPACE", "PHASE", "REPLICAS", "TRAFFIC", "URL"]
+    rows = [
+        [status.name, status.namespace, status.phase, replicas(status.revisions), traffic(status), status.url]
+        for status in statuses
+    ]
+    if wide:
+        heading += ["MODE", "P99", "ERRORS", "COLD STARTS", "MESSAGE"]
+        for row, status in zip(rows, statuses, strict=True):
+            row += [status.mode or "-", worst(status, "p99_ms"), worst(status, "error_percent"), cold_starts(status)]
+            row.append(status.message or "-")
+    return output.columns([heading, *rows], indent="")
+
+
+def replicas(revisions: "Iterable[RevisionStatus]") -> str:
+    """`1/2`: ready of desired."""
+    rows = list(revisions)
+    return f"{sum(each.ready for each in rows)}/{sum(each.desired for each in rows)}"
+
+
+def traffic(status: "ServiceStatus") -> str:
+    """`80 % 1f3a9c07, 20 % 77aa01de`: suffixes of revision names, as `traffic` and `rollback` take them.
+
+    With several workloads each is named: `100 % transformer-5d2c8e10, 100 % predictor-1f3a9c07`.
+    """
+    receiving = [each for each in status.revisions if each.percent]
+    alone = len({each.workload for each in receiving}) == 1
+    names = [each.name.rpartition("-")[2] if alone else each.name.removeprefix(f"{status.name}-") for each in receiving]
+    return ", ".join(f"{each.percent} % {name}" for each, name in zip(receiving, names, strict=True)) or "-"
+
+
+def worst(status: "ServiceStatus", field: str) -> str:
+    known = [value for each in status.revisions if (value := getattr(each, field)) is not None]
+    text = milliseconds if field.endswith("_ms") else percentage
+    return text(max(known)) if known else "-"
+
+
+def cold_starts(status: "ServiceStatus") -> str:
+    return str(sum(each.cold_starts for each in status.revisions))
+
+
+def page(status: "ServiceStatus", wide: bool = False) -> list[str]:
+    """Return one service in full: addresses, revisions, latency, reasons and decisions."""
+    head = [f"{label(status)}: {status.phase}" + (f", {status.mode}" if status.mode else "")]
+    if status.message:
+        head.append(f"  {status.message}")
+    own = [("port", status.urls.get("port", ""))]
+    addresses = [("url", status.url), *(sorted(status.urls.items()) if wide else own)]
+    head += output.columns([(name, url) for name, url in addresses if url])
+    if not status.revisions:
+        return [*head, *_remarks(status, wide)]
+    rows = [_revision(each, short(status, each.name, wide)) for each in status.revisions]
+    table = [REVISION_WIDE, *rows] if wide else [REVISION, *(row[: len(REVISION)] for row in rows)]
+    return [*head, "", *output.columns(table), *_remarks(status, wide)]
+
+
+def short(status: "ServiceStatus", revision: str, wide: bool) -> str:
+    """Return the revision's name without the service's prefix, unless `wide`."""
+    return revision if wide else revision.removeprefix(f"{status.name}-")
+
+
+def _revision(each: "RevisionStatus", name: str) -> tuple[str, ...]:
+    share = f"{each.percent} %" + "".join(f" @{tag}" for tag in each.tags)
+    count = f"{each.ready}/{each.desired}" + (f" (+{each.starting})" if each.starting else "")
+    return (
+        name, share, count, each.model_state, milliseconds(each.p50_ms), milliseconds(each.p99_ms),
+        percentage(each.error_percent), str(each.requests), str(each.cold_starts),
+    )  # fmt: skip
+
+
+def _remarks(status: "ServiceStatus", wide: bool) -> list[str]:
+    """Return reasons, last decisions, cold starts, manual overrides, warnings and conditions."""
+    remarks: list[tuple[str, str]] = []
+    for each in status.revisions:
+        name = short(status, each.name, wide)
+        if each.reason and each.reason not in status.message:
+            remarks.append((name, each.reason))
+        if each.decision and (each.percent or each.desired or wide):
+            when = f" ({each.decided_at})" if each.decided_at else ""
+            remarks.append((name, f"last decision: {each.decision}{when}"))
+        if each.cold_start and (each.percent or wide):
+            phases = ", ".join(f"{phase} {1000 * seconds:.0f} ms" for phase, seconds in each.cold_start.items())
+            remarks.append((name, f"latest start: {phases}"))
+    remarks += [(name, f"set by hand: {format_overrides(set_)}") for name, set_ in status.overrides.items() if set_]
+    remarks += [("warning", sentence) for sentence in status.warnings]
+    for condition in status.conditions if wide else ():
+        why = " ".join(filter(None, (condition.reason, condition.message)))
+        remarks.append((f"condition {condition.type}", condition.status + (f": {why}" if why else "")))
+    return ["", *output.columns(remarks)] if remarks else []
+
+
+def format_overrides(written: Mapping[str, Any]) -> str:
+    """`maxReplicas 5, traffic iris-1 90 %`."""
+    shares = [f"{share['revision'] or 'latest'} {share['percent']} %" for share in written.get("traffic") or ()]
+    plain = [f"{name} {value}" for name, value in written.items() if name != "traffic"]
+    return ", ".join([*plain, *([f"traffic {' '.join(shares)}"] if shares else [])])
+
+
+def event_line(event: "Event") -> str:
+    whose = f"{event.namespace}/{event.service}"
+    return f"{event.at}  {event.type:<7}  {whose}  {event.object}  {event.reason}: {event.message}"
+
+
+def milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} ms" if value < 100 else f"{value:.0f} ms"
+
+
+def percentage(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} %"
+
+
+def change_document(change: "Change") -> dict[str, Any]:
+    """Return a difference between manifests as `-o json` prints it."""
+    group, kind, namespace, name = change.key
+    return {
+        "change": change.kind, "group": group, "kind": kind, "namespace": namespace, "name": name,
+        "diff": list(change.lines),
+    }  # fmt: skip

@@ -1,0 +1,392 @@
+"""One proxied HTTP/1.1 request: from the client's connection to a replica, and its response back.
+
+While it is queued it buffers up to MAX_HELD_BODY bytes of its body; the rest stays with the client until there is an
+upstream connection. It is retried on another replica only if its replica cannot have received it.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
+from pilotlight.gateway.proxy.backend import SUSPECT_S, BufferBudget, LiveBackend, PendingRequest
+from pilotlight.gateway.proxy.responses import (
+    CONNECTION_LOST,
+    TIMED_OUT,
+    Admission,
+    ErrorResponse,
+    PageHandler,
+    render_error,
+)
+from pilotlight.gateway.proxy.revision_choice import LiveRoute, PreparedRequest, RoutingState
+from pilotlight.gateway.proxy.upstream import LiveReplica, Upstream
+from pilotlight.wire.http1_proxy import CHUNKED, UNTIL_CLOSE, ResponseHead, end_to_end_headers, response_lines
+
+MAX_HELD_BODY: Final = 1 << 20
+_ID_LINE: Final = f"\r\n{HEADER_REQUEST_ID}:".encode()
+_TAIL: Final = b"\r\n"
+
+
+class PlaneView(Protocol):
+    """The part of the data plane that client connections and their requests use."""
+
+    clock: Callable[[], float]
+    routing: RoutingState
+    admission: Admission
+    buffer_budget: BufferBudget
+    pages: dict[str, PageHandler]
+    clients: "set[Downstream]"
+    closing: bool
+    idle_s: float
+
+    def submit(self, request: PendingRequest, route: LiveRoute, tag: str, front: bool = False) -> None: ...
+    def dispatch(self, request: PendingRequest, front: bool = False) -> None: ...
+    def report_unreachable(self, replica: LiveReplica, reason: str) -> None: ...
+    def new_request_id(self) -> str: ...
+    def add_client(self, client: "Downstream") -> None: ...
+
+
+class Downstream(Protocol):
+    """The client's connection, as its request and the data plane use it."""
+
+    plane: PlaneView
+    transport: asyncio.Transport
+    request: "ProxiedRequest | None"
+    close_after: bool  # close the connection once the response is written
+
+    @property
+    def busy(self) -> bool: ...
+    def write(self, data: bytes) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def take_buffer(self) -> bytes: ...
+    def request_done(self, now: float) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    def check_timeouts(self, now: float) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class ProxiedRequest:
+    __slots__ = (
+        "_body", "_body_size", "_cold_ms", "_prepared", "_tunnelled", "arrived_at", "backend", "body_complete",
+        "buffered", "client", "cold", "finished", "method", "minor", "replica", "request_id", "response_started",
+        "sent_at", "upstream",
+    )  # fmt: skip
+
+    def __init__(self, client: Downstream, prepared: PreparedRequest, request_id: str, now: float) -> None:
+        head = prepared.head
+        self.client = client
+        self.method = head.method
+        self.minor = head.minor
+        self.request_id = request_id
+        self.arrived_at = now
+        self.sent_at = 0.0  # 0: nothing sent to a replica yet
+        self.cold = False
+        self.body_complete = False
+        self.response_started = False  # some of the response has been written to the client
+        self.finished = False
+        self.backend: LiveBackend | None = None
+        self.replica: LiveReplica | None = None
+        self.upstream: Upstream | None = None
+        self._prepared = prepared
+        self._body: list[bytes] | None = []  # buffered pieces; None once dropped: no retry is possible then
+        self._body_size = 0  # bytes read so far, buffered or not
+        self.buffered = 0  # bytes in `_body`, counted in the plane's buffer budget
+        self._cold_ms = -1
+        self._tunnelled = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self._prepared.key
+
+    @property
+    def tag(self) -> str:
+        return self._prepared.tag
+
+    def now(self) -> float:
+        return self.client.plane.clock()
+
+    def add_body(self, piece: bytes) -> None:
+        """Forward a further piece of the request's body, or buffer it while no replica is assigned."""
+        self._body_size += len(piece)
+        if self.upstream is not None:
+            if self._body is not None:
+                self._buffer(piece, self._body)
+                self._drop_excess_body()
+            self.upstream.send_body(piece)
+        elif self._body is not None:
+            self._buffer(piece, self._body)
+            if self.backend is not None and self.replica is None and self.backend.reject_over_budget(self):
+                return
+            if self._body_size > MAX_HELD_BODY:
+                self.client.pause()
+
+    def _buffer(self, piece: bytes, body: list[bytes]) -> None:
+        body.append(piece)
+        self.buffered += len(piece)
+        self.client.plane.buffer_budget.used += len(piece)
+
+    def drop_body(self) -> None:
+        """Free the buffered body; the request cannot be retried afterwards."""
+        self._body = None
+        self.client.plane.buffer_budget.used -= self.buffered
+        self.buffered = 0
+
+    def _drop_excess_body(self) -> None:
+        # Once sent, the body is buffered only for a retry: queued requests have precedence for the memory.
+        if self._body_size > MAX_HELD_BODY or self.client.plane.buffer_budget.full:
+            self.drop_body()
+
+    def body_prefix(self, size: int) -> bytes:
+        """Return the buffered beginning of the body, at most `size` bytes."""
+        return b"".join(self._body or ())[:size]
+
+    def set_headers(self, headers: Mapping[str, str]) -> None:
+        """Set headers of the upstream request; values that the client sent under these names are removed."""
+        names = {name.lower().encode() for name in headers}
+        lines = self._prepared.upstream_head.split(b"\r\n")[:-1]
+        lines = [line for line in lines if line.partition(b":")[0].lower() not in names]
+        lines += [f"{name}: {value}".encode("latin-1") for name, value in headers.items()]
+        self._prepared = self._prepared._replace(upstream_head=b"\r\n".join(lines) + b"\r\n")
+
+    def assign(self, replica: LiveReplica, now: float) -> None:
+        self.replica = replica
+        if self.cold:
+            self._cold_ms = int((now - self.arrived_at) * 1000)
+        upstream = replica.take_idle()
+        if upstream is None:
+            replica.connect(self)
+        else:
+            self._send(upstream, now)
+
+    def on_connected(self, replica: LiveReplica, upstream: Upstream) -> None:
+        if self.finished:  # the client has disconnected; another request can use the connection
+            replica.put_idle(upstream, self.now())
+        elif replica.retired:
+            upstream.close()
+            self._retry()
+        else:
+            self._send(upstream, self.now())
+
+    def on_connect_failed(self, replica: LiveReplica, reason: str) -> None:
+        if not replica.retired and not replica.is_unhealthy(self.now()):
+            self.client.plane.report_unreachable(replica, f"no connection: {reason}")
+        if not self.finished:
+            assert self.backend is not None
+            self.backend.mark_unhealthy(replica, self.now())
+            self._retry()  # without a connection nothing was sent: always safe
+
+    def _send(self, upstream: Upstream, now: float) -> None:
+        prepared = self._prepared
+        self.upstream = upstream
+        self.sent_at = now
+        tail = _TAIL if prepared.request_id else f"X-Request-Id: {self.request_id}\r\n\r\n".encode()
+        body = self._body
+        assert body is not None
+        if not self.body_complete:
+            self.client.resume()  # before sending, which may pause it again
+        upstream.send(self, [prepared.upstream_head, tail, *body])
+        self._drop_excess_body()
+
+    def _retry(self) -> None:
+        """Dispatch the request again, at the head of the queue: its replica has not received it."""
+        backend, replica = self.backend, self.replica
+        assert backend is not None
+        assert replica is not None
+        self.backend = self.replica = self.upstream = None
+        self.sent_at = 0.0
+        backend.counts.leave(self.now())
+        backend.release(replica)
+        self.client.plane.dispatch(self, front=True)
+
+    def forward_response(self, head: ResponseHead, data: bytes, end: int) -> None:
+        """Write a complete response; its head (`data` up to `end`) needs at most additional lines."""
+        self.response_started = True
+        close = self.closes_connection(head.length)
+        if self._cold_ms < 0 and not close and _ID_LINE in head.lowered:
+            self.client.write(data)
+        else:
+            self.client.write(b"".join((data[: end + 2], self._extra_headers(head, close), data[end + 2 :])))
+        self.client.close_after = close
+
+    def forward_head(self, head: ResponseHead, raw: bytes, length: int) -> None:
+        """Write the head of a streamed response, without its hop-by-hop headers."""
+        self.response_started = True
+        self.drop_body()
+        close = self.closes_connection(length)
+        unchunked = length == CHUNKED and self.minor == 0  # HTTP/1.0 has no chunks
+        first, lines = response_lines(raw)
+        forwarded = [
+            line.raw for line in end_to_end_headers(lines) if not (unchunked and line.name == "transfer-encoding")
+        ]
+        start = b"\r\n".join((b"HTTP/1.1" + first[8:], *forwarded))
+        self.client.write(start + b"\r\n" + self._extra_headers(head, close) + b"\r\n")
+        self.client.close_after = close
+
+    def forward_interim(self, raw: bytes) -> None:
+        if self.minor:
+            self.client.write(raw)
+
+    def write(self, data: bytes) -> None:
+        self.client.write(data)
+
+    def pause_body(self) -> None:
+        self.client.pause()
+
+    def resume_body(self) -> None:
+        self.client.resume()
+
+    def closes_connection(self, length: int = 0) -> bool:
+        """Whether the client's connection is closed after this response."""
+        if not self.body_complete or length == UNTIL_CLOSE or not self._prepared.head.keep_alive:
+            return True
+        return self.client.plane.closing
+
+    def _extra_headers(self, head: ResponseHead, close: bool) -> bytes:
+        lines = b"" if _ID_LINE in head.lowered else f"{HEADER_REQUEST_ID}: {self.request_id}\r\n".encode("latin-1")
+        if self._cold_ms >= 0:
+            lines += f"{HEADER_COLD_START}: {self._cold_ms}\r\n".encode()
+        return lines + b"Connection: close\r\n" if close else lines
+
+    def start_tunnel(self, upstream: Upstream, head: bytes, rest: bytes) -> None:
+        """Handle 101 Switching Protocols; the replica's slot stays occupied until both connections are closed."""
+        if not self._prepared.head.upgrade or not self.body_complete:
+            upstream.sink = None
+            upstream.abort()
+            self.on_connection_lost(False)
+            return
+        self.response_started = self._tunnelled = True
+        self.client.write(head + rest)
+        start_tunnel(self.client.transport, upstream.detach(), self.client.take_buffer(), self._end_tunnel)
+
+    def _end_tunnel(self) -> None:
+        self._release(101, self.now())
+        self.client.connection_lost(None)
+
+    def finish(self, status: int, now: float) -> None:
+        """Finish the request: its whole response has been written to the client."""
+        self._release(status, now)
+        self.client.request_done(now)
+
+    def on_connection_lost(self, never_delivered: bool) -> None:
+        """Retry or fail the request: the upstream connection ended before the response did.
+
+        `never_delivered`: the replica provably received none of it (`upstream.never_delivered`).
+        """
+        # A replica that may have received the request may have acted on it, so it is not sent twice. A retry also needs
+        # the whole body so far, and a client that has seen nothing of a first response.
+        if never_delivered and self._body is not None and not self.response_started:
+            self._retry()
+            return
+        assert self.backend is not None
+        assert self.replica is not None
+        if not self.replica.is_unhealthy(self.now()):  # one report, however many requests the replica takes with it
+            self.client.plane.report_unreachable(self.replica, "closed the connection without an answer")
+        self.backend.mark_unhealthy(self.replica, self.now(), SUSPECT_S)
+        # An incomplete request could not have been answered, so the replica is not to blame for it.
+        self.backend.counts.lost += self.body_complete and not self.response_started
+        self._fail(CONNECTION_LOST)
+
+    def check_timeout(self, now: float) -> None:
+        """Fail the request when the route's timeout has passed; tunnels have no timeout."""
+        assert self._prepared.route is not None
+        if self.sent_at and not self._tunnelled and now - self.sent_at > self._prepared.route.route.timeout_s:
+            self._abort_upstream()
+            self._fail(TIMED_OUT)
+
+    def _fail(self, error: ErrorResponse) -> None:
+        self._release(0 if self.response_started else error.status, self.now())
+        if self.response_started:
+            self.client.abort()  # a reset, so that the truncated response is not taken for a complete one
+        else:
+            self.send_error(error)
+
+    def reject(self, error: ErrorResponse) -> None:
+        """Answer with an error instead of forwarding the request."""
+        self.finished = True
+        self.send_error(error)
+
+    def send_error(self, error: ErrorResponse) -> None:
+        self.send_response(render_error(error, self.request_id, self.closes_connection(), self.method == "HEAD"))
+
+    def send_response(self, data: bytes) -> None:
+        """Write a complete response of the gateway itself."""
+        self.client.close_after = self.closes_connection()
+        self.client.write(data)
+        self.client.request_done(self.now())
+
+    def fail_malformed(self, error: ErrorResponse) -> None:
+        """Fail the request because its body is malformed, wherever it is by now."""
+        self._abort_upstream()
+        if self.backend is not None and self.replica is None:
+            self.backend.withdraw(self)
+            self.backend, self.finished = None, True
+        self._fail(error)
+
+    def on_client_closed(self) -> None:
+        """Cancel the request: its client has disconnected."""
+        self.drop_body()
+        self._abort_upstream()
+        if self.backend is not None and self.replica is None:
+            self.backend.withdraw(self)
+        elif self.backend is not None and self.replica is not None and not self.finished:
+            self.backend.counts.leave(self.now())
+            self.backend.release(self.replica)
+        self.finished = True
+
+    def _abort_upstream(self) -> None:
+        upstream, self.upstream = self.upstream, None
+        if upstream is not None and not self._tunnelled:
+            upstream.sink = None
+            upstream.abort()
+
+    def _release(self, status: int, now: float) -> None:
+        """Release the replica's slot and count the response, once."""
+        backend, replica = self.backend, self.replica
+        if self.finished or backend is None:
+            return
+        self.finished = True
+        backend.counts.responded(now, status, self.sent_at or now)
+        if replica is not None:
+            backend.release(replica)
+
+
+class TunnelEnd(asyncio.Protocol):
+    """Reads from one connection and writes to the other, with flow control, after 101 Switching Protocols."""
+
+    def __init__(self, other: asyncio.Transport, on_end: Callable[[], None]) -> None:
+        self._other = other
+        self._on_end = on_end
+
+    def data_received(self, data: bytes) -> None:
+        self._other.write(data)
+
+    def pause_writing(self) -> None:
+        self._other.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._other.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._other.close()
+        self._on_end()
+
+
+def start_tunnel(
+    client: asyncio.Transport, upstream: asyncio.Transport, early: bytes, on_end: Callable[[], None]
+) -> None:
+    """Join two connections. `early`: bytes already read from the client; `on_end` is called once both are closed."""
+    open_ends = 2
+
+    def ended() -> None:
+        nonlocal open_ends
+        open_ends -= 1
+        if not open_ends:
+            on_end()
+
+    client.set_protocol(TunnelEnd(upstream, ended))
+    upstream.set_protocol(TunnelEnd(client, ended))
+    if early:
+        upstream.write(early)
+    client.resume_reading()

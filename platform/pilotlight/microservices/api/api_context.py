@@ -1,0 +1,151 @@
+"""Shared context of the area's handlers: directory, lifecycle, HTTP session and settings, opened on first use.
+
+One per application, used from its event loop. Without microservices the database is never opened.
+"""
+
+import asyncio
+import fcntl
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
+from typing import IO, Final
+
+from aiohttp import ClientSession, ClientTimeout, web
+
+from pilotlight.errors import Conflict, PlatformError
+from pilotlight.microservices.jobs.lifecycle import Lifecycle
+from pilotlight.microservices.jobs.start_request import PlatformSettings, start_request_for
+from pilotlight.microservices.media.limits import Limits, limits_from
+from pilotlight.microservices.registry import oidc
+from pilotlight.microservices.registry.database import FILE, Directory
+from pilotlight.microservices.registry.records import NOT_STOPPED
+from pilotlight.targets.local.home_directory import Home
+from pilotlight.wire.token_bucket import TokenBuckets
+
+MAX_HASHES: Final = 2  # each hash takes 16 MiB
+LOCK: Final = "microservices.lock"
+ENV_PLATFORM: Final = "PILOTLIGHT_API_PLATFORM"
+ENV_OPTION: Final = "PILOTLIGHT_API_OPTION_"  # prefix of a platform option
+INFERENCE_TIMEOUT_S: Final = 600.0  # a generation may take minutes
+
+log = logging.getLogger("pilotlight.microservices")
+
+
+class ApiContext:
+    """What handlers share; `settings` has the platform and its options from the environment."""
+
+    def __init__(self, home: Home, environ: Mapping[str, str], platform: str = "local") -> None:
+        self.home = home
+        self.environ = environ
+        self.limits: Limits = limits_from(environ)
+        self.oidc = oidc.from_environ(environ)
+        self.logins = TokenBuckets()
+        self.hash_slots = asyncio.Semaphore(MAX_HASHES)
+        self.ready: set[str] = set()  # jobs known to be ready: no status check before each request
+        self.rejections: dict[str, str] = {}  # by job: why its last request was rejected
+        self._since: dict[str, dict[str, tuple[str, float]]] = {}
+        options = {
+            name.removeprefix(ENV_OPTION).lower(): value
+            for name, value in environ.items()
+            if name.startswith(ENV_OPTION) and value
+        }
+        self.settings = PlatformSettings(environ.get(ENV_PLATFORM) or platform, environ, options)
+        self._lock_file: IO[bytes] | None = None
+        self._directory: Directory | None = None
+        self._lifecycle: Lifecycle | None = None
+        self._session: ClientSession | None = None
+
+    @property
+    def directory(self) -> Directory:
+        if self._directory is None:
+            self.home.create()
+            lock_file = _acquire_lock(self.home)
+            try:
+                self._directory = Directory.open(self.home)
+            except BaseException:
+                lock_file.close()  # or the next call would fail on our own lock
+                raise
+            self._lock_file = lock_file
+        return self._directory
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        if self._lifecycle is None:
+            self._lifecycle = Lifecycle(self.directory, self.settings)
+        return self._lifecycle
+
+    @property
+    def session(self) -> ClientSession:
+        """HTTP session without proxies of the environment: microservices are on this machine or in this cluster."""
+        if self._session is None:
+            timeout = ClientTimeout(total=INFERENCE_TIMEOUT_S, connect=10)
+            self._session = ClientSession(timeout=timeout, auto_decompress=True)
+        return self._session
+
+    def seconds_in(self, job_id: str, state: str, now: float) -> float:
+        """Return the seconds that a job has been in a phase, or silent or responding, since this process started."""
+        topic = "contact" if state in ("silent", "responding") else "phase"
+        states = self._since.setdefault(job_id, {})
+        if states.get(topic, ("", 0.0))[0] != state:
+            states[topic] = (state, now)
+        return now - states[topic][1]
+
+    def forget(self, job_id: str) -> None:
+        self.ready.discard(job_id)
+        self.rejections.pop(job_id, None)
+        self._since.pop(job_id, None)
+
+    def restore(self) -> None:
+        """Restore unfinished operations of an earlier process. Keys and trainings alone do not lock the home."""
+        if not (self.home.root / FILE).exists():
+            return
+        try:
+            with closing(Directory.open(self.home)) as directory:
+                unfinished = directory.jobs_of_kind("inference_microservice", *NOT_STOPPED)
+            if unfinished:
+                self.lifecycle.restore(lambda record: start_request_for(self.directory, self.settings, record))
+        except PlatformError as error:
+            log.warning("microservices are not served here: %s", error)
+
+    async def stop_all(self) -> None:
+        """Stop all microservices of this process, if it ever used any."""
+        if self._directory is not None:
+            await self.lifecycle.stop_all()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+        if self._lifecycle is not None:
+            await self._lifecycle.close()
+        if self._directory is not None:
+            self._directory.close()
+        if self._lock_file is not None:
+            self._lock_file.close()
+
+
+def _acquire_lock(home: Home) -> IO[bytes]:
+    """Lock the home for this process, so that no two processes manage the same jobs. Raise Conflict."""
+    file = (home.root / LOCK).open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise Conflict(
+            f"another process serves the microservices of {home.root}",
+            "ask that one, such as the embedded platform's own API, or set PILOTLIGHT_HOME",
+        ) from None
+    return file
+
+
+CONTEXT: Final[web.AppKey[ApiContext]] = web.AppKey("microservices")
+
+
+def job_path(request: web.Request) -> tuple[str, str, str]:
+    """Return org, experiment and job id of a request's path."""
+    return request.match_info["org"], request.match_info["experiment"], request.match_info["job"]
+
+
+async def context_lifespan(app: web.Application) -> AsyncIterator[None]:
+    app[CONTEXT].restore()
+    yield
+    await app[CONTEXT].close()

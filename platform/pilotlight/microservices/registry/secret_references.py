@@ -1,0 +1,127 @@
+"""Secrets, passed by the name of an environment variable and never in an argument, a file, a log or an error.
+
+Credentials of a workspace are references, resolved where they are used and not stored: `env:NAME` is a variable of
+this process, `file:NAME` a file below PILOTLIGHT_SECRETS_DIR, such as a mounted Secret.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from pilotlight.errors import UsageError
+from pilotlight.microservices.registry.records import Workspace
+
+NAMES: Final = (
+    "HF_TOKEN", "WANDB_API_KEY", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY", "TAO_API_KEY", "TAO_USER_KEY",
+    "access_key", "secret_key",
+)  # fmt: skip
+# They would make a container report to a server, which these microservices never do.
+FORBIDDEN: Final = ("TAO_LOGGING_SERVER_URL", "TAO_ADMIN_KEY")
+WORKSPACE_PREFIX: Final = "WORKSPACE_"  # credentials of workspaces: never passed to models of other orgs
+MIN_LENGTH, MIN_LENGTH_GUESSED = 6, 12  # a shorter value occurs in texts by chance
+_SECRET_WORDS: Final = ("token", "secret", "password", "passwd", "api_key", "access_key", "private_key", "credential")
+_LOCATION_SUFFIXES: Final = ("_file", "_path", "_dir", "_url", "_host", "_helper")  # where a secret is, not its value
+ENV_SECRETS_DIR: Final = "PILOTLIGHT_SECRETS_DIR"
+CREDENTIALS: Final = frozenset({"access_key", "secret_key", "session_token", "account_key", "sas_token"})
+VARIABLES: Final = re.compile(
+    r"WORKSPACE_[A-Z0-9_]+|AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN)|AZURE_STORAGE_\w+"
+)
+_FILE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+
+
+def select(offered: Iterable[str], requested: Iterable[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the offered secrets that are set, and the requested ones. Raise where a requested one is not set."""
+    names = tuple(dict.fromkeys(requested))
+    for name in names:
+        if name in FORBIDDEN:
+            raise UsageError(f"{name} is never passed to a microservice")
+        if not environ.get(name):
+            raise UsageError(f"the secret {name} is not set", f"export {name}=… first; its value is never asked for")
+    return tuple(dict.fromkeys([*(name for name in offered if environ.get(name)), *names]))
+
+
+def check_plain(variables: Mapping[str, str]) -> None:
+    """Raise if a variable passed by value, and so visible to others, is a secret."""
+    for name in variables:
+        if name in FORBIDDEN:
+            raise UsageError(f"{name} is never passed to a microservice")
+        if is_secret(name):
+            raise UsageError(
+                f"{name} is a secret: its value must not be typed", f"export {name}=…, then --secret {name}"
+            )
+
+
+def is_secret(name: str) -> bool:
+    sounds = any(sound in name.lower() for sound in _SECRET_WORDS) and not name.lower().endswith(_LOCATION_SUFFIXES)
+    return name in NAMES or sounds or name.startswith(WORKSPACE_PREFIX)
+
+
+def check_absent(what: str, text: str, environ: Mapping[str, str]) -> None:
+    """Raise with the name of a secret if its value occurs in the text."""
+    for name, value in _values(environ):
+        if value in text:
+            raise UsageError(
+                f"{what} holds the value of {name}", "secrets travel by the environment alone: take it out"
+            )
+
+
+def redact(text: str, environ: Mapping[str, str], names: Iterable[str] = ()) -> str:
+    """Replace values of secrets by their names, in logs and errors of other programs."""
+    for name, value in _values(environ, names):
+        text = text.replace(value, f"<{name}>")
+    return text
+
+
+def _values(environ: Mapping[str, str], names: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """Return names and values, longest first: one may contain another."""
+    least = dict.fromkeys((name for name in environ if is_secret(name)), MIN_LENGTH_GUESSED)
+    least |= dict.fromkeys([*NAMES, *names], MIN_LENGTH)
+    values = [(name, environ[name]) for name, length in least.items() if len(environ.get(name, "")) >= length]
+    return sorted(values, key=lambda each: -len(each[1]))
+
+
+def check(workspace: Workspace) -> None:
+    """Raise for an invalid reference; called when a workspace is registered."""
+    for name, reference in workspace.credentials.items():
+        if name not in CREDENTIALS:
+            raise UsageError(f"credentials.{name} is not known, must be one of {', '.join(sorted(CREDENTIALS))}")
+        kind, _, rest = reference.partition(":")
+        if kind == "env" and VARIABLES.fullmatch(rest):
+            continue
+        if not (kind == "file" and _FILE.fullmatch(rest)):
+            raise UsageError(
+                f"credentials.{name} must be env:NAME of a variable WORKSPACE_* (or AWS's and Azure's own), or"
+                f" file:NAME below {ENV_SECRETS_DIR}"
+            )
+
+
+def values(workspace: Workspace, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the values. Raise with the reference of a missing one."""
+    check(workspace)
+    return {name: _value(name, reference, environ) for name, reference in workspace.credentials.items()}
+
+
+def _value(name: str, reference: str, environ: Mapping[str, str]) -> str:
+    kind, _, rest = reference.partition(":")
+    value = environ.get(rest, "") if kind == "env" else _from_file(rest, environ)
+    if not value:
+        raise UsageError(
+            f"credentials.{name}: {reference} is not set where this runs", "set it for the process that serves the API"
+        )
+    return value
+
+
+def _from_file(name: str, environ: Mapping[str, str]) -> str:
+    folder = environ.get(ENV_SECRETS_DIR, "")
+    if not folder:
+        raise UsageError(f"file:{name}: {ENV_SECRETS_DIR} is not set where this runs")
+    root = Path(folder).resolve()
+    path = (root / name).resolve()  # a mounted Secret is a symlink
+    if not path.is_relative_to(root):
+        raise UsageError(f"file:{name} leads out of {ENV_SECRETS_DIR}")
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,251 @@
+"""Delivery of the model to the container, as volumes, mounts, variables and init containers for pods.py.
+
+Our predictor fetches in its own process, so that download, imports and loading overlap. Foreign servers get an init
+container with our `fetch`, unless the model can be mounted: a claim, an OCI image, a directory of OME's model agent.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pilotlight.contract import ENV_CACHE_DIR, ENV_SETTINGS_PREFIX
+from pilotlight.plan import document_annotations
+from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.types import DecisionLog
+from pilotlight.spec.service import BaseModel
+
+Json = Any
+Object = dict[str, Json]
+MODEL_DIR: Final = "/mnt/models"
+CACHE_DIR: Final = "/var/cache/pilotlight"
+VOLUME: Final = "model"
+ENV_MODEL_PATH: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PATH"
+_ORACLE: Final = re.compile(r"oci://n/[^/]+/b/[^/]+/o/")
+_FETCHED: Final = ("s3", "gs", "gcs", "az", "azure", "as", "https", "http", "hf", "hf_model", "storage-config")
+CONFIGURED: Final = "storage-config://"  # bucket and credentials from an entry of KServe's Secret
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStorage:
+    """Pod parts that make the model available to the main container under `path`."""
+
+    path: str = ""
+    env: tuple[Object, ...] = ()
+    volumes: tuple[Object, ...] = ()
+    mounts: tuple[Object, ...] = ()
+    init_containers: tuple[Object, ...] = ()
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+
+
+def decide_storage(context: PlanContext, log: DecisionLog) -> ModelStorage:
+    is_explainer = context.component.role == "explainer" and context.component.model is not None
+    if not (context.serves_model or is_explainer) or context.choice.gateway:
+        return ModelStorage()
+    if context.component.storage_uris:
+        log.decide(context.component.role, "storage", "init container each", "storageUris lists several sources")
+        return _several(context)
+    uri, _ = location(context)
+    method, reason = _choose_method(context, uri, log)
+    if method is None:
+        return ModelStorage()
+    log.decide(context.component.role, "storage", method.__name__.strip("_").replace("_", " "), reason)
+    return _with_adapter(context, method(context, uri), log)
+
+
+def _with_adapter(context: PlanContext, storage: ModelStorage, log: DecisionLog) -> ModelStorage:
+    """Add the adapter: a claim is mounted, anything else fetched before the engine starts."""
+    adapter = context.choice.adapter
+    if adapter is None:
+        return storage
+    volume, mount = _claim("adapter", adapter.uri, adapter.path)
+    fetches: list[Object] = []
+    if not adapter.uri.startswith("pvc://"):
+        _check_scheme(adapter.uri, "spec.model.fineTunedWeights", log)
+        volume, mount, *fetches = _fetched("adapter", "adapter-initializer", context, adapter.uri, adapter.path)
+    return replace(
+        storage,
+        volumes=(*storage.volumes, volume),
+        mounts=(*storage.mounts, mount),
+        init_containers=(*storage.init_containers, *fetches),
+    )
+
+
+def location(context: PlanContext) -> tuple[str, str]:
+    """Return the model's URI and its path in the document: model, component, or a custom container's variable."""
+    component, model = context.component, context.choice.model
+    if component.model is not None and component.model.storage_uri:
+        return component.model.storage_uri, context.path("model.storageUri")
+    for variable in context.choice.container.get("env") or ():
+        if variable.get("name") == "STORAGE_URI":
+            return str(variable.get("value", "")), context.path("containers")
+    storage = component.model.storage if component.model is not None else {}
+    if storage.get("key"):
+        return f"{CONFIGURED}{str(storage.get('path', '')).lstrip('/')}", context.path("model.storage")
+    if model is not None and (model.storage_uri or model.storage):
+        return model.storage_uri or _from_parameters(model.storage), "spec.model.name"
+    return _from_parameters(storage), context.path("model.storage")
+
+
+def _from_parameters(storage: Mapping[str, Json]) -> str:
+    """Return KServe's `storage: {path, parameters: {type: s3, bucket: …}}` as a URI."""
+    parameters = storage.get("parameters") or {}
+    scheme, bucket = str(parameters.get("type", "")), str(parameters.get("bucket", ""))
+    path = str(storage.get("path", "")).lstrip("/")
+    return f"{scheme}://{bucket}/{path}" if scheme and bucket else ""
+
+
+StorageMethod = Callable[[PlanContext, str], ModelStorage]
+
+
+def _choose_method(context: PlanContext, uri: str, log: DecisionLog) -> tuple[StorageMethod | None, str]:
+    """Return the storage method and its reason, in order: mounted, on the node, fetched. None if there is no model."""
+    model, ours = context.choice.model, context.choice.is_pilotlight
+    scheme = uri.partition("://")[0] if "://" in uri else ""
+    if scheme == "pvc":
+        return _volume_claim, "pvc:// names a claim"
+    if scheme in ("oci", "oci+native") and not _ORACLE.match(uri):
+        return _image_volume, "oci:// names an image, which the kubelet pulls and caches"
+    on_node = context.service.group == "ome" and model is not None and bool(model.storage.get("path"))
+    if on_node and not (ours and scheme in _FETCHED):
+        return _node_directory, "the BaseModel has storage.path: OME's model agent puts it on the node"
+    if not uri:
+        return None, ""
+    if not scheme or scheme in ("file", "local"):
+        return _local(context, uri, log)
+    if not _check_scheme(uri, location(context)[1], log):
+        return None, ""
+    if ours:
+        return _in_process, "our predictor fetches while it imports"
+    return _init_container, "a foreign image cannot fetch; ours does it before"
+
+
+def _check_scheme(uri: str, path: str, log: DecisionLog) -> bool:
+    scheme = uri.partition("://")[0]
+    if scheme not in _FETCHED:
+        log.error("PL340", path, f"{uri}: nothing here can fetch {scheme}://; use {', '.join(_FETCHED)}, pvc or oci")
+    return scheme in _FETCHED
+
+
+def _local(context: PlanContext, uri: str, log: DecisionLog) -> tuple[StorageMethod | None, str]:
+    if context.choice.is_pilotlight:
+        return _in_place, "a path is used where it is: in the image, or on this machine"
+    message = f"{uri}: a path of this machine does not exist in a foreign image; use a URI, pvc:// or oci://"
+    log.error("PL342", location(context)[1], message)
+    return None, ""
+
+
+def _model_path(context: PlanContext, path: str) -> tuple[Object, ...]:
+    """Return the variable with the model's path; KServe's servers need none, they read /mnt/models."""
+    name = ENV_MODEL_PATH if context.choice.is_pilotlight else "MODEL_PATH"
+    return ({"name": name, "value": path},) if context.choice.is_pilotlight or context.service.group == "ome" else ()
+
+
+def _in_process(context: PlanContext, uri: str) -> ModelStorage:
+    cache: Object = {"name": "model-cache", "emptyDir": {}}
+    env = (*_model_path(context, uri), {"name": ENV_CACHE_DIR, "value": CACHE_DIR}, *_token(context))
+    return ModelStorage(uri, env, (cache,), ({"name": "model-cache", "mountPath": CACHE_DIR},))
+
+
+def _in_place(context: PlanContext, uri: str) -> ModelStorage:
+    path = uri.partition("://")[2] or uri
+    return ModelStorage(path, _model_path(context, path))
+
+
+def _init_container(context: PlanContext, uri: str) -> ModelStorage:
+    volume, mount, fetch = _fetched(VOLUME, "storage-initializer", context, uri, MODEL_DIR)
+    return ModelStorage(MODEL_DIR, _model_path(context, MODEL_DIR), (volume,), (mount,), (fetch,))
+
+
+def _fetched(name: str, container: str, context: PlanContext, uri: str, folder: str) -> tuple[Object, Object, Object]:
+    """Return an empty volume, its read-only mount, and the init container that fetches the URI into it."""
+    variables = list(_token(context))
+    fetch = {
+        "name": container,
+        "image": context.capabilities.image,
+        "command": ["python", "-m", "pilotlight_predictor", "fetch", uri, folder],
+        **({"env": variables} if variables else {}),
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
+        "volumeMounts": [{"name": name, "mountPath": folder}],
+    }
+    return {"name": name, "emptyDir": {}}, {"name": name, "mountPath": folder, "readOnly": True}, fetch
+
+
+def _volume_claim(context: PlanContext, uri: str) -> ModelStorage:
+    volume, mount = _claim(VOLUME, uri, MODEL_DIR)
+    return ModelStorage(MODEL_DIR, _model_path(context, MODEL_DIR), (volume,), (mount,))
+
+
+def _claim(name: str, uri: str, folder: str) -> tuple[Object, Object]:
+    """Return volume and mount of `pvc://claim/folder`, also in OME's form `pvc://namespace:claim/folder`."""
+    claim, _, inside = uri.removeprefix("pvc://").partition("/")
+    volume = {"name": name, "persistentVolumeClaim": {"claimName": claim.rpartition(":")[2], "readOnly": True}}
+    mount: Object = {"name": name, "mountPath": folder, "readOnly": True}
+    return volume, mount | ({"subPath": inside.strip("/")} if inside.strip("/") else {})
+
+
+def _several(context: PlanContext) -> ModelStorage:
+    """Return the storage of KServe's `storageUris`, each in its folder: claims are mounted, the rest is fetched."""
+    volumes, mounts, fetches = [], [], []
+    for index, entry in enumerate(context.component.storage_uris):
+        name, uri, folder = f"model-{index}", entry["uri"], entry.get("mountPath") or MODEL_DIR
+        volume, mount = _claim(name, uri, folder)
+        if not uri.startswith("pvc://"):
+            volume, mount, fetch = _fetched(name, f"storage-initializer-{index}", context, uri, folder)
+            fetches.append(fetch)
+        volumes.append(volume)
+        mounts.append(mount)
+    path = context.component.storage_uris[0].get("mountPath") or MODEL_DIR
+    return ModelStorage(path, _model_path(context, path), tuple(volumes), tuple(mounts), tuple(fetches))
+
+
+def _image_volume(context: PlanContext, uri: str) -> ModelStorage:
+    """Mount an OCI image; KServe's model images have the files under /models."""
+    reference = uri.partition("://")[2]
+    volume = {"name": VOLUME, "image": {"reference": reference, "pullPolicy": "IfNotPresent"}}
+    mount = {"name": VOLUME, "mountPath": MODEL_DIR, "subPath": "models", "readOnly": True}
+    return ModelStorage(MODEL_DIR, _model_path(context, MODEL_DIR), (volume,), (mount,))
+
+
+def _node_directory(context: PlanContext, _: str) -> ModelStorage:
+    model = context.choice.model
+    assert model is not None
+    folder = str(model.storage["path"])
+    volume = {"name": VOLUME, "hostPath": {"path": folder, "type": "Directory"}}
+    mount = {"name": VOLUME, "mountPath": folder, "readOnly": True}
+    selector = {model_label(model): "Ready"}
+    return ModelStorage(folder, _model_path(context, folder), (volume,), (mount,), node_selector=selector)
+
+
+def _token(context: PlanContext) -> tuple[Object, ...]:
+    """Return credentials: OME's storage.key is a Secret with a hub token, KServe's an entry of a shared Secret."""
+    own = context.component.model.storage if context.component.model is not None else {}
+    if own.get("key"):
+        secret = context.annotation(*document_annotations.STORAGE_SECRET) or "storage-config"
+        entry = {"secretKeyRef": {"name": secret, "key": str(own["key"])}}
+        override = json.dumps(dict(own.get("parameters") or {}), sort_keys=True)
+        return ({"name": "STORAGE_CONFIG", "valueFrom": entry}, {"name": "STORAGE_OVERRIDE_CONFIG", "value": override})
+    model = context.choice.model
+    key = str(model.storage.get("key", "")) if model is not None else ""
+    if not key or not location(context)[0].startswith(("hf://", "hf_model://")):
+        return ()
+    return ({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": key, "key": "token"}}},)
+
+
+def model_label(model: BaseModel) -> str:
+    """Return the node label that OME's model agent sets; long parts are shortened with a hash, as it does."""
+    if model.kind == "ClusterBaseModel":
+        return f"models.ome.io/clusterbasemodel.{_shortened(model.name, 32)}"
+    if len(model.namespace) + len(model.name) <= 38:
+        return f"models.ome.io/{model.namespace}.basemodel.{model.name}"
+    space = _shortened(model.namespace, max(8, min(8, len(model.namespace))))
+    return f"models.ome.io/{space}.basemodel.{_shortened(model.name, 38 - len(space))}"
+
+
+def _shortened(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{digest}-{text[9 - limit :]}" if limit > 9 else digest[:limit]

@@ -1,0 +1,209 @@
+"""Runtime, model and accelerator of a component, merged into one pod and one main container.
+
+A router without an image of its own is our gateway in router mode; a component with its own container needs no runtime.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pilotlight.catalogue.accelerator_selection import (
+    AcceleratorClass,
+    devices_needed,
+    name_of,
+    select_accelerator,
+    supported_classes,
+)
+from pilotlight.catalogue.catalogue import BUILT_IN
+from pilotlight.catalogue.runtime_merge import (
+    MergedPod,
+    group_size,
+    image_for,
+    merge_component,
+    merge_group,
+    strategic_merge,
+    with_accelerator_config,
+    with_parallelism,
+    with_runtime_defaults,
+)
+from pilotlight.catalogue.runtime_selection import Selection, select_runtime
+from pilotlight.catalogue.runtimes import expand, implied_env
+from pilotlight.contract import is_predictor_image
+from pilotlight.k8s import quantities
+from pilotlight.plan.component_context import RuntimeChoice, fine_tuned, with_adapter
+from pilotlight.plan.types import DecisionLog, field_path
+from pilotlight.spec.service import Catalogue, Component, NodeGroup, Runtime, Service
+
+Json = Any
+SERVES_MODEL = ("engine", "decoder", "predictor")
+
+
+def choose_runtime(service: Service, catalogue: Catalogue, log: DecisionLog) -> Selection:
+    """Select the runtime of a service, which engine, decoder and router share."""
+    main = service.components.get("engine") or service.components.get("predictor")
+    if main is None:
+        path = "spec.engine" if service.group == "ome" else "spec.predictor"
+        log.error("PL305", path, "is missing: it is the component that serves the model")
+        return Selection(None, None)
+    selection = select_runtime(service, main, catalogue)
+    log.problems.items.extend(selection.problems)
+    if selection.runtime is not None:
+        origin = "" if selection.runtime.origin == BUILT_IN else f"; from {selection.runtime.origin}"
+        log.decide("", "runtime", selection.runtime.name, f"{selection.reason}{origin}")
+        selection = replace(selection, runtime=_expanded(selection.runtime, service, log))
+    if (model := selection.model) is not None:
+        for reason in model.reasons:
+            log.decide("", "model", model.name, reason)
+        if model.origin != BUILT_IN and model.kind != "InferenceService":
+            log.decide("", "model", model.name, f"from {model.origin}")
+    return selection
+
+
+def _expanded(runtime: Runtime, service: Service, log: DecisionLog) -> Runtime:
+    """Fill in placeholders of the runtime before merging: the user's own fields may hold any braces."""
+    paths = {
+        "pod": "spec",
+        "engine": "spec.engineConfig",
+        "decoder": "spec.decoderConfig",
+        "router": "spec.routerConfig",
+        "workers": "spec.workers" if runtime.group == "ome" else "spec.workerSpec",
+    }
+    parts = {part: expand(getattr(runtime, part), service, runtime, log.problems, path) for part, path in paths.items()}
+    return replace(runtime, **parts)
+
+
+def with_defaults(service: Service, runtime: Runtime | None) -> Service:
+    """Fill unset fields of the components from the runtime; OME derives modes from the merged fields."""
+    components = {role: with_runtime_defaults(runtime, part) for role, part in service.components.items()}
+    return replace(service, components=components)
+
+
+def merged_choice(
+    service: Service,
+    component: Component,
+    selection: Selection,
+    catalogue: Catalogue,
+    multi_node: bool,
+    log: DecisionLog,
+) -> RuntimeChoice:
+    """Merge runtime, model and accelerator into the pods of a component."""
+    runtime = selection.runtime
+    no_router = component.role == "router" and runtime is not None and not runtime.router
+    if component.role in ("transformer", "explainer") or no_router:
+        runtime = None
+    brings_image = bool((component.runner or {}).get("image") or component.pod.get("containers"))
+    if component.role == "router" and runtime is None and not brings_image:
+        pod, container = merge_component(None, component)
+        return RuntimeChoice(None, None, pod, container, is_pilotlight=True, gateway=True, reason="our gateway routes")
+    merged = merge_group(runtime, component, "leader") if multi_node else merge_component(runtime, component)
+    worker = merge_group(runtime, component, "worker") if multi_node else MergedPod({}, {})
+    parts = [_with_implied_env(part, service, component, runtime) for part in (merged, worker)]
+    model, adapter = None, None
+    if component.role in SERVES_MODEL:
+        model, adapter = fine_tuned(service, selection.model, catalogue, log)
+    own = runtime is not None and runtime.is_pilotlight and _runs_own_image(runtime, parts[0].container)
+    pods = (*parts[0], *parts[1])
+    choice = RuntimeChoice(runtime, model, *pods, is_pilotlight=own, reason=selection.reason, adapter=adapter)
+    choice = _tuned(component, _on_accelerator(service, component, choice, selection, catalogue, log))
+    if adapter is None:
+        return choice
+    container = with_adapter(choice.container, adapter, log)
+    worker_container = with_adapter(choice.worker_container, adapter, log) if choice.worker_container else {}
+    return replace(choice, container=container, worker_container=worker_container)
+
+
+def _runs_own_image(runtime: Runtime, container: Mapping[str, Json]) -> bool:
+    """Return whether the image is the runtime's or named as our predictor; the user may have replaced it."""
+    configured = [runtime.engine.get("runner") or {}, *runtime.pod.get("containers", ())]
+    image = container.get("image")
+    return image in {item.get("image") for item in configured} | {None, ""} or is_predictor_image(str(image))
+
+
+def _with_implied_env(merged: MergedPod, service: Service, component: Component, runtime: Runtime | None) -> MergedPod:
+    """Add the variables of KServe's defaulting; the container's own win."""
+    if runtime is None or component.model is None or not merged.container:
+        return merged
+    implied = implied_env(service, runtime, component.model)
+    return MergedPod(merged.pod, strategic_merge({"env": implied}, merged.container)) if implied else merged
+
+
+def _tuned(component: Component, choice: RuntimeChoice) -> RuntimeChoice:
+    """Set KServe's image by version and device, and the parallelism variables of both projects."""
+    runtime, container = choice.runtime, dict(choice.container)
+    if runtime is None:
+        return choice
+    gpus, version = quantities.gpu_count(container), component.model.runtime_version if component.model else ""
+    if container.get("image"):
+        container["image"] = image_for(container["image"], runtime, version, gpus)
+    worker, nodes = dict(choice.worker_container), _nodes(component, choice)
+    if runtime.group == "ome" and not runtime.is_pilotlight and gpus * nodes > 1:
+        container = with_parallelism(container, gpus, nodes)
+        worker = with_parallelism(worker, gpus, nodes) if worker else worker
+    if runtime.group == "kserve" and component.worker is not None and worker:
+        container, worker = (_parallel(part, component.worker) for part in (container, worker))
+    return replace(choice, container=container, worker_container=worker)
+
+
+def _nodes(component: Component, choice: RuntimeChoice) -> int:
+    """Return the number of pods that share one model: the leader and its workers."""
+    return 1 + (group_size(choice.runtime, component) if choice.worker_container else 0)
+
+
+def _parallel(container: Mapping[str, Json], group: NodeGroup) -> dict[str, Json]:
+    """Apply KServe's workerSpec: variables for pipeline and tensor parallelism, GPUs for the shards."""
+    sizes = {f"{name.upper()}_PARALLEL_SIZE": str(size) for name, size in group.parallelism.items() if size}
+    tuned = strategic_merge({"env": [{"name": name, "value": value} for name, value in sizes.items()]}, container)
+    shards = group.parallelism.get("tensor", 0)
+    if not shards or quantities.gpu_count(container):
+        return tuned
+    devices = {part: {"nvidia.com/gpu": str(shards)} for part in ("limits", "requests")}
+    return strategic_merge(tuned, {"resources": devices})
+
+
+def _on_accelerator(
+    service: Service,
+    component: Component,
+    choice: RuntimeChoice,
+    selection: Selection,
+    catalogue: Catalogue,
+    log: DecisionLog,
+) -> RuntimeChoice:
+    """Apply node selector and devices of the accelerator class that the document selects."""
+    selector = {**(service.accelerator or {}), **(component.accelerator or {})}
+    named = service.annotations.get("ome.io/accelerator-class")
+    if named:
+        selector.setdefault("acceleratorClass", named)
+    if not selector or component.role not in SERVES_MODEL:
+        return choice
+    classes = supported_classes(choice.runtime, catalogue.accelerators)
+    accelerator, reasons = select_accelerator(selector, classes, choice.model)
+    path = field_path(component, "acceleratorOverride") if component.accelerator else "spec.acceleratorSelector"
+    if accelerator is None:
+        log.error("PL306", path, "; ".join(reasons))
+        return choice
+    log.decide(component.role, "accelerator", name_of(accelerator), reasons[-1])
+    tuned = with_accelerator_config(choice.container, selection.format, name_of(accelerator))
+    return _with_devices(component, replace(choice, container=tuned), accelerator, log)
+
+
+def _with_devices(
+    component: Component, choice: RuntimeChoice, accelerator: AcceleratorClass, log: DecisionLog
+) -> RuntimeChoice:
+    """Set the device count unless the user did; a runtime's count fits its smallest model, and may be too low."""
+    spec = accelerator.get("spec") or {}
+    selector = (spec.get("discovery") or {}).get("nodeSelector") or {}
+    pod = {**choice.pod, "nodeSelector": {**selector, **choice.pod.get("nodeSelector", {})}}
+    choice, had = replace(choice, pod=pod), quantities.gpu_count(choice.container)
+    needed = -(-devices_needed(accelerator, choice.model) // _nodes(component, choice))
+    groups = [group.runner or {} for group in (component.leader, component.worker) if group is not None]
+    inline = component.model.container if component.model else {}
+    written = [component.runner or {}, inline, *component.pod.get("containers", ()), *groups]
+    if any(map(quantities.gpu_count, written)) or had >= needed:
+        return choice
+    if had:
+        reason = f"the model does not fit into the {had} that the runtime asks for"
+        log.decide(component.role, "devices", f"{needed} per pod", reason)
+    resource = next((item["name"] for item in spec.get("resources") or () if item.get("name")), "nvidia.com/gpu")
+    devices = {"resources": {part: {resource: str(needed)} for part in ("limits", "requests")}}
+    worker = strategic_merge(choice.worker_container, devices) if choice.worker_container else {}
+    return replace(choice, container=strategic_merge(choice.container, devices), worker_container=worker)

@@ -1,0 +1,228 @@
+"""Verbs of the embedded platform behind the control API: deploy, status, scale, traffic split, delete, canary records.
+
+Every method but `wait_applied` and `query` returns at once. A change is stored first, then the reconciler acts on it;
+progress shows in `status` and in events. The canary controller (pilotlight.canary.controller) runs in a thread of its
+own, is notified through `on_canary_change`, and uses the control API like any client.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from pilotlight.canary import state_store
+from pilotlight.canary.events import canary_events
+from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.gateway import access_rules
+from pilotlight.k8s.manifest import Manifest
+from pilotlight.k8s.timestamps import utc_now
+from pilotlight.targets.local.control import persistence
+from pilotlight.targets.local.control.reconciler import EngineSettings, Reconciler
+from pilotlight.targets.local.control.service_state import ServiceRun
+from pilotlight.targets.local.control.status import check_name
+from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.manifests import service_discovery
+from pilotlight.targets.local.manifests.interpret import check_queries, revisions_of
+from pilotlight.targets.local.manifests.service_spec import ServiceSpec
+from pilotlight.targets.local.store.releases import live_manifests
+from pilotlight.targets.local.store.store import Store
+from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceStatus, Share, check_shares
+
+__all__ = ["Engine", "EngineSettings"]
+
+Json = Any
+APPLY_TIMEOUT_S: Final = 5.0  # replacing a gateway takes up to that long
+
+
+class Engine:
+    """Implements `targets.target.ServiceVerbs`; used from one event loop only."""
+
+    def __init__(self, home: Home, settings: EngineSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.home = home
+        self.settings = settings
+        self.store = Store.open(home.database)
+        self.reconciler = Reconciler(home, settings, self.store, clock)
+        self._record_event = self.reconciler.events.record
+        self._clock = clock
+        self.on_canary_change: Callable[[], None] = lambda: None  # called after every change
+        for record in self.store.canaries():
+            self._track_canary(record)
+
+    async def start(self) -> None:
+        await self.reconciler.start()
+
+    async def close(self, *, stop_all: bool, drain_s: float = 30.0) -> None:
+        """Close the engine; with `stop_all` end replicas and gateway too, else leave them running."""
+        await self.reconciler.close(stop_all=stop_all, drain_s=drain_s)
+        self.store.close()
+
+    def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
+        """Deploy a release.
+
+        Raise Conflict if the service is not at `release.expected`, PlatformError for what cannot run on this machine.
+        """
+        key = (release.namespace, release.name)
+        check_name(key)
+        stored = self.store.service(key)
+        overrides = {} if reset or stored is None else stored.overrides
+        spec = persistence.effective_spec(release.manifests, overrides)
+        access_rules.check(spec.access)
+        service_discovery.check(spec)
+        if not self.settings.prometheus:
+            check_queries(spec)
+        if dry_run:
+            return self.reconciler.status(self._new_run(key, stored.generation if stored else 0, spec))
+        generation = self.store.apply(release, revisions_of(release.manifests), utc_now(), reset)
+        run = self._update_run(key, generation, spec)
+        run.overrides = overrides
+        self._record_event(key, f"Service/{key[1]}", "Deployed", f"generation {generation}: {release.note or 'deploy'}")
+        return self._reconcile(run)
+
+    def _update_run(self, key: Key, generation: int, spec: ServiceSpec) -> ServiceRun:
+        runs, now = self.reconciler.runs, self._clock()
+        run = runs.get(key)
+        if run is None or run.deleting or run.unreadable:
+            run = runs[key] = self._new_run(key, generation, spec)
+            self.reconciler.ports.open(run)
+        elif generation != run.generation:
+            run.update(generation, spec, now)
+            self.reconciler.ports.open(run)
+        run.spec = spec  # an unchanged generation may still have lost its overrides (`reset`)
+        for workload in spec.workloads:
+            run.add_revision(workload.revision, now)
+        return run
+
+    def _new_run(self, key: Key, generation: int, spec: ServiceSpec) -> ServiceRun:
+        run = ServiceRun(key, generation, spec, self.settings.zero_grace_s)
+        run.update(generation, spec, self._clock())
+        run.history.clear()
+        return run
+
+    def status(self, key: Key) -> ServiceStatus:
+        return self.reconciler.status(self._run(key))
+
+    def live(self, key: Key) -> list[Manifest]:
+        stored = self.store.service(key)
+        if stored is None or key not in self.reconciler.runs:
+            return []
+        return [Manifest(document) for document in live_manifests(stored, self.status(key))]
+
+    def list(self, namespace: str | None) -> Sequence[ServiceStatus]:
+        return [
+            self.reconciler.status(run)
+            for key, run in sorted(self.reconciler.runs.items())
+            if namespace in (None, key[0])
+        ]
+
+    def releases(self, key: Key) -> Sequence[Release]:
+        self._run(key)
+        return self.store.releases(key)
+
+    def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
+        run = self._readable(key)
+        for workload, _ in run.spec.entry:
+            traffic = {name: value for name, value in (run.overrides.get(workload) or {}).items() if name == "traffic"}
+            self._set_overrides(run, workload, {**traffic, **(bounds or {})})
+        summary = ", ".join(f"{name} {value}" for name, value in (bounds or {}).items()) or "as the document says"
+        self._record_event(key, f"Service/{key[1]}", "Scaled", f"by hand: {summary}")
+        return self._reconcile(run)
+
+    def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
+        run = self._readable(key)
+        (workload, _), *others = run.spec.entry
+        if shares and not others and run.spec.workload(workload).mode != "serverless":
+            message = f"{'/'.join(key)} is a Deployment with one side; a canary gives it a second"
+            raise UsageError(message, f"platformctl canary start {key[1]} -f FILE --percent 10")
+        known = {*(name for entry, _ in run.spec.entry for name in run.revisions_of(entry)), "latest"}
+        check_shares(shares or (), known)
+        for name, override in tuple(run.overrides.items()):  # includes a variant that a promotion has removed
+            self._set_overrides(run, name, {field: value for field, value in override.items() if field != "traffic"})
+        if shares:
+            traffic = [msgspec.to_builtins(share) for share in shares]
+            self._set_overrides(run, workload, {**(run.overrides.get(workload) or {}), "traffic": traffic})
+        summary = ", ".join(f"{share.revision} {share.percent} %" for share in shares or ()) or "as the document says"
+        self._record_event(key, f"Service/{key[1]}", "TrafficChanged", f"by hand: {summary}")
+        return self._reconcile(run)
+
+    async def query(self, promql: str) -> Sequence[Sample]:
+        """Evaluate an instant query. Raise PlatformError if it cannot be evaluated."""
+        return await self.reconciler.query(promql)
+
+    def events(self, key: Key | None, after: int = 0, limit: int = 200) -> Sequence[Event]:
+        return self.store.events(key, after, limit)
+
+    def log_files(self, key: Key, previous: bool) -> Sequence[tuple[str, Path]]:
+        """Return (replica id, file), newest replica last; `previous`: of replicas that have ended."""
+        run = self._run(key)
+        living = {each.id for each in self.reconciler.replica_set.living(run)}
+        files = sorted((self.home.logs / key[0] / key[1]).glob("*.log"), key=lambda file: file.stat().st_mtime)
+        return [(file.stem, file) for file in files if (file.stem in living) != previous]
+
+    def delete(self, key: Key) -> None:
+        run = self._run(key)
+        self.store.begin_delete(key)
+        run.deleting = True
+        self._record_event(key, f"Service/{key[1]}", "Deleted", "its replicas finish what they have")
+        self.reconciler.reconcile(run)
+
+    @property
+    def any_canary_running(self) -> bool:
+        return bool(self.reconciler.metrics.canary_services)
+
+    def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
+        return [each for each in self.store.canaries() if namespace in (None, each.namespace)]
+
+    def canary(self, key: Key) -> CanaryRecord | None:
+        return self.store.canary(key)
+
+    def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
+        """Store a canary. Raise Conflict if it is not at `version`, NotFound without such a service."""
+        before = state_store.decode_history(self.canary(key))
+        after = state_store.decode_history(CanaryRecord(*key, state, version))
+        record = self.store.save_canary(key, state, version)
+        for event in canary_events(before, after):
+            self._record_event(key, f"Revision/{event.revision}", event.reason, event.message, event.type)
+        self._track_canary(record)
+        self.on_canary_change()
+        return record
+
+    def _track_canary(self, record: CanaryRecord) -> None:
+        """Scrape the service's replicas while its canary runs; an unreadable record counts as none."""
+        scraped = self.reconciler.metrics.canary_services
+        try:
+            runs = state_store.running_canary(state_store.decode_history(record)) is not None
+        except PlatformError:
+            runs = False
+        (scraped.add if runs else scraped.discard)(record.key)
+
+    async def wait_applied(self) -> None:
+        """Wait until the gateway has applied all previous changes, at most APPLY_TIMEOUT_S."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.reconciler.wait_applied(), APPLY_TIMEOUT_S)
+
+    def _run(self, key: Key) -> ServiceRun:
+        run = self.reconciler.runs.get(key)
+        if run is None:
+            raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list shows those that there are")
+        return run
+
+    def _readable(self, key: Key) -> ServiceRun:
+        run = self._run(key)
+        if run.unreadable:
+            raise PlatformError(f"{'/'.join(key)}: {run.unreadable}", "deploy it again, or delete it")
+        return run
+
+    def _reconcile(self, run: ServiceRun) -> ServiceStatus:
+        self.reconciler.reconcile(run)
+        return self.reconciler.status(run)
+
+    def _set_overrides(self, run: ServiceRun, workload: str, values: Mapping[str, Json]) -> None:
+        self.store.set_overrides(run.key, workload, values or None)
+        stored = self.store.service(run.key)
+        assert stored is not None
+        run.overrides = stored.overrides
+        run.spec = persistence.effective_spec(stored.manifests, stored.overrides)

@@ -1,0 +1,116 @@
+"""Merges all sources into Settings: flag > environment > file > implied > default. Reports all problems at once."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from pilotlight import contract
+from pilotlight_predictor.config.compat import implied_by, implied_by_dialect
+from pilotlight_predictor.config.read_sources import INFO_FLAGS, read_document, read_environment, read_flags
+from pilotlight_predictor.config.schema import Settings
+from pilotlight_predictor.config.settings_table import CONFIG, ROWS, ParsedSource, build, limits
+from pilotlight_predictor.config.value_types import check_weights
+
+EXIT_USAGE = 2
+PROGRAM = "python -m pilotlight_predictor"
+
+
+class SettingsError(ValueError):
+    """Invalid settings; `problems` has one sentence each, with its origin."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    """Parse all sources; `argv` without the program's name. Raises SettingsError with all problems."""
+    flags, variables = read_flags(argv), read_environment(environ)
+    named = next((source for source in (flags, variables) if CONFIG.key in source.values), None)
+    document = read_document(named.values[CONFIG.key], named.origins[CONFIG.key]) if named else ParsedSource()
+    sources = (document, variables, flags)
+    merged = _merge(sources)
+    problems = [problem for source in reversed(sources) for problem in source.problems]
+    problems += _conflicts(merged)
+    if problems:
+        raise SettingsError(problems)
+    settings = build(merged.values, ())
+    return build(merged.values, (*merged.warnings, *_warnings(merged, settings)))
+
+
+def command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    """Parse for a program: print --help and --version, exit with 2 after printing all problems."""
+    flag = next((word for word in argv if word in INFO_FLAGS), None)
+    if flag:
+        from pilotlight_predictor.config.help import info_text
+
+        sys.stdout.write(info_text(flag, environ.get(contract.ENV_PROGRAM, PROGRAM)))
+        raise SystemExit(0)
+    try:
+        return parse(argv, environ)
+    except SettingsError as error:
+        sys.stderr.writelines(f"error: {problem}\n" for problem in error.problems)
+        raise SystemExit(EXIT_USAGE) from None
+
+
+def _merge(sources: Sequence[ParsedSource]) -> ParsedSource:
+    """Merge sources, in order of rising precedence."""
+    merged = ParsedSource()
+    for source in sources:
+        merged.values |= source.values
+        merged.implied |= source.implied
+        merged.origins |= source.origins
+        merged.warnings += source.warnings
+        merged.incomplete |= source.incomplete
+    ports = implied_by(merged.values.get("server.compat", ""))
+    ports |= implied_by_dialect(merged.values.get("server.dialect", ""))
+    merged.implied = ports | merged.implied
+    for group, limit in (("rate_limit", "requests_per_minute"), ("input_validation", "max_sequence_length")):
+        if f"safeguards.{group}.{limit}" in merged.values:  # a limit that is set is enabled, also without `enabled`
+            merged.implied[f"safeguards.{group}.enabled"] = True
+    merged.values = merged.implied | merged.values
+    return merged
+
+
+def _conflicts(merged: ParsedSource) -> Iterator[str]:
+    """Yield problems of values that are valid alone and not together."""
+    settings, origins = build(merged.values, ()), merged.origins
+    model = settings.model
+    if not merged.incomplete and not model.path and not model.repositories:
+        yield "model.path and model.repositories are empty, one must be given: --model-path or --model-repository"
+    if model.load_models and model.control_mode != "explicit":
+        yield (
+            f"{origins['model.load_models']}: model.load_models = {', '.join(model.load_models)}, must be empty while "
+            f"model.control_mode is {model.control_mode}; add --model-control-mode=explicit"
+        )
+    for problem in check_weights(model.version_weights, model.version_labels):
+        yield f"{origins['model.version_weights']}: {problem}"
+    if model.park_after_s and not model.parks:
+        yield (
+            f"{origins['model.park_after_s']}: model.park_after_s = {model.park_after_s:g}, must be 0 while "
+            f"model.park_memory is 0; add --park-memory=25%"
+        )
+    yield from _ports(settings, origins)
+
+
+def _ports(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    """Yield ports that are used twice. 0 (any) and -1 (off) may be repeated."""
+    taken: dict[int, str] = {}
+    for name in ("http_port", "grpc_port", "metrics_port"):
+        port = getattr(settings.server, name)
+        if port > 0 and port in taken:
+            origin = origins.get(f"server.{name}") or origins.get(f"server.{taken[port]}", "defaults")
+            yield f"{origin}: server.{name} = {port}, must be another port than server.{taken[port]}"
+        taken.setdefault(port, name)
+
+
+def _warnings(merged: ParsedSource, settings: Settings) -> Iterator[str]:
+    """Yield warnings about settings without effect, unless they disable something, and about ones that may surprise."""
+    for row in ROWS:
+        if row.no_effect and row.key in merged.origins and merged.values[row.key] != -1:
+            yield f"{merged.origins[row.key]}: {row.key} = {merged.values[row.key]} has no effect: {row.no_effect}"
+    server = settings.server
+    if limits(settings).requests_per_minute and server.behind_proxy and not server.trusted_proxies:
+        yield (
+            "safeguards.rate_limit binds nobody without a token: behind a proxy all clients have its address;"
+            " name its networks with --trusted-proxies"
+        )

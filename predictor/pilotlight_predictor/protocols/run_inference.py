@@ -1,0 +1,83 @@
+"""One inference for a handler, between decoder and encoder of a protocol: submit, count, encode, send the response.
+
+V2 has its own hot path in v2/infer.py.
+"""
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight_predictor.core.errors import Cancelled
+from pilotlight_predictor.core.requests import InferRequest, InferResponse
+from pilotlight_predictor.frontends.event_loop import spawn
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
+from pilotlight_predictor.frontends.http.router import ServingProtocol, error_response
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.server.handler_context import Server
+
+MANY: Final = 1 << 16  # elements from which text is encoded in a thread
+Encode = Callable[[InferResponse], HttpResponse]
+
+
+def run_inference(
+    server: Server,
+    request: HttpRequest,
+    served: ModelVersion,
+    infer_request: InferRequest,
+    protocol: ServingProtocol,
+    encode: Encode,
+    *,
+    as_text: bool = False,
+    finish: Callable[[HttpResponse], None] | None = None,
+) -> None:
+    """Submit an inference; `finish` (default: the request's) gets the response later. Raise if it is rejected at once.
+
+    `as_text`: elements are encoded as text, so a long response is encoded in a thread.
+    """
+    infer_request.request_id = request.headers.get(HEADER_REQUEST_ID, "")
+    finish = finish or request.finish
+
+    def send(response: HttpResponse) -> None:
+        server.observe(served, protocol.name, response.status, perf_counter() - request.started)
+        finish(response)
+
+    def make_response(result: InferResponse | Exception) -> HttpResponse:
+        if isinstance(result, Exception):
+            return error_response(protocol.error_body, result, request)
+        try:
+            return encode(result)
+        except Exception as error:
+            return error_response(protocol.error_body, error, request)
+
+    def done(result: InferResponse | Exception) -> None:
+        request.on_abandon = None
+        if as_text and isinstance(result, InferResponse) and _is_long(result):
+            spawn(_send_encoded(server, lambda: make_response(result), send))
+        else:
+            send(make_response(result))
+
+    server.metrics.in_flight += 1
+    try:
+        request.on_abandon = served.infer(infer_request, done, server.limits).cancel
+    except Exception:
+        server.metrics.in_flight -= 1  # the dispatcher counts rejected requests
+        raise
+
+
+def _is_long(response: InferResponse) -> bool:
+    return sum(tensor.array.size for tensor in response.outputs.values()) > MANY
+
+
+async def _send_encoded(server: Server, make: Callable[[], HttpResponse], send: Callable[[HttpResponse], None]) -> None:
+    send(await server.codecs.run(make))
+
+
+async def await_response(request: HttpRequest, start: Callable[[Callable[[HttpResponse], None]], None]) -> HttpResponse:
+    """Start with a callback for the response and wait for it. Raise Cancelled if the client has disconnected."""
+    if request.abandoned:
+        raise Cancelled("the client has gone")
+    response: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
+    start(response.set_result)
+    return await response

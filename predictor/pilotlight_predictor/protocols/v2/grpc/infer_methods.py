@@ -1,0 +1,195 @@
+"""ModelInfer and ModelStreamInfer: decode, run the model, encode.
+
+A model that runs on the event loop responds synchronously: no future is created and no task switch happens.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import nullcontext
+from typing import Final
+
+from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.config import Limits
+from pilotlight_predictor.core.errors import Cancelled, Unsupported
+from pilotlight_predictor.core.requests import InferRequest, InferResponse
+from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, UnaryCall, grpc_error
+from pilotlight_predictor.frontends.grpc.ordered_stream import OrderedResponseWriter, in_request_order
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.protocols.v2.grpc.infer_request import EMPTY_FINAL, decode_infer, peek_id
+from pilotlight_predictor.protocols.v2.grpc.infer_response import (
+    FINAL,
+    encode_infer,
+    encode_stream_error,
+    encode_streamed,
+)
+from pilotlight_predictor.scheduling.streaming import ResponseReader
+from pilotlight_predictor.server.handler_context import Server
+
+LONG: Final = 4 << 20  # bytes from which codecs run in a thread: strings of that size take tenths of a second
+MAX_AHEAD: Final = 64  # requests in flight of one stream
+MAX_ID: Final = 128  # characters of an id in the log
+
+
+def infer(server: Server, request: GrpcRequest) -> bytes | Awaitable[bytes]:
+    if len(request.body) >= LONG:
+        return _infer_later(server, request)
+    infer_request = decode_infer(request.body, server.shared_memory.find)
+    served = _find_unary(server, request, infer_request)
+    result = served.infer_inline(infer_request, server.limits)
+    if result is None:
+        return _infer_queued(server, served, infer_request)
+    if isinstance(result, Exception):
+        raise result
+    if _is_long(result):
+        return _encode(server, result, infer_request.binary_output)
+    return b"".join(encode_infer(result, infer_request.binary_output))
+
+
+async def _infer_later(server: Server, request: GrpcRequest) -> bytes:
+    infer_request = await _decode_long(server, request)
+    return await _infer_queued(server, _find_unary(server, request, infer_request), infer_request)
+
+
+async def _infer_queued(server: Server, served: ModelVersion, infer_request: InferRequest) -> bytes:
+    return await _encode(server, await run(server, served, infer_request), infer_request.binary_output)
+
+
+def _find_unary(server: Server, request: GrpcRequest, infer_request: InferRequest) -> ModelVersion:
+    served = _find(server, request, infer_request)
+    if served.decoupled:
+        raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+    if infer_request.parameters:
+        infer_request.parameters.pop(EMPTY_FINAL, None)
+    return served
+
+
+async def infer_streamed(server: Server, request: GrpcRequest) -> bytes:
+    """Run one request of a stream and return its last response; every response says whether it is final."""
+    async with request.writer.read_lock if request.writer is not None else nullcontext():
+        if len(request.body) < LONG:
+            infer_request = decode_infer(request.body, server.shared_memory.find)
+        else:
+            infer_request = await _decode_long(server, request)
+        served = _find(server, request, infer_request)
+    empty_final = infer_request.parameters.pop(EMPTY_FINAL, False) is True
+    if not served.decoupled or request.writer is None:
+        return await _encode_streamed_response(
+            server, infer_request, await run(server, served, infer_request), final=True
+        )
+    request.writer.leave_order()
+    server.metrics.in_flight += 1
+    try:
+        return await _write_parts(server, served, infer_request, request, empty_final)
+    finally:
+        server.metrics.in_flight -= 1
+
+
+async def _write_parts(
+    server: Server, served: ModelVersion, infer_request: InferRequest, request: GrpcRequest, empty_final: bool
+) -> bytes:
+    """Write all responses but the last and return that one. An empty final response is sent only on request."""
+    assert request.writer is not None
+    async with ResponseReader(
+        lambda each, deliver: served.stream(each, deliver, server.limits), infer_request
+    ) as responses:
+        async for result, final in responses:
+            if final and isinstance(result, Exception):
+                raise result
+            if isinstance(result, Exception):
+                await request.writer.write(encode_stream_error(grpc_error(result, request).message, infer_request.id))
+            elif not final:
+                await request.writer.write(await _encode_streamed_response(server, infer_request, result, final=False))
+            elif result.outputs or result.parameters or empty_final:
+                return await _encode_streamed_response(server, infer_request, result, final=True)
+    return b""
+
+
+async def _decode_long(server: Server, request: GrpcRequest) -> InferRequest:
+    """Decode in a thread. A started thread cannot be cancelled and holds the message until it ends."""
+    message, find, begun = request.body, server.shared_memory.find, False
+
+    def decode() -> InferRequest:
+        nonlocal begun
+        begun = True
+        return decode_infer(message, find)
+
+    decoding = asyncio.ensure_future(server.codecs.run(decode))
+    try:
+        return await asyncio.shield(decoding)
+    except asyncio.CancelledError:
+        if begun:
+            request.pending_thread = decoding
+        else:
+            decoding.cancel()
+        raise
+
+
+def _find(server: Server, request: GrpcRequest, infer_request: InferRequest) -> ModelVersion:
+    request.params = {"model": infer_request.model}
+    served = request.served = server.find(infer_request.model, infer_request.version)
+    if server.settings.server.compat:
+        infer_request.binary_output = True
+    infer_request.request_id = request.headers.get(HEADER_REQUEST_ID) or infer_request.id[:MAX_ID]
+    return served
+
+
+async def run(
+    server: Server, served: ModelVersion, infer_request: InferRequest, limits: Limits | None = None
+) -> InferResponse:
+    """Run one inference, with the server's limits by default; cancelling the task removes it from the queue."""
+    future: asyncio.Future[InferResponse | Exception] = asyncio.get_running_loop().create_future()
+
+    def done(result: InferResponse | Exception) -> None:
+        if not future.done():
+            future.set_result(result)
+
+    server.metrics.in_flight += 1
+    try:
+        ticket = served.infer(infer_request, done, limits or server.limits)
+        try:
+            result = await future
+        except asyncio.CancelledError:
+            ticket.cancel()
+            raise
+    finally:
+        server.metrics.in_flight -= 1
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+async def _encode_streamed_response(
+    server: Server, infer_request: InferRequest, response: InferResponse, *, final: bool
+) -> bytes:
+    response.parameters = {**response.parameters, FINAL: final}
+    return await _encode(server, response, infer_request.binary_output, streamed=True)
+
+
+async def _encode(server: Server, response: InferResponse, raw: bool, *, streamed: bool = False) -> bytes:
+    def encode() -> bytes:
+        pieces: list[Buffer] = encode_infer(response, raw)
+        return b"".join(encode_streamed(pieces) if streamed else pieces)
+
+    return await server.codecs.run(encode) if _is_long(response) else encode()
+
+
+def _is_long(response: InferResponse) -> bool:
+    """Return whether to encode the response in a thread."""
+    return sum(tensor.array.size for tensor in response.outputs.values()) > LONG // 4
+
+
+def stream(_: Server, request: GrpcRequest, messages: Messages, call_unary: UnaryCall) -> AsyncIterator[bytes]:
+    """Respond in order; a failed request does not end the stream."""
+
+    async def respond(message: Buffer, writer: OrderedResponseWriter) -> bytes:
+        part = request.next_message()
+        part.body, part.writer = message, writer
+        try:
+            return await call_unary(part)
+        except Cancelled:
+            raise
+        except Exception as error:
+            return encode_stream_error(grpc_error(error, part).message, peek_id(message))
+
+    return in_request_order(messages, respond, MAX_AHEAD)

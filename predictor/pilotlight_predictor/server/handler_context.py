@@ -1,0 +1,78 @@
+"""Server context of the handlers: models, control, metrics, limits and readiness."""
+
+from collections.abc import Mapping
+
+from pilotlight_predictor import __version__
+from pilotlight_predictor.config import Settings, limits
+from pilotlight_predictor.core.shared_memory import SharedMemory
+from pilotlight_predictor.core.threads import ThreadLimiter
+from pilotlight_predictor.metrics import Metrics
+from pilotlight_predictor.models.control_modes import ModelControl
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.models.registry import ModelRegistry
+from pilotlight_predictor.models.sources import ModelSources
+from pilotlight_predictor.models.version_routing import VersionRouter
+from pilotlight_predictor.observability.logs import LogSettings
+from pilotlight_predictor.observability.request_traces import RequestTraces
+from pilotlight_predictor.server.lifecycle import Lifecycle, Readiness, ServerState, assess_readiness
+
+
+class Server:
+    """Created after heavy modules are imported; used on the event loop."""
+
+    def __init__(self, settings: Settings, lifecycle: Lifecycle, sources: ModelSources, metrics: Metrics) -> None:
+        self.settings = settings
+        self.lifecycle = lifecycle
+        self.metrics = metrics
+        metrics.cold_start = lifecycle.phases
+        self.registry = ModelRegistry(settings, metrics)
+        files = settings.observability.files_dir
+        self.traces = RequestTraces(self.registry.serving, files)
+        self.registry.on_version = self.traces.attach
+        self.log_settings = LogSettings(settings.observability.log_level, files)
+        self.shared_memory = SharedMemory(settings.server.allow_shared_memory)
+        self.control = self.registry.bls.control = ModelControl(settings, self.registry, sources)
+        self.limits = limits(settings)
+        self.predict_limits = limits(settings, predict=True)
+        self.versions = VersionRouter(settings.model)
+        self.find = self.registry.find
+        self.codecs = ThreadLimiter(2)  # JSON codecs hold the GIL: more threads would not help
+        self.not_ready_status = settings.server.not_ready_status
+        self.name = "triton" if settings.server.compat == "triton" else settings.server.id
+        self.version = __version__
+        self.progress: Mapping[str, int] = {}
+
+    @property
+    def starting(self) -> bool:
+        return self.lifecycle.state in {ServerState.INITIALIZING, ServerState.LOADING}
+
+    def readiness(self) -> Readiness:
+        names = self.registry.requested() if self.settings.server.strict_readiness else self.control.required
+        return assess_readiness(
+            self.lifecycle, names, self.registry.is_ready, self.registry.reason, may_be_empty=self.control.may_be_empty
+        )
+
+    def recover(self) -> bool:
+        """Leave the FAILED state if the missing models have been loaded. Return whether the server is ready.
+
+        Before the repository was read the missing models are unknown, and the first reason stays.
+        """
+        if self.lifecycle.state is not ServerState.FAILED or not self.registry.scanned:
+            return False
+        self.lifecycle.move(ServerState.READY)
+        readiness = self.readiness()
+        if not readiness.ready:
+            self.lifecycle.move(ServerState.FAILED, readiness.reason)
+        return readiness.ready
+
+    def observe_rejected(self, protocol: str, params: Mapping[str, str], status: int, seconds: float) -> None:
+        """Count an inference that never ran. Unknown models get empty labels: clients must not create label values."""
+        name = params.get("model", "")
+        served = self.registry.newest(name)
+        known = (served.name, served.version) if served is not None else ("", 0)
+        self.metrics.request(*known, protocol, status).observe(seconds)
+
+    def observe(self, served: ModelVersion, protocol: str, status: int, seconds: float) -> None:
+        """Count a finished inference, once for each that was counted in flight."""
+        self.metrics.in_flight -= 1
+        self.metrics.request(served.name, served.version, protocol, status).observe(seconds)

@@ -57,4 +57,4 @@ async def eventually_async(
 
 
 def _message(what: str | Callable[[], str], seconds: float) -> str:
-    return f"{what if isinstance(what, str) else what()}: not within {seconds:g} s"
+    return f"not within {seconds:g} s: {what if isinstance(what, str) else what()}"

@@ -116,7 +116,7 @@ def test_a_pid_that_now_belongs_to_somebody_else_is_left_alone(somewhere: Places
 def test_what_does_not_happen_is_told_with_the_log(somewhere: Places) -> None:
     log = somewhere.log / "etcd.log"
     log.write_text("first\nno space left on device\n")
-    with pytest.raises(BedError, match=r"(?s)etcd answers: not within 0 s; .*no space left"):
+    with pytest.raises(BedError, match=r"(?s)not within 0 s: etcd answers; .*no space left"):
         processes.until("etcd answers", 0, lambda: False, log)
 
 

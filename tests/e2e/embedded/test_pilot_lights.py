@@ -15,7 +15,7 @@ def test_a_replica_is_forked_and_nothing_burns_after_the_end_whoever_lit_it(tmp_
         assert platform.ask().status == 200
         (replica,) = platform.replicas()
         parent = Path(f"/proc/{replica}/stat").read_text().rpartition(")")[2].split()[1]
-        assert b"pilot_light" in Path(f"/proc/{parent}/cmdline").read_bytes()
+        assert b"bootstrap.forkserver" in Path(f"/proc/{parent}/cmdline").read_bytes()
         platform.kill_control()
         platform.wait(platform.answers, "the control process to be back")
     assert processes_of(platform.home) == []

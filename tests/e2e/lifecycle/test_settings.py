@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.lifecycle.models import HELD, body, write_signed
+from tests.ports import free_port
 from tests.serving import ROOT, RunningServer
 
 Serve = Callable[..., RunningServer]
@@ -24,7 +25,9 @@ def reached(host: str, port: int) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.2 is no address of its own")
 def test_each_port_listens_on_its_own_address(tmp_path: Path, serve: Serve) -> None:
-    near = serve(tmp_path, *EXPLICIT, "--metrics-address", "127.0.0.2")
+    # A port that the kernel chose for 127.0.0.2 could be another test's on 127.0.0.1.
+    ports = ("--http-port", str(free_port()), "--metrics-port", str(free_port()))
+    near = serve(tmp_path, *EXPLICIT, *ports, "--metrics-address", "127.0.0.2")
     assert [reached(host, near.port) for host in ("127.0.0.1", "127.0.0.2")] == [True, False]
     assert [reached(host, near.metrics_port) for host in ("127.0.0.1", "127.0.0.2")] == [False, True]
     far = serve(tmp_path, *EXPLICIT, "--http-address", "0.0.0.0")

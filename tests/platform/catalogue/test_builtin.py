@@ -44,7 +44,7 @@ def test_it_is_read_once_and_only_when_asked_for() -> None:
     script = (
         "from pathlib import Path; opened = []; real = Path.read_text\n"
         "Path.read_text = lambda self, *a: (opened.append(self.name), real(self, *a))[1]\n"
-        "from pilotlight.catalogue import catalogue, selection\n"
+        "from pilotlight.catalogue import catalogue, runtime_selection\n"
         "assert 'kserve.yaml' not in opened, opened\n"
         "catalogue.builtin(); catalogue.builtin()\n"
         "assert opened.count('kserve.yaml') == 1, opened\n"

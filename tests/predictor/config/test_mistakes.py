@@ -207,7 +207,7 @@ def test_a_mistake_ends_with_code_2_on_stderr(capsys: pytest.CaptureFixture[str]
 
 def test_reading_flags_and_variables_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from pilotlight_predictor.config import merge_sources as parse;"
+        "import sys; from pilotlight_predictor.config import parse;"
         "parse(['--model-path=m'], {'INFERENCE_PORT': '1'});"
         "print([name for name in ('yaml', 'click', 'argparse', 'numpy', 'aiohttp', 'difflib') if name in sys.modules])"
     )

@@ -235,7 +235,7 @@ def test_a_load_that_ends_unexpectedly_says_so_and_is_over(tmp_path: Path, monke
         assert house.server.readiness().ready
 
     write_times(tmp_path, "m", 2)
-    for module in ("control", "registry"):
+    for module in ("control_modes", "registry"):
         play(scene(f"pilotlight_predictor.models.{module}.check_source"))
     play(scene("pilotlight_predictor.models.load_queue.ModelVersion"))
 

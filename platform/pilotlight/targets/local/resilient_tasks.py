@@ -1,18 +1,10 @@
-"""Background work of the control process: failures are logged and survived, delayed work is queued once per item.
-
-`EventRecorder` stores the events that `platformctl events` shows.
-"""
+"""Background work of the control process: failures are logged and survived, delayed work is queued once per item."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Final, Generic, Literal, TypeVar
-
-from pilotlight.errors import PlatformError
-from pilotlight.k8s.timestamps import utc_now
-from pilotlight.targets.local.store.store import Store
-from pilotlight.targets.target import Event, Key
+from contextlib import contextmanager
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 MARGIN_S: Final = 0.01  # fire slightly late: a moment too early nothing would be due yet
@@ -55,16 +47,3 @@ class DelayedQueue(Generic[T]):
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-
-
-class EventRecorder:
-    """Writes events to the store; a failed write, such as on a full disk, is ignored."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def record(
-        self, key: Key, subject: str, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
-    ) -> None:
-        with suppress(PlatformError):
-            self._store.add_event(Event(utc_now(), *key, subject, kind, reason, message))

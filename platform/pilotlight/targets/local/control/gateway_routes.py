@@ -15,8 +15,7 @@ from pilotlight.gateway.routing_table import Backend, Replica, Route
 from pilotlight.targets.local.control.service_state import ServiceRun, Shares
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink
 from pilotlight.targets.local.manifests.service_spec import ServiceSpec, WorkloadSpec
-from pilotlight.targets.local.resilient_tasks import EventRecorder
-from pilotlight.targets.local.store.store import Store
+from pilotlight.targets.local.store.store import EventRecorder, Store
 
 Ready = Callable[[str, str], Sequence[Replica]]  # namespace, revision → ready replicas
 Key = Callable[[str, str], str]  # namespace, workload → key that other components must send

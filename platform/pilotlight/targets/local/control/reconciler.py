@@ -25,9 +25,9 @@ from pilotlight.targets.local.gateway.gateway_link import GatewayLink, gateway_c
 from pilotlight.targets.local.gateway.publisher import Publisher
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_discovery import EndpointFiles, Peers
-from pilotlight.targets.local.resilient_tasks import DelayedQueue, EventRecorder
+from pilotlight.targets.local.resilient_tasks import DelayedQueue
 from pilotlight.targets.local.scaling.types import Decision
-from pilotlight.targets.local.store.store import Store
+from pilotlight.targets.local.store.store import EventRecorder, Store
 from pilotlight.targets.local.supervisor import gpus
 from pilotlight.targets.local.supervisor.pilot_light import pilot_lights
 from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Replica

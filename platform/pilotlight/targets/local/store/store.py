@@ -1,17 +1,19 @@
 """Store of the control process: services, revisions, replicas, ports, events and canaries; one transaction a method.
 
 The engine writes before it acts and reads when it starts; nothing else opens the file. Times are RFC 3339 texts in UTC
-from the caller: the store has no clock.
+from the caller, such as `EventRecorder`: the store has no clock.
 """
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import json
 
 from pilotlight.errors import Conflict, NotFound, PlatformError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.store import releases as store_releases
 from pilotlight.targets.local.store.releases import OF_SERVICE, NewRevision
 from pilotlight.targets.local.store.schema import Database, StoredRevision, StoredService
@@ -206,3 +208,16 @@ def _exists(connection: sqlite3.Connection, key: Key) -> None:
 def _nth(which: str, count: int) -> str:
     """Return a query for the newest event number beyond `count`; empty if there are fewer."""
     return f"SELECT number FROM events WHERE {which} ORDER BY number DESC LIMIT 1 OFFSET {count}"
+
+
+class EventRecorder:
+    """Records the events that `platformctl events` shows; a failed write, such as on a full disk, is ignored."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def record(
+        self, key: Key, subject: str, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
+    ) -> None:
+        with suppress(PlatformError):
+            self._store.add_event(Event(utc_now(), *key, subject, kind, reason, message))

@@ -11,8 +11,7 @@ from pilotlight.targets.local.control.gateway_routes import ServicePorts
 from pilotlight.targets.local.control.service_state import ServiceRun
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.resilient_tasks import EventRecorder
-from pilotlight.targets.local.store.store import Store
+from pilotlight.targets.local.store.store import EventRecorder, Store
 from pilotlight.targets.target import Release
 
 

@@ -92,7 +92,7 @@ charts: $(VENV)/.test ## write what follows from the charts' values, lint them, 
 	$(BIN)/python -m tests.judges.helm dist helm/inference-service helm/inference-platform
 
 docs: $(VENV)/.run ## write the pages that are made from code
-	$(BIN)/python -m pilotlight_predictor.config > docs/settings.md
+	$(BIN)/python -m pilotlight_predictor.config.help > docs/settings.md
 	$(BIN)/python -m pilotlight_predictor.metrics.docs > docs/metrics.md
 	$(BIN)/python -m pilotlight.lint.docs > docs/lint.md
 

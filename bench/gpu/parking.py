@@ -31,7 +31,7 @@ from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import tensor
 from pilotlight_predictor.gpu.cuda_driver import Context
 from pilotlight_predictor.gpu.parked_weights import ParkedWeights, Streams
-from pilotlight_predictor.gpu.weight_transfer import Block, PinnedMemory, WeightTransfer
+from pilotlight_predictor.gpu.safetensors_upload import Block, PinnedMemory, WeightTransfer
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -50,7 +50,7 @@ VERBS = {
     "doctor": Verb("platform.doctor", "Check whether this machine can run services."),
     "dashboard": Verb("platform.dashboard", "Print or write dashboards for Grafana, and rules for Prometheus."),
     "lint": Verb("document.lint", "Say what is dangerous in ScaledObjects, Knative Services and workloads."),
-    "microservice": Verb("microservice.jobs", "Start one model behind one address, ask it, watch it and stop it."),
+    "microservice": Verb("microservice.lifecycle", "Start one model behind one address, ask it, watch it and stop it."),
     "api": Verb("platform.api", "Serve the control API, or make keys for it."),
     "serve": Verb("model.serve", "Serve models; all flags are the predictor's."),
     "fetch": Verb("model.fetch", "Download a model: URI DIR."),

@@ -14,7 +14,7 @@ from pilotlight_predictor.config import parse
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import Dispatcher
 from pilotlight_predictor.frontends.http.server import HttpFront
-from pilotlight_predictor.server.lifecycle import Lifecycle
+from pilotlight_predictor.server.server_state import Lifecycle
 
 GUIDE = (ROOT / "docs/dialects.md").read_text()
 SOURCE, ENTRY = (re.findall(rf"```{kind}\n(.*?)```", GUIDE, re.DOTALL)[0] for kind in ("python", "toml"))

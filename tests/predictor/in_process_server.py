@@ -17,7 +17,7 @@ from pilotlight_predictor.core.tensors import Tensor
 from pilotlight_predictor.metrics import Metrics
 from pilotlight_predictor.models.sources import ModelFetcher, ModelSources
 from pilotlight_predictor.server.handler_context import Server
-from pilotlight_predictor.server.lifecycle import Lifecycle, ServerState
+from pilotlight_predictor.server.server_state import Lifecycle, ServerState
 
 TIMES = """
 INPUTS = {{"x": ("FP32", [-1, 1])}}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from pilotlight.canary import state_store
+from pilotlight.canary import stored_history
 from pilotlight.errors import Conflict, NotFound, PlatformError, RolledBack, TimedOut, UsageError
 from pilotlight.release import apply, history
 from platformctl import output
@@ -29,13 +29,13 @@ MAX_RETRIES: Final = 8
 
 
 def read_history(target: "Target", key: "Key") -> "CanaryHistory":
-    return state_store.decode_history(target.canary(key))
+    return stored_history.decode_history(target.canary(key))
 
 
 def running_canary(target: "Target", key: "Key") -> "Canary | None":
     """Return the canary in progress; None also if the service or its history does not exist."""
     try:
-        return state_store.running_canary(read_history(target, key))
+        return stored_history.running_canary(read_history(target, key))
     except NotFound:
         return None
 
@@ -52,7 +52,7 @@ def follow(
 
     first = read_history(target, key).current
     if first is None:
-        raise state_store.no_running_canary(key)
+        raise stored_history.no_running_canary(key)
     follower = CanaryFollower(target, key, first, max_pause_s)
     try:
         while (canary := follower.poll()).phase not in ("Promoted", "RolledBack", "Superseded"):
@@ -117,7 +117,7 @@ class CanaryFollower:
         for canary in (*([known.current] if known.current else []), *known.past):
             if (canary.revision, canary.started_at) == (self._canary.revision, self._canary.started_at):
                 return canary
-        raise state_store.no_running_canary(self._key)
+        raise stored_history.no_running_canary(self._key)
 
     def release(self) -> None:
         """Release the lease; never raises."""
@@ -166,12 +166,12 @@ def _outcome(key: "Key", canary: "Canary") -> "Canary":
 
 def request_action(target: "Target", key: "Key", command: "CanaryCommand") -> None:
     """Store a command for the process that ticks the canary."""
-    for _ in range(state_store.MAX_ATTEMPTS):
-        state, version = state_store.with_command(target.canary(key), key, command)
+    for _ in range(stored_history.MAX_ATTEMPTS):
+        state, version = stored_history.with_command(target.canary(key), key, command)
         with suppress(Conflict):
             target.save_canary(key, state, version)
             return
-    raise state_store.too_many_conflicts(key)
+    raise stored_history.too_many_conflicts(key)
 
 
 def wait_for_action(target: "Target", key: "Key", timeout_s: float, ticker: output.ProgressLog) -> "Canary":
@@ -183,7 +183,7 @@ def wait_for_action(target: "Target", key: "Key", timeout_s: float, ticker: outp
                 runner.tick(key)
             canary = read_history(target, key).current
             if canary is None:
-                raise state_store.no_running_canary(key)
+                raise stored_history.no_running_canary(key)
             if not canary.wish:
                 return canary
             ticker.log("Asked", f"{canary.wish}; {canary.holder or 'nobody'} runs it")

@@ -17,7 +17,7 @@ from pilotlight.errors import PlatformError
 from pilotlight.k8s import names
 from pilotlight.k8s.quantities import is_gpu, quantity_or_zero
 from pilotlight.prometheus.client import decode, instant_query
-from pilotlight.targets.kubernetes import canary_store, capabilities, inferenceservice, kinds, releases
+from pilotlight.targets.kubernetes import canary_store, capabilities, inferenceservice_mirror, kinds, releases
 from pilotlight.targets.kubernetes.capabilities import MONITORING, PROMETHEUS
 from pilotlight.targets.kubernetes.client import RETRY_S, Cluster, KubeApiError, KubeConnection, ResourceKind
 from pilotlight.targets.kubernetes.kinds import FORBIDDEN
@@ -194,15 +194,19 @@ def prometheus_operator(cluster: Cluster) -> Finding:
 
 
 def custom_resources(cluster: Cluster) -> Finding:
-    known = [version for version in inferenceservice.GROUPS if cluster.kind(version, inferenceservice.KIND) is not None]
+    known = [
+        version
+        for version in inferenceservice_mirror.GROUPS
+        if cluster.kind(version, inferenceservice_mirror.KIND) is not None
+    ]
     if not known:
-        message = f"{inferenceservice.KIND} is no kind here: kubectl shows services by their parts only"
+        message = f"{inferenceservice_mirror.KIND} is no kind here: kubectl shows services by their parts only"
         return Finding("ok", "kinds of ours", message)
     descriptions = [
-        f"{version} ({'ours' if inferenceservice.is_our_crd(cluster, version) else 'of another controller'})"
+        f"{version} ({'ours' if inferenceservice_mirror.is_our_crd(cluster, version) else 'of another controller'})"
         for version in known
     ]
-    return Finding("ok", "kinds of ours", f"{inferenceservice.KIND} of {', '.join(descriptions)}")
+    return Finding("ok", "kinds of ours", f"{inferenceservice_mirror.KIND} of {', '.join(descriptions)}")
 
 
 def may_write(cluster: Cluster, namespace: str) -> Finding:

@@ -21,7 +21,7 @@ from pilotlight.gateway.listeners import Address as ListenAddress
 from pilotlight.gateway.listeners import CannotListen, bind
 from pilotlight.targets.local.control_process import Announcement, answers, leftovers, living, port_setting
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.prometheus_server import find, running, url_of
+from pilotlight.targets.local.prometheus_process import find, running, url_of
 from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.gpus import find_devices
 from platformctl.targets import Gateway
@@ -253,16 +253,15 @@ def _microservices() -> Iterator[Finding]:
 def _problems(job_id: str) -> Iterator[Finding]:
     """Yield findings with a likely cause; `pending` and `loading` alone are not problems."""
     from pilotlight.microservices.inference import client
-    from platformctl.microservice import diagnose, infer_request
-    from platformctl.microservice import jobs as microservice_jobs
+    from platformctl.microservice import health_findings, infer_request, shared_options
 
-    entry = microservice_jobs.open_registry().read().entries.get(job_id)
+    entry = shared_options.open_registry().read().entries.get(job_id)
     if entry is None:
         return
-    status = microservice_jobs.platform_status(job_id, entry)
+    status = shared_options.platform_status(job_id, entry)
     model = infer_request.probe_model(job_id, entry, PROBE_S)
     level: Level = "fail" if status.state in (*client.ENDED, "unknown") or model.phase == "failed" else "warn"
-    for each in diagnose.findings(job_id, entry, status, model):
+    for each in health_findings.findings(job_id, entry, status, model):
         yield Finding(level, f"microservice {job_id[:8]}", each["cause"], each["advice"])
 
 
@@ -273,15 +272,15 @@ def _stuck_stops(home: Home) -> Iterator[Finding]:
 
     from pilotlight.microservices import diagnosis
     from pilotlight.microservices.registry.database import FILE, Directory
-    from platformctl.microservice import diagnose
-    from platformctl.microservice.jobs import redacted
+    from platformctl.microservice import health_findings
+    from platformctl.microservice.shared_options import redacted
 
     if not (home.root / FILE).exists():
         return
     with closing(Directory.open(home)) as directory:
         stopping = directory.jobs_of_kind("inference_microservice", "stopping")
     for record in stopping:
-        age_s = diagnose.age_s(record.updated_at, datetime.now(UTC))
+        age_s = health_findings.age_s(record.updated_at, datetime.now(UTC))
         errors = (redacted(record.message),) if record.message else ()
         evidence = diagnosis.Evidence(job_id=record.id, phase="stopping", phase_s=age_s, errors=errors)
         for each in diagnosis.diagnose(evidence):
@@ -290,7 +289,7 @@ def _stuck_stops(home: Home) -> Iterator[Finding]:
 
 def _batch_jobs(home: Home) -> Iterator[Finding]:
     from pilotlight.microservices.batch import jobs
-    from platformctl.microservice.jobs import redacted
+    from platformctl.microservice.shared_options import redacted
 
     for each in jobs.list_jobs(home, os.environ):
         if each.state == "failed":

@@ -16,19 +16,19 @@ from typing import Any, Final
 import click
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.inference import chat, client
+from pilotlight.microservices.inference import chat_request, client
 from pilotlight.microservices.registry import container_command, model_kinds, secret_references
 from pilotlight.microservices.registry.model_kinds import Parameter
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from platformctl import output
-from platformctl.microservice import diagnose, jobs
+from platformctl.microservice import health_findings, shared_options
 
 PROBE_S: Final = 10.0
 
 
 def all_fields() -> dict[str, Parameter]:
     """Return the sampling fields of all networks."""
-    return {name: each for arch in model_kinds.networks() for name, each in chat.sampling_fields(arch).items()}
+    return {name: each for arch in model_kinds.networks() for name, each in chat_request.sampling_fields(arch).items()}
 
 
 def field_flags(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,14 +47,14 @@ def build_request(
     if whole is not None and (prompt or images or videos or system):
         raise UsageError("--body is the whole request: --prompt, --system, --image and --video do not go with it")
     values = {name: text for name, text in flags.items() if text is not None}
-    if whole is not None and jobs.is_tensor_request(network_arch, whole):
+    if whole is not None and shared_options.is_tensor_request(network_arch, whole):
         if values:
             raise UsageError(f"--{next(iter(values)).replace('_', '-')} is for chats, and --body FILE has tensors")
         request = whole
     else:
         request = whole or {"messages": _messages(network_arch, prompt, system, images, videos)}
         request |= sampling_values(network_arch, request, values, accept_defaults, complete=whole is not None)
-        chat.check(network_arch, request)
+        chat_request.check(network_arch, request)
     secret_references.check_absent("the request", json.dumps(request, ensure_ascii=False), os.environ)
     return request
 
@@ -64,9 +64,9 @@ def sampling_values(
     complete: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the sampling fields. A field unknown to the network is left for `check` to refuse by name."""
-    known = chat.sampling_fields(network_arch)
+    known = chat_request.sampling_fields(network_arch)
     every = all_fields()
-    values = {name: chat.parse_value(name, text, every[name]) for name, text in flags.items()}
+    values = {name: chat_request.parse_value(name, text, every[name]) for name, text in flags.items()}
     open_fields = {name: each for name, each in known.items() if name not in values and name not in request}
     if not open_fields or (complete and not accept_defaults):
         return values
@@ -75,7 +75,7 @@ def sampling_values(
         defaults = {name: each.default for name, each in open_fields.items() if each.default not in (None, "")}
         output.note("defaults: " + ", ".join(f"{name}={json.dumps(value)}" for name, value in defaults.items()))
         return {**defaults, **values}
-    if not jobs.on_terminal():
+    if not shared_options.on_terminal():
         missing = ", ".join(f"--{name.replace('_', '-')} ({_describe(each)})" for name, each in open_fields.items())
         message = f"sampling parameters are not given, and defaults are not taken silently: {missing}"
         raise UsageError(message, "give them as flags, or --accept-defaults")
@@ -102,7 +102,7 @@ def _answer(name: str, parameter: Parameter) -> Any:
             name, default="", show_default=False, prompt_suffix=f" [{_describe(parameter)}]: ", err=True
         )
         try:
-            return chat.parse_value(name, text, parameter) if text else parameter.default
+            return chat_request.parse_value(name, text, parameter) if text else parameter.default
         except UsageError as error:
             output.note(str(error))
 
@@ -123,15 +123,15 @@ def read_body(file: str) -> dict[str, Any]:
 def _messages(
     network_arch: str, prompt: str, system: str, images: tuple[str, ...], videos: tuple[str, ...]
 ) -> list[dict[str, Any]]:  # fmt: skip
-    jobs.refuse_prompt(network_arch)
-    if not prompt and jobs.on_terminal():
-        prompt = jobs.prompt("prompt")
+    shared_options.refuse_prompt(network_arch)
+    if not prompt and shared_options.on_terminal():
+        prompt = shared_options.prompt("prompt")
     if not prompt:
         raise UsageError("--prompt is missing: what is asked of the model", "or --body FILE with the whole request")
     ours = container_command.arch(network_arch, os.environ).command == "pilotlight"
     before = [{"role": "system", "content": system}] if system else []
     media = [[_inline_media(each) if ours else each for each in group] for group in (images, videos)]
-    return [*before, chat.message(prompt, *media)]
+    return [*before, chat_request.message(prompt, *media)]
 
 
 def _inline_media(reference: str) -> str:
@@ -145,8 +145,8 @@ def _inline_media(reference: str) -> str:
 
 def wait_for_model(job_id: str, entry: Entry, max_wait_s: float) -> None:
     """Return once the model is loaded."""
-    target, ticker = jobs.platform_of(entry), output.ProgressLog()
-    with target.open_route(job_id, entry) as url, jobs.hints_for(job_id):
+    target, ticker = shared_options.platform_of(entry), output.ProgressLog()
+    with target.open_route(job_id, entry) as url, shared_options.hints_for(job_id):
         try:
             client.wait_for_model(
                 url, lambda: target.status(job_id, entry), max_wait_s=max_wait_s, report=_reporter(ticker)
@@ -156,20 +156,20 @@ def wait_for_model(job_id: str, entry: Entry, max_wait_s: float) -> None:
 
 
 def _reporter(ticker: output.ProgressLog) -> Callable[[str], None]:
-    return lambda message: ticker.log("loading", jobs.redacted(message))
+    return lambda message: ticker.log("loading", shared_options.redacted(message))
 
 
 def infer(
     job_id: str, entry: Entry, request: Mapping[str, Any], tensors: bool, timeout: float, max_wait_s: float
 ) -> client.ChatResponse:
     """Send a chat or V2 tensor request; waits while the model loads."""
-    target, ticker = jobs.platform_of(entry), output.ProgressLog()
+    target, ticker = shared_options.platform_of(entry), output.ProgressLog()
     report = _reporter(ticker)
 
     def read_status() -> PlatformStatus:
         return target.status(job_id, entry)
 
-    with target.open_route(job_id, entry) as url, jobs.hints_for(job_id):
+    with target.open_route(job_id, entry) as url, shared_options.hints_for(job_id):
         try:
             if tensors:  # only chat responses tell a loading model from a failed one
                 client.wait_for_model(url, read_status, max_wait_s=max_wait_s, report=report)
@@ -177,29 +177,29 @@ def infer(
             reply = client.send_chat(
                 url, request, read_status, timeout=timeout, max_wait_s=max_wait_s, report=report, send=send
             )
-            diagnose.clear(job_id)
+            health_findings.clear(job_id)
             return reply
         except UsageError as error:
-            diagnose.record(job_id, jobs.redacted(str(error).removeprefix(client.REFUSED)))
-            raise jobs.explain_refusal(url, job_id, error) from None
+            health_findings.record(job_id, shared_options.redacted(str(error).removeprefix(client.REFUSED)))
+            raise shared_options.explain_refusal(url, job_id, error) from None
         finally:
             ticker.close()
 
 
-def probe_model(job_id: str, entry: Entry, timeout_s: float = PROBE_S) -> diagnose.ModelStatus:
-    target = jobs.platform_of(entry)
+def probe_model(job_id: str, entry: Entry, timeout_s: float = PROBE_S) -> health_findings.ModelStatus:
+    target = shared_options.platform_of(entry)
     try:
         with target.open_route(job_id, entry) as url:
             verdict = client.classify(client.post_chat(url, client.PROBE, timeout_s))
-            return diagnose.model_status(verdict, client.get_status(url, timeout_s))
+            return health_findings.model_status(verdict, client.get_status(url, timeout_s))
     except (PlatformError, OSError):
-        return diagnose.UNREACHABLE
+        return health_findings.UNREACHABLE
 
 
 def accepts_tensors(job_id: str, entry: Entry) -> bool | None:
     """Return None if the model's metadata does not say."""
     try:
-        with jobs.platform_of(entry).open_route(job_id, entry) as url:
+        with shared_options.platform_of(entry).open_route(job_id, entry) as url:
             inputs = client.metadata(url, PROBE_S).get("inputs")
     except (PlatformError, OSError):
         return None

@@ -16,7 +16,7 @@ from msgspec import structs
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.k8s.manifest import Manifest, in_apply_order
 from pilotlight.render import values_of
-from pilotlight.render.templates import folder
+from pilotlight.render.jinja_templates import folder
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.yaml_nodes import parse
 from pilotlight.targets.target import ServiceStatus

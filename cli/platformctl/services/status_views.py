@@ -33,7 +33,7 @@ def with_latency_figures(statuses: "Sequence[ServiceStatus]", target: "Target") 
     """Add latency and errors from Prometheus on a cluster; the local gateway reports its own."""
     if target.name != "kubernetes":
         return statuses
-    from pilotlight.observability.status_latency import with_latency
+    from pilotlight.observability.revision_latency import with_latency
 
     return with_latency(statuses, target.query)
 

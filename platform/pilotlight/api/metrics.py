@@ -10,8 +10,8 @@ from typing import Final
 from aiohttp import web
 from msgspec import DecodeError, ValidationError, json
 
-from pilotlight.api.backend import BACKEND, ENGINE
 from pilotlight.api.route_areas import Route
+from pilotlight.api.target_adapters import BACKEND, ENGINE
 from pilotlight.canary.canary_state import CanaryHistory
 from pilotlight.observability import control_metrics
 from pilotlight.targets.local.control import metrics_export

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from pilotlight.canary import state_store
+from pilotlight.canary import stored_history
 from pilotlight.canary.canary_state import Canary
 from pilotlight.errors import PlatformError
 from pilotlight.targets.target import Key, Target
@@ -98,7 +98,7 @@ class CanaryController:
         running: dict[Key, Canary] = {}
         for stored in self._target.canaries(None):
             try:
-                canary = state_store.running_canary(state_store.decode_history(stored))
+                canary = stored_history.running_canary(stored_history.decode_history(stored))
             except PlatformError as error:
                 log.warning("%s", error)
                 continue

@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from pilotlight.canary import actions, next_action, state_store
+from pilotlight.canary import actions, next_action, stored_history
 from pilotlight.canary.actions import (
     Action,
     Finish,
@@ -58,23 +58,23 @@ def start_canary(target: Target, release: Release, stable: Release, policy: Cana
     key = (release.namespace, release.name)
     revision, baseline = revision_names(release, stable)
     canary = Canary(policy, revision, baseline, release.generation, stable.generation, format_utc(now))
-    for _ in range(state_store.MAX_ATTEMPTS):
+    for _ in range(stored_history.MAX_ATTEMPTS):
         stored = target.canary(key)
-        history = state_store.decode_history(stored)
-        running = state_store.running_canary(history)
+        history = stored_history.decode_history(stored)
+        running = stored_history.running_canary(history)
         if running is not None and running.revision == revision and running.generation >= release.generation:
             updated = replace(history, current=replace(running, policy=policy))  # a runner has already started it
         else:
             if running is not None:
                 end = Finish("Superseded", "another canary was started")
                 history = replace(history, current=actions.apply_action(running, end, format_utc(now)))
-            updated = state_store.with_new_canary(history, canary)
+            updated = stored_history.with_new_canary(history, canary)
         try:
-            target.save_canary(key, state_store.encode_history(updated), stored.version if stored else "")
+            target.save_canary(key, stored_history.encode_history(updated), stored.version if stored else "")
             return updated.current or canary
         except Conflict:
             continue
-    raise state_store.too_many_conflicts(key)
+    raise stored_history.too_many_conflicts(key)
 
 
 class CanaryRunner:
@@ -99,8 +99,8 @@ class CanaryRunner:
 
     def _tick(self, key: Key) -> Canary | None:
         stored = self._target.canary(key)
-        canary = state_store.running_canary(state_store.decode_history(stored))
-        if stored is None or canary is None or state_store.leased_by_other(canary, self.holder, self._now()):
+        canary = stored_history.running_canary(stored_history.decode_history(stored))
+        if stored is None or canary is None or stored_history.leased_by_other(canary, self.holder, self._now()):
             self._ticked.pop(key, None)
             self._measured.pop(key, None)
             return None
@@ -119,12 +119,12 @@ class CanaryRunner:
     def release_lease(self, key: Key) -> None:
         """Release the lease, so that the next runner need not wait for its expiry."""
         stored = self._target.canary(key)
-        history = state_store.decode_history(stored)
-        canary = state_store.running_canary(history)
+        history = stored_history.decode_history(stored)
+        canary = stored_history.running_canary(history)
         if stored is not None and canary is not None and canary.holder == self.holder:
             released = replace(history, current=replace(canary, holder="", renewed_at=""))
             with suppress(Conflict):  # another runner has taken it over
-                self._target.save_canary(key, state_store.encode_history(released), stored.version)
+                self._target.save_canary(key, stored_history.encode_history(released), stored.version)
 
     def tick_interval_s(self, canary: Canary) -> float:
         """Return the seconds until the next tick."""
@@ -136,18 +136,18 @@ class CanaryRunner:
         last = self._ticked.get(key)
         if last is not None and last[0] == canary.started_at:
             return self._clock() - last[1]
-        limit = state_store.LEASE_INTERVALS * canary.policy.interval_s
-        return min(state_store.seconds_between(canary.renewed_at, self._now()), limit)
+        limit = stored_history.LEASE_INTERVALS * canary.policy.interval_s
+        return min(stored_history.seconds_between(canary.renewed_at, self._now()), limit)
 
     def _renew_lease(self, stored: CanaryRecord) -> CanaryRecord:
         """Renew the lease. Raise Conflict after a concurrent write."""
-        canary = state_store.renew_lease(state_store.require_running(stored), self.holder, self._now())
-        renewed = replace(state_store.decode_history(stored), current=canary)
-        return self._target.save_canary(stored.key, state_store.encode_history(renewed), stored.version)
+        canary = stored_history.renew_lease(stored_history.require_running(stored), self.holder, self._now())
+        renewed = replace(stored_history.decode_history(stored), current=canary)
+        return self._target.save_canary(stored.key, stored_history.encode_history(renewed), stored.version)
 
     def _reconcile(self, leased: CanaryRecord, seconds: float) -> tuple[CanaryRecord, Canary, Canary | None]:
         """Return the stored state, the canary after this tick, and the canary of a newer release that replaces it."""
-        state = observe(self._target, leased.key, state_store.require_running(leased))
+        state = observe(self._target, leased.key, stored_history.require_running(leased))
         at = format_utc(self._now())
         if state.outcome == "superseded":
             ended = actions.apply_action(state.canary, Finish("Superseded", "another document was deployed"), at)
@@ -170,7 +170,7 @@ class CanaryRunner:
             action = Pause(reason)
         generation = execute(self._target, state, action, deadline)
         after = replace(actions.apply_action(canary, action, at), generation=generation)
-        return leased, replace(after, renewed_at=state_store.require_running(leased).renewed_at), None
+        return leased, replace(after, renewed_at=stored_history.require_running(leased).renewed_at), None
 
     def _measure_if_due(self, key: Key, state: RolloutState, canary: Canary, at: str) -> Judgement | None:
         """Return the judgement; None if no measurement is due or possible."""
@@ -182,18 +182,18 @@ class CanaryRunner:
 
     def _save(self, leased: CanaryRecord, seen: Canary, canary: Canary, successor: Canary | None) -> Canary | None:
         """Save the canary, merged with commands since `seen`; None if another runner has taken over."""
-        for _ in range(state_store.MAX_ATTEMPTS):
-            history = replace(state_store.decode_history(leased), current=canary)
-            updated = state_store.with_new_canary(history, successor) if successor is not None else history
+        for _ in range(stored_history.MAX_ATTEMPTS):
+            history = replace(stored_history.decode_history(leased), current=canary)
+            updated = stored_history.with_new_canary(history, successor) if successor is not None else history
             try:
-                self._target.save_canary(leased.key, state_store.encode_history(updated), leased.version)
+                self._target.save_canary(leased.key, stored_history.encode_history(updated), leased.version)
                 return successor or canary
             except Conflict:
                 stored = self._target.canary(leased.key)
-                theirs = state_store.running_canary(state_store.decode_history(stored))
+                theirs = stored_history.running_canary(stored_history.decode_history(stored))
                 if stored is None or theirs is None or theirs.holder != self.holder:
                     return None
-                leased, canary = stored, state_store.merge_concurrent(seen, canary, theirs)
+                leased, canary = stored, stored_history.merge_concurrent(seen, canary, theirs)
         return None
 
 

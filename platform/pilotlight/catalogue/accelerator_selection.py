@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from pilotlight.catalogue.document_types import byte_count
 from pilotlight.catalogue.runtime_score import ANY
-from pilotlight.catalogue.types import byte_count
 from pilotlight.spec.service import BaseModel, Runtime
 
 Json = Any

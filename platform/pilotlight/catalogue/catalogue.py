@@ -10,10 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pilotlight.catalogue.models import model_from, read_model
-from pilotlight.catalogue.runtime_selection import select_runtime
-from pilotlight.catalogue.runtimes import read_runtime, runtime_from
-from pilotlight.catalogue.types import (
+from pilotlight.catalogue.document_types import (
     ACCELERATOR_KIND,
     MODEL_KINDS,
     OME_VERSION,
@@ -23,6 +20,9 @@ from pilotlight.catalogue.types import (
     accelerator_type,
     weights_type,
 )
+from pilotlight.catalogue.models import model_from, read_model
+from pilotlight.catalogue.runtime_selection import select_runtime
+from pilotlight.catalogue.runtimes import read_runtime, runtime_from
 from pilotlight.spec.field_types import Record, read
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.service import BaseModel, Catalogue, Runtime, Service

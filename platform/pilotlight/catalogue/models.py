@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from pilotlight.catalogue.types import byte_count, model_type, parameter_count, weights_size
+from pilotlight.catalogue.document_types import byte_count, model_type, parameter_count, weights_size
 from pilotlight.k8s.names import ANNOTATION_SIZE
 from pilotlight.spec.field_types import child_path, read, suggestion
 from pilotlight.spec.problems import Problems

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from pilotlight.catalogue.types import quantity_value
+from pilotlight.catalogue.document_types import quantity_value
 from pilotlight.spec.service import Component, NodeGroup, Runtime, SupportedFormat
 
 Json = Any

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from pilotlight.catalogue.types import POD_FIELDS, RUNTIME_VERSIONS, parameter_count, runtime_type
+from pilotlight.catalogue.document_types import POD_FIELDS, RUNTIME_VERSIONS, parameter_count, runtime_type
 from pilotlight.k8s.names import ANNOTATION_PREDICTOR
 from pilotlight.spec.field_types import read, source_locations
 from pilotlight.spec.problems import Problems, SourceLocation

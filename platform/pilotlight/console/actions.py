@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from aiohttp import web
 from msgspec import Struct, json
 
-from pilotlight.api.backend import BACKEND, ENGINE, Backend
 from pilotlight.api.route_areas import Route
 from pilotlight.api.services import SERVICE, key_of
-from pilotlight.canary import state_store
+from pilotlight.api.target_adapters import BACKEND, ENGINE, Backend
+from pilotlight.canary import stored_history
 from pilotlight.canary.canary_state import CanaryCommand
 from pilotlight.console.sessions import PREFIX
 from pilotlight.errors import Conflict
@@ -35,7 +35,7 @@ class RollbackRequest(Struct, frozen=True):
 
 def history_body(canary: CanaryRecord | None) -> dict[str, Any]:
     """Return the history with all fields; the stored one omits defaults."""
-    body: dict[str, Any] = _all_fields(state_store.decode_history(canary))
+    body: dict[str, Any] = _all_fields(stored_history.decode_history(canary))
     return body
 
 
@@ -49,12 +49,12 @@ async def request_action(request: web.Request) -> web.Response:
     """Save the requested action, retrying on conflicts with the canary's controller."""
     action, key = json.decode(await request.read(), type=ActionRequest).wish, key_of(request)
     backend = request.app[BACKEND]
-    for _ in range(state_store.MAX_ATTEMPTS):
-        state, version = state_store.with_command(await backend.call(lambda target: target.canary(key)), key, action)
+    for _ in range(stored_history.MAX_ATTEMPTS):
+        state, version = stored_history.with_command(await backend.call(lambda target: target.canary(key)), key, action)
         with suppress(Conflict):
             record = await backend.call(methodcaller("save_canary", key, state, version))
             return web.json_response(history_body(record))
-    raise state_store.too_many_conflicts(key)
+    raise stored_history.too_many_conflicts(key)
 
 
 class BlockingTarget:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from aiohttp import web
 from msgspec import json
 
-from pilotlight.api.backend import BACKEND, SHUTTING_DOWN
+from pilotlight.api.target_adapters import BACKEND, SHUTTING_DOWN
 from pilotlight.console import actions
 from pilotlight.console.sessions import STATUS_CACHE, has_session
 from pilotlight.console.status_cache import ServiceRow, changes

@@ -9,8 +9,8 @@ from typing import Any, Final
 from aiohttp import ClientError, ClientSession, ClientTimeout, StreamReader, web
 from msgspec.structs import replace
 
-from pilotlight.api.backend import BACKEND
 from pilotlight.api.services import SERVICE, key_of
+from pilotlight.api.target_adapters import BACKEND
 from pilotlight.console.sessions import PREFIX
 from pilotlight.contract import HEADER_COLD_START, HEADER_INFERENCE_LENGTH
 from pilotlight.errors import NotFound, PlatformError, TimedOut

@@ -12,14 +12,15 @@ from aiohttp import web
 
 from pilotlight import console
 from pilotlight.api import metrics, openapi, services, streams
-from pilotlight.api.auth import (
+from pilotlight.api.middlewares import (
     allow_anonymous,
     authorization_middleware,
     error_middleware,
     loopback_middleware,
     require_admin,
 )
-from pilotlight.api.backend import (
+from pilotlight.api.route_areas import READ_METHODS, Area, Authorizer, Route
+from pilotlight.api.target_adapters import (
     ALL_AREAS,
     AUTHORIZERS,
     BACKEND,
@@ -32,7 +33,6 @@ from pilotlight.api.backend import (
     EngineBackend,
     TargetBackend,
 )
-from pilotlight.api.route_areas import READ_METHODS, Area, Authorizer, Route
 from pilotlight.microservices.api import routes
 from pilotlight.microservices.api.api_context import CONTEXT, ApiContext, context_lifespan
 from pilotlight.microservices.registry import model_kinds

@@ -121,13 +121,13 @@ async def serve(settings: Options) -> int:
     """Run until shutdown; return the exit code. The API's port is bound first, so a failed start leaves nothing."""
     from pilotlight.gateway import listeners
     from pilotlight.microservices.api.api_context import CONTEXT
-    from pilotlight.targets.local import prometheus_server
+    from pilotlight.targets.local import prometheus_process
     from pilotlight.targets.local.control.service_operations import Engine, EngineSettings
 
     shutdown = Shutdown()
     try:
         listener = listeners.bind(listeners.Address("127.0.0.1", settings.api_port), "PILOTLIGHT_API_PORT")
-        prometheus = await prometheus_server.start(settings.home, settings.prometheus, settings.api_port)
+        prometheus = await prometheus_process.start(settings.home, settings.prometheus, settings.api_port)
         engine_settings = EngineSettings(
             settings.gateway_port, settings.service_ports, prometheus, settings.pilot_light, settings.zero_grace_s,
             respawn=settings.command(),
@@ -135,7 +135,7 @@ async def serve(settings: Options) -> int:
         engine = Engine(settings.home, engine_settings)
     except PlatformError as error:
         log.error("%s", error)
-        await prometheus_server.stop(settings.home)
+        await prometheus_process.stop(settings.home)
         return 1
     try:
         await engine.start()
@@ -143,7 +143,7 @@ async def serve(settings: Options) -> int:
     except (PlatformError, OSError) as error:
         log.error("%s", error)
         await engine.close(stop_all=False)
-        await prometheus_server.stop(settings.home)
+        await prometheus_process.stop(settings.home)
         return 1
     async with _canaries(engine, settings):
         await shutdown.wait()
@@ -152,7 +152,7 @@ async def serve(settings: Options) -> int:
     await runner.cleanup()
     await engine.close(stop_all=shutdown.stop_all, drain_s=shutdown.drain_s)
     if shutdown.stop_all:
-        await prometheus_server.stop(settings.home)
+        await prometheus_process.stop(settings.home)
     with contextlib.suppress(FileNotFoundError):
         settings.home.address.unlink()
     log.info("ended; %s", "nothing runs any more" if shutdown.stop_all else "replicas and gateway go on")

@@ -17,13 +17,13 @@ USAGE: Final = "usage: python -m pilotlight.gateway (--home DIR [--respawn COMMA
 def main(arguments: Sequence[str]) -> int:
     try:
         if list(arguments) == ["route"]:
-            from pilotlight.gateway.router import router, strategy
+            from pilotlight.gateway.engine_router import router_process, strategy
 
-            process.run(router.run(strategy.read(os.environ)))
+            process.run(router_process.run(strategy.read(os.environ)))
         elif list(arguments) == ["cluster"]:
-            from pilotlight.gateway.cluster import component, settings
+            from pilotlight.gateway.cluster import cluster_gateway, settings
 
-            process.run(component.run(settings.read(os.environ)))
+            process.run(cluster_gateway.run(settings.read(os.environ)))
         else:
             process.run(_serve(*_options(arguments)))
     except PlatformError as error:

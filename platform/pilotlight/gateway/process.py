@@ -28,10 +28,10 @@ from pilotlight.gateway.control_link import (
     Sockets,
     Stop,
 )
+from pilotlight.gateway.control_process_restart import Respawn
 from pilotlight.gateway.listeners import Address, Listeners, Server
 from pilotlight.gateway.load_reports import Metrics, Reporter, log
 from pilotlight.gateway.proxy.data_plane import DataPlane, RouteKey
-from pilotlight.gateway.respawn import Respawn
 
 if TYPE_CHECKING:
     from pilotlight.gateway.grpc_proxy import GrpcProxy

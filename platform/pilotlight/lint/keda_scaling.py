@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pilotlight.lint.keda_triggers import RESOURCE_TYPES, latency_triggers, least, triggers
-from pilotlight.lint.related_objects import AUTOSCALERS, name, startup_budget, target_key, target_of
+from pilotlight.lint.object_accessors import AUTOSCALERS, name, startup_budget, target_key, target_of
 from pilotlight.lint.rule import Hits, LintContext, Part, kind_of, rule
 
 DEFAULT_MAXIMUM: Final = 100

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from pilotlight.lint import promql_text
-from pilotlight.lint.related_objects import containers, target_of
+from pilotlight.lint.object_accessors import containers, target_of
 from pilotlight.lint.rule import Hits, LintContext, Part, rule
 
 _AUTH: Final = frozenset({"authModes", "authMode", "apiKey", "method", "keyParamName"})

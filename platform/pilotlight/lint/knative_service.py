@@ -6,7 +6,7 @@ from typing import Final
 from pilotlight.k8s import quantities
 from pilotlight.k8s.knative_features import POD_FLAGS, VOLUME_FLAGS
 from pilotlight.lint.knative_scaling import annotation
-from pilotlight.lint.related_objects import containers, gpus, name, startup_budget
+from pilotlight.lint.object_accessors import containers, gpus, name, startup_budget
 from pilotlight.lint.rule import KNATIVE, Hits, LintContext, Part, rule
 
 PROGRESS_DEADLINE: Final = "serving.knative.dev/progress-deadline"

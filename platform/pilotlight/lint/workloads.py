@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-from pilotlight.catalogue import types
-from pilotlight.lint.related_objects import (
+from pilotlight.catalogue import document_types
+from pilotlight.lint.object_accessors import (
     PODS,
     amount,
     autoscalers_of,
@@ -262,7 +262,10 @@ def size_of(workload: Part, context: LintContext) -> int | None:
     for model in context.of_kind("BaseModel", "ClusterBaseModel") if called else ():
         spec = model.get("spec")
         if name(model) == called:
-            return types.weights_size(spec.get("modelParameterSize").text(), spec.get("quantization").text())[0] or None
+            return (
+                document_types.weights_size(spec.get("modelParameterSize").text(), spec.get("quantization").text())[0]
+                or None
+            )
     return None
 
 

@@ -1,7 +1,7 @@
 """Recording rules and alerts for all services, as a rules file and the chart's PrometheusRule. Pure.
 
 Alerts are about symptoms for users: error budget burn, unanswered requests, failing starts. Alerts that depend on a
-service's plan, such as its deadlines, are in its manifests (render/chart_values.py). Adjustable bounds are
+service's plan, such as its deadlines, are in its manifests (render/template_values.py). Adjustable bounds are
 recorded values.
 """
 

@@ -12,9 +12,9 @@ from pilotlight.catalogue.runtime_selection import Selection
 from pilotlight.k8s import knative_features, names
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import BOOT_S, PlanContext
+from pilotlight.plan.component_runtime import choose_runtime, merged_choice, with_defaults
 from pilotlight.plan.deployment_mode import decide_modes, service_mode
 from pilotlight.plan.field_support import check_fields
-from pilotlight.plan.runtime_choice import choose_runtime, merged_choice, with_defaults
 from pilotlight.plan.scaling.triggers import concurrency_target
 from pilotlight.plan.types import (
     Activator,
@@ -27,7 +27,7 @@ from pilotlight.plan.types import (
     Trigger,
     Workload,
 )
-from pilotlight.plan.workload import decide_workloads
+from pilotlight.plan.workload_variants import decide_workloads
 from pilotlight.spec.problems import InvalidDocument
 from pilotlight.spec.service import Catalogue, Component, Role, Service
 

@@ -13,7 +13,7 @@ from pilotlight.contract import GRPC_PORT
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.pod_security import without_timing
-from pilotlight.plan.scaling.kpa import seconds_of
+from pilotlight.plan.scaling.knative_annotations import seconds_of
 from pilotlight.plan.types import DecisionLog
 
 Json = Any

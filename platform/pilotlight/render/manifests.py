@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from pilotlight.k8s.manifest import Manifest, in_apply_order
 from pilotlight.plan.types import Plan
-from pilotlight.render.chart_values import template_values
-from pilotlight.render.templates import document, plain
+from pilotlight.render.jinja_templates import document, plain
+from pilotlight.render.template_values import template_values
 
 Json = Any
 Values = Mapping[str, Json]

@@ -1,7 +1,7 @@
 """Canary policy of a service, its checks and the requests of its probes.
 
-Parsed from the flags of `canary start`, or from the annotation that spec/annotations.py makes of `spec.canary`. Both
-have the same keys.
+Parsed from the flags of `canary start`, or from the annotation that spec/annotation_checks.py makes of `spec.canary`.
+Both have the same keys.
 """
 
 import json

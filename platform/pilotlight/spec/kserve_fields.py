@@ -4,7 +4,7 @@ from functools import cache
 from typing import Final
 
 from pilotlight.spec import pod_fields
-from pilotlight.spec.annotations import POLICY
+from pilotlight.spec.annotation_checks import POLICY
 from pilotlight.spec.component_fields import EXTENSION, NAME, STORAGE, STORAGE_URI, document, inline_pod_fields
 from pilotlight.spec.field_types import (
     Boolean,

@@ -10,8 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, TextIO
 
-from pilotlight.spec import annotations, kserve, kserve_fields, ome, ome_fields
-from pilotlight.spec.annotations import check_annotations
+from pilotlight.spec import annotation_checks, kserve, kserve_fields, ome, ome_fields
+from pilotlight.spec.annotation_checks import check_annotations
 from pilotlight.spec.field_types import Step, child_path, parse_path, suggestion
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.service import Service
@@ -69,10 +69,10 @@ def load(
             else:
                 problems.error("PL103", (metadata or node).location, "metadata.name", "is missing and required")
         elif kind == "InferenceService" and version in _READERS:
-            if any(each.lstrip().startswith(annotations.PATH) for each in sets):
-                annotations.move_to_spec(node)
+            if any(each.lstrip().startswith(annotation_checks.PATH) for each in sets):
+                annotation_checks.move_to_spec(node)
             apply_sets(node, sets, problems)
-            annotations.move_to_annotation(node, problems)
+            annotation_checks.move_to_annotation(node, problems)
             check_annotations(node, problems)
             services.append(_READERS[version](node, problems, namespace))
         else:

@@ -22,7 +22,7 @@ from pilotlight_predictor.models.sources import ModelFetcher, ModelSources
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.protocols import serving_protocols, startup_protocols
 from pilotlight_predictor.server.handler_context import Server
-from pilotlight_predictor.server.lifecycle import Lifecycle, ServerState
+from pilotlight_predictor.server.server_state import Lifecycle, ServerState
 
 if TYPE_CHECKING:
     from pilotlight_predictor.metrics.gpu_readings import GpuSampler
@@ -86,10 +86,10 @@ class Application:
         front.open(self._dispatcher)
         self._fronts.append(front)
         if metrics is not None:
-            from pilotlight_predictor.protocols import status
+            from pilotlight_predictor.protocols import status_and_metrics
 
-            metrics_front = HttpFront(lambda call: status.metrics(self.server, call))
-            metrics_front.open(self._create_dispatcher((status.PROTOCOL,)))
+            metrics_front = HttpFront(lambda call: status_and_metrics.metrics(self.server, call))
+            metrics_front.open(self._create_dispatcher((status_and_metrics.PROTOCOL,)))
             await metrics_front.listen(metrics)
             self._fronts.append(metrics_front)
         if self._worker is not None:

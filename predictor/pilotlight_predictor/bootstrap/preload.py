@@ -62,7 +62,7 @@ def preload(family: str) -> None:
             with suppress(ImportError):
                 import_module(name)
     from pilotlight_predictor.config import parse
-    from pilotlight_predictor.frontends.grpc.messages import descriptors
+    from pilotlight_predictor.frontends.grpc.protobuf_codec import descriptors
     from pilotlight_predictor.frontends.grpc.server import import_services
     from pilotlight_predictor.protocols import serving_protocols
 

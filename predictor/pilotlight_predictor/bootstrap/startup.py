@@ -23,7 +23,7 @@ from pilotlight_predictor.frontends.http import startup_responses
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.server import HttpFront, bind
 from pilotlight_predictor.observability.logs import configure, log
-from pilotlight_predictor.server.lifecycle import Lifecycle, ServerState
+from pilotlight_predictor.server.server_state import Lifecycle, ServerState
 
 if TYPE_CHECKING:
     from pilotlight_predictor.bootstrap.application import Application

@@ -1,7 +1,7 @@
 """Settings of the predictor: flags, `INFERENCE_*` variables and a file, parsed once into one frozen object."""
 
 from pilotlight_predictor.config.merge_sources import SettingsError, command_line, parse
-from pilotlight_predictor.config.schema import (
+from pilotlight_predictor.config.setting_definitions import (
     ModelSettings,
     ObservabilitySettings,
     PerformanceSettings,

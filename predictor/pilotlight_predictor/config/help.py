@@ -1,5 +1,6 @@
 """`--help` and docs/settings.md, both generated from the table of settings."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import Field, fields
 from itertools import groupby
@@ -9,7 +10,7 @@ from typing import Any
 from pilotlight_predictor import __version__
 from pilotlight_predictor.config import compat
 from pilotlight_predictor.config.read_sources import API_VERSION
-from pilotlight_predictor.config.schema import Settings
+from pilotlight_predictor.config.setting_definitions import Settings
 from pilotlight_predictor.config.settings_table import CONFIG, ROWS, SettingRow
 
 USAGE = """usage: {program} --model-path FILE|DIR|URI | --model-repository DIR|URI [flags]
@@ -19,7 +20,7 @@ flag > variable > file > default. Dashes and underscores are the same; --flag va
 """
 PAGE = f"""# Settings of the predictor
 
-<!-- made by `python -m pilotlight_predictor.config`; change the rows in config/schema.py instead -->
+<!-- made by `python -m pilotlight_predictor.config.help`; change the rows in config/setting_definitions.py instead -->
 
 A setting is a flag, a variable or a key of the file that `--config` (or `INFERENCE_CONFIG`) names; the first of flag,
 variable, file and default that is given holds. `--flag value` and `--flag=value` are the same, dashes and underscores
@@ -88,3 +89,7 @@ def _foreign_flags() -> Iterator[str]:
     yield from (f"- `{flag}`: {reason}\n" for flag, reason in compat.REFUSED.items())
     yield "\nThese are accepted with a warning and have no effect:\n\n"
     yield from (f"{line}\n" for line in wrap(_code(sorted(compat.IGNORED)), 118, break_on_hyphens=False))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

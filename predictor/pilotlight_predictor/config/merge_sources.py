@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pilotlight import contract
 from pilotlight_predictor.config.compat import implied_by, implied_by_dialect
 from pilotlight_predictor.config.read_sources import INFO_FLAGS, read_document, read_environment, read_flags
-from pilotlight_predictor.config.schema import Settings
+from pilotlight_predictor.config.setting_definitions import Settings
 from pilotlight_predictor.config.settings_table import CONFIG, ROWS, ParsedSource, build, limits
 from pilotlight_predictor.config.value_types import check_weights
 

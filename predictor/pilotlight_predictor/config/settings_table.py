@@ -8,7 +8,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from pilotlight import contract
-from pilotlight_predictor.config.schema import MIB, Settings
+from pilotlight_predictor.config.setting_definitions import MIB, Settings
 from pilotlight_predictor.config.value_types import TEXT, ValueKind
 
 PREDICT_MAX_REQUEST_MB = 10.0

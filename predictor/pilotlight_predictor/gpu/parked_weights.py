@@ -12,7 +12,7 @@ from typing import Final
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.gpu.cuda_driver import NON_BLOCKING, Context
 from pilotlight_predictor.gpu.remappable_memory import CHUNK_BYTES
-from pilotlight_predictor.gpu.weight_transfer import Block, PinnedMemory
+from pilotlight_predictor.gpu.safetensors_upload import Block, PinnedMemory
 
 STREAMS: Final = 2
 

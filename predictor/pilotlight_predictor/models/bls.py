@@ -15,7 +15,7 @@ from pilotlight_predictor.backends.base import VersionId
 from pilotlight_predictor.core.errors import BadRequest, NotFound, NotReady, PredictorError, Unavailable, Unsupported
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Part
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.scheduling.executor import Ticket
+from pilotlight_predictor.scheduling.executor_interface import Ticket
 from pilotlight_predictor.scheduling.streaming import MAX_UNREAD
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from pilotlight_predictor.repository.layout import ModelSource
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.scheduling.batching import policy_of
 from pilotlight_predictor.scheduling.ensemble import Ensemble
-from pilotlight_predictor.scheduling.executor import Executor
+from pilotlight_predictor.scheduling.executor_interface import Executor
 from pilotlight_predictor.scheduling.queue import RequestQueue
 from pilotlight_predictor.scheduling.scheduler import Scheduler
 from pilotlight_predictor.scheduling.sequence_scheduler import SequenceScheduler

@@ -13,8 +13,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pilotlight_predictor.backends.base import AnyInstance, Device, LoadSpec, ModelCaller, is_decoupled
-from pilotlight_predictor.backends.decoupled_responses import run_warmup
 from pilotlight_predictor.backends.device_placement import gpu_count, instance_devices
+from pilotlight_predictor.backends.response_collector import run_warmup
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core import backend_table
 from pilotlight_predictor.core.errors import LoadFailed

@@ -21,7 +21,7 @@ from pilotlight_predictor.models.input_validation import BatchInfo, InputValidat
 from pilotlight_predictor.models.response_cache import ResponseCache, cache_key
 from pilotlight_predictor.observability.request_traces import ModelSampler
 from pilotlight_predictor.repository.model_config import ModelConfig
-from pilotlight_predictor.scheduling.executor import Executor, HeldExecutor, RequestRunner, Ticket
+from pilotlight_predictor.scheduling.executor_interface import Executor, HeldExecutor, RequestRunner, Ticket
 from pilotlight_predictor.scheduling.queue import QueuedRequest
 from pilotlight_predictor.scheduling.streaming import FirstResponseTimeout
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from itertools import count
 from typing import Final
 
-from pilotlight_predictor.config.schema import ModelSettings
+from pilotlight_predictor.config.setting_definitions import ModelSettings
 from pilotlight_predictor.config.value_types import weights_by_model
 from pilotlight_predictor.core.errors import NotFound
 from pilotlight_predictor.core.requests import NEWEST

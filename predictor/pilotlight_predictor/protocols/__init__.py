@@ -13,10 +13,10 @@ TABLE: Final = (
     "pilotlight_predictor.protocols.openai.routes",
     "pilotlight_predictor.protocols.trtis.routes",
     "pilotlight_predictor.protocols.plain_predict.routes",
-    "pilotlight_predictor.protocols.status",
+    "pilotlight_predictor.protocols.status_and_metrics",
 )
 # Needed by probes and most clients; the others would double the modules that a start imports.
-STARTUP: Final = ("pilotlight_predictor.protocols.v2.routes", "pilotlight_predictor.protocols.status")
+STARTUP: Final = ("pilotlight_predictor.protocols.v2.routes", "pilotlight_predictor.protocols.status_and_metrics")
 
 
 def serving_protocols() -> tuple[ServingProtocol, ...]:

@@ -15,7 +15,7 @@ from pilotlight_predictor.core.requests import Done, InferRequest, InferResponse
 from pilotlight_predictor.core.tensors import Tensor
 from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.repository.model_config import EnsembleStep, ModelConfig
-from pilotlight_predictor.scheduling.executor import Executor, HeldExecutor, Ticket
+from pilotlight_predictor.scheduling.executor_interface import Executor, HeldExecutor, Ticket
 from pilotlight_predictor.scheduling.queue import QueuedRequest
 
 

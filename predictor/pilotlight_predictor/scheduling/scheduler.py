@@ -18,7 +18,7 @@ from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.metrics.model_stats import FailureReason, ModelStats
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.scheduling.batching import BatchPolicy, next_batch
-from pilotlight_predictor.scheduling.executor import InlineCall
+from pilotlight_predictor.scheduling.executor_interface import InlineCall
 from pilotlight_predictor.scheduling.instance_worker import InlineExecutionPolicy, Worker
 from pilotlight_predictor.scheduling.queue import QueuedRequest, RequestQueue
 from pilotlight_predictor.scheduling.response_delivery import Delivery

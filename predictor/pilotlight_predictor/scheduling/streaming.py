@@ -18,7 +18,7 @@ from pilotlight_predictor.backends.base import Answer
 from pilotlight_predictor.core.errors import Cancelled
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Part
 from pilotlight_predictor.metrics.model_stats import ModelStats
-from pilotlight_predictor.scheduling.executor import Ticket
+from pilotlight_predictor.scheduling.executor_interface import Ticket
 from pilotlight_predictor.scheduling.queue import QueuedRequest
 from pilotlight_predictor.scheduling.response_delivery import Delivery
 

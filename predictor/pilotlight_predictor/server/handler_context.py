@@ -14,7 +14,7 @@ from pilotlight_predictor.models.sources import ModelSources
 from pilotlight_predictor.models.version_routing import VersionRouter
 from pilotlight_predictor.observability.logs import LogSettings
 from pilotlight_predictor.observability.request_traces import RequestTraces
-from pilotlight_predictor.server.lifecycle import Lifecycle, Readiness, ServerState, assess_readiness
+from pilotlight_predictor.server.server_state import Lifecycle, Readiness, ServerState, assess_readiness
 
 
 class Server:

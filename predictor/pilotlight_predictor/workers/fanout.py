@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pilotlight_predictor.core.errors import BadRequest, Forbidden, NotFound, PredictorError, Unavailable, Unsupported
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service, unobserved
-from pilotlight_predictor.frontends.grpc.messages import decode, encode
+from pilotlight_predictor.frontends.grpc.protobuf_codec import decode, encode
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.workers.aggregation import NO_WORKER, first_failure
 from pilotlight_predictor.workers.parent_channel import Frame, WorkerResponse
-from pilotlight_predictor.workers.restart_policy import missing_models
+from pilotlight_predictor.workers.supervisor_policy import missing_models
 from pilotlight_predictor.workers.worker_handle import ANSWER_S, WorkerHandle
 
 DIED: Final = WorkerResponse(503, b'{"error":"a worker died over the call"}', headers={"Retry-After": "1"})

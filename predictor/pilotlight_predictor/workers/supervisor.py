@@ -12,13 +12,13 @@ from time import monotonic
 from typing import Any, Final
 
 from pilotlight_predictor.config import Settings
-from pilotlight_predictor.frontends.event_loop import spawn, wait_for_event
 from pilotlight_predictor.frontends.http.server import bind
+from pilotlight_predictor.frontends.tasks_and_timeouts import spawn, wait_for_event
 from pilotlight_predictor.observability.logs import configure, log
 from pilotlight_predictor.workers.aggregation import EOF, TIMED_OUT, first_failure, merge, retained_counters
 from pilotlight_predictor.workers.model_control import WorkerAdmin
 from pilotlight_predictor.workers.parent_channel import Frame, WorkerResponse
-from pilotlight_predictor.workers.restart_policy import wait_before_restart
+from pilotlight_predictor.workers.supervisor_policy import wait_before_restart
 from pilotlight_predictor.workers.worker_handle import (
     PATIENCE_S,
     WorkerHandle,

@@ -12,7 +12,7 @@ from collections.abc import MutableMapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pilotlight_predictor.frontends.event_loop import spawn
+from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.workers.parent_channel import Frame, ParentChannel
 

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
 
 from pilotlight_predictor.workers.parent_channel import Frame, WorkerResponse, encode_frame, read_frame
-from pilotlight_predictor.workers.restart_policy import assign_sockets, available_sockets
+from pilotlight_predictor.workers.supervisor_policy import assign_sockets, available_sockets
 from pilotlight_predictor.workers.worker import VARIABLE
 
 PATIENCE_S: Final = 3.0  # a load may hold the GIL, and so block the event loop

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from pilotlight.api.backend import TargetBackend
 from pilotlight.api.log_files import LogQuery
+from pilotlight.api.target_adapters import TargetBackend
 from pilotlight.errors import NotFound
 from pilotlight.targets.target import Event, Key, LogLine, Target
 

@@ -5,8 +5,8 @@ import asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from pilotlight.api.auth import error_middleware
-from pilotlight.api.backend import TOKEN
+from pilotlight.api.middlewares import error_middleware
+from pilotlight.api.target_adapters import TOKEN
 
 
 async def fails(request: web.Request) -> web.Response:

@@ -8,7 +8,7 @@ import pytest
 from tests.platform.api.conftest import Served
 
 from pilotlight import errors
-from pilotlight.api.auth import STATUSES, status_of
+from pilotlight.api.middlewares import STATUSES, status_of
 from pilotlight.errors import PlatformError
 from pilotlight.spec.problems import InvalidDocument
 from pilotlight.targets.local import client

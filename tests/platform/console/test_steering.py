@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, expect
 from tests.embedded import Platform
 from tests.platform.console.conftest import PATIENCE_MS, Console, document
 
-from pilotlight.canary import state_store
+from pilotlight.canary import stored_history
 from pilotlight.canary.canary_state import Canary
 from pilotlight.canary.runner import apply_release, start_canary
 from pilotlight.plan.types import Capabilities
@@ -35,7 +35,7 @@ def started(platform: Platform) -> None:
 
 
 def kept(platform: Platform) -> Canary:
-    found = state_store.decode_history(platform.target.canary(KEY)).current
+    found = stored_history.decode_history(platform.target.canary(KEY)).current
     assert found is not None
     return found
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pilotlight.errors import PlatformError
-from pilotlight.gateway.access_rules import access, check, rate
+from pilotlight.gateway.access_annotations import access, check, rate
 from pilotlight.gateway.routing_table import Rate
 
 TOKENS, JWKS = "pilotlight.dev/auth-tokens-sha256", "pilotlight.dev/auth-jwt-jwks"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.platform.gateway.bed import Bed, Reader, Seen, Writer, backend, error_of, play, read_answer, route
 
-from pilotlight.wire.http1_proxy import (
+from pilotlight.wire.http1_strict_parser import (
     CHUNKED,
     UNTIL_CLOSE,
     ChunkedBody,

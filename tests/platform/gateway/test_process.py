@@ -12,11 +12,11 @@ import pytest
 from tests.eventually import eventually_async
 from tests.platform.gateway.linked import DEADLINE_S, in_loop, linked
 
-from pilotlight.gateway import load_reports, respawn
+from pilotlight.gateway import control_process_restart, load_reports
 from pilotlight.gateway.__main__ import main
 from pilotlight.gateway.control_link import BackendReport, Report
+from pilotlight.gateway.control_process_restart import Respawn, backoff
 from pilotlight.gateway.load_reports import Reporter
-from pilotlight.gateway.respawn import Respawn, backoff
 from pilotlight.targets.local.control_process import start_ticks
 from pilotlight.targets.local.gateway.gateway_link import gateway_command
 from pilotlight.targets.local.home_directory import Home
@@ -80,8 +80,8 @@ async def test_one_that_was_started_again_is_ended_when_another_has_come(tmp_pat
 
 @in_loop
 async def test_attempts_go_on_until_somebody_connects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(respawn, "FIRST_S", 0.001)
-    monkeypatch.setattr(respawn, "LONGEST_S", 0.002)
+    monkeypatch.setattr(control_process_restart, "FIRST_S", 0.001)
+    monkeypatch.setattr(control_process_restart, "LONGEST_S", 0.002)
     started: list[Sequence[str]] = []
     bringing = Respawn(("control",), started.append)
     bringing.connected()

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tests.platform.gateway.bed import Bed, Origin, backend, error_of, play, read_answer, route
 
-from pilotlight.gateway.proxy.revision_choice import LiveRoute, RoutingState, prepare
+from pilotlight.gateway.proxy.prepare_request import LiveRoute, RoutingState, prepare
 from pilotlight.gateway.routing_table import PageMatch, Route, RouteMatch, RouteMatcher, Table, normalize_host
-from pilotlight.wire.http1_proxy import parse_request
+from pilotlight.wire.http1_strict_parser import parse_request
 
 ROUTER = RouteMatcher(
     Table(

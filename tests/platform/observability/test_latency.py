@@ -8,8 +8,8 @@ import pytest
 from tests.platform.targets.kubernetes.fake_cluster import PaperCluster, named
 
 from pilotlight.errors import PlatformError
-from pilotlight.observability import status_latency
-from pilotlight.observability.status_latency import promql, with_latency
+from pilotlight.observability import revision_latency
+from pilotlight.observability.revision_latency import promql, with_latency
 from pilotlight.targets.kubernetes.target import KubernetesTarget
 from pilotlight.targets.target import RevisionStatus, Sample, ServiceStatus
 from platformctl.services import status_views
@@ -23,7 +23,7 @@ IRIS = ServiceStatus(
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is slow."""
-    monkeypatch.setattr(status_latency, "TIMEOUT_S", 60.0)
+    monkeypatch.setattr(revision_latency, "TIMEOUT_S", 60.0)
 
 
 def sample(figure: str, value: float, revision: str = "iris-1") -> Sample:

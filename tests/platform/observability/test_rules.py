@@ -13,10 +13,10 @@ from tests.platform.render.render_plans import PLANS
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.observability import rules
 from pilotlight.observability.files import rules_text
-from pilotlight.render import chart_values
+from pilotlight.render import template_values
 
 PLAN = PLANS["raw-latency"]()
-ALERTS = {rule["alert"]: rule for rule in (*rules.alerts(), *chart_values.rules_of(PLAN))}
+ALERTS = {rule["alert"]: rule for rule in (*rules.alerts(), *template_values.rules_of(PLAN))}
 
 
 def played(case: Case) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def test_the_rules_file_is_one_that_prometheus_takes(promtool: str, tmp_path: Pa
 
 def test_every_alert_fires_when_it_should_and_only_then(promtool: str, tmp_path: Path) -> None:
     """What an alert says is checked elsewhere: here its annotations would have to be written twice."""
-    own = {"name": "of one service", "rules": chart_values.rules_of(PLAN)}
+    own = {"name": "of one service", "rules": template_values.rules_of(PLAN)}
     made = {"groups": [*rules.rules()["groups"], own]}
     for group in made["groups"]:
         for rule in group["rules"]:

@@ -23,11 +23,11 @@ from tests.platform.canary.runs.conftest import ASK, CHECKS, better, current, ir
 from tests.platform.observability.queries import PANELS, expressions
 
 from pilotlight.api import metrics
-from pilotlight.api.backend import BACKEND, TargetBackend
+from pilotlight.api.target_adapters import BACKEND, TargetBackend
+from pilotlight.observability.revision_latency import with_latency
 from pilotlight.observability.rules import rules
-from pilotlight.observability.status_latency import with_latency
 from pilotlight.prometheus.client import query_prometheus
-from pilotlight.targets.local import prometheus_server
+from pilotlight.targets.local import prometheus_process
 from pilotlight.targets.target import RevisionStatus
 from platformctl import main
 from platformctl.doctor import local_checks
@@ -206,19 +206,19 @@ def test_the_targets_are_told_to_nobody_without_a_token(platform: Platform) -> N
 
 
 def test_it_outlives_the_control_process_and_the_next_one_takes_it_over(platform: Platform, url: str) -> None:
-    before = prometheus_server.running(platform.home)
+    before = prometheus_process.running(platform.home)
     assert before is not None
     platform.kill_control()
     platform.wait(platform.answers, "another control process")
-    assert prometheus_server.running(platform.home) == before
+    assert prometheus_process.running(platform.home) == before
     assert platform.address.prometheus == url
 
 
 def test_one_that_dies_is_started_again(platform: Platform, url: str) -> None:
-    before = prometheus_server.running(platform.home)
+    before = prometheus_process.running(platform.home)
     assert before is not None
     os.kill(before.pid, signal.SIGKILL)
-    platform.wait(lambda: prometheus_server.running(platform.home) not in (None, before), "another Prometheus")
+    platform.wait(lambda: prometheus_process.running(platform.home) not in (None, before), "another Prometheus")
     platform.wait(lambda: answers(url), "it to answer at the same place")
 
 
@@ -232,8 +232,8 @@ def answers(url: str) -> bool:
 def test_what_is_not_installed_is_told_with_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(prometheus_server.NotFound, match="not installed") as told:
-        prometheus_server.find()
+    with pytest.raises(prometheus_process.NotFound, match="not installed") as told:
+        prometheus_process.find()
     assert "apt-get install prometheus" in told.value.hint
-    with pytest.raises(prometheus_server.NotFound, match="must be an address"):
-        prometheus_server.find(str(tmp_path / "nothing"))
+    with pytest.raises(prometheus_process.NotFound, match="must be an address"):
+        prometheus_process.find(str(tmp_path / "nothing"))

@@ -10,14 +10,14 @@ from jinja2 import Environment, StrictUndefined, nodes
 from tests.platform.render.render_plans import PLANS
 
 from pilotlight.errors import InternalError
-from pilotlight.render import render, templates
-from pilotlight.render.chart_values import template_values
+from pilotlight.render import jinja_templates, render
 from pilotlight.render.manifests import SERVICE_OBJECTS, WORKLOAD_OBJECTS
+from pilotlight.render.template_values import template_values
 
 TEXTS = {
     f"{name}/{path.name}": path.read_text()
-    for name in templates.FOLDERS
-    for path in sorted(templates.folder(name).glob("*.j2"))
+    for name in jinja_templates.FOLDERS
+    for path in sorted(jinja_templates.folder(name).glob("*.j2"))
 }
 
 
@@ -46,8 +46,8 @@ def test_the_tables_and_the_folders_hold_the_same_templates() -> None:
 
 def test_every_template_makes_an_object_of_some_golden_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     used = set()
-    original = templates._template
-    monkeypatch.setattr(templates, "_template", lambda name: used.add(name) or original(name))
+    original = jinja_templates._template
+    monkeypatch.setattr(jinja_templates, "_template", lambda name: used.add(name) or original(name))
     for plan in PLANS.values():
         render(plan())
     assert used == set(TEXTS)
@@ -55,17 +55,17 @@ def test_every_template_makes_an_object_of_some_golden_plan(monkeypatch: pytest.
 
 @pytest.mark.parametrize("text", ['a: "x{{ 1 | tojson }}"', "a: x{{ 1 | tojson }}", "# {{ 1 | tojson }}\na: 1"])
 def test_a_value_amid_other_text_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    made = templates.environment().from_string(text)
-    monkeypatch.setattr(templates, "_template", lambda name: made)
+    made = jinja_templates.environment().from_string(text)
+    monkeypatch.setattr(jinja_templates, "_template", lambda name: made)
     with pytest.raises(InternalError, match=r"^t\.j2 "):
-        templates.document("t.j2", {})
+        jinja_templates.document("t.j2", {})
 
 
 def test_a_value_that_json_cannot_say_is_refused() -> None:
     with pytest.raises(InternalError, match="nan"):
-        templates.plain({"a": [float("nan")]})
+        jinja_templates.plain({"a": [float("nan")]})
     with pytest.raises(InternalError, match="bytes"):
-        templates.plain(b"")
+        jinja_templates.plain(b"")
 
 
 def plainly(template: str, values: dict[str, Any]) -> Any:
@@ -83,4 +83,4 @@ def test_the_marks_give_what_plain_jinja_gives(name: str) -> None:
             if workload["mode"] in row.modes and row.when(workload):
                 for item in workload[row.each] if row.each else [None]:
                     given = {"service": values, "workload": workload, "item": item}
-                    assert templates.document(row.template, given) == plainly(row.template, given)
+                    assert jinja_templates.document(row.template, given) == plainly(row.template, given)

@@ -10,9 +10,9 @@ from tests.platform.render.render_plans import PLANS, multi_node, raw_latency
 
 from pilotlight.k8s.manifest import Manifest, in_apply_order
 from pilotlight.plan.types import Plan
-from pilotlight.render import render, templates, values_of
-from pilotlight.render.chart_values import API_VERSION
+from pilotlight.render import jinja_templates, render, values_of
 from pilotlight.render.manifests import CHART_MODES, objects_of
+from pilotlight.render.template_values import API_VERSION
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
@@ -38,9 +38,9 @@ def test_modes_that_the_chart_has_no_templates_for_come_as_finished_objects() ->
 
 def test_a_shape_that_was_parsed_once_is_not_parsed_again() -> None:
     render(raw_latency())
-    before = templates._parsed.cache_info().misses
+    before = jinja_templates._parsed.cache_info().misses
     render(replace(raw_latency(), name="other", labels={"another": "label"}, hosts=("other.example.com",)))
-    assert templates._parsed.cache_info().misses == before
+    assert jinja_templates._parsed.cache_info().misses == before
 
 
 def test_templates_are_found_beside_the_package_before_the_repository(
@@ -48,8 +48,8 @@ def test_templates_are_found_beside_the_package_before_the_repository(
 ) -> None:
     import pilotlight
 
-    assert (templates.folder("keda") / "README.md").exists()
+    assert (jinja_templates.folder("keda") / "README.md").exists()
     package = tmp_path / "pilotlight"
     (package / "templates" / "keda").mkdir(parents=True)
     monkeypatch.setattr(pilotlight, "__file__", str(package / "__init__.py"))
-    assert templates.folder("keda") == package / "templates" / "keda"
+    assert jinja_templates.folder("keda") == package / "templates" / "keda"

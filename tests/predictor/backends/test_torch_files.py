@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pilotlight_predictor.backends.base import LoadSpec
-from pilotlight_predictor.backends.torch import backend, formats
+from pilotlight_predictor.backends.torch import backend, safe_load
 from pilotlight_predictor.core.errors import BadRequest, LoadFailed
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec, tensor
 
@@ -302,12 +302,12 @@ def test_an_exported_program_is_read_without_torch(exported: Path) -> None:
     import sys
 
     code = (
-        "import sys; from pathlib import Path; from pilotlight_predictor.backends.torch import formats;"
+        "import sys; from pathlib import Path; from pilotlight_predictor.backends.torch import safe_load as formats;"
         "print(formats.read_program(Path(sys.argv[1])).batchable, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(exported)], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]
-    assert formats.read_program(exported).batchable
+    assert safe_load.read_program(exported).batchable
 
 
 def test_an_exported_program_takes_the_configured_names(exported: Path, spec: Any, config: Any) -> None:

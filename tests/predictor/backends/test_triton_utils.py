@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pilotlight_predictor.backends.decoupled_responses import ResponseCollector
 from pilotlight_predictor.backends.python.triton.bls import ModelConfig
 from pilotlight_predictor.backends.python.triton.pb_utils import deserialize_bytes_tensor, serialize_byte_tensor
 from pilotlight_predictor.backends.python.triton.requests import ResponseSender
@@ -16,6 +15,7 @@ from pilotlight_predictor.backends.python.triton.types import (
     TritonError,
     TritonModelException,
 )
+from pilotlight_predictor.backends.response_collector import ResponseCollector
 from pilotlight_predictor.core.errors import BackendFailed, BadRequest
 from pilotlight_predictor.core.requests import InferRequest
 

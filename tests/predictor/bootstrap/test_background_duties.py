@@ -9,7 +9,7 @@ from pilotlight_predictor.bootstrap.application import Application
 from pilotlight_predictor.config import parse
 from pilotlight_predictor.frontends.http.messages import HttpResponse
 from pilotlight_predictor.frontends.http.server import HttpFront
-from pilotlight_predictor.server.lifecycle import Lifecycle
+from pilotlight_predictor.server.server_state import Lifecycle
 
 
 @pytest.mark.parametrize("turns", range(8))

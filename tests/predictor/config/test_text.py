@@ -20,7 +20,7 @@ def answered(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_the_page_is_the_one_made_from_the_table() -> None:
-    assert DOCS.read_text("utf-8") == page(), "run: python -m pilotlight_predictor.config > docs/settings.md"
+    assert DOCS.read_text("utf-8") == page(), "run: python -m pilotlight_predictor.config.help > docs/settings.md"
 
 
 def test_the_page_names_every_key_flag_and_variable() -> None:

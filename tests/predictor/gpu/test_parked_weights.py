@@ -8,7 +8,7 @@ from tests.predictor.gpu.driver import GRAIN, Driver
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.gpu.cuda_driver import Context
 from pilotlight_predictor.gpu.parked_weights import ParkedWeights
-from pilotlight_predictor.gpu.weight_transfer import Block
+from pilotlight_predictor.gpu.safetensors_upload import Block
 
 SIZE = 3 * GRAIN - 100
 

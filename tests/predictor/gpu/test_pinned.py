@@ -7,7 +7,7 @@ from tests.predictor.gpu.driver import Driver
 
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.gpu.cuda_driver import Context
-from pilotlight_predictor.gpu.weight_transfer import MIN_BYTES_PER_THREAD, PinnedBuffer, PinnedMemory
+from pilotlight_predictor.gpu.safetensors_upload import MIN_BYTES_PER_THREAD, PinnedBuffer, PinnedMemory
 
 LARGE = 5 << 20
 

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 from tests.predictor.gpu.driver import Driver
 
 from pilotlight_predictor.core.errors import LoadFailed
-from pilotlight_predictor.gpu.weight_transfer import BUFFER_BYTES, WeightTransfer
+from pilotlight_predictor.gpu.safetensors_upload import BUFFER_BYTES, WeightTransfer
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tests.predictor.gpu.driver import Driver
 
 from pilotlight_predictor.gpu.cuda_driver import DEVICE_SYNC_LOCK, Context
 from pilotlight_predictor.gpu.parked_weights import ParkedWeights
-from pilotlight_predictor.gpu.weight_transfer import Block
+from pilotlight_predictor.gpu.safetensors_upload import Block
 
 SIZE = 5000
 PATIENCE_S = 60.0

@@ -16,7 +16,7 @@ from pilotlight_predictor.config import parse
 from pilotlight_predictor.frontends.http.messages import HttpResponse
 from pilotlight_predictor.frontends.http.server import HttpFront
 from pilotlight_predictor.metrics.gpu_readings import GpuSampler
-from pilotlight_predictor.server.lifecycle import Lifecycle
+from pilotlight_predictor.server.server_state import Lifecycle
 
 
 class NvmlError(Exception):

@@ -3,7 +3,7 @@
 import pytest
 
 from pilotlight_predictor.bootstrap.startup import seconds_since_exec
-from pilotlight_predictor.server.lifecycle import Lifecycle, ServerState, assess_readiness
+from pilotlight_predictor.server.server_state import Lifecycle, ServerState, assess_readiness
 
 
 def verdict(lifecycle: Lifecycle, *required: str, ready: str = "", may_be_empty: bool = False) -> tuple[bool, str, str]:

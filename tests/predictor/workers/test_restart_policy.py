@@ -2,7 +2,7 @@
 
 import pytest
 
-from pilotlight_predictor.workers.restart_policy import assign_sockets, missing_models, wait_before_restart
+from pilotlight_predictor.workers.supervisor_policy import assign_sockets, missing_models, wait_before_restart
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tests.conftest import Serve
 from tests.predictor.workers.several import PID, write_pid
 from tests.serving import START_S
 
-from pilotlight_predictor.workers.restart_policy import available_sockets
+from pilotlight_predictor.workers.supervisor_policy import available_sockets
 from pilotlight_predictor.workers.worker_handle import (
     PATIENCE_S,
     ShareState,

@@ -17,7 +17,7 @@ from pilotlight.microservices.registry.records import Workspace
 from pilotlight.targets.local.home_directory import home
 from platformctl import output
 from platformctl.commands.microservice.register import REFERENCE, parse_references
-from platformctl.microservice import jobs as microservice_jobs
+from platformctl.microservice import shared_options
 
 if TYPE_CHECKING:
     from pilotlight.microservices.batch.records import Progress
@@ -55,7 +55,7 @@ def batch() -> None:
 @click.option("--platform", default="local", show_default=True, metavar="NAME", help="local, docker, kubernetes, …")
 @click.option("--num-gpus", default=1, show_default=True, help="At least 1.")
 @WAIT
-@microservice_jobs.platform_flags
+@shared_options.platform_flags
 @output.formats("table", "json", "yaml")
 def start(
     network_arch: str, model_path: str, workspace: str, inputs: str, outputs: str, labels: str,
@@ -69,7 +69,7 @@ def start(
     storage = Workspace(_absolute(workspace), endpoint, region, azure_account, parse_references(credential))
     local = "" if "://" in model_path else _absolute(model_path)
     parameters = parse_parameters(parameter)
-    chosen_options = microservice_jobs.resolve_options(platforms.platform(platform, os.environ), platform_options)
+    chosen_options = shared_options.resolve_options(platforms.platform(platform, os.environ), platform_options)
     job = Batch(
         jobs.new_id(), network_arch, local or model_path, storage, inputs, outputs, parameters, labels,
         platform, chosen_options, num_gpus, model_kinds.read_declaration(Path(local)) if local else "",
@@ -168,8 +168,8 @@ def _show_progress(progress: "Progress") -> int:
         ("files", f"{progress.done} of {progress.total} ({progress.percent:.0f} %)"),
         ("failed", str(progress.failed)), ("skipped", str(progress.skipped)),
         ("accuracy", f"{score['accuracy']:.4f}" if score.get("accuracy") is not None else ""),
-        ("message", microservice_jobs.redacted(progress.message)),
+        ("message", shared_options.redacted(progress.message)),
     ]  # fmt: skip
-    output.data({**document, "message": microservice_jobs.redacted(progress.message)},
+    output.data({**document, "message": shared_options.redacted(progress.message)},
                 output.columns([row for row in rows if row[1]], ""))  # fmt: skip
     return 1 if progress.state == "failed" or (progress.state == "done" and progress.failed) else 0

@@ -8,7 +8,7 @@ from contextlib import closing
 import click
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.jobs.workspaces import Registrar
+from pilotlight.microservices.jobs.org_resources import Registrar
 from pilotlight.microservices.registry.database import Directory
 from pilotlight.microservices.registry.records import Workspace
 from pilotlight.targets.local.home_directory import home

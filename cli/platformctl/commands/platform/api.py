@@ -40,7 +40,7 @@ def _serve(
     import asyncio
     import logging
 
-    from pilotlight.control_plane.standalone import LOOPBACK, Settings, serve
+    from pilotlight.control_plane.api_server import LOOPBACK, Settings, serve
     from pilotlight.targets.local.home_directory import home
 
     folder = home().create()
@@ -83,11 +83,11 @@ def create(org: str, expires: str) -> None:
     """
     import time
 
-    from pilotlight.microservices.registry import accounts
+    from pilotlight.microservices.registry import api_keys
 
-    lives_s = accounts.parse_period(expires) if expires else None
+    lives_s = api_keys.parse_period(expires) if expires else None
     with _directory() as directory:
-        shown, record = accounts.create(directory, org, time.time(), lives_s)
+        shown, record = api_keys.create(directory, org, time.time(), lives_s)
     output.data({"key": shown, **_row(record)}, [shown])
     output.note(f"key {record.id} of org {org}: it is not shown again; log in with it at POST /api/v1/login")
 
@@ -100,10 +100,10 @@ def listed(org: str) -> None:
 
     Example: platformctl api key list
     """
-    from pilotlight.microservices.registry import accounts
+    from pilotlight.microservices.registry import api_keys
 
     with _directory() as directory:
-        rows = [_row(each) for each in accounts.list_keys(directory, org)]
+        rows = [_row(each) for each in api_keys.list_keys(directory, org)]
     lines = [f"{row['id']}  {row['org']}  {row['expires_at'] or 'does not end'}" for row in rows]
     output.data({"keys": rows}, lines)
 
@@ -115,10 +115,10 @@ def delete(id: str) -> None:  # noqa: A002 - what it is called on the command li
 
     Example: platformctl api key delete 0123456789ab
     """
-    from pilotlight.microservices.registry import accounts
+    from pilotlight.microservices.registry import api_keys
 
     with _directory() as directory:
-        accounts.delete(directory, id)
+        api_keys.delete(directory, id)
     output.note(f"key {id} is deleted")
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilotlight.canary import state_store
+from pilotlight.canary import stored_history
 from pilotlight.errors import UsageError
 from pilotlight.release import apply, history
 from platformctl import options, output, targets
@@ -169,7 +169,7 @@ def follow(service_options: targets.ServiceOptions, name: str, timeout: float) -
     """
     target, key, ticker = service_options.connect(), service_options.key(name), output.ProgressLog()
     if canary_follow.running_canary(target, key) is None:
-        raise state_store.no_running_canary(key)
+        raise stored_history.no_running_canary(key)
     ended = canary_follow.follow(target, key, ticker, timeout)
     ticker.log(ended.phase, ended.revision)
     status_views.show([target.status(key)], one=False, default="url")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from pilotlight.gateway import access_rules
+from pilotlight.gateway import access_annotations
 from pilotlight.gateway.cluster import object_fields
 from pilotlight.gateway.cluster.kube_api import Informer, KubeApi, WatchedKind
 from pilotlight.gateway.cluster.object_fields import EntryService, RouteHosts, Shares, Slice, Workload
@@ -116,8 +116,8 @@ def _route(
     for workload in variants.values():
         rules = {**workload.access, **rules}
     try:
-        access_rules.check(rules)
-        access, rate = access_rules.access(rules), access_rules.rate(rules)
+        access_annotations.check(rules)
+        access, rate = access_annotations.access(rules), access_annotations.rate(rules)
     except Exception:  # whatever error of a parser
         problem = f"{key[1]} is closed: the annotations of its workload that say who may ask cannot be read"
         return Route(*key, (Backend("none", "none", 100, unavailable=problem),), hosts)

@@ -13,7 +13,8 @@ from typing import Final
 
 from pilotlight.gateway.control_link import Report, Unreachable, Wake
 from pilotlight.gateway.proxy.backend import BufferBudget, LiveBackend, PendingRequest
-from pilotlight.gateway.proxy.client import IDLE_TIMEOUT_S, ClientConnection
+from pilotlight.gateway.proxy.client_connection import IDLE_TIMEOUT_S, ClientConnection
+from pilotlight.gateway.proxy.prepare_request import LiveRoute, RoutingState
 from pilotlight.gateway.proxy.proxied_request import Downstream
 from pilotlight.gateway.proxy.replica_lease import Lease, LeaseRequest
 from pilotlight.gateway.proxy.responses import (
@@ -26,7 +27,6 @@ from pilotlight.gateway.proxy.responses import (
     RequestRejected,
     unknown_tag,
 )
-from pilotlight.gateway.proxy.revision_choice import LiveRoute, RoutingState
 from pilotlight.gateway.proxy.upstream import IDLE_S, LiveReplica
 from pilotlight.gateway.routing_table import Route, RouteKey, Table, tag_of
 

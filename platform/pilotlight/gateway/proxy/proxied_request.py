@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
 from pilotlight.gateway.proxy.backend import SUSPECT_S, BufferBudget, LiveBackend, PendingRequest
+from pilotlight.gateway.proxy.prepare_request import LiveRoute, PreparedRequest, RoutingState
 from pilotlight.gateway.proxy.responses import (
     CONNECTION_LOST,
     TIMED_OUT,
@@ -18,9 +19,8 @@ from pilotlight.gateway.proxy.responses import (
     PageHandler,
     render_error,
 )
-from pilotlight.gateway.proxy.revision_choice import LiveRoute, PreparedRequest, RoutingState
 from pilotlight.gateway.proxy.upstream import LiveReplica, Upstream
-from pilotlight.wire.http1_proxy import CHUNKED, UNTIL_CLOSE, ResponseHead, end_to_end_headers, response_lines
+from pilotlight.wire.http1_strict_parser import CHUNKED, UNTIL_CLOSE, ResponseHead, end_to_end_headers, response_lines
 
 MAX_HELD_BODY: Final = 1 << 20
 _ID_LINE: Final = f"\r\n{HEADER_REQUEST_ID}:".encode()

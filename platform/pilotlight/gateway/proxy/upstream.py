@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 
 from pilotlight.gateway.routing_table import Replica
 from pilotlight.wire.http1 import END
-from pilotlight.wire.http1_proxy import (
+from pilotlight.wire.http1_strict_parser import (
     CHUNKED,
     MAX_HEAD,
     UNTIL_CLOSE,

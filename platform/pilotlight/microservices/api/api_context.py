@@ -13,7 +13,7 @@ from typing import IO, Final
 from aiohttp import ClientSession, ClientTimeout, web
 
 from pilotlight.errors import Conflict, PlatformError
-from pilotlight.microservices.jobs.lifecycle import Lifecycle
+from pilotlight.microservices.jobs.microservice_operations import Lifecycle
 from pilotlight.microservices.jobs.start_request import PlatformSettings, start_request_for
 from pilotlight.microservices.media.limits import Limits, limits_from
 from pilotlight.microservices.registry import oidc

@@ -14,7 +14,7 @@ from pilotlight.microservices.api.api_context import CONTEXT, ApiContext, job_pa
 from pilotlight.microservices.api.request_bodies import json_response
 from pilotlight.microservices.batch import jobs
 from pilotlight.microservices.batch.records import Batch, Progress, State
-from pilotlight.microservices.jobs import workspaces
+from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.jobs.start_request import platform_options, supported_options
 from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.registry import model_kinds
@@ -56,7 +56,7 @@ class BatchReport(Struct, frozen=True):
 async def start(request: web.Request) -> web.Response:
     context, body = request.app[CONTEXT], json.decode(await request.read(), type=StartBatch)
     org, experiment = request.match_info["org"], request.match_info["experiment"]
-    parent = workspaces.get_parent(context.directory, org, experiment, body.parent_id)
+    parent = org_resources.get_parent(context.directory, org, experiment, body.parent_id)
     now, platform_name = utc_now(), context.settings.platform
     record = JobRecord(
         str(uuid4()), org, experiment, "batch", "pending", now, now, parent=parent.id, platform=platform_name
@@ -72,8 +72,8 @@ async def _batch(context: ApiContext, record: JobRecord, parent: JobRecord, body
     if not experiment.workspace:
         raise UsageError(f"experiment {experiment.id} has no workspace, where inputs are read and results are written")
     workspace = context.directory.workspace(record.org, experiment.workspace).storage
-    model = workspaces.resolve_artifact(workspace, parent.artifact, trusted=True)  # checked when the job was added
-    path = workspaces.local_path(model)
+    model = org_resources.resolve_artifact(workspace, parent.artifact, trusted=True)  # checked when the job was added
+    path = org_resources.local_path(model)
     declared = await asyncio.to_thread(model_kinds.read_declaration, path) if path else ""
     options = platform_options(context.settings, record.org)
     options = supported_options(platform(record.platform, context.environ), options)
@@ -98,7 +98,7 @@ async def resume(request: web.Request) -> web.Response:
 async def _apply(request: web.Request, operation: Operation) -> web.Response:
     """Call the operation, update the record and return the progress."""
     context = request.app[CONTEXT]
-    record = workspaces.get_job(context.directory, *job_path(request))
+    record = org_resources.get_job(context.directory, *job_path(request))
     if record.kind != "batch":
         raise NotFound(f"job {record.id} is of the kind {record.kind}, not of one-time inference")
     progress = await asyncio.to_thread(operation, context.home, record.id, context.environ)

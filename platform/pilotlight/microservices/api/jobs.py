@@ -22,8 +22,8 @@ from pilotlight.microservices.api.request_bodies import json_response, to_respon
 from pilotlight.microservices.diagnosis import Evidence, diagnose
 from pilotlight.microservices.inference import client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
-from pilotlight.microservices.jobs import launcher, workspaces
-from pilotlight.microservices.jobs.health import (
+from pilotlight.microservices.jobs import launcher, org_resources
+from pilotlight.microservices.jobs.health_responses import (
     Advice,
     ApiResponse,
     Completed,
@@ -38,7 +38,7 @@ from pilotlight.microservices.jobs.health import (
     status_report,
     unavailable,
 )
-from pilotlight.microservices.jobs.lifecycle import not_running
+from pilotlight.microservices.jobs.microservice_operations import not_running
 from pilotlight.microservices.jobs.start_request import start_request_for
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
@@ -73,8 +73,8 @@ async def start(request: web.Request) -> web.Response:
     org, experiment = request.match_info["org"], request.match_info["experiment"]
     if body.num_gpus is not None and body.num_gpus < 1:
         raise UsageError(f"num_gpus = {body.num_gpus}, must be at least 1")
-    parent = workspaces.get_parent(context.directory, org, experiment, body.parent_id)
-    workspaces.check_quota(context.directory, org, context.environ)
+    parent = org_resources.get_parent(context.directory, org, experiment, body.parent_id)
+    org_resources.check_quota(context.directory, org, context.environ)
     now, platform_name = utc_now(), context.settings.platform
     kind: Final = "inference_microservice"
     record = JobRecord(
@@ -250,8 +250,8 @@ def _failed(record: JobRecord, error: Exception) -> ApiResponse:
 async def _schema(context: ApiContext, record: JobRecord) -> Schema:
     """Return the schema of the network, with the overrides of a model on this machine."""
     experiment = context.directory.experiment(record.org, record.experiment)
-    model = workspaces.resolve_artifact(_workspace(context, record), record.artifact, trusted=True)
-    path = workspaces.local_path(model)
+    model = org_resources.resolve_artifact(_workspace(context, record), record.artifact, trusted=True)
+    path = org_resources.local_path(model)
     declared = await asyncio.to_thread(model_kinds.read_declaration, path) if path else ""
     return model_kinds.schema(experiment.network_arch, declared)
 
@@ -263,7 +263,7 @@ def _workspace(context: ApiContext, record: JobRecord) -> Workspace | None:
 
 def _record(request: web.Request) -> JobRecord:
     """Return the record of a microservice of this experiment that is not stopped."""
-    record = workspaces.get_job(request.app[CONTEXT].directory, *job_path(request))
+    record = org_resources.get_job(request.app[CONTEXT].directory, *job_path(request))
     if record.kind != "inference_microservice" or record.status not in NOT_STOPPED:
         raise not_running(record.id)
     return record

@@ -6,7 +6,7 @@ from typing import Any
 from aiohttp import web
 from msgspec import Struct, json
 
-from pilotlight.microservices.jobs.health import ApiResponse
+from pilotlight.microservices.jobs.health_responses import ApiResponse
 from pilotlight.microservices.registry.records import Experiment, JobRecord, Kind, Status, StoredWorkspace
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
-from pilotlight.api.auth import allow_anonymous
+from pilotlight.api.middlewares import allow_anonymous
 from pilotlight.api.route_areas import Area, Route
-from pilotlight.microservices.api import accounts, batches, jobs, request_bodies
-from pilotlight.microservices.jobs.health import Completed, Failed, Started, StatusReport, Stopped, Waiting
+from pilotlight.microservices.api import batches, jobs, org_records, request_bodies
+from pilotlight.microservices.jobs.health_responses import Completed, Failed, Started, StatusReport, Stopped, Waiting
 from pilotlight.microservices.registry.records import Experiment, JobRecord, StoredWorkspace
 
 ORG: Final = "/api/v1/orgs/{org}"
@@ -22,7 +22,7 @@ LOGIN: Final = Area(
         Route(
             "POST",
             "/api/v1/login",
-            accounts.login,
+            org_records.login,
             "A token for an org's key.",
             request_bodies.Login,
             {200: request_bodies.LoggedIn},
@@ -31,43 +31,45 @@ LOGIN: Final = Area(
 )
 MEMBERS: Final = Area(
     "microservices",
-    accounts.require_member,
+    org_records.require_member,
     (
         Route(
-            "GET", f"{ORG}/workspaces", accounts.list_workspaces, "Workspaces of an org.",
+            "GET", f"{ORG}/workspaces", org_records.list_workspaces, "Workspaces of an org.",
             responses={200: request_bodies.Workspaces},
         ),
         Route(
-            "POST", f"{ORG}/workspaces", accounts.add_workspace, "Add a workspace.", request_bodies.NewWorkspace,
+            "POST", f"{ORG}/workspaces", org_records.add_workspace, "Add a workspace.", request_bodies.NewWorkspace,
             {201: StoredWorkspace},
         ),
-        Route("GET", WORKSPACE, accounts.get_workspace, "One workspace.", responses={200: StoredWorkspace}),
-        Route("DELETE", WORKSPACE, accounts.delete_workspace, "Delete a workspace.",
+        Route("GET", WORKSPACE, org_records.get_workspace, "One workspace.", responses={200: StoredWorkspace}),
+        Route("DELETE", WORKSPACE, org_records.delete_workspace, "Delete a workspace.",
               responses={200: request_bodies.Deleted}),
         Route(
-            "GET", f"{ORG}/experiments", accounts.list_experiments, "Experiments of an org.",
+            "GET", f"{ORG}/experiments", org_records.list_experiments, "Experiments of an org.",
             responses={200: request_bodies.Experiments},
         ),
         Route(
-            "POST", f"{ORG}/experiments", accounts.add_experiment, "Add an experiment.", request_bodies.NewExperiment,
-            {201: Experiment},
+            "POST", f"{ORG}/experiments", org_records.add_experiment, "Add an experiment.",
+            request_bodies.NewExperiment, {201: Experiment},
         ),
-        Route("GET", EXPERIMENT, accounts.get_experiment, "One experiment.", responses={200: Experiment}),
+        Route("GET", EXPERIMENT, org_records.get_experiment, "One experiment.", responses={200: Experiment}),
         Route(
-            "DELETE", EXPERIMENT, accounts.delete_experiment, "Delete an experiment with its jobs.",
+            "DELETE", EXPERIMENT, org_records.delete_experiment, "Delete an experiment with its jobs.",
             responses={200: request_bodies.Deleted},
         ),
-        Route("GET", f"{EXPERIMENT}/jobs", accounts.list_jobs, "Jobs of an experiment.",
+        Route("GET", f"{EXPERIMENT}/jobs", org_records.list_jobs, "Jobs of an experiment.",
               responses={200: request_bodies.Jobs}),
         Route(
-            "POST", f"{EXPERIMENT}/jobs", accounts.add_job, "Add a training job that ran elsewhere.",
+            "POST", f"{EXPERIMENT}/jobs", org_records.add_job, "Add a training job that ran elsewhere.",
             request_bodies.NewJob,
             {201: JobRecord},
         ),
-        Route("GET", JOB, accounts.get_job, "One job.", responses={200: JobRecord}),
-        Route("PATCH", JOB, accounts.update_job, "Update a training job.", request_bodies.JobChange, {200: JobRecord}),
+        Route("GET", JOB, org_records.get_job, "One job.", responses={200: JobRecord}),
         Route(
-            "DELETE", JOB, accounts.delete_job, "Delete a job; its id cannot be reused.",
+            "PATCH", JOB, org_records.update_job, "Update a training job.", request_bodies.JobChange, {200: JobRecord},
+        ),
+        Route(
+            "DELETE", JOB, org_records.delete_job, "Delete a job; its id cannot be reused.",
             responses={200: request_bodies.Deleted},
         ),
         Route(

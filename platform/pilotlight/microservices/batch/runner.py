@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices import diagnosis
-from pilotlight.microservices.batch import folders, score
-from pilotlight.microservices.batch.job_inputs import Files, Interrupted, Request, check_parameters
+from pilotlight.microservices.batch import label_accuracy, workspace_storage
+from pilotlight.microservices.batch.file_inference import Files, Interrupted, Request, check_parameters
 from pilotlight.microservices.batch.records import Batch, JobFolder, Progress, State
-from pilotlight.microservices.inference import chat, client, predict
+from pilotlight.microservices.inference import chat_request, client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
-from pilotlight.microservices.jobs import launcher, workspaces
+from pilotlight.microservices.jobs import launcher, org_resources
 from pilotlight.microservices.media import limits_from
-from pilotlight.microservices.media.media_sources import link
+from pilotlight.microservices.media.file_and_bucket_sources import link
 from pilotlight.microservices.platforms import Platform, platform
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.container_command import HUB
@@ -73,9 +73,11 @@ class Runner:
         batch, labels, storage = self._batch, None, (self._batch.workspace, self._limits, self._environ)
         if batch.labels:  # read before the model is started: they may be invalid
             folder, _, name = batch.labels.rpartition("/")
-            labels = score.read_labels(name, folders.open_folder(folder, *storage).read(name))
-        inputs, outputs = (folders.open_folder(path, *storage) for path in (batch.inputs, batch.outputs))
-        by_link = (lambda reference: link(reference, *storage)) if self._schema.kind in chat.NO_DATA_URLS else None
+            labels = label_accuracy.read_labels(name, workspace_storage.open_folder(folder, *storage).read(name))
+        inputs, outputs = (workspace_storage.open_folder(path, *storage) for path in (batch.inputs, batch.outputs))
+        by_link = (
+            (lambda reference: link(reference, *storage)) if self._schema.kind in chat_request.NO_DATA_URLS else None
+        )
         files = self._files = Files(batch, self._schema, inputs, outputs, self._job_folder.spool, by_link)
         files.scan()
         self._update(
@@ -161,7 +163,7 @@ class Runner:
     def _prepare(self) -> tuple[Platform, Job]:
         batch = self._batch
         remote = "://" in batch.model_path and not batch.model_path.startswith(HUB)
-        access = workspaces.access(batch.workspace if remote else None, self._environ)
+        access = org_resources.access(batch.workspace if remote else None, self._environ)
         environ = {**self._environ, **access.secret}
         target = platform(batch.platform, environ)
         values, missing = launcher.resolve_options(target.options, batch.options, environ)
@@ -226,9 +228,9 @@ def check(batch: Batch) -> None:
     for name, path in (("inputs", batch.inputs), ("outputs", batch.outputs)):
         if not path:
             raise UsageError(f"{name} is missing: a folder of the workspace {base}")
-        folders.relative(path, base)
-    folders.check_exists(batch.inputs, batch.workspace)
+        workspace_storage.relative(path, base)
+    workspace_storage.check_exists(batch.inputs, batch.workspace)
     if batch.labels:
-        folders.relative(batch.labels, base)
+        workspace_storage.relative(batch.labels, base)
         if schema.kind in UNSCORED:
             raise UsageError(f"labels = {batch.labels}: results of the kind {schema.kind} cannot be scored by labels")

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from pilotlight.microservices.inference import chat
+from pilotlight.microservices.inference import chat_request
 from pilotlight.microservices.inference.client import PATH, InferenceFailed, call
 from pilotlight.microservices.media import Limits, Media, fetch
-from pilotlight.microservices.media.media_sources import links
+from pilotlight.microservices.media.file_and_bucket_sources import links
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
 from pilotlight.microservices.registry.records import Workspace
 
@@ -75,7 +75,7 @@ def load_media(
     schema: Schema, references: Sequence[str], workspace: Workspace | None, limits: Limits, environ: Mapping[str, str]
 ) -> list[Media]:
     """Fetch media, or return links for a container that fetches them itself. Blocking."""
-    if schema.kind in chat.NO_DATA_URLS:
+    if schema.kind in chat_request.NO_DATA_URLS:
         return links(references, workspace, limits, environ)
     return fetch(references, workspace, limits, environ=environ)
 

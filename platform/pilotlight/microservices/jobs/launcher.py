@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.microservices.platforms import ALIASES, PLATFORMS, Option, Platform, ports
+from pilotlight.microservices.platforms import ALIASES, PLATFORMS, Option, Platform, host_ports
 from pilotlight.microservices.registry import container_command, secret_references
 from pilotlight.microservices.registry.records import Entry, Job
 from pilotlight.microservices.registry.registry_file import Registry
@@ -106,8 +106,8 @@ def check_missing(missing: list[Option], platform: str) -> None:
 def start(job: Job, platform: Platform, registry: Registry) -> Entry:
     """Run preflight, start the job and register it. Roll back when a step fails."""
     claim: AbstractContextManager[int] = nullcontext(job.host_port)
-    if platform.own_ports or platform.name in ports.REMOTE_PLATFORMS:
-        claim = ports.claim_port(registry, platform.name, job.host_port, job.options.get("instance_id"))
+    if platform.own_ports or platform.name in host_ports.REMOTE_PLATFORMS:
+        claim = host_ports.claim_port(registry, platform.name, job.host_port, job.options.get("instance_id"))
     with claim as port:
         bound_job = replace(job, host_port=port)
         platform.preflight(bound_job)

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from pilotlight.microservices.jobs import workspaces
+from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.jobs.launcher import StartRequest
 from pilotlight.microservices.platforms import Platform
 from pilotlight.microservices.registry.database import Directory
@@ -29,8 +29,8 @@ def start_request_for(
     """Return the start request of a record, and the values of its workspace's credentials."""
     experiment = directory.experiment(record.org, record.experiment)
     stored = directory.workspace(record.org, experiment.workspace).storage if experiment.workspace else None
-    model = workspaces.resolve_artifact(stored, record.artifact, trusted=True)  # checked when the job was added
-    access = workspaces.access(stored if "://" in model else None, settings.environ)
+    model = org_resources.resolve_artifact(stored, record.artifact, trusted=True)  # checked when the job was added
+    access = org_resources.access(stored if "://" in model else None, settings.environ)
     request = StartRequest(
         network_arch=experiment.network_arch, model_path=model, platform=settings.platform,
         num_gpus=num_gpus or settings.num_gpus, options=platform_options(settings, record.org), env=access.plain,

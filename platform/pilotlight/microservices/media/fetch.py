@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from pilotlight.microservices.media import media_sources, web
+from pilotlight.microservices.media import file_and_bucket_sources, ssrf_safe_client
 from pilotlight.microservices.media.images import Media, check_image, identify
 from pilotlight.microservices.media.limits import LOG, Limits, MediaError, MediaRefused
 from pilotlight.microservices.media.references import LocalFile, StoredObject, parse
@@ -19,12 +19,12 @@ def fetch(
     limits: Limits,
     *,
     environ: Mapping[str, str] = os.environ,
-    resolver: web.Resolve = web.resolve,
+    resolver: ssrf_safe_client.Resolve = ssrf_safe_client.resolve,
 ) -> list[Media]:
     """Return media in the order of the references. Blocking; raise MediaRefused for the first that fails."""
     if len(references) > limits.count:
         raise MediaRefused(f"media has {len(references)} entries, must be at most {limits.count}")
-    budget = web.FetchBudget(limits, time.monotonic())
+    budget = ssrf_safe_client.FetchBudget(limits, time.monotonic())
 
     def one(text: str) -> Media:
         name = text.partition("?")[0].rstrip("/").rpartition("/")[2]
@@ -62,14 +62,18 @@ def _to_refused(index: int, error: BaseException) -> BaseException:
 
 
 def _bytes(
-    text: str, workspace: Workspace | None, budget: web.FetchBudget, environ: Mapping[str, str], resolver: web.Resolve
+    text: str,
+    workspace: Workspace | None,
+    budget: ssrf_safe_client.FetchBudget,
+    environ: Mapping[str, str],
+    resolver: ssrf_safe_client.Resolve,
 ) -> bytes:
     reference = parse(text)
     if isinstance(reference, LocalFile):
-        return media_sources.read(reference, budget)
+        return file_and_bucket_sources.read(reference, budget)
     if isinstance(reference, StoredObject):
         if workspace is None:
             raise MediaError("is in an object store, and no workspace with its credentials is known here")
-        address = media_sources.sign_url(reference, workspace, environ)
-        return web.get(address, budget, trusted=True, resolver=resolver)
-    return web.get(reference, budget, resolver=resolver)
+        address = file_and_bucket_sources.sign_url(reference, workspace, environ)
+        return ssrf_safe_client.get(address, budget, trusted=True, resolver=resolver)
+    return ssrf_safe_client.get(reference, budget, resolver=resolver)

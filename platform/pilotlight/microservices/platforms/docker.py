@@ -20,7 +20,7 @@ from pilotlight.microservices.platforms.commands import (
     split_list,
     validate_job,
 )
-from pilotlight.microservices.platforms.ports import LOOPBACK, check_free, is_own, listening
+from pilotlight.microservices.platforms.host_ports import LOOPBACK, check_free, is_own, listening
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
 
 Gpus = Literal["none", "requests", "tegra"]  # how the machine hands GPUs to containers

@@ -18,7 +18,7 @@ from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.commands import Programs, set_secrets, validate_job
-from pilotlight.microservices.platforms.ports import check_free
+from pilotlight.microservices.platforms.host_ports import check_free
 from pilotlight.microservices.platforms.slurm_script import INHERITED, SlurmTarget, port_of, sbatch_arguments, script
 from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State

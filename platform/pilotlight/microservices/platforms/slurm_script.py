@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.platforms.commands import exports, split_list
-from pilotlight.microservices.platforms.ports import ENV_HOST, ENV_PORT, LOOPBACK, is_own
+from pilotlight.microservices.platforms.host_ports import ENV_HOST, ENV_PORT, LOOPBACK, is_own
 from pilotlight.microservices.registry.records import Job
 
 # A node's ports, by Slurm's number of the job: two on one node differ. Below those that kernels hand out.

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.scaling import keda
-from pilotlight.plan.scaling.kpa import knative
+from pilotlight.plan.scaling.knative_annotations import knative
 from pilotlight.plan.scaling.triggers import choose_triggers, config_of
 from pilotlight.plan.types import Capabilities, DecisionLog, Requirement, Scaling, Trigger
 

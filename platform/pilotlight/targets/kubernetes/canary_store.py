@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pilotlight.canary import state_store
+from pilotlight.canary import stored_history
 from pilotlight.canary.events import CanaryEvent, canary_events
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.k8s import names
@@ -64,7 +64,7 @@ def read(lease: Mapping[str, Json]) -> CanaryRecord:
 def save(cluster: Cluster, key: Key, state: str, version: str) -> CanaryRecord:
     """Write a record. Raises Conflict if it has changed since that version."""
     document = to_lease(key, state)
-    before = state_store.decode_history(get(cluster, key)) if version else state_store.decode_history(None)
+    before = stored_history.decode_history(get(cluster, key)) if version else stored_history.decode_history(None)
     try:
         if not version:
             response = cluster.create(document)
@@ -76,7 +76,7 @@ def save(cluster: Cluster, key: Key, state: str, version: str) -> CanaryRecord:
             raise
         raise Conflict(f"the canary of {'/'.join(key)} was changed meanwhile; look at it, and try again") from error
     record = read(response.document)
-    for each in canary_events(before, state_store.decode_history(record)):
+    for each in canary_events(before, stored_history.decode_history(record)):
         _create_event(cluster, key, each)
     return record
 
@@ -90,7 +90,7 @@ def delete(cluster: Cluster, key: Key) -> None:
 def stable_generation(cluster: Cluster, key: Key) -> int:
     """Return the release that a canary rolls back to, which must not be pruned; 0: none."""
     try:
-        current = state_store.decode_history(get(cluster, key)).current
+        current = stored_history.decode_history(get(cluster, key)).current
     except PlatformError:  # unreadable, or not permitted: no canary to protect
         return 0
     return current.stable_generation if current is not None else 0
@@ -101,10 +101,10 @@ def lease_name(service: str) -> str:
 
 
 def to_lease(key: Key, state: str) -> dict[str, Json]:
-    canary = state_store.decode_history(CanaryRecord(*key, state, "")).current
+    canary = stored_history.decode_history(CanaryRecord(*key, state, "")).current
     spec: dict[str, Json] = {}
     if canary is not None and canary.holder:
-        lease_s = max(state_store.MIN_LEASE_S, state_store.LEASE_INTERVALS * canary.policy.interval_s)
+        lease_s = max(stored_history.MIN_LEASE_S, stored_history.LEASE_INTERVALS * canary.policy.interval_s)
         spec = {"holderIdentity": canary.holder, "leaseDurationSeconds": max(1, round(lease_s))}
         if canary.renewed_at:
             spec["renewTime"] = format_utc(parse_utc(canary.renewed_at), "microseconds")

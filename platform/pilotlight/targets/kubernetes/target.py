@@ -15,7 +15,7 @@ from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.kubernetes import apply as kubernetes_apply
-from pilotlight.targets.kubernetes import canary_store, inferenceservice, kinds, preflight, service_route
+from pilotlight.targets.kubernetes import canary_store, inferenceservice_mirror, kinds, preflight, service_route
 from pilotlight.targets.kubernetes import capabilities as kubernetes_capabilities
 from pilotlight.targets.kubernetes import releases as kubernetes_releases
 from pilotlight.targets.kubernetes.apply import check_not_helm, with_live_templates
@@ -25,7 +25,7 @@ from pilotlight.targets.kubernetes.observe import logs as observe_logs
 from pilotlight.targets.kubernetes.observe import snapshot as observe_snapshot
 from pilotlight.targets.kubernetes.observe.snapshot import Snapshot
 from pilotlight.targets.kubernetes.observe.status import entries, read_overrides, revision_rows, status_of
-from pilotlight.targets.kubernetes.rollout import Rollout
+from pilotlight.targets.kubernetes.ordered_apply import Rollout
 from pilotlight.targets.kubernetes.scale_traffic_overrides import Overrides, apply_overrides, bounds_of, is_knative
 from pilotlight.targets.target import (
     CanaryRecord,
@@ -105,7 +105,7 @@ class KubernetesTarget:
         self._roll_out(current, documents)
         kubernetes_releases.prune(self.cluster, key, canary_store.stable_generation(self.cluster, key))
         status = self.status(key, warnings)
-        warning = inferenceservice.save(self.cluster, release, status, utc_now("seconds"))
+        warning = inferenceservice_mirror.save(self.cluster, release, status, utc_now("seconds"))
         return replace(status, warnings=(*status.warnings, warning)) if warning else status
 
     def _check_requirements(self, key: Key, documents: Sequence[Document]) -> None:
@@ -132,7 +132,7 @@ class KubernetesTarget:
     def record_status(self, status: ServiceStatus) -> None:
         """Update the status of the InferenceService and the failed revisions of the release."""
         with suppress(PlatformError):
-            inferenceservice.update_status(self.cluster, status, utc_now("seconds"))
+            inferenceservice_mirror.update_status(self.cluster, status, utc_now("seconds"))
             kubernetes_releases.record_failures(self.cluster, status)
 
     def list(self, namespace: str | None) -> Sequence[ServiceStatus]:
@@ -187,7 +187,7 @@ class KubernetesTarget:
         check_not_helm(map(Manifest, current.workloads), *key, "delete")
         canary_store.delete(self.cluster, key)
         kubernetes_apply.delete(self.cluster, kubernetes_apply.owned(self.cluster, key))
-        inferenceservice.delete(self.cluster, key)
+        inferenceservice_mirror.delete(self.cluster, key)
         kubernetes_apply.delete(self.cluster, current.of(kubernetes_releases.API))
 
     def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:

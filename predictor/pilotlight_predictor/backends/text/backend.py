@@ -13,9 +13,9 @@ import msgspec
 
 from pilotlight_predictor.backends.base import DecoupledRequest, LoadSpec
 from pilotlight_predictor.backends.text.engine import TextEngine
+from pilotlight_predictor.backends.text.generation_request import Task
 from pilotlight_predictor.backends.text.model import TextModel, integer_parameter, load_model
 from pilotlight_predictor.backends.text.prompt import PromptTokenizer, load_tokenizer, read_messages
-from pilotlight_predictor.backends.text.task import Task
 from pilotlight_predictor.core.errors import BadRequest, LoadFailed
 from pilotlight_predictor.core.generation_params import BadField, SamplingParameters, read_sampling
 from pilotlight_predictor.core.requests import InferRequest

@@ -12,10 +12,10 @@ from threading import Condition, Thread
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
+from pilotlight_predictor.backends.text.generation_request import ChoiceRow, Task
 from pilotlight_predictor.backends.text.kv_cache import BatchKVCache
 from pilotlight_predictor.backends.text.model import TextModel
 from pilotlight_predictor.backends.text.sampler import sample_all
-from pilotlight_predictor.backends.text.task import ChoiceRow, Task
 from pilotlight_predictor.core.errors import BackendFailed
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from pilotlight_predictor.observability.logs import log
 if TYPE_CHECKING:
     import torch
 
-    from pilotlight_predictor.gpu.weight_transfer import WeightTransfer
+    from pilotlight_predictor.gpu.safetensors_upload import WeightTransfer
 
 _RAISED: Final = "builtins.ValueError: "
 # torch's messages for a tensor that does not fit the module: a client error if the configuration has dynamic dims.
@@ -206,7 +206,7 @@ def prefetch(spec: LoadSpec) -> "WeightTransfer | None":
     if spec.device.kind != "cuda" or spec.precision != "auto" or file_kind(spec.path) != "safetensors":
         return None
     from pilotlight_predictor.backends.torch.aot import early_start
-    from pilotlight_predictor.gpu.weight_transfer import WeightTransfer
+    from pilotlight_predictor.gpu.safetensors_upload import WeightTransfer
 
     return (
         early_start.take_transfer(spec.path, spec.device.index)

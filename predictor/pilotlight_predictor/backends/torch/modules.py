@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.python.functions import declared
 from pilotlight_predictor.backends.python.source import UserModule
-from pilotlight_predictor.backends.torch import formats
+from pilotlight_predictor.backends.torch import safe_load
 from pilotlight_predictor.backends.torch.forward_signature import Argument
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS, device_tensors
 from pilotlight_predictor.core.errors import LoadFailed
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pilotlight_predictor.gpu.parked_weights import ParkedWeights
     from pilotlight_predictor.gpu.safetensors import TensorInfo
-    from pilotlight_predictor.gpu.weight_transfer import Block
+    from pilotlight_predictor.gpu.safetensors_upload import Block
 
 Weights = dict[str, Any]
 Kind = Literal["torchscript", "export", "safetensors", "pickle"]
@@ -71,7 +71,7 @@ def file_kind(path: Path) -> Kind:
         names = archive.namelist()
     if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
         return "torchscript"
-    if formats.is_exported(names):
+    if safe_load.is_exported(names):
         return "export"
     if any("/aotinductor/" in name for name in names):
         why = f"{path.name} is compiled by AOTInductor for one kind of machine"
@@ -124,10 +124,10 @@ def _exported(spec: LoadSpec) -> LoadedModule:
             f"precision = {spec.precision}, but {spec.path.name} was exported with its types fixed: "
             f"export the module in {spec.precision}, or set precision: auto"
         )
-    program = formats.load_exported(spec)
+    program = safe_load.load_exported(spec)
     if spec.device.kind == "cuda":
         program = move_to_device_pass(program, str(spec.device))
-    signature = formats.read_program(spec.path)
+    signature = safe_load.read_program(spec.path)
     return LoadedModule(program.module(), signature.arguments, signature.inputs, signature.outputs, signature.batchable)
 
 
@@ -138,7 +138,7 @@ def _load_weights_file(spec: LoadSpec, kind: Kind) -> LoadedModule:
     source = UserModule(_module_file(spec), spec.model_dir) if kind == "safetensors" else None
     empty = _build_early(source, spec) if source is not None else None
     blocks = spec.prefetched.wait() if spec.prefetched is not None else []
-    content = _safetensors(spec, blocks) if kind == "safetensors" else formats.load(spec)
+    content = _safetensors(spec, blocks) if kind == "safetensors" else safe_load.load(spec)
     if isinstance(content, torch.nn.Module):
         module = content.to(str(spec.device))
     else:

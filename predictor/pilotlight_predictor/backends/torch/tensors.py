@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from pilotlight_predictor.gpu.safetensors import TensorInfo
-    from pilotlight_predictor.gpu.weight_transfer import Block
+    from pilotlight_predictor.gpu.safetensors_upload import Block
 
 TORCH_NAMES: Final = {
     "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64", "INT8": "int8",

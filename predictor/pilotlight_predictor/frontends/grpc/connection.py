@@ -13,7 +13,6 @@ from pilotlight.wire.http2 import frames as http2_frames
 from pilotlight.wire.http2.connection import Http2Connection
 from pilotlight.wire.http2.frames import ConnectionFault
 from pilotlight.wire.http2.hpack import HeaderField
-from pilotlight_predictor.frontends.event_loop import LEAST_RATE, SLOW_S
 from pilotlight_predictor.frontends.grpc.call import GrpcCall
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher
 from pilotlight_predictor.frontends.grpc.headers import (
@@ -25,6 +24,7 @@ from pilotlight_predictor.frontends.grpc.headers import (
     read_head,
 )
 from pilotlight_predictor.frontends.grpc.message_reader import PREFIX
+from pilotlight_predictor.frontends.tasks_and_timeouts import LEAST_RATE, SLOW_S
 
 PREFACE_S: Final = 20.0  # time limit for the HTTP/2 connection preface
 LINGER_S: Final = 0.1  # for a client to process GOAWAY, and from the last response to closing the connection

@@ -7,10 +7,10 @@ from typing import Final
 from pilotlight_predictor.core.errors import NotFound
 from pilotlight_predictor.frontends.grpc import services
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, Method, Service, UnaryCall
-from pilotlight_predictor.frontends.grpc.messages import decode, encode
+from pilotlight_predictor.frontends.grpc.protobuf_codec import decode, encode
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.server.handler_context import Server
-from pilotlight_predictor.server.lifecycle import ServerState
+from pilotlight_predictor.server.server_state import ServerState
 
 PACKAGE: Final = "grpc.health.v1"
 POLL_S: Final = 0.2  # delay until Watch reports a change

@@ -14,7 +14,7 @@ from typing import Final
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.errors import QueueFull, RequestTooLarge, Unreadable
 from pilotlight_predictor.core.threads import ThreadLimiter
-from pilotlight_predictor.frontends.event_loop import timeout_s
+from pilotlight_predictor.frontends.tasks_and_timeouts import timeout_s
 
 INLINE_BYTES: Final = 1 << 18  # decompressed on the event loop
 STEP_BYTES: Final = 1 << 22  # between two checks of the byte budget

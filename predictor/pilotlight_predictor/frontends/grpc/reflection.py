@@ -12,7 +12,7 @@ from pilotlight_predictor.frontends.grpc.dispatcher import (
     StreamHandler,
     UnaryCall,
 )
-from pilotlight_predictor.frontends.grpc.messages import Message, ProtoFile, decode, descriptors, encode
+from pilotlight_predictor.frontends.grpc.protobuf_codec import Message, ProtoFile, decode, descriptors, encode
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.server.handler_context import Server
 

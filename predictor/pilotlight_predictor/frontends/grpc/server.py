@@ -14,8 +14,8 @@ from pilotlight.contract import GRPC_PORT
 from pilotlight_predictor.config import ServerSettings, Settings
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.threads import in_thread_under_load
-from pilotlight_predictor.frontends.event_loop import wait_for_event
 from pilotlight_predictor.frontends.http.admission import Admission
+from pilotlight_predictor.frontends.tasks_and_timeouts import wait_for_event
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.server.handler_context import Server
 
@@ -105,7 +105,7 @@ class GrpcServer:
         services = await in_thread_under_load(import_services)
         from pilotlight_predictor.frontends.grpc.connection import GrpcConnection
         from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher
-        from pilotlight_predictor.frontends.grpc.messages import descriptors
+        from pilotlight_predictor.frontends.grpc.protobuf_codec import descriptors
 
         services = fan_out(services) if fan_out is not None else services
         dispatcher = self._dispatcher = GrpcDispatcher(server, admission, services, observer)

@@ -11,11 +11,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.errors import BadRequest, PredictorError
-from pilotlight_predictor.frontends.event_loop import IDLE_S, LEAST_RATE, SLOW_S, abort_when_unread
 from pilotlight_predictor.frontends.http.fast_protocol import JOIN_BELOW
 from pilotlight_predictor.frontends.http.messages import JSON, HttpRequest, HttpResponse, json_response, with_request_id
 from pilotlight_predictor.frontends.http.router import Dispatcher
 from pilotlight_predictor.frontends.http.websocket import WebSockets
+from pilotlight_predictor.frontends.tasks_and_timeouts import IDLE_S, LEAST_RATE, SLOW_S, abort_when_unread
 from pilotlight_predictor.observability.logs import log, new_request_id
 
 MAX_LINE: Final = 1 << 16  # TRTIS' oldest protocol puts the whole inference request into a header

@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol, cast
 
 from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
 from pilotlight.wire.http1 import END, MAX_HEAD, Buffer, PlainRequestHead, parse_head, render_head
-from pilotlight_predictor.frontends.event_loop import timeout_s
 from pilotlight_predictor.frontends.http.body_reader import LARGE, BodyReader, create_body_reader
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, with_request_id
+from pilotlight_predictor.frontends.tasks_and_timeouts import timeout_s
 
 JOIN_BELOW: Final = 1 << 14  # smaller bodies are cheaper to copy after the head than to write separately
 READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests that are buffered while one is served

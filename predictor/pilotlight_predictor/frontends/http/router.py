@@ -14,10 +14,10 @@ from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.compression import decompress
 from pilotlight_predictor.core.errors import BadRequest, Cancelled, MethodNotAllowed, NotFound, PredictorError
-from pilotlight_predictor.frontends.event_loop import spawn
 from pilotlight_predictor.frontends.http.admission import Admission
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession
+from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.observability.logs import log, new_request_id
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pilotlight.wire.http1 import PlainRequestHead
 from pilotlight_predictor.core.errors import PredictorError
 from pilotlight_predictor.core.threads import in_thread_under_load
-from pilotlight_predictor.frontends.event_loop import spawn, wait_for_event
 from pilotlight_predictor.frontends.http.fast_protocol import FastHttpProtocol
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
+from pilotlight_predictor.frontends.tasks_and_timeouts import spawn, wait_for_event
 
 if TYPE_CHECKING:
     from pilotlight_predictor.frontends.http.aiohttp_server import AiohttpServer

@@ -8,7 +8,7 @@ import json
 from typing import Final, NamedTuple
 
 from pilotlight_predictor.frontends.http.messages import HttpResponse
-from pilotlight_predictor.server.lifecycle import ServerState
+from pilotlight_predictor.server.server_state import ServerState
 
 CHAT_PATHS: Final = frozenset({"/v1/chat/completions", "/openai/v1/chat/completions"})
 PATHS: Final = CHAT_PATHS | {

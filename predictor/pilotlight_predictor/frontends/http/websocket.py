@@ -8,10 +8,10 @@ from aiohttp import WSMessage, web
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.errors import BadRequest
-from pilotlight_predictor.frontends.event_loop import abort_when_unread
 from pilotlight_predictor.frontends.http.admission import Admission
 from pilotlight_predictor.frontends.http.messages import HttpRequest
 from pilotlight_predictor.frontends.http.router import Dispatcher, Match, error_response
+from pilotlight_predictor.frontends.tasks_and_timeouts import abort_when_unread
 
 GOING_AWAY: Final = 1001
 INTERNAL: Final = 1011

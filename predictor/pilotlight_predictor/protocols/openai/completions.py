@@ -27,7 +27,7 @@ from pilotlight_predictor.protocols.openai.response import (
     choice_deltas,
     error_event,
 )
-from pilotlight_predictor.scheduling.executor import Ticket
+from pilotlight_predictor.scheduling.executor_interface import Ticket
 from pilotlight_predictor.scheduling.streaming import MAX_UNREAD, StartStream
 from pilotlight_predictor.server.handler_context import Server
 

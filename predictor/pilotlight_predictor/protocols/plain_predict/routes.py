@@ -17,6 +17,7 @@ from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpRespon
 from pilotlight_predictor.frontends.http.router import ErrorBody, Route, ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.json_values import LONG
+from pilotlight_predictor.protocols.plain_predict.batch_and_stream import NAME, PredictInference, PredictStream
 from pilotlight_predictor.protocols.plain_predict.codec import (
     InvalidInput,
     PredictPart,
@@ -24,7 +25,6 @@ from pilotlight_predictor.protocols.plain_predict.codec import (
     read_body,
     split_request,
 )
-from pilotlight_predictor.protocols.plain_predict.inference import NAME, PredictInference, PredictStream
 from pilotlight_predictor.protocols.run_inference import await_response
 from pilotlight_predictor.server.handler_context import Server
 

@@ -14,8 +14,8 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.errors import BadRequest, PredictorError
 from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, Method, Responses, Service, UnaryCall
-from pilotlight_predictor.frontends.grpc.messages import unpack_varints
 from pilotlight_predictor.frontends.grpc.ordered_stream import unary_in_order
+from pilotlight_predictor.frontends.grpc.protobuf_codec import unpack_varints
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpResponse
 from pilotlight_predictor.frontends.http.router import error_response

@@ -24,7 +24,7 @@ from pilotlight_predictor.protocols.trtis.text_protobuf import (
 )
 from pilotlight_predictor.protocols.v2.infer import version_of
 from pilotlight_predictor.server.handler_context import Server
-from pilotlight_predictor.server.lifecycle import ServerState
+from pilotlight_predictor.server.server_state import ServerState
 
 STATUS: Final = "NV-Status"
 RESPONSE: Final = "NV-InferResponse"

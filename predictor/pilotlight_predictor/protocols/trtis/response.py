@@ -21,7 +21,7 @@ from pilotlight_predictor.protocols.trtis.text_protobuf import (
     write_text,
 )
 from pilotlight_predictor.repository.model_config import ModelConfig
-from pilotlight_predictor.server.lifecycle import ServerState
+from pilotlight_predictor.server.server_state import ServerState
 
 Labels = Mapping[str, Sequence[str]]
 MAX_MESSAGE: Final = 1000  # characters: many clients reject headers of 8 KiB

@@ -14,9 +14,9 @@ from pilotlight_predictor.core.batch import SplitOutputs
 from pilotlight_predictor.core.compression import choose_encoding, compress
 from pilotlight_predictor.core.errors import PredictorError
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Outputs
-from pilotlight_predictor.frontends.event_loop import spawn
 from pilotlight_predictor.frontends.http.messages import JSON, HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import error_response
+from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.v2.response_codec import encode_response, encode_rows, is_long, with_id
 from pilotlight_predictor.scheduling.queue import QueuedRequest

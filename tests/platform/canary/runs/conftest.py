@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.embedded import IRIS, Load, Platform, inference_service, load
 
-from pilotlight.canary import state_store
+from pilotlight.canary import stored_history
 from pilotlight.canary.canary_state import Canary, CanaryHistory
 from platformctl import main
 
@@ -98,7 +98,7 @@ def written(folder: Path, name: str, document: str) -> Path:
 
 
 def ledger(platform: Platform) -> CanaryHistory:
-    return state_store.decode_history(platform.target.canary(KEY))
+    return stored_history.decode_history(platform.target.canary(KEY))
 
 
 def current(platform: Platform) -> Canary:

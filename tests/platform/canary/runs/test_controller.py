@@ -8,7 +8,7 @@ from tests.platform.canary.runs.conftest import KEY, iris
 from tests.platform.canary.runs.fake_target import PaperTarget
 from tests.platform.canary.runs.test_deaths import current, runner, started, try_another
 
-from pilotlight.canary import state_store
+from pilotlight.canary import stored_history
 from pilotlight.canary.canary_state import CanaryCommand
 from pilotlight.canary.controller import CanaryController, WakeEvent, run_controller
 from pilotlight.errors import PlatformError
@@ -21,8 +21,8 @@ def rounds(target: PaperTarget) -> CanaryController:
 
 def wish(target: PaperTarget, wanted: CanaryCommand) -> None:
     kept = target.kept[KEY]
-    state = state_store.encode_history(
-        replace(state_store.decode_history(kept), current=replace(current(target), wish=wanted))
+    state = stored_history.encode_history(
+        replace(stored_history.decode_history(kept), current=replace(current(target), wish=wanted))
     )
     target.save_canary(KEY, state, kept.version)
 

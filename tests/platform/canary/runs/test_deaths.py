@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.platform.canary.runs.conftest import KEY, iris
 from tests.platform.canary.runs.fake_target import Died, Dying, PaperTarget
 
-from pilotlight.canary import state_store
+from pilotlight.canary import stored_history
 from pilotlight.canary.canary_state import Canary
 from pilotlight.canary.runner import CanaryRunner, apply_release, start_canary
 from pilotlight.plan.types import Capabilities
@@ -44,7 +44,7 @@ def try_another(target: PaperTarget, document: str) -> None:
 
 
 def current(target: PaperTarget) -> Canary:
-    found = state_store.decode_history(target.canary(KEY)).current
+    found = stored_history.decode_history(target.canary(KEY)).current
     assert found is not None
     return found
 
@@ -162,9 +162,9 @@ def test_a_wish_that_comes_in_the_middle_of_a_tick_is_not_lost() -> None:
     def asked(promql: str) -> object:
         target.query = query  # type: ignore[method-assign]
         kept = target.kept[KEY]
-        ledger = state_store.decode_history(kept)
+        ledger = stored_history.decode_history(kept)
         assert ledger.current is not None
-        state = state_store.encode_history(replace(ledger, current=replace(ledger.current, wish="abort")))
+        state = stored_history.encode_history(replace(ledger, current=replace(ledger.current, wish="abort")))
         target.save_canary(KEY, state, kept.version)
         return query(promql)
 
@@ -206,7 +206,7 @@ def test_a_deploy_beside_the_stable_side_begins_the_canary_anew() -> None:
     again = current(target)
     assert again.revision not in (first, again.stable)
     assert (again.phase, again.weight, again.policy) == ("Progressing", 0, POLICY)
-    (before,) = state_store.decode_history(target.canary(KEY)).past
+    (before,) = stored_history.decode_history(target.canary(KEY)).past
     assert (before.revision, before.phase) == (first, "Superseded")
     run(target)
     assert shares(target) == {again.revision: 100}

@@ -6,7 +6,7 @@ from tests.platform.canary.runs.conftest import KEY, iris
 from tests.platform.canary.runs.fake_target import PaperTarget
 from tests.platform.canary.runs.test_deaths import current, runner, started, try_another
 
-from pilotlight.canary import next_action, state_store
+from pilotlight.canary import next_action, stored_history
 from pilotlight.errors import NotFound, PlatformError, TimedOut
 from platformctl.canary.follow import MAX_RETRIES, CanaryFollower, follow
 from platformctl.output import ProgressLog
@@ -26,7 +26,9 @@ def test_it_is_only_looked_at_where_somebody_else_runs_it(capsys: pytest.Capture
     target = started()
     held = replace(current(target), holder="another", renewed_at="2999-01-01T00:00:00Z")
     target.save_canary(
-        KEY, state_store.encode_history(replace(state_store.decode_history(target.kept[KEY]), current=held)), "1"
+        KEY,
+        stored_history.encode_history(replace(stored_history.decode_history(target.kept[KEY]), current=held)),
+        "1",
     )
     assert waiting(target).poll().weight == 0
     assert "this command runs" not in capsys.readouterr().err
@@ -46,7 +48,9 @@ def test_a_pause_is_waited_for_as_long_as_asked() -> None:
     waits = waiting(target, paused_s=30.0)
     paused = replace(current(target), phase="Paused", reason="too few requests")
     target.save_canary(
-        KEY, state_store.encode_history(replace(state_store.decode_history(target.kept[KEY]), current=paused)), "1"
+        KEY,
+        stored_history.encode_history(replace(stored_history.decode_history(target.kept[KEY]), current=paused)),
+        "1",
     )
     assert waits.poll().phase == "Paused"
     target.pass_time(31.0)
@@ -58,7 +62,9 @@ def paused(target: PaperTarget, reason: str) -> PaperTarget:
     found = replace(current(target), phase="Paused", reason=reason, weight=20)
     held = replace(found, holder="another", renewed_at="2999-01-01T00:00:00Z")
     target.save_canary(
-        KEY, state_store.encode_history(replace(state_store.decode_history(target.kept[KEY]), current=held)), "1"
+        KEY,
+        stored_history.encode_history(replace(stored_history.decode_history(target.kept[KEY]), current=held)),
+        "1",
     )
     return target
 

@@ -9,7 +9,7 @@ from tests.platform.canary.runs.conftest import KEY
 from tests.platform.canary.runs.fake_target import PaperTarget
 from tests.platform.canary.runs.test_deaths import current, runner, started
 
-from pilotlight.canary import state_store
+from pilotlight.canary import stored_history
 from pilotlight.contract import METRIC_IN_FLIGHT
 from pilotlight.errors import PlatformError
 from pilotlight.spec.canary_policy import Check, parse_policy
@@ -23,7 +23,9 @@ def with_policy(**changes: object) -> PaperTarget:
     kept = target.kept[KEY]
     canary = replace(current(target), policy=replace(current(target).policy, **changes))
     target.save_canary(
-        KEY, state_store.encode_history(replace(state_store.decode_history(kept), current=canary)), kept.version
+        KEY,
+        stored_history.encode_history(replace(stored_history.decode_history(kept), current=canary)),
+        kept.version,
     )
     return target
 
@@ -83,7 +85,7 @@ def test_it_goes_on_when_the_metrics_are_back() -> None:
     kept = target.kept[KEY]
     wish = replace(current(target), wish="resume")
     target.save_canary(
-        KEY, state_store.encode_history(replace(state_store.decode_history(kept), current=wish)), kept.version
+        KEY, stored_history.encode_history(replace(stored_history.decode_history(kept), current=wish)), kept.version
     )
     ticking = runner(target)
     for _ in range(TICKS):

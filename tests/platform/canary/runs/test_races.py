@@ -18,7 +18,7 @@ from tests.platform.canary.runs.test_deaths import (
     wanted,
 )
 
-from pilotlight.canary import state_store
+from pilotlight.canary import stored_history
 from pilotlight.canary.canary_state import Canary
 from pilotlight.canary.queries import MetricScope, metric_queries
 from pilotlight.errors import Conflict
@@ -52,8 +52,8 @@ def once(target: PaperTarget, name: str, meanwhile: Callable[[], object], *, aft
 
 def write(target: PaperTarget, **changes: object) -> None:
     kept = target.kept[KEY]
-    ledger = replace(state_store.decode_history(kept), current=replace(current(target), **changes))
-    target.save_canary(KEY, state_store.encode_history(ledger), kept.version)
+    ledger = replace(stored_history.decode_history(kept), current=replace(current(target), **changes))
+    target.save_canary(KEY, stored_history.encode_history(ledger), kept.version)
 
 
 def ready_to_promote() -> PaperTarget:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pilotlight.canary import state_store
+from pilotlight.canary import stored_history
 from pilotlight.canary.canary_state import MAX_MEASUREMENTS, MAX_PAST_CANARIES, Canary, CanaryHistory, Measurement
 from pilotlight.canary.events import canary_events
 from pilotlight.errors import Conflict, NotFound, PlatformError
@@ -24,23 +24,23 @@ LONG = Measurement("p99_ms", format_utc(NOON), "Failed", 1.0, query="q" * 400, r
 
 def test_what_was_written_is_read_again() -> None:
     ledger = CanaryHistory(replace(CANARY, measurements=(LONG,)), (CANARY,))
-    assert state_store.decode_history(CanaryRecord(*KEY, state_store.encode_history(ledger), "1")) == ledger
-    assert state_store.decode_history(None) == CanaryHistory()
+    assert stored_history.decode_history(CanaryRecord(*KEY, stored_history.encode_history(ledger), "1")) == ledger
+    assert stored_history.decode_history(None) == CanaryHistory()
 
 
 def test_what_another_version_wrote_is_named() -> None:
     with pytest.raises(PlatformError, match="canary of default/iris cannot be read"):
-        state_store.decode_history(CanaryRecord(*KEY, '{"current": {"policy": 3}}', "1"))
+        stored_history.decode_history(CanaryRecord(*KEY, '{"current": {"policy": 3}}', "1"))
 
 
 def test_a_long_life_fits_into_an_annotation() -> None:
     ledger = CanaryHistory()
     for number in range(3 * MAX_PAST_CANARIES):
         whole = replace(CANARY, revision=f"r{number}", measurements=(LONG,) * (2 * MAX_MEASUREMENTS))
-        ledger = state_store.with_new_canary(ledger, whole)
-    written = state_store.encode_history(ledger)
+        ledger = stored_history.with_new_canary(ledger, whole)
+    written = stored_history.encode_history(ledger)
     assert len(written) < 200 * 1024
-    read = state_store.decode_history(CanaryRecord(*KEY, written, "1"))
+    read = stored_history.decode_history(CanaryRecord(*KEY, written, "1"))
     assert read.current is not None
     assert (len(read.current.measurements), len(read.past)) == (MAX_MEASUREMENTS, MAX_PAST_CANARIES)
     assert read.past[0].revision == f"r{3 * MAX_PAST_CANARIES - 2}"
@@ -56,32 +56,32 @@ def test_whatever_is_asked_and_answered_it_can_be_written_and_aborted(size: int)
     whole = replace(CANARY, policy=CanaryPolicy(checks=checks), measurements=tuple(asked) * 12, reason="r" * 50_000)
     ledger = CanaryHistory()
     for _ in range(MAX_PAST_CANARIES + 2):
-        ledger = state_store.with_new_canary(ledger, whole)
-    written = state_store.encode_history(replace(ledger, current=replace(whole, wish="abort")))
-    assert len(written.encode()) <= state_store.MAX_STATE_BYTES < 256 * 1024
-    read = state_store.decode_history(CanaryRecord(*KEY, written, "1")).current
+        ledger = stored_history.with_new_canary(ledger, whole)
+    written = stored_history.encode_history(replace(ledger, current=replace(whole, wish="abort")))
+    assert len(written.encode()) <= stored_history.MAX_STATE_BYTES < 256 * 1024
+    read = stored_history.decode_history(CanaryRecord(*KEY, written, "1")).current
     assert read is not None
     assert (read.wish, read.policy) == ("abort", whole.policy)
 
 
 def test_what_was_asked_is_kept_once_for_each_check() -> None:
     others = replace(LONG, check="error_rate")
-    written = state_store.encode_history(CanaryHistory(replace(CANARY, measurements=(LONG, others, LONG, others))))
-    read = state_store.decode_history(CanaryRecord(*KEY, written, "1")).current
+    written = stored_history.encode_history(CanaryHistory(replace(CANARY, measurements=(LONG, others, LONG, others))))
+    read = stored_history.decode_history(CanaryRecord(*KEY, written, "1")).current
     assert read is not None
     assert [bool(each.query) for each in read.measurements] == [False, False, True, True]
 
 
 def test_a_holder_is_believed_for_three_intervals() -> None:
-    held = state_store.renew_lease(CANARY, "a", NOON)
-    assert state_store.leased_by_other(held, "b", NOON + timedelta(seconds=29))
-    assert not state_store.leased_by_other(held, "b", NOON + timedelta(seconds=31))
-    assert not state_store.leased_by_other(held, "a", NOON)
-    assert not state_store.leased_by_other(CANARY, "b", NOON)
+    held = stored_history.renew_lease(CANARY, "a", NOON)
+    assert stored_history.leased_by_other(held, "b", NOON + timedelta(seconds=29))
+    assert not stored_history.leased_by_other(held, "b", NOON + timedelta(seconds=31))
+    assert not stored_history.leased_by_other(held, "a", NOON)
+    assert not stored_history.leased_by_other(CANARY, "b", NOON)
 
 
 def test_a_clock_that_was_set_back_adds_nothing() -> None:
-    assert state_store.seconds_between(format_utc(NOON), NOON - timedelta(hours=1)) == 0.0
+    assert stored_history.seconds_between(format_utc(NOON), NOON - timedelta(hours=1)) == 0.0
 
 
 def reasons(*ledgers: CanaryHistory) -> list[str]:
@@ -133,7 +133,7 @@ def test_the_store_takes_a_change_only_from_who_has_seen_the_last(store: Store) 
 
 
 def test_the_store_keeps_the_release_that_a_canary_goes_back_to(store: Store) -> None:
-    store.save_canary(KEY, state_store.encode_history(CanaryHistory(CANARY)), "")
+    store.save_canary(KEY, stored_history.encode_history(CanaryHistory(CANARY)), "")
     for number in range(2, 30):
         store.apply(Release(*KEY, str(number), ()), [], format_utc(NOON))
     generations = [release.generation for release in store.releases(KEY)]

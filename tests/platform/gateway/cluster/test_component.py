@@ -22,7 +22,7 @@ from tests.platform.gateway.linked import DEADLINE_S, SmallReplica, ask, in_loop
 from tests.ports import free_port
 
 from pilotlight.errors import UsageError
-from pilotlight.gateway.cluster.component import ClusterGateway
+from pilotlight.gateway.cluster.cluster_gateway import ClusterGateway
 from pilotlight.gateway.cluster.settings import read
 
 HOSTS = ("127.0.0.1", "127.0.0.2")  # each pod has an address of its own and all have the same ports

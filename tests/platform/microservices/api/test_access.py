@@ -13,8 +13,8 @@ from tests.platform.microservices.api.conftest import ORG, Api
 
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.microservices.api import routes
-from pilotlight.microservices.api.accounts import LOGIN_RATE, login_delay, rate_limit_keys
-from pilotlight.microservices.registry import accounts
+from pilotlight.microservices.api.org_records import LOGIN_RATE, login_delay, rate_limit_keys
+from pilotlight.microservices.registry import api_keys
 from pilotlight.microservices.registry.database import Directory
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.wire.token_bucket import TokenBuckets
@@ -28,11 +28,11 @@ def directory(tmp_path: Path) -> Directory:
 
 
 def proven(directory: Directory, org: str, shown: str, now: float = NOW) -> bool:
-    return accounts.verify(accounts.find_key_hash(directory, org, shown, now), shown)
+    return api_keys.verify(api_keys.find_key_hash(directory, org, shown, now), shown)
 
 
 def test_a_key_opens_its_org_and_no_other(directory: Directory) -> None:
-    shown, _ = accounts.create(directory, "acme", NOW, None)
+    shown, _ = api_keys.create(directory, "acme", NOW, None)
     assert proven(directory, "acme", shown)
     assert not proven(directory, "other", shown)
     assert not proven(directory, "acme", shown[:-1] + ("A" if shown[-1] != "A" else "B"))
@@ -41,8 +41,8 @@ def test_a_key_opens_its_org_and_no_other(directory: Directory) -> None:
 
 
 def test_neither_key_nor_token_is_in_the_file(directory: Directory, tmp_path: Path) -> None:
-    shown, key = accounts.create(directory, "acme", NOW, None)
-    token, _ = accounts.issue(directory, "acme", key.id, NOW)
+    shown, key = api_keys.create(directory, "acme", NOW, None)
+    token, _ = api_keys.issue(directory, "acme", key.id, NOW)
     directory.close()
     files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert shown.split("-", 2)[2].encode() not in files
@@ -50,43 +50,43 @@ def test_neither_key_nor_token_is_in_the_file(directory: Directory, tmp_path: Pa
 
 
 def test_a_key_ends_and_its_tokens_with_it(directory: Directory) -> None:
-    shown, key = accounts.create(directory, "acme", NOW, 60.0)
-    token, expires_at = accounts.issue(directory, "acme", key.id, NOW)
-    assert expires_at == NOW + accounts.TTL_S
-    assert accounts.org_of(directory, token, NOW + 59) == "acme"
-    assert accounts.org_of(directory, token, NOW + 60) is None
+    shown, key = api_keys.create(directory, "acme", NOW, 60.0)
+    token, expires_at = api_keys.issue(directory, "acme", key.id, NOW)
+    assert expires_at == NOW + api_keys.TTL_S
+    assert api_keys.org_of(directory, token, NOW + 59) == "acme"
+    assert api_keys.org_of(directory, token, NOW + 60) is None
     assert not proven(directory, "acme", shown, NOW + 60)
 
 
 def test_a_token_ends_by_itself_and_is_forgotten_at_the_next_login(directory: Directory) -> None:
-    _, key = accounts.create(directory, "acme", NOW, None)
-    token, expires_at = accounts.issue(directory, "acme", key.id, NOW)
-    assert accounts.org_of(directory, token, expires_at) is None
-    accounts.issue(directory, "acme", key.id, expires_at)
+    _, key = api_keys.create(directory, "acme", NOW, None)
+    token, expires_at = api_keys.issue(directory, "acme", key.id, NOW)
+    assert api_keys.org_of(directory, token, expires_at) is None
+    api_keys.issue(directory, "acme", key.id, expires_at)
     assert len(directory.database.rows("SELECT * FROM tokens")) == 1
 
 
 def test_a_deleted_key_takes_its_tokens_along(directory: Directory) -> None:
-    shown, key = accounts.create(directory, "acme", NOW, None)
-    token, _ = accounts.issue(directory, "acme", key.id, NOW)
-    accounts.delete(directory, key.id)
-    assert accounts.org_of(directory, token, NOW) is None
+    shown, key = api_keys.create(directory, "acme", NOW, None)
+    token, _ = api_keys.issue(directory, "acme", key.id, NOW)
+    api_keys.delete(directory, key.id)
+    assert api_keys.org_of(directory, token, NOW) is None
     assert not proven(directory, "acme", shown)
     with pytest.raises(NotFound, match="no key has the id"):
-        accounts.delete(directory, key.id)
+        api_keys.delete(directory, key.id)
 
 
 @pytest.mark.parametrize("written", ["", "90", "d", "-1d", "1.5h", "0d", "1y"])
 def test_a_period_is_a_number_with_a_unit(written: str) -> None:
     with pytest.raises(UsageError, match="such as 90d"):
-        accounts.parse_period(written)
-    assert accounts.parse_period("90d") == 90 * 86400
+        api_keys.parse_period(written)
+    assert api_keys.parse_period("90d") == 90 * 86400
 
 
 @pytest.mark.parametrize("org", ["", "Acme", "a_b", "-a", "a" * 64, "a/b", "a.b"])
 def test_an_org_is_a_namespace(directory: Directory, org: str) -> None:
     with pytest.raises(UsageError, match="as a namespace"):
-        accounts.create(directory, org, NOW, None)
+        api_keys.create(directory, org, NOW, None)
 
 
 def test_the_file_is_private_and_made_by_steps(directory: Directory, tmp_path: Path) -> None:
@@ -203,5 +203,5 @@ def test_keys_are_listed_without_secrets_and_deleted(api: Api) -> None:
 def test_a_token_says_when_it_ends(api: Api) -> None:
     told = api.login(api.key).json()
     ends = calendar.timegm(time.strptime(told["expires_at"], "%Y-%m-%dT%H:%M:%SZ"))
-    assert abs(ends - time.time() - accounts.TTL_S) < 120
+    assert abs(ends - time.time() - api_keys.TTL_S) < 120
     assert told["org"] == ORG

@@ -7,7 +7,7 @@ import pytest
 from tests.platform.microservices.api.conftest import ORG, Api
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.jobs import workspaces
+from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.registry.records import Workspace, check_org
 
@@ -156,14 +156,14 @@ def test_another_orgs_parent_is_as_if_it_were_not_there(api: Api, iris: tuple[st
 
 def test_credentials_reach_the_microservice_under_the_names_its_storage_reads() -> None:
     bucket = Workspace("s3://b/x", "http://store", "eu-1", "", {"access_key": "env:WORKSPACE_A__I"})
-    found = workspaces.access(bucket, {"WORKSPACE_A__I": "id"})
+    found = org_resources.access(bucket, {"WORKSPACE_A__I": "id"})
     assert found.secret == {"AWS_ACCESS_KEY_ID": "id"}
     assert found.plain == {"AWS_REGION": "eu-1", "AWS_ENDPOINT_URL": "http://store"}
     with pytest.raises(UsageError, match="env:WORKSPACE_A__I is not set"):
-        workspaces.access(bucket, {})
-    assert workspaces.access(Workspace("s3://b"), {}).plain["AWS_SKIP_SIGNATURE"] == "true"
+        org_resources.access(bucket, {})
+    assert org_resources.access(Workspace("s3://b"), {}).plain["AWS_SKIP_SIGNATURE"] == "true"
     blobs = Workspace("az://c", account="acc", credentials={"sas_token": "env:WORKSPACE_A__S"})
-    found = workspaces.access(blobs, {"WORKSPACE_A__S": "sig"})
+    found = org_resources.access(blobs, {"WORKSPACE_A__S": "sig"})
     assert (found.secret, found.plain) == (
         {"AZURE_STORAGE_SAS_TOKEN": "sig"}, {"AZURE_STORAGE_ACCOUNT_NAME": "acc"},
     )  # fmt: skip
@@ -181,9 +181,9 @@ def test_a_store_whose_name_leads_to_a_private_address_is_refused_at_the_start(
     model: str, plain: dict[str, str]
 ) -> None:
     with pytest.raises(UsageError, match=r"the model's storage https://store.example\S* could not be fetched"):
-        workspaces.check_stores(model, plain, Limits(), resolver=lambda host, port: ["192.0.2.1", "10.0.0.5"])
-    workspaces.check_stores(model, plain, Limits(), resolver=lambda host, port: ["8.8.8.8"])
-    workspaces.check_stores(model, plain, Limits(networks=("10.0.0.0/8",)), resolver=lambda host, port: ["10.0.0.5"])
+        org_resources.check_stores(model, plain, Limits(), resolver=lambda host, port: ["192.0.2.1", "10.0.0.5"])
+    org_resources.check_stores(model, plain, Limits(), resolver=lambda host, port: ["8.8.8.8"])
+    org_resources.check_stores(model, plain, Limits(networks=("10.0.0.0/8",)), resolver=lambda host, port: ["10.0.0.5"])
 
 
 def test_a_model_in_a_private_store_is_not_started(api: Api) -> None:
@@ -200,9 +200,9 @@ def test_a_model_in_a_private_store_is_not_started(api: Api) -> None:
 def test_no_org_may_name_the_variables_of_another() -> None:
     names = ["a", "a-b", "a-b-c", "ab", "a1", "b", "a-1"]
     for one, other in ((one, other) for one in names for other in names if one != other):
-        stolen = Workspace("s3://b", credentials={"secret_key": f"env:{workspaces.variable_prefix(other)}SECRET"})
+        stolen = Workspace("s3://b", credentials={"secret_key": f"env:{org_resources.variable_prefix(other)}SECRET"})
         with pytest.raises(UsageError, match=r"credentials\.secret_key must be"):
-            workspaces.check(one, stolen, Limits(), trusted=False)
+            org_resources.check(one, stolen, Limits(), trusted=False)
 
 
 @pytest.mark.parametrize("org", ["a--b", "-a", "a-", "", "a" * 64, "a_b", "a\n", "A"])

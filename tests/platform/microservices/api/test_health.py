@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotlight.microservices.jobs import health
-from pilotlight.microservices.jobs.health import Health, assess, parse_server_status
+from pilotlight.microservices.jobs import health_responses
+from pilotlight.microservices.jobs.health_responses import Health, assess, parse_server_status
 from pilotlight.microservices.registry.records import Entry, JobRecord, PlatformStatus, Status
 
 RUNNING = PlatformStatus("running", "pod-0", "Running")
@@ -51,7 +51,7 @@ def test_a_client_is_told_what_to_do(
 ) -> None:
     found = standing(kept, seen, said)
     assert found.phase == phase
-    made = health.unavailable("j", found)
+    made = health_responses.unavailable("j", found)
     assert (made.status, made.retry_after_s) == (code, retry)
     body = msgspec.to_builtins(made.body)
     assert body["job_id"] == "j"
@@ -59,7 +59,7 @@ def test_a_client_is_told_what_to_do(
 
 
 def test_a_model_that_is_there_is_healthy() -> None:
-    report = health.status_report("j", standing(record(), RUNNING, {"state": "ready", "ready": True}))
+    report = health_responses.status_report("j", standing(record(), RUNNING, {"state": "ready", "ready": True}))
     assert (report.model_loaded, report.status, report.pod_name, report.pod_status) == (
         True, "healthy", "pod-0", "Running",
     )  # fmt: skip
@@ -68,10 +68,10 @@ def test_a_model_that_is_there_is_healthy() -> None:
 def test_what_failed_is_told_as_initialization_or_as_the_load() -> None:
     early = standing(record(), RUNNING, {"state": "failed", "reason": "timeout downloading"})
     assert (early.initialization_error, early.model_load_error) == ("timeout downloading", None)
-    assert health.unavailable("j", early).body.error == "Server initialization failed: timeout downloading"
+    assert health_responses.unavailable("j", early).body.error == "Server initialization failed: timeout downloading"
     late = standing(record(), RUNNING, {"state": "failed", "reason": "CUDA out of memory", "models": [{}]})
     assert (late.initialization_error, late.model_load_error) == (None, "CUDA out of memory")
-    assert health.unavailable("j", late).body.error == "Model failed to load: CUDA out of memory"
+    assert health_responses.unavailable("j", late).body.error == "Model failed to load: CUDA out of memory"
     starved = standing(record(), STARVED, None)
     assert starved.model_load_error == "torch.OutOfMemoryError: CUDA out of memory."
     assert standing(record(), DEAD, None).initialization_error == "the process ended with exit code 1"
@@ -79,7 +79,7 @@ def test_what_failed_is_told_as_initialization_or_as_the_load() -> None:
 
 
 def test_a_model_whose_load_has_not_begun_is_not_ready() -> None:
-    made = health.unavailable("j", standing(record(), RUNNING, {"state": "stopping"}))
+    made = health_responses.unavailable("j", standing(record(), RUNNING, {"state": "stopping"}))
     assert msgspec.to_builtins(made.body) == {
         "job_id": "j", "status": "not_ready", "message": "Model not loaded yet, please try again later",
     }  # fmt: skip

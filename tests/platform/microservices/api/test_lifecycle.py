@@ -12,8 +12,8 @@ from tests.eventually import eventually_async
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.microservices.api.api_context import ApiContext
 from pilotlight.microservices.api.jobs import Observation, observe
-from pilotlight.microservices.jobs import workspaces
-from pilotlight.microservices.jobs.lifecycle import START_THREADS, STARTS_PER_ORG, Lifecycle
+from pilotlight.microservices.jobs import org_resources
+from pilotlight.microservices.jobs.microservice_operations import START_THREADS, STARTS_PER_ORG, Lifecycle
 from pilotlight.microservices.jobs.start_request import PlatformSettings, start_request_for
 from pilotlight.microservices.registry.database import Directory
 from pilotlight.microservices.registry.records import Entry, Experiment, JobRecord
@@ -113,17 +113,17 @@ def test_a_start_whose_remains_could_not_be_ended_is_ended_by_a_later_stop(tmp_p
 
 def test_an_org_has_no_more_microservices_than_it_may(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
-        bound = {workspaces.ENV_MOST: "2"}
+        bound = {org_resources.ENV_MOST: "2"}
         for name in ("a-1", "a-2"):
-            workspaces.check_quota(scene.directory, "a", bound)
+            org_resources.check_quota(scene.directory, "a", bound)
             scene.record("a", name)
         with pytest.raises(Conflict, match="org a has 2 inference microservices"):
-            workspaces.check_quota(scene.directory, "a", bound)
-        workspaces.check_quota(scene.directory, "b", bound)
+            org_resources.check_quota(scene.directory, "a", bound)
+        org_resources.check_quota(scene.directory, "b", bound)
         scene.directory.update_job("a", "a-1", NOW, status="stopped")
-        workspaces.check_quota(scene.directory, "a", bound)
-        with pytest.raises(PlatformError, match=f"{workspaces.ENV_MOST} = many, must be a number"):
-            workspaces.check_quota(scene.directory, "a", {workspaces.ENV_MOST: "many"})
+        org_resources.check_quota(scene.directory, "a", bound)
+        with pytest.raises(PlatformError, match=f"{org_resources.ENV_MOST} = many, must be a number"):
+            org_resources.check_quota(scene.directory, "a", {org_resources.ENV_MOST: "many"})
 
     played(tmp_path, act)
 

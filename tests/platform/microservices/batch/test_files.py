@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.batch import folders
-from pilotlight.microservices.batch.job_inputs import Files, Interrupted, Request, check_parameters
+from pilotlight.microservices.batch import workspace_storage
+from pilotlight.microservices.batch.file_inference import Files, Interrupted, Request, check_parameters
 from pilotlight.microservices.batch.records import Batch
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.media import Limits
@@ -33,7 +33,7 @@ class Bench:
 
     def files(self, job_id: str = "j") -> Files:
         batch = Batch(job_id, "text", "m", Workspace(str(self.root)), "in", "out", labels="in/labels.csv")
-        opened = [folders.open_folder(path, batch.workspace, Limits(), {}) for path in ("in", "out")]
+        opened = [workspace_storage.open_folder(path, batch.workspace, Limits(), {}) for path in ("in", "out")]
         made = Files(batch, TEXT, opened[0], opened[1], self.spool(job_id))
         made.scan()
         return made
@@ -175,7 +175,7 @@ def test_results_below_the_inputs_are_no_inputs(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one")
     workspace = Workspace(str(tmp_path))
     batch = Batch("j", "text", "m", workspace, ".", "results")
-    opened = [folders.open_folder(path, workspace, Limits(), {}) for path in (".", "results")]
+    opened = [workspace_storage.open_folder(path, workspace, Limits(), {}) for path in (".", "results")]
     result = {"file": "a.txt", "status": "completed", "results": {}, "job": "j"}
     opened[1].write("files/a.txt.json", msgspec.json.encode(result))
     (tmp_path / "results" / "spool").touch()

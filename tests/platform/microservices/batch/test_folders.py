@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.platform.microservices.batch.conftest import LOOPBACK
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.microservices.batch.folders import Folder, open_folder
+from pilotlight.microservices.batch.workspace_storage import Folder, open_folder
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.registry.records import Workspace
 

@@ -15,7 +15,7 @@ from tests.onnx_models import write_python
 from tests.platform.microservices.batch.conftest import DECLARED, LOOPBACK, Here, picture
 
 from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
-from pilotlight.microservices.batch import folders, jobs
+from pilotlight.microservices.batch import jobs, workspace_storage
 from pilotlight.microservices.batch.records import Progress, job_folder
 from pilotlight.microservices.registry.model_kinds import InvalidParameters
 from pilotlight.microservices.registry.records import Workspace
@@ -251,13 +251,13 @@ def test_inputs_and_results_may_be_in_a_bucket(here: Here, colours: Path, s3: tu
     here.environ |= {
         **variables, "PILOTLIGHT_MEDIA_NETWORKS": "127.0.0.0/8", "PILOTLIGHT_MEDIA_ALLOW_HTTP": "true",
     }  # fmt: skip
-    inputs = folders.open_folder("in", workspace, LOOPBACK, here.environ)
+    inputs = workspace_storage.open_folder("in", workspace, LOOPBACK, here.environ)
     inputs.write("a.png", picture("blue"))
     inputs.write("b.png", picture("green"))
     job = here.start(here.batch(colours, workspace=workspace, declared=DECLARED))
     done = here.wait(job)
     assert (done.state, done.done) == ("done", 2), done.message
-    outputs = folders.open_folder("out", workspace, LOOPBACK, here.environ)
+    outputs = workspace_storage.open_folder("out", workspace, LOOPBACK, here.environ)
     assert outputs.names() == ["files/a.png.json", "files/b.png.json", "results.jsonl"]
     lines = [json.loads(line) for line in outputs.read("results.jsonl").splitlines()]
     assert [line["results"]["response"] for line in lines] == ["blue", "green"]

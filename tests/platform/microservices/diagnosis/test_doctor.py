@@ -20,7 +20,7 @@ from pilotlight.microservices.registry.records import Entry, Experiment, JobReco
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.targets.local.home_directory import Home
 from platformctl import main
-from platformctl.microservice import diagnose
+from platformctl.microservice import health_findings
 
 
 @pytest.fixture
@@ -84,5 +84,5 @@ def test_a_stop_that_the_platform_refused_is_told_with_what_it_said(environ: dic
 def test_a_model_that_is_larger_than_memory_is_told_while_it_comes() -> None:
     entry, seen = Entry("local", "pilotlight", "http://localhost:1", ""), PlatformStatus("running")
     status = {"progress": {"done_bytes": 1, "total_bytes": 1 << 60}}
-    (found,) = diagnose.findings("job", entry, seen, diagnose.ModelStatus("initializing", "", status))
+    (found,) = health_findings.findings("job", entry, seen, health_findings.ModelStatus("initializing", "", status))
     assert found["name"] == "out_of_memory"

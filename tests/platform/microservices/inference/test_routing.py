@@ -3,7 +3,7 @@
 import pytest
 
 from pilotlight.errors import NotFound
-from pilotlight.microservices.inference.chat import Ambiguous, choose, choose_to_stop
+from pilotlight.microservices.inference.chat_request import Ambiguous, choose, choose_to_stop
 from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import RegistryState
 

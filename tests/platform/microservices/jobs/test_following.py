@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from pilotlight.microservices.registry.records import PlatformStatus
-from platformctl.microservice.jobs import MISSED, follow, new_lines
+from platformctl.microservice.shared_options import MISSED, follow, new_lines
 
 A, B, C, D = "a", "b", "c", "d"
 

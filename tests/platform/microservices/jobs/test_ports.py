@@ -13,15 +13,15 @@ from tests.ports import free_port
 
 from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.platforms import ports as platforms_ports
-from pilotlight.microservices.platforms.ports import RANGE, RESERVED, can_bind, candidates, claim_port, used_ports
+from pilotlight.microservices.platforms import host_ports
+from pilotlight.microservices.platforms.host_ports import RANGE, RESERVED, can_bind, candidates, claim_port, used_ports
 from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import Registry
 
 CLAIM = """
 import sys
 from pathlib import Path
-from pilotlight.microservices.platforms.ports import claim_port
+from pilotlight.microservices.platforms.host_ports import claim_port
 from pilotlight.microservices.registry.registry_file import Registry
 
 here = Path(sys.argv[1])
@@ -126,10 +126,10 @@ def test_whoever_has_another_registry_gets_another_port(tmp_path: Path) -> None:
 def test_a_folder_of_claims_that_somebody_laid_there_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(platforms_ports, "gettempdir", lambda: str(tmp_path))
-    assert platforms_ports.claims_folder().stat().st_mode & 0o777 == 0o700
-    platforms_ports.claims_folder().rmdir()
+    monkeypatch.setattr(host_ports, "gettempdir", lambda: str(tmp_path))
+    assert host_ports.claims_folder().stat().st_mode & 0o777 == 0o700
+    host_ports.claims_folder().rmdir()
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / f"pilotlight-ports-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PlatformError, match="not this user's own folder"):
-        platforms_ports.claims_folder()
+        host_ports.claims_folder()

@@ -6,7 +6,7 @@ import pytest
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.media import limits_from
-from pilotlight.microservices.media.web import denial_reason
+from pilotlight.microservices.media.ssrf_safe_client import denial_reason
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from tests.object_stores import Bucket
 from tests.platform.microservices.media.conftest import png
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.batch import folders
-from pilotlight.microservices.batch.job_inputs import Files, Request
+from pilotlight.microservices.batch import workspace_storage
+from pilotlight.microservices.batch.file_inference import Files, Request
 from pilotlight.microservices.batch.records import Batch
 from pilotlight.microservices.inference.predict import chat_body
 from pilotlight.microservices.media import Limits, Media
-from pilotlight.microservices.media.media_sources import link, links
+from pilotlight.microservices.media.file_and_bucket_sources import link, links
 from pilotlight.microservices.registry.model_kinds import schema
 from pilotlight.microservices.registry.records import Workspace
 
@@ -26,7 +26,7 @@ def test_every_file_of_a_bucket_is_asked_about_by_an_address(
     bucket, workspace, environ = s3
     bucket.put("in/a.png", png())
     bucket.put("in/b.mp4", b"not looked at here")
-    inputs, outputs = (folders.open_folder(path, workspace, limits, environ) for path in ("in", "out"))
+    inputs, outputs = (workspace_storage.open_folder(path, workspace, limits, environ) for path in ("in", "out"))
     batch = Batch("j", "cosmos-rl", "m", workspace, "in", "out", {"text": "What is it?"})
 
     def signed(text: str) -> Media:

@@ -11,7 +11,7 @@ from tests.platform.microservices.media.conftest import png
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.media import Limits, MediaRefused, fetch
-from pilotlight.microservices.media.media_sources import sign_url
+from pilotlight.microservices.media.file_and_bucket_sources import sign_url
 from pilotlight.microservices.media.references import StoredObject
 from pilotlight.microservices.registry import secret_references
 from pilotlight.microservices.registry.records import Workspace

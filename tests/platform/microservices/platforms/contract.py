@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import Platform
-from pilotlight.microservices.platforms.ports import can_bind
+from pilotlight.microservices.platforms.host_ports import can_bind
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.microservices.registry.registry_file import Registry
 

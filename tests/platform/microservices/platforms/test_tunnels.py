@@ -15,7 +15,7 @@ from tests.platform.microservices.platforms.contract import get
 from tests.platform.microservices.platforms.installed_programs import install
 
 from pilotlight.errors import PlatformError
-from pilotlight.microservices.platforms.ports import can_bind
+from pilotlight.microservices.platforms.host_ports import can_bind
 from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels, arguments
 from pilotlight.targets.local.supervisor.processes import identify
 

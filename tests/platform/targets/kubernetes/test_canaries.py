@@ -8,7 +8,7 @@ from aiohttp import web
 from msgspec.structs import replace
 from tests.platform.targets.kubernetes.fake_cluster import PLAIN, PaperCluster, named, plural
 
-from pilotlight.canary import state_store
+from pilotlight.canary import stored_history
 from pilotlight.canary.canary_state import Canary, CanaryHistory
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.k8s import names
@@ -78,7 +78,7 @@ def leases(paper: PaperCluster) -> list[Any]:
 
 
 def test_a_canary_is_kept_and_found_again(target: KubernetesTarget, paper: PaperCluster) -> None:
-    state = state_store.encode_history(CanaryHistory(CANARY))
+    state = stored_history.encode_history(CanaryHistory(CANARY))
     kept = target.save_canary(KEY, state, "")
     assert (kept.key, kept.state) == (KEY, state)
     assert target.canary(KEY) == kept
@@ -89,33 +89,35 @@ def test_a_canary_is_kept_and_found_again(target: KubernetesTarget, paper: Paper
 
 
 def test_only_who_has_seen_the_last_version_may_change_it(target: KubernetesTarget) -> None:
-    first = target.save_canary(KEY, state_store.encode_history(CanaryHistory(CANARY)), "")
+    first = target.save_canary(KEY, stored_history.encode_history(CanaryHistory(CANARY)), "")
     with pytest.raises(Conflict):
-        target.save_canary(KEY, state_store.encode_history(CanaryHistory(CANARY)), "")
-    later = target.save_canary(KEY, state_store.encode_history(CanaryHistory(replace(CANARY, weight=5))), first.version)
+        target.save_canary(KEY, stored_history.encode_history(CanaryHistory(CANARY)), "")
+    later = target.save_canary(
+        KEY, stored_history.encode_history(CanaryHistory(replace(CANARY, weight=5))), first.version
+    )
     with pytest.raises(Conflict, match="changed meanwhile"):
-        target.save_canary(KEY, state_store.encode_history(CanaryHistory(replace(CANARY, weight=9))), first.version)
-    assert state_store.decode_history(target.canary(KEY)).current == replace(CANARY, weight=5)
+        target.save_canary(KEY, stored_history.encode_history(CanaryHistory(replace(CANARY, weight=9))), first.version)
+    assert stored_history.decode_history(target.canary(KEY)).current == replace(CANARY, weight=5)
     assert later.version != first.version
 
 
 def test_the_lease_says_who_runs_it_as_every_lease_does(target: KubernetesTarget, paper: PaperCluster) -> None:
     held = replace(CANARY, holder="here/7", renewed_at="2026-03-01T12:00:05.250Z")
-    target.save_canary(KEY, state_store.encode_history(CanaryHistory(held)), "")
+    target.save_canary(KEY, stored_history.encode_history(CanaryHistory(held)), "")
     (lease,) = leases(paper)
     assert lease["spec"] == {
         "holderIdentity": "here/7", "leaseDurationSeconds": 30, "renewTime": "2026-03-01T12:00:05.250000Z",
     }  # fmt: skip
     kept = target.canary(KEY)
     assert kept is not None
-    target.save_canary(KEY, state_store.encode_history(CanaryHistory(CANARY)), kept.version)
+    target.save_canary(KEY, stored_history.encode_history(CanaryHistory(CANARY)), kept.version)
     assert not any(lease["spec"].values()), "nobody runs it any more"
 
 
 def test_what_happens_to_it_is_told_as_events_of_the_workload(target: KubernetesTarget, paper: PaperCluster) -> None:
-    first = target.save_canary(KEY, state_store.encode_history(CanaryHistory(CANARY)), "")
+    first = target.save_canary(KEY, stored_history.encode_history(CanaryHistory(CANARY)), "")
     ended = replace(CANARY, phase="RolledBack", reason="error_rate is 9 %", ended_at=STARTED)
-    target.save_canary(KEY, state_store.encode_history(CanaryHistory(ended)), first.version)
+    target.save_canary(KEY, stored_history.encode_history(CanaryHistory(ended)), first.version)
     events = [each for each in paper.objects if each["kind"] == "Event"]
     assert [(each["reason"], each["type"]) for each in events] == [
         ("CanaryStarted", "Normal"), ("CanaryRolledBack", "Warning"),
@@ -126,12 +128,12 @@ def test_what_happens_to_it_is_told_as_events_of_the_workload(target: Kubernetes
 
 def test_the_release_that_a_canary_goes_back_to_is_kept(target: KubernetesTarget, paper: PaperCluster) -> None:
     assert canary_store.stable_generation(target.cluster, KEY) == 0
-    target.save_canary(KEY, state_store.encode_history(CanaryHistory(CANARY)), "")
+    target.save_canary(KEY, stored_history.encode_history(CanaryHistory(CANARY)), "")
     assert canary_store.stable_generation(target.cluster, KEY) == 6
 
 
 def test_the_lease_goes_with_its_service(target: KubernetesTarget, paper: PaperCluster) -> None:
-    target.save_canary(KEY, state_store.encode_history(CanaryHistory(CANARY)), "")
+    target.save_canary(KEY, stored_history.encode_history(CanaryHistory(CANARY)), "")
     canary_store.delete(target.cluster, KEY)
     canary_store.delete(target.cluster, KEY)
     assert not leases(paper)
@@ -153,7 +155,7 @@ class OneNamespace(PaperCluster):
 
 
 def test_who_may_look_into_one_namespace_sees_the_canaries_of_that() -> None:
-    lease = canary_store.to_lease(KEY, state_store.encode_history(CanaryHistory(CANARY)))
+    lease = canary_store.to_lease(KEY, stored_history.encode_history(CanaryHistory(CANARY)))
     lease["metadata"]["resourceVersion"] = "4"
     spaces = [named("v1", "Namespace", "", name) for name in ("default", "models")]
     with OneNamespace(lease, *spaces, kinds=LEASES) as paper:

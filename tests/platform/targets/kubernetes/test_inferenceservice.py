@@ -8,7 +8,7 @@ from tests.judges.schemas import tightened
 
 from pilotlight.schemas.crds import STATUS
 from pilotlight.schemas.json_schema import record_schema
-from pilotlight.targets.kubernetes.inferenceservice import is_managed, to_object, to_status
+from pilotlight.targets.kubernetes.inferenceservice_mirror import is_managed, to_object, to_status
 from pilotlight.targets.target import Condition, RevisionStatus, ServiceStatus
 
 NOW = "2026-01-15T10:30:00Z"

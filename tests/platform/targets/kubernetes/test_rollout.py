@@ -5,7 +5,7 @@ from typing import Any
 from tests.platform.targets.kubernetes.objects import deployment, route
 
 from pilotlight.targets.kubernetes.kinds import is_endpoint_ready
-from pilotlight.targets.kubernetes.rollout import backends, deadline_s, is_observed, routes_with_new_backends
+from pilotlight.targets.kubernetes.ordered_apply import backends, deadline_s, is_observed, routes_with_new_backends
 
 OLD = route("iris", ("iris-predictor", 100))
 SPLIT = route("iris", ("iris-predictor", 80), ("iris-canary-predictor", 20))

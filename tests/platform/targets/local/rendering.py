@@ -9,7 +9,7 @@ import yaml
 from pilotlight.plan.types import Current
 from pilotlight.release.plan_and_render import Sources, plan_all
 from pilotlight.targets.local.manifests.interpret import interpret
-from pilotlight.targets.local.manifests.service_spec import RevisionSpec
+from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec
 
 Json = Any
 KEY = ("default", "iris")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun
-from pilotlight.targets.local.manifests.service_spec import (
+from pilotlight.targets.local.manifests.service_spec_types import (
     ContainerSpec,
     Mode,
     Probe,
@@ -14,7 +14,7 @@ from pilotlight.targets.local.manifests.service_spec import (
     WorkloadSpec,
 )
 from pilotlight.targets.local.scaling.types import Kpa, Scaling
-from pilotlight.targets.local.supervisor.replica import Checks, Replica, State
+from pilotlight.targets.local.supervisor.replica_record import Checks, Replica, State
 
 
 def container(args: tuple[str, ...] = (), env: Mapping[str, str] | None = None, cpu: float = 1.0) -> ContainerSpec:

@@ -15,7 +15,7 @@ from pilotlight.wire.protobuf import delimited
 from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor
-from pilotlight_predictor.frontends.grpc.messages import decode, encode
+from pilotlight_predictor.frontends.grpc.protobuf_codec import decode, encode
 from pilotlight_predictor.protocols.v2.grpc.infer_request import decode_infer
 from pilotlight_predictor.protocols.v2.grpc.infer_response import encode_infer
 

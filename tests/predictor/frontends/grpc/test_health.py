@@ -11,7 +11,7 @@ from tests.onnx_models import write_identity, write_python
 from tests.predictor.frontends.grpc.conftest import Caller, compiled, grpc_address
 from tests.serving import RunningServer
 
-from pilotlight_predictor.frontends.grpc.messages import FILE
+from pilotlight_predictor.frontends.grpc.protobuf_codec import FILE
 
 CHECK, CHECKED = "/grpc.health.v1.Health/Check", "grpc.health.v1.HealthCheckResponse"
 SERVING, NOT_SERVING, UNKNOWN = 1, 2, 3

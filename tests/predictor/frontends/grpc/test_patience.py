@@ -7,8 +7,8 @@ from tests.predictor.frontends.grpc.connection_harness import House, call, data,
 
 from pilotlight.wire.http2 import frames
 from pilotlight.wire.http2.frames import MAX_TOKENS
-from pilotlight_predictor.frontends.event_loop import SLOW_S
 from pilotlight_predictor.frontends.grpc.connection import LINGER_S
+from pilotlight_predictor.frontends.tasks_and_timeouts import SLOW_S
 
 MINUTE = 60.0
 

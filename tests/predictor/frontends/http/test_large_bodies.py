@@ -19,13 +19,13 @@ from tests.predictor.scheduling.instances import Echo
 from pilotlight.wire.http1 import PlainRequestHead
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import Tensor
-from pilotlight_predictor.frontends.event_loop import LEAST_RATE, SLOW_S
 from pilotlight_predictor.frontends.http.admission import Admission
 from pilotlight_predictor.frontends.http.auth import Access
 from pilotlight_predictor.frontends.http.fast_protocol import FastHttpProtocol
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import Dispatcher
 from pilotlight_predictor.frontends.http.server import HttpFront
+from pilotlight_predictor.frontends.tasks_and_timeouts import LEAST_RATE, SLOW_S
 from pilotlight_predictor.protocols import serving_protocols
 
 SAME = """

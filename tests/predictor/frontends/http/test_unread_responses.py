@@ -9,7 +9,7 @@ import pytest
 from tests.predictor.scheduling.instances import PATIENCE_S
 
 from pilotlight_predictor.config import Limits, Settings
-from pilotlight_predictor.frontends import event_loop
+from pilotlight_predictor.frontends import tasks_and_timeouts
 from pilotlight_predictor.frontends.http.admission import Admission
 from pilotlight_predictor.frontends.http.aiohttp_server import AiohttpServer
 from pilotlight_predictor.frontends.http.auth import Access, Action
@@ -71,8 +71,8 @@ async def stalled(full: AiohttpServer) -> socket.socket:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_loop, "SLOW_S", 0.1)
-    monkeypatch.setattr(event_loop, "LEAST_RATE", 1 << 40)
+    monkeypatch.setattr(tasks_and_timeouts, "SLOW_S", 0.1)
+    monkeypatch.setattr(tasks_and_timeouts, "LEAST_RATE", 1 << 40)
 
 
 def test_a_body_in_parts_is_closed_when_its_client_stops_reading() -> None:
@@ -111,7 +111,7 @@ def test_a_client_that_reads_gets_everything_however_long_it_takes() -> None:
                 while body.pieces < begun:
                     assert await loop.sock_recv(client, 1 << 20)
                 assert not body.closed.is_set()
-                loop.now += event_loop.SLOW_S * 0.9
+                loop.now += tasks_and_timeouts.SLOW_S * 0.9
         await body.closed.wait()
         await full.close(1)
 

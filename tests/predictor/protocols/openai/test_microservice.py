@@ -8,7 +8,7 @@ import pytest
 from tests.serving import RunningServer
 
 from pilotlight_predictor.frontends.http.startup_responses import boot_response, chat_error
-from pilotlight_predictor.server.lifecycle import ServerState
+from pilotlight_predictor.server.server_state import ServerState
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 SLOW = "import time\n\nwhile not __import__('pathlib').Path({!r}).exists():\n    time.sleep(0.01)\n"

@@ -11,8 +11,8 @@ import pytest
 from tests.serving import ROOT, RunningServer
 
 from pilotlight_predictor.config import parse
+from pilotlight_predictor.protocols.plain_predict.batch_and_stream import MAX_IN_FLIGHT
 from pilotlight_predictor.protocols.plain_predict.codec import MAX_NUMBERS
-from pilotlight_predictor.protocols.plain_predict.inference import MAX_IN_FLIGHT
 from pilotlight_predictor.protocols.plain_predict.routes import PROTOCOL
 
 PAGE = (ROOT / "docs" / "predict.md").read_text()

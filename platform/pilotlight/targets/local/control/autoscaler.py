@@ -12,11 +12,11 @@ from typing import Final
 from pilotlight.targets.local.control.metrics_source import MetricsSource
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun, Unit, activation_replicas, min_replicas
+from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.gateway.publisher import Publisher
-from pilotlight.targets.local.resilient_tasks import log_and_continue
 from pilotlight.targets.local.scaling.types import Decision, Observed
 from pilotlight.targets.local.store.store import EventRecorder
-from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Replica
+from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.target import Key
 

@@ -20,7 +20,7 @@ from pilotlight.targets.local.control.service_state import ServiceRun, Unit, min
 from pilotlight.targets.local.control_process import HOST
 from pilotlight.targets.local.scaling import kpa
 from pilotlight.targets.local.scaling.types import Hpa, Kpa, Scaling
-from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.targets.target import Key, ServiceStatus
 from pilotlight.wire.prometheus_text import Family
 

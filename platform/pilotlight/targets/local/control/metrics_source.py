@@ -21,7 +21,7 @@ from pilotlight.targets.local.scaling.keda import query_value
 from pilotlight.targets.local.scaling.promql.evaluator import Evaluator
 from pilotlight.targets.local.scaling.promql.parser import UnsupportedQuery
 from pilotlight.targets.local.scaling.types import Hpa, Metric, Scaling
-from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.target import Key, Sample
 from pilotlight.wire.http_client import request

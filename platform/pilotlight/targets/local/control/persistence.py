@@ -13,14 +13,14 @@ from typing import Any, Final
 import msgspec
 
 from pilotlight.errors import PlatformError
-from pilotlight.gateway import access_rules
+from pilotlight.gateway import access_annotations
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun
 from pilotlight.targets.local.manifests.interpret import interpret
-from pilotlight.targets.local.manifests.service_spec import ServiceSpec
+from pilotlight.targets.local.manifests.service_spec_types import ServiceSpec
 from pilotlight.targets.local.store.schema import StoredService
 from pilotlight.targets.local.store.store import Store
-from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.targets.target import Key
 
 Json = Any
@@ -44,7 +44,7 @@ def restore_services(store: Store, now: float, zero_grace_s: float) -> Iterator[
 
 def _restore_service(stored: StoredService, store: Store, now: float, zero_grace_s: float) -> ServiceRun:
     spec = effective_spec(stored.manifests, stored.overrides)
-    access_rules.check(spec.access)
+    access_annotations.check(spec.access)
     run = ServiceRun(stored.key, stored.generation, spec, zero_grace_s)
     # Oldest first: the dictionary keeps the order of creation.
     for recorded in reversed(store.revisions(run.key)):

@@ -21,16 +21,16 @@ from pilotlight.targets.local.control.metrics_source import MetricsSource
 from pilotlight.targets.local.control.persistence import StateWriter
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun, Unit, initial_replicas
+from pilotlight.targets.local.delayed_queue import DelayedQueue
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.gateway.publisher import Publisher
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_discovery import EndpointFiles, Peers
-from pilotlight.targets.local.resilient_tasks import DelayedQueue
 from pilotlight.targets.local.scaling.types import Decision
 from pilotlight.targets.local.store.store import EventRecorder, Store
 from pilotlight.targets.local.supervisor import gpus
-from pilotlight.targets.local.supervisor.pilot_light import pilot_lights
-from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Replica
+from pilotlight.targets.local.supervisor.forkserver_client import pilot_lights
+from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.target import Key, Sample, ServiceStatus
 

@@ -12,8 +12,8 @@ from typing import Final
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun, initial_replicas
 from pilotlight.targets.local.gateway.publisher import Publisher
 from pilotlight.targets.local.manifests.service_discovery import Peers, drain_env
-from pilotlight.targets.local.manifests.service_spec import WorkloadSpec
-from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Launch, Replica, crashes_after, delay
+from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
+from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Launch, Replica, crashes_after, delay
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 
 ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: no vowels, so no words

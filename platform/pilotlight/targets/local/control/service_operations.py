@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from pilotlight.canary import state_store
+from pilotlight.canary import stored_history
 from pilotlight.canary.events import canary_events
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.gateway import access_rules
+from pilotlight.gateway import access_annotations
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.control import persistence
@@ -27,7 +27,7 @@ from pilotlight.targets.local.control.status import check_name
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests import service_discovery
 from pilotlight.targets.local.manifests.interpret import check_queries, revisions_of
-from pilotlight.targets.local.manifests.service_spec import ServiceSpec
+from pilotlight.targets.local.manifests.service_spec_types import ServiceSpec
 from pilotlight.targets.local.store.releases import live_manifests
 from pilotlight.targets.local.store.store import Store
 from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceStatus, Share, check_shares
@@ -70,7 +70,7 @@ class Engine:
         stored = self.store.service(key)
         overrides = {} if reset or stored is None else stored.overrides
         spec = persistence.effective_spec(release.manifests, overrides)
-        access_rules.check(spec.access)
+        access_annotations.check(spec.access)
         service_discovery.check(spec)
         if not self.settings.prometheus:
             check_queries(spec)
@@ -181,8 +181,8 @@ class Engine:
 
     def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
         """Store a canary. Raise Conflict if it is not at `version`, NotFound without such a service."""
-        before = state_store.decode_history(self.canary(key))
-        after = state_store.decode_history(CanaryRecord(*key, state, version))
+        before = stored_history.decode_history(self.canary(key))
+        after = stored_history.decode_history(CanaryRecord(*key, state, version))
         record = self.store.save_canary(key, state, version)
         for event in canary_events(before, after):
             self._record_event(key, f"Revision/{event.revision}", event.reason, event.message, event.type)
@@ -194,7 +194,7 @@ class Engine:
         """Scrape the service's replicas while its canary runs; an unreadable record counts as none."""
         scraped = self.reconciler.metrics.canary_services
         try:
-            runs = state_store.running_canary(state_store.decode_history(record)) is not None
+            runs = stored_history.running_canary(stored_history.decode_history(record)) is not None
         except PlatformError:
             runs = False
         (scraped.add if runs else scraped.discard)(record.key)

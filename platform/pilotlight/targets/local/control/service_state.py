@@ -14,7 +14,7 @@ from typing import Any, Final
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.gateway.control_link import BackendReport
 from pilotlight.prometheus import histograms
-from pilotlight.targets.local.manifests.service_spec import RevisionSpec, ServiceSpec, TrafficShare, WorkloadSpec
+from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec, ServiceSpec, TrafficShare, WorkloadSpec
 from pilotlight.targets.local.scaling.decision import decide, with_bounds
 from pilotlight.targets.local.scaling.types import Decision, Fixed, Hpa, Kpa, Observed, Sample, Scaling
 from pilotlight.targets.target import Condition, Key

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from pilotlight.contract import RESERVED_NAMES
 from pilotlight.errors import UsageError
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun
-from pilotlight.targets.local.manifests.service_spec import WorkloadSpec
-from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Replica
+from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
+from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
 from pilotlight.targets.target import Condition, Key, ModelState, Phase, RevisionStatus, ServiceStatus
 
 FAILURES_TO_REPORT: Final = 2  # a single crash may be transient

@@ -32,8 +32,8 @@ from pilotlight.gateway.control_link import (
     Sockets,
     Stop,
 )
+from pilotlight.gateway.control_process_restart import start_detached
 from pilotlight.gateway.fd_channel import Channel
-from pilotlight.gateway.respawn import start_detached
 from pilotlight.gateway.routing_table import Table
 from pilotlight.targets.local.gateway.sockets import ListenerSet
 from pilotlight.targets.local.home_directory import Home

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Final
 
 from pilotlight.gateway.routing_table import Route, Table
+from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink
-from pilotlight.targets.local.resilient_tasks import log_and_continue
 
 RETRY_S: Final = 1.0  # after a failed publication
 

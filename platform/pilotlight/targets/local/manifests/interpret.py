@@ -31,7 +31,7 @@ from pilotlight.targets.local.manifests.object_lookup import (
     template_of,
 )
 from pilotlight.targets.local.manifests.pods import container_of
-from pilotlight.targets.local.manifests.service_spec import (
+from pilotlight.targets.local.manifests.service_spec_types import (
     Mode,
     Probe,
     RevisionSpec,
@@ -226,7 +226,7 @@ def _access(objects: Objects, entry: Sequence[tuple[str, int]]) -> dict[str, str
     for workload in objects.workloads():
         written = mapping_at(workload, "metadata", "annotations")
         anywhere = {**mapping_at(template_of(workload), "metadata", "annotations"), **written}
-        for key, value in anywhere.items():  # unknown ones too: access_rules.check refuses them
+        for key, value in anywhere.items():  # unknown ones too: access_annotations.check refuses them
             if key.startswith(names.ACCESS_PREFIXES) and key not in names.ACCESS_ANNOTATIONS:
                 access[key] = str(value)
         if name_of(workload) == first:

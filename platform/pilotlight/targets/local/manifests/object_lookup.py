@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pilotlight.k8s import names as k8s_names
 from pilotlight.k8s.manifest import canonical_json
-from pilotlight.targets.local.manifests.service_spec import WorkloadSpec
+from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
 
 Json = Any
 Object = Mapping[str, Json]

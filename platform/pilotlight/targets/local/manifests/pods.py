@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pilotlight.contract import GRPC_PORT, HTTP_PORT, is_predictor_image
 from pilotlight.targets.local.manifests.object_lookup import SOURCES, Objects, at, mapping_at
-from pilotlight.targets.local.manifests.service_spec import ContainerSpec, Probe
+from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Probe
 from pilotlight.targets.local.scaling.from_manifests import quantity_of
 
 Json = Any

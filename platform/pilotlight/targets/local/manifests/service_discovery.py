@@ -18,7 +18,7 @@ from msgspec import json
 from pilotlight.contract import ENV_SETTINGS_PREFIX
 from pilotlight.errors import PlatformError
 from pilotlight.gateway.routing_table import Replica, Route
-from pilotlight.targets.local.manifests.service_spec import ContainerSpec, ServiceSpec
+from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, ServiceSpec
 from pilotlight.targets.local.scaling.types import Hpa, Kpa, Scaling
 
 KEY_DIGITS: Final = 32

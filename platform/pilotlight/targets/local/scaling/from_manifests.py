@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, cast
 
 from pilotlight.errors import UsageError
 from pilotlight.k8s import quantities
-from pilotlight.targets.local.scaling import formula
+from pilotlight.targets.local.scaling import keda_formula
 from pilotlight.targets.local.scaling.types import Fallback, Fixed, Hpa, Kpa, Metric, Policy, Scaling, ScalingRules
 
 Json = Any
@@ -318,7 +318,7 @@ def _modifiers(fields: Fields, metrics: tuple[Metric, ...]) -> dict[str, Any]:
     if not text:
         return {}
     known = {metric.name for metric in metrics if metric.source not in ("cpu", "memory")}
-    if problem := formula.find_problem(text, known):
+    if problem := keda_formula.find_problem(text, known):
         raise fields.error("formula", problem)
     return {
         "formula": text,

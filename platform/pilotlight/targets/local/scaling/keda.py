@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pilotlight.targets.local.scaling import formula, hpa, types
+from pilotlight.targets.local.scaling import hpa, keda_formula, types
 from pilotlight.targets.local.scaling.hpa import History
 from pilotlight.targets.local.scaling.types import Decision, Fallback, Hpa, Metric, Observed
 
@@ -270,7 +270,7 @@ def _composite(
     if replaced and rules.fallback:
         value = _fallback_value(whole, rules.fallback, ready, current)
     elif not missing:
-        value = formula.compute(rules.formula, raw)
+        value = keda_formula.compute(rules.formula, raw)
         if value is None and failing and rules.fallback:
             value = rules.fallback.replicas * rules.formula_target
         value = None if value is None else _thousandths(value)

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.wire.http_client import LoopbackResponse, request
 from pilotlight.wire.machine import meminfo_bytes
 

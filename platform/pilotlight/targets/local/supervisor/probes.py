@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from pilotlight.targets.local.manifests.service_spec import Probe
-from pilotlight.targets.local.supervisor.replica import Checks, Replica
+from pilotlight.targets.local.manifests.service_spec_types import Probe
+from pilotlight.targets.local.supervisor.replica_record import Checks, Replica
 from pilotlight.wire.http_client import request
 
 Json = Any

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
-from pilotlight.targets.local.supervisor.replica import Usage
+from pilotlight.targets.local.supervisor.replica_record import Usage
 
 ENV_REPLICA: Final = "PILOTLIGHT_REPLICA"
 POLL_S: Final = 0.1  # where the kernel has no pidfd

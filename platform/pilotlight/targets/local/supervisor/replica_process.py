@@ -19,11 +19,11 @@ from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor import container_command, gpus, shim
 from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.container_command import Command
+from pilotlight.targets.local.supervisor.forkserver_client import ForkRequest, PilotLights, family_of
 from pilotlight.targets.local.supervisor.logs import open_log, out_of_memory
-from pilotlight.targets.local.supervisor.pilot_light import ForkRequest, PilotLights, family_of
 from pilotlight.targets.local.supervisor.probes import STOPPING, predictor_state, run_probes
 from pilotlight.targets.local.supervisor.processes import ExitWatch, Identity, age_s, boot_id, identify
-from pilotlight.targets.local.supervisor.replica import PARKED_STATES, Launch, Replica
+from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Launch, Replica
 from pilotlight.targets.local.supervisor.shim import Exit
 
 Json = Any

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from pilotlight.errors import NotFound, PlatformError
+from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.resilient_tasks import log_and_continue
 from pilotlight.targets.local.supervisor import container_command, logs, shim
 from pilotlight.targets.local.supervisor.cgroups import Limits
+from pilotlight.targets.local.supervisor.forkserver_client import PilotLights
 from pilotlight.targets.local.supervisor.gpus import (
     Device,
     GpuAllocator,
@@ -23,10 +24,9 @@ from pilotlight.targets.local.supervisor.gpus import (
     find_devices,
     select_victims,
 )
-from pilotlight.targets.local.supervisor.pilot_light import PilotLights
 from pilotlight.targets.local.supervisor.processes import Identity, OrphanReaper, boot_id, usage
-from pilotlight.targets.local.supervisor.replica import Launch, Replica, Usage
 from pilotlight.targets.local.supervisor.replica_process import ReplicaProcess, Spawner
+from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
 from pilotlight.targets.local.supervisor.shim import Exit
 
 INTERVAL_S: Final = 1.0

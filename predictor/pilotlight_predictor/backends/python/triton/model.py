@@ -13,7 +13,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from pilotlight_predictor.backends.base import Answer, DecoupledRequest, LoadSpec
-from pilotlight_predictor.backends.decoupled_responses import ResponseCollector
 from pilotlight_predictor.backends.python.functions import (
     Declared,
     ModelEventLoop,
@@ -31,6 +30,7 @@ from pilotlight_predictor.backends.python.triton.types import (
     TritonError,
     TritonModelException,
 )
+from pilotlight_predictor.backends.response_collector import ResponseCollector
 from pilotlight_predictor.core.errors import LoadFailed, PredictorError
 from pilotlight_predictor.core.requests import InferRequest, OutputsWithParameters
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pilotlight_predictor.backends.torch.aot.device_memory import DeviceWeights, MappedWeights, Memory
     from pilotlight_predictor.backends.torch.aot.libtorch import LibTorch
     from pilotlight_predictor.gpu.parked_weights import ParkedWeights
-    from pilotlight_predictor.gpu.weight_transfer import WeightTransfer
+    from pilotlight_predictor.gpu.safetensors_upload import WeightTransfer
 
 MAX_CONCURRENT_RUNS = 4  # concurrent runs over all instances of a device
 
@@ -139,7 +139,7 @@ def prefetch(spec: LoadSpec) -> "WeightTransfer | None":
 
 
 def _start_transfer(path: Path, index: int, parkable: bool) -> "WeightTransfer":
-    from pilotlight_predictor.gpu.weight_transfer import WeightTransfer
+    from pilotlight_predictor.gpu.safetensors_upload import WeightTransfer
 
     return WeightTransfer(path, index, during_import=False, parkable=parkable).start()
 

@@ -12,7 +12,7 @@ from pilotlight_predictor.backends.torch.aot.libtorch import StoredTensor
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape
 from pilotlight_predictor.gpu.cuda_driver import Context
 from pilotlight_predictor.gpu.safetensors import TensorInfo, read_header, weight_files
-from pilotlight_predictor.gpu.weight_transfer import Block, PinnedBuffer, WeightTransfer
+from pilotlight_predictor.gpu.safetensors_upload import Block, PinnedBuffer, WeightTransfer
 
 ALIGNED: Final = 16
 

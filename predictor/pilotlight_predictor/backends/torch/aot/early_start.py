@@ -20,7 +20,7 @@ from pilotlight_predictor.core.threads import single_blas_thread
 
 if TYPE_CHECKING:
     from pilotlight_predictor.config import ModelSettings
-    from pilotlight_predictor.gpu.weight_transfer import WeightTransfer
+    from pilotlight_predictor.gpu.safetensors_upload import WeightTransfer
 
 FIRST_GPU: Final = Path("/dev/nvidia0")
 TORCH: Final = ("model.safetensors", "model.pt2", "model.pt")
@@ -106,7 +106,7 @@ def _start_load(model: "ModelSettings", file: Path, cuda: bool) -> None:
         torch_imported = not compiled and "torch" in sys.modules
         _loads.append(EarlyLoad(cuda, compiled, torch_imported, file if transfers else None, index))
         if transfers:
-            from pilotlight_predictor.gpu.weight_transfer import WeightTransfer
+            from pilotlight_predictor.gpu.safetensors_upload import WeightTransfer
 
             during_import = not compiled and not torch_imported
             _transfers[file.parent, index] = WeightTransfer(file, index, during_import, model.parks).start()

@@ -26,7 +26,7 @@ from pilotlight_predictor.core.requests import (
     SharedMemorySlice,
 )
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Shape, Tensor, decode_raw, element_count
-from pilotlight_predictor.frontends.grpc.messages import unpack_varints
+from pilotlight_predictor.frontends.grpc.protobuf_codec import unpack_varints
 from pilotlight_predictor.protocols.v2.grpc.infer_response import decode_contents
 from pilotlight_predictor.protocols.v2.request_codec import MAX_DIM, MAX_DIMS, RESERVED, RESERVED_PREFIX
 

@@ -16,7 +16,7 @@ from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.request_parameters import region_parameters
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor, element_count, encode_raw
-from pilotlight_predictor.frontends.grpc.messages import unpack_varints
+from pilotlight_predictor.frontends.grpc.protobuf_codec import unpack_varints
 
 FIELDS: Final = {
     "BOOL": (1, "bool_contents"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from pilotlight_predictor.core.errors import BadRequest, LoadFailed, NotFound, PredictorError, Unsupported
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service
-from pilotlight_predictor.frontends.grpc.messages import Message, decode, encode
+from pilotlight_predictor.frontends.grpc.protobuf_codec import Message, decode, encode
 from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.v2.admin import NO_CUDA, NO_SUCH_CUDA

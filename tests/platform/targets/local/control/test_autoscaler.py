@@ -19,9 +19,9 @@ from pilotlight.targets.local.control.service_state import (
     initial_replicas,
     min_replicas,
 )
-from pilotlight.targets.local.manifests.service_spec import TrafficShare
+from pilotlight.targets.local.manifests.service_spec_types import TrafficShare
 from pilotlight.targets.local.scaling.types import Decision, Fixed, Hpa, Kpa, Metric, Scaling, ScalingRules
-from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.supervisor.replica_record import Replica
 
 NAME = "iris-predictor-1"
 

@@ -7,7 +7,7 @@ from pilotlight.targets.local.control import metrics_export
 from pilotlight.targets.local.control.service_state import ServiceRun
 from pilotlight.targets.local.control.status import ServiceView, status_of
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa, Metric, Scaling, ScalingRules
-from pilotlight.targets.local.supervisor.replica import State
+from pilotlight.targets.local.supervisor.replica_record import State
 from pilotlight.targets.target import ServiceStatus
 from pilotlight.wire.prometheus_text import Family
 

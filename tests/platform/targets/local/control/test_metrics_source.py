@@ -16,7 +16,7 @@ from pilotlight.targets.local.control.metrics_source import MetricsSource
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import ServiceRun, Unit
 from pilotlight.targets.local.scaling.types import Hpa, Metric, ScalingRules
-from pilotlight.targets.local.supervisor.replica import Replica, Usage
+from pilotlight.targets.local.supervisor.replica_record import Replica, Usage
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 
 CPU = Metric("cpu", "cpu", "Utilization", 50)

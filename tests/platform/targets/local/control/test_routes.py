@@ -7,7 +7,7 @@ from tests.platform.targets.local.runs import revision, revision_of, running, se
 from pilotlight.gateway.routing_table import Backend, Replica, Route
 from pilotlight.targets.local.control.gateway_routes import routes
 from pilotlight.targets.local.control.service_state import ServiceRun
-from pilotlight.targets.local.manifests.service_spec import TrafficShare
+from pilotlight.targets.local.manifests.service_spec_types import TrafficShare
 from pilotlight.targets.local.scaling.types import Fixed
 
 ONE, TWO = "iris-predictor-1", "iris-predictor-2"

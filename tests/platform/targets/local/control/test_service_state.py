@@ -3,7 +3,7 @@
 from tests.platform.targets.local.runs import revision, revision_of, running, service, workload
 
 from pilotlight.targets.local.control.service_state import REVISION_HISTORY_LIMIT, ServiceRun
-from pilotlight.targets.local.manifests.service_spec import TrafficShare
+from pilotlight.targets.local.manifests.service_spec_types import TrafficShare
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa, ScalingRules
 
 WORK = "iris-predictor"

@@ -16,9 +16,9 @@ from pilotlight.targets.local.control.status import (
     url_of,
     with_transition_times,
 )
-from pilotlight.targets.local.manifests.service_spec import TrafficShare
+from pilotlight.targets.local.manifests.service_spec_types import TrafficShare
 from pilotlight.targets.local.scaling.types import Kpa
-from pilotlight.targets.local.supervisor.replica import Replica
+from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.targets.target import ServiceStatus
 
 ONE, TWO = "iris-predictor-1", "iris-predictor-2"

@@ -9,10 +9,10 @@ import pytest
 from tests.platform.targets.local.rendering import document, rendered, revision
 
 from pilotlight.errors import PlatformError
-from pilotlight.gateway.access_rules import check as check_access
+from pilotlight.gateway.access_annotations import check as check_access
 from pilotlight.plan.types import Current, Traffic
 from pilotlight.targets.local.manifests.interpret import check_queries, interpret, revisions_of
-from pilotlight.targets.local.manifests.service_spec import Probe, TrafficShare
+from pilotlight.targets.local.manifests.service_spec_types import Probe, TrafficShare
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa
 
 Json = Any

@@ -7,7 +7,7 @@ from tests.platform.targets.local.runs import container, revision, service, serv
 
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.manifests.service_discovery import Peers, check, drain_env
-from pilotlight.targets.local.manifests.service_spec import WorkloadSpec
+from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa, Metric, Scaling, ScalingRules
 
 PEERS = Peers("http://127.0.0.1:8090", "a secret")

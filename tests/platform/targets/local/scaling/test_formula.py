@@ -2,7 +2,7 @@
 
 import pytest
 
-from pilotlight.targets.local.scaling import formula
+from pilotlight.targets.local.scaling import keda_formula
 
 VALUES = {"queue": 30.0, "latency": 0.4, "gone": None}
 FORMULAS = [
@@ -33,7 +33,7 @@ FORMULAS = [
 
 @pytest.mark.parametrize(("text", "value"), FORMULAS)
 def test_a_formula_is_worth_its_number(text: str, value: float | None) -> None:
-    assert formula.compute(text, VALUES) == (pytest.approx(value) if value is not None else None)
+    assert keda_formula.compute(text, VALUES) == (pytest.approx(value) if value is not None else None)
 
 
 WRONG = [
@@ -48,4 +48,4 @@ WRONG = [
 
 @pytest.mark.parametrize(("text", "reason"), WRONG)
 def test_a_wrong_formula_says_what_is_wrong(text: str, reason: str) -> None:
-    assert reason in formula.find_problem(text, {"queue", "latency"})
+    assert reason in keda_formula.find_problem(text, {"queue", "latency"})

@@ -6,12 +6,12 @@ import pytest
 from tests.platform.targets.local.supervisor.supervisor_harness import launch
 
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.manifests.service_spec import Probe
+from pilotlight.targets.local.manifests.service_spec_types import Probe
 from pilotlight.targets.local.supervisor.container_command import Command, Ports, checks, command, variables
 from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, Holder, allocate
 from pilotlight.targets.local.supervisor.logs import last_error, over_limit, port_in_use
 from pilotlight.targets.local.supervisor.probes import ProbeCounter, start_budget, start_interval
-from pilotlight.targets.local.supervisor.replica import crashes_after, delay
+from pilotlight.targets.local.supervisor.replica_record import crashes_after, delay
 from pilotlight.targets.local.supervisor.shim import Exit, from_shell
 from pilotlight.wire.http_client import LoopbackResponse
 

@@ -10,7 +10,7 @@ from tests.platform.targets.local.supervisor.supervisor_harness import Stage, la
 
 from pilotlight.targets.local.control_process import token
 from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, over_budget, parking_budget
-from pilotlight.targets.local.supervisor.replica import Checks, Launch, Replica
+from pilotlight.targets.local.supervisor.replica_record import Checks, Launch, Replica
 
 PARKS = """
 INPUTS = {"x": ("FP32", [1])}

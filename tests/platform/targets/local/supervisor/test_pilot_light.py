@@ -13,8 +13,8 @@ from tests.eventually import eventually_async
 from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, Stage, alive, launch, program
 
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.supervisor import pilot_light
-from pilotlight.targets.local.supervisor.pilot_light import ENV_SWITCH, PilotLights, family_of, pilot_lights
+from pilotlight.targets.local.supervisor import forkserver_client
+from pilotlight.targets.local.supervisor.forkserver_client import ENV_SWITCH, PilotLights, family_of, pilot_lights
 from pilotlight.targets.local.supervisor.processes import replica_processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a pilot light needs Linux")
@@ -84,7 +84,7 @@ def test_a_variable_that_a_fork_cannot_follow_means_a_fresh_process_said_aloud(
 def test_a_pilot_light_that_hangs_or_dies_delays_a_start_and_loses_none(
     tmp_path: Path, heard: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pilot_light, "REPLY_S", 1.0)
+    monkeypatch.setattr(forkserver_client, "REPLY_S", 1.0)
 
     async def play() -> None:
         async with PilotStage(tmp_path) as stage:

@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.eventually import eventually_async
 
-from pilotlight.targets.local.manifests.service_spec import Probe
+from pilotlight.targets.local.manifests.service_spec_types import Probe
 from pilotlight.targets.local.supervisor.probes import run_probes
-from pilotlight.targets.local.supervisor.replica import Checks, Replica
+from pilotlight.targets.local.supervisor.replica_record import Checks, Replica
 
 PHASES = {"state": "ready", "phases": {"boot": 0.1, "total": 0.4}}
 

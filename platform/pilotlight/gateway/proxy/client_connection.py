@@ -8,6 +8,7 @@ import asyncio
 import socket
 from typing import Final, cast
 
+from pilotlight.gateway.proxy.prepare_request import PreparedRequest, prepare
 from pilotlight.gateway.proxy.proxied_request import PlaneView, ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
     HEAD_TIMEOUT,
@@ -17,11 +18,10 @@ from pilotlight.gateway.proxy.responses import (
     render_error,
     render_page,
 )
-from pilotlight.gateway.proxy.revision_choice import PreparedRequest, prepare
 from pilotlight.gateway.proxy.upstream import FlowControlledProtocol
 from pilotlight.gateway.routing_table import RouteKey
 from pilotlight.wire.http1 import END
-from pilotlight.wire.http1_proxy import MAX_HEAD, BodyReader, Malformed, new_body, parse_request
+from pilotlight.wire.http1_strict_parser import MAX_HEAD, BodyReader, Malformed, new_body, parse_request
 
 INTERIM_RESPONSE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TCP_INFO: Final = 11

@@ -9,8 +9,8 @@ from aiohttp import web
 from msgspec import DecodeError, ValidationError
 
 from pilotlight import __version__
-from pilotlight.api.backend import AUTHORIZERS, TOKEN
 from pilotlight.api.route_areas import Authorizer, Handler
+from pilotlight.api.target_adapters import AUTHORIZERS, TOKEN
 from pilotlight.contract import HEADER_VERSION
 from pilotlight.errors import (
     Conflict,

@@ -11,16 +11,16 @@ from typing import Final, TypeVar
 from aiohttp import web
 from msgspec import json
 
-from pilotlight.api.auth import is_admin, read_small_body
+from pilotlight.api.middlewares import is_admin, read_small_body
 from pilotlight.errors import NotFound, Throttled, Unauthorized
 from pilotlight.gateway.routing_table import Rate
 from pilotlight.k8s.timestamps import format_utc
 from pilotlight.microservices.api import request_bodies
 from pilotlight.microservices.api.api_context import CONTEXT, job_path
 from pilotlight.microservices.api.request_bodies import LoggedIn, Login, json_response
-from pilotlight.microservices.jobs import workspaces
-from pilotlight.microservices.jobs.workspaces import Registrar
-from pilotlight.microservices.registry import accounts
+from pilotlight.microservices.jobs import org_resources
+from pilotlight.microservices.jobs.org_resources import Registrar
+from pilotlight.microservices.registry import api_keys
 from pilotlight.microservices.registry.records import ORG, Workspace
 from pilotlight.wire.token_bucket import TokenBuckets
 
@@ -34,17 +34,17 @@ T = TypeVar("T")
 
 async def login(request: web.Request) -> web.Response:
     context, body = request.app[CONTEXT], json.decode(await read_small_body(request), type=Login)
-    stored = accounts.find_key_hash(context.directory, body.ngc_org_name, body.ngc_key, time.time())
+    stored = api_keys.find_key_hash(context.directory, body.ngc_org_name, body.ngc_key, time.time())
     keys = rate_limit_keys(stored.id, request.remote or "", body.ngc_org_name)
     if wait_s := login_delay(context.logins, keys, time.monotonic()):
         raise Throttled("too many logins; wait before the next", retry_after_s=int(wait_s) + 1)
     async with context.hash_slots:  # slow, so in a thread and a few at a time
-        fits = await asyncio.to_thread(accounts.verify, stored, body.ngc_key)
+        fits = await asyncio.to_thread(api_keys.verify, stored, body.ngc_key)
     if not fits:
         raise Unauthorized("ngc_key or ngc_org_name is wrong", "platformctl api key create ORG makes a key")
     for key, _ in keys:
         context.logins.refund(key)
-    token, expires_at = accounts.issue(context.directory, body.ngc_org_name, stored.id, time.time())
+    token, expires_at = api_keys.issue(context.directory, body.ngc_org_name, stored.id, time.time())
     expires = format_utc(datetime.fromtimestamp(expires_at, UTC), "seconds")
     return json_response(LoggedIn(token, body.ngc_org_name, expires))
 
@@ -76,7 +76,7 @@ async def _org_of(request: web.Request) -> str:
     org = None
     if scheme.lower() == "bearer" and token:
         context = request.app[CONTEXT]
-        org = accounts.org_of(context.directory, token, time.time())
+        org = api_keys.org_of(context.directory, token, time.time())
         if org is None and context.oidc is not None and token.count(".") == 2:
             org = await context.oidc.org_of(token, time.monotonic())
     if org is None:
@@ -133,7 +133,7 @@ async def list_jobs(request: web.Request) -> web.Response:
 
 
 async def get_job(request: web.Request) -> web.Response:
-    return json_response(workspaces.get_job(request.app[CONTEXT].directory, *job_path(request)))
+    return json_response(org_resources.get_job(request.app[CONTEXT].directory, *job_path(request)))
 
 
 async def update_job(request: web.Request) -> web.Response:
@@ -143,7 +143,7 @@ async def update_job(request: web.Request) -> web.Response:
 
 async def delete_job(request: web.Request) -> web.Response:
     directory = request.app[CONTEXT].directory
-    record = workspaces.get_job(directory, *job_path(request))
+    record = org_resources.get_job(directory, *job_path(request))
     directory.delete_job(record.org, record.id)
     return json_response(request_bodies.Deleted(record.id))
 

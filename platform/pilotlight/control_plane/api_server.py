@@ -13,7 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from pilotlight.api.backend import TargetBackend
+from pilotlight.api.target_adapters import TargetBackend
 from pilotlight.canary.controller import WakeEvent, controller_thread, run_controller
 from pilotlight.control_plane.app import make_target_app
 from pilotlight.errors import PlatformError, UsageError

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from pilotlight.errors import NotFound, PlatformError, Throttled
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.inference.client import InferenceFailed
-from pilotlight.microservices.jobs import launcher, workspaces
+from pilotlight.microservices.jobs import launcher, org_resources
 from pilotlight.microservices.jobs.launcher import StartRequest
 from pilotlight.microservices.jobs.start_request import PlatformSettings, platform_options, supported_options
 from pilotlight.microservices.media.limits import limits_from
@@ -124,7 +124,7 @@ class Lifecycle:
                 log.info("microservice %s of %s started on %s", record.id, record.org, request.platform)
 
     def _start_blocking(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> Entry:
-        workspaces.check_stores(request.model_path, request.env, limits_from(self.settings.environ))
+        org_resources.check_stores(request.model_path, request.env, limits_from(self.settings.environ))
         environ = {**self.settings.environ, **secret}
         target = platform(request.platform, environ)
         values, missing = launcher.resolve_options(target.options, supported_options(target, request.options), environ)

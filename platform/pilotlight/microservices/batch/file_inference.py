@@ -17,9 +17,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.microservices.batch import score
-from pilotlight.microservices.batch.folders import Folder
+from pilotlight.microservices.batch import label_accuracy
 from pilotlight.microservices.batch.records import Batch, Outcome
+from pilotlight.microservices.batch.workspace_storage import Folder
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.media import Limits, Media
 from pilotlight.microservices.media.fetch import checked_media
@@ -199,7 +199,7 @@ class Files:
         except PlatformError as error:
             return Outcome(name, "error", error=str(error))
 
-    def finish(self, labels: score.Labels | None) -> dict[str, Any] | None:
+    def finish(self, labels: label_accuracy.Labels | None) -> dict[str, Any] | None:
         """Write all results to one file, sorted by name, and the scores where there are labels."""
         ordered = self._spool.with_suffix(".sorted")
         _sort(self._spool, ordered)
@@ -207,7 +207,7 @@ class Files:
         ordered.unlink()
         if labels is None:
             return None
-        metrics = score.metrics(_lines(self._spool), labels)
+        metrics = label_accuracy.metrics(_lines(self._spool), labels)
         self._outputs.write(METRICS, msgspec.json.format(msgspec.json.encode(metrics)))
         return metrics
 

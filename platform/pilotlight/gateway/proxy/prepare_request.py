@@ -12,7 +12,7 @@ from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.gateway.proxy.backend import LiveBackend
 from pilotlight.gateway.proxy.responses import NO_ROUTE, ErrorResponse
 from pilotlight.gateway.routing_table import PageMatch, Route, RouteKey, RouteMatch, RouteMatcher, Table
-from pilotlight.wire.http1_proxy import RequestHead, end_to_end_headers
+from pilotlight.wire.http1_strict_parser import RequestHead, end_to_end_headers
 
 NO_KEY: Final = ("", "")
 

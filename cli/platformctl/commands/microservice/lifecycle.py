@@ -10,14 +10,14 @@ import click
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices import platforms
-from pilotlight.microservices.inference import chat, client
+from pilotlight.microservices.inference import chat_request, client
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.registry import container_command
 from pilotlight.microservices.registry.records import Entry
 from platformctl import output
 from platformctl.commands.microservice.batch import batch
 from platformctl.commands.microservice.register import register
-from platformctl.microservice import diagnose, infer_request, jobs
+from platformctl.microservice import health_findings, infer_request, shared_options
 
 JOB = click.argument("job_id", required=False, default="")
 ARCH = click.option(
@@ -28,7 +28,7 @@ WAIT = click.option(
 )
 
 
-@click.group(cls=jobs.RedactingGroup)
+@click.group(cls=shared_options.RedactingGroup)
 def microservice() -> None:
     """Start one model behind one address, ask it, watch it and stop it.
 
@@ -51,7 +51,7 @@ def microservice() -> None:
 @click.option("--secret", multiple=True, metavar="NAME", help="A variable that is set here and passed by name.")
 @click.option("--ready", is_flag=True, help="Return once the model is loaded.")
 @WAIT
-@jobs.platform_flags
+@shared_options.platform_flags
 @output.output_option
 def start(
     network_arch: str, model_path: str, platform: str, num_gpus: int, host_port: int, image: str, env: tuple[str, ...],
@@ -67,18 +67,18 @@ def start(
     model = model_path or _require("model_path", "hf_model://ORG/MODEL, or a path in the container")
     request = launcher.StartRequest(
         network_arch=arch, model_path=model, platform=platform, num_gpus=num_gpus, image=runs, host_port=host_port,
-        options=jobs.resolve_options(target, platform_options, runs), env=jobs.parse_variables(env),
+        options=shared_options.resolve_options(target, platform_options, runs), env=shared_options.parse_variables(env),
         secrets=secret,
     )  # fmt: skip
     job = launcher.build_job(request, os.environ)
-    entry = launcher.start(job, target, jobs.open_registry())
+    entry = launcher.start(job, target, shared_options.open_registry())
     _check_started(job.id, entry)
-    tensors = jobs.takes_tensors(arch, job.model_path)
+    tensors = shared_options.takes_tensors(arch, job.model_path)
     lines = [
         "Inference service started.", f"  Job ID : {job.id}", f"  Arch   : {entry.network_arch}",
-        f"  URL    : {jobs.inference_url(entry, tensors=tensors)}",
+        f"  URL    : {shared_options.inference_url(entry, tensors=tensors)}",
     ]  # fmt: skip
-    output.data(jobs.job_document(job.id, entry, tensors=tensors), lines)
+    output.data(shared_options.job_document(job.id, entry, tensors=tensors), lines)
     output.note("Use this Job ID to send requests or stop the service.")
     if ready:
         infer_request.wait_for_model(job.id, entry, wait)
@@ -86,19 +86,19 @@ def start(
 
 def _check_started(job_id: str, entry: Entry) -> None:
     """Remove a job that failed at once, and raise PlatformError with the end of its log."""
-    status = jobs.platform_status(job_id, entry)
+    status = shared_options.platform_status(job_id, entry)
     if status.state == "failed":
-        jobs.platform_of(entry).stop(job_id, entry)
-        jobs.open_registry().remove(job_id)
+        shared_options.platform_of(entry).stop(job_id, entry)
+        shared_options.open_registry().remove(job_id)
         last = "\n".join(status.tail[-5:])
         raise PlatformError(f"it ended at once: {status.reason}", last)
 
 
 def _require(name: str, what: str) -> str:
-    if not jobs.on_terminal():
+    if not shared_options.on_terminal():
         flag = "NETWORK_ARCH" if name == "network_arch" else f"--{name.replace('_', '-')}"
         raise UsageError(f"{name} is missing: {what}", f"name it: {flag}")
-    return jobs.prompt(f"{name} ({what})")
+    return shared_options.prompt(f"{name} ({what})")
 
 
 @microservice.command()
@@ -123,18 +123,18 @@ def infer(
     Example: platformctl microservice infer --prompt 'What is a pilot light?' --accept-defaults
     """
     client.check_timeout(timeout)
-    state = jobs.open_registry().read()
-    target = jobs.select_job(state, job_id, network_arch)
+    state = shared_options.open_registry().read()
+    target = shared_options.select_job(state, job_id, network_arch)
     entry = state.entries[target]
     whole_body = infer_request.read_body(body) if body is not None else None
-    tensors = jobs.is_tensor_request(entry.network_arch, whole_body or {})
-    url = jobs.inference_url(entry, tensors=tensors)
+    tensors = shared_options.is_tensor_request(entry.network_arch, whole_body or {})
+    url = shared_options.inference_url(entry, tensors=tensors)
     output.note(f"Sending to job_id={target} arch={entry.network_arch} url={url}")
     request = infer_request.build_request(
         entry.network_arch, whole_body, prompt, system, image, video, fields, accept_defaults
     )
     reply = infer_request.infer(target, entry, request, tensors, timeout, wait)
-    lines = jobs.output_lines(reply.document) if tensors else [client.message_content(reply.document)]
+    lines = shared_options.output_lines(reply.document) if tensors else [client.message_content(reply.document)]
     output.data(reply.document, lines)
     output.note(f"answered in {reply.seconds:.1f} s")
 
@@ -148,15 +148,15 @@ def status(job_id: str, network_arch: str) -> None:
 
     Example: platformctl microservice status
     """
-    state = jobs.open_registry().read()
-    target = jobs.select_job(state, job_id, network_arch)
+    state = shared_options.open_registry().read()
+    target = shared_options.select_job(state, job_id, network_arch)
     entry = state.entries[target]
-    platform = jobs.platform_status(target, entry)
+    platform = shared_options.platform_status(target, entry)
     model = infer_request.probe_model(target, entry)
-    findings = diagnose.findings(target, entry, platform, model)
+    findings = health_findings.findings(target, entry, platform, model)
     tensors = infer_request.accepts_tensors(target, entry) if model.phase == "ready" else None
     document = {
-        **jobs.job_document(target, entry, tensors=tensors), "state": platform.state,
+        **shared_options.job_document(target, entry, tensors=tensors), "state": platform.state,
         "pod_name": platform.pod_name, "pod_status": platform.pod_status, "model": model.description,
         "reason": platform.reason,
     }  # fmt: skip
@@ -173,15 +173,19 @@ def list_all() -> None:
 
     Example: platformctl microservice list
     """
-    state = jobs.open_registry().read()
-    statuses = jobs.platform_statuses(state)
+    state = shared_options.open_registry().read()
+    statuses = shared_options.platform_statuses(state)
     rows = [
         (f"{job_id}{' *' if job_id == state.latest else ''}", entry.network_arch, entry.platform, entry.host_url,
          statuses[job_id].state, entry.started_at)
         for job_id, entry in state.entries.items()
     ]  # fmt: skip
     documents = [
-        {**jobs.job_document(job_id, entry), "state": statuses[job_id].state, "latest": job_id == state.latest}
+        {
+            **shared_options.job_document(job_id, entry),
+            "state": statuses[job_id].state,
+            "latest": job_id == state.latest,
+        }
         for job_id, entry in state.entries.items()
     ]
     output.data(documents, output.columns([("JOB ID", "ARCH", "PLATFORM", "URL", "STATE", "STARTED"), *rows], ""))
@@ -197,19 +201,19 @@ def stop(job_id: str, yes: bool, forget: bool) -> None:
 
     Example: platformctl microservice stop
     """
-    registry = jobs.open_registry()
+    registry = shared_options.open_registry()
     state = registry.read()
-    target = chat.choose_to_stop(state, job_id)
+    target = chat_request.choose_to_stop(state, job_id)
     entry = state.entries[target]
     if not job_id and not yes:
         subject = f"the latest microservice, {target} ({entry.network_arch} on {entry.platform})"
-        if not jobs.on_terminal():
+        if not shared_options.on_terminal():
             raise UsageError(f"no job id is given, which would stop {subject}", "name it, or add --yes")
         click.confirm(f"Stop {subject}?", abort=True, err=True)
     if not forget:
-        jobs.stop(target, entry)
+        shared_options.stop(target, entry)
     registry.remove(target)
-    diagnose.clear(target)
+    health_findings.clear(target)
     output.data({"job_id": target, "status": "stopped"}, [f"stopped {target}"])
 
 
@@ -224,13 +228,15 @@ def logs(job_id: str, network_arch: str, follows: bool, tail: int) -> None:
 
     Example: platformctl microservice logs --tail 20
     """
-    state = jobs.open_registry().read()
-    target = jobs.select_job(state, job_id, network_arch)
-    status = jobs.platform_status(target, state.entries[target])
+    state = shared_options.open_registry().read()
+    target = shared_options.select_job(state, job_id, network_arch)
+    status = shared_options.platform_status(target, state.entries[target])
     if status.state == "unknown":
         raise PlatformError(status.reason)
     if follows:
-        for line in jobs.follow(status, lambda: jobs.platform_status(target, state.entries[target]), tail, output.note):
+        for line in shared_options.follow(
+            status, lambda: shared_options.platform_status(target, state.entries[target]), tail, output.note
+        ):
             output.stream_line(json.dumps(line) if output.chosen() == "json" else line)
         return
     lines = status.tail[-tail:] if tail > 0 else ()

@@ -20,11 +20,11 @@ from urllib.parse import quote, urlencode
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import format_utc
-from pilotlight.microservices.media import web
+from pilotlight.microservices.media import ssrf_safe_client
 from pilotlight.microservices.media.images import Media
 from pilotlight.microservices.media.limits import LOG, Limits, MediaError, MediaRefused
 from pilotlight.microservices.media.references import LocalFile, StoredObject, WebAddress, parse, parse_web
-from pilotlight.microservices.media.web import FetchBudget
+from pilotlight.microservices.media.ssrf_safe_client import FetchBudget
 from pilotlight.microservices.registry import secret_references
 from pilotlight.microservices.registry.records import Workspace
 
@@ -45,7 +45,7 @@ def read(file: LocalFile, budget: FetchBudget) -> bytes:
             continue
         with _open(root, path.relative_to(plain).parts) as descriptor:
             if descriptor is not None:
-                return web.read_limited(partial(os.read, descriptor), budget)
+                return ssrf_safe_client.read_limited(partial(os.read, descriptor), budget)
     roots = ", ".join(budget.limits.roots) or "any open folder"
     raise MediaError(NOT_ALLOWED, f"{file.path}: not a file below {roots}")
 
@@ -207,7 +207,7 @@ def _address(text: str, workspace: Workspace | None, limits: Limits, environ: Ma
     if isinstance(reference, LocalFile):
         raise MediaError("is a path, and this model fetches media by https, s3 or az addresses")
     if not isinstance(reference, StoredObject):
-        return web.check_address(reference, limits, trusted=False).url
+        return ssrf_safe_client.check_address(reference, limits, trusted=False).url
     if workspace is None:
         raise MediaError("is in an object store, and the experiment has no workspace with its credentials")
-    return web.check_address(sign_url(reference, workspace, environ), limits, trusted=True).url
+    return ssrf_safe_client.check_address(sign_url(reference, workspace, environ), limits, trusted=True).url

@@ -14,7 +14,7 @@ import click
 from msgspec import to_builtins
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.inference import chat, client
+from pilotlight.microservices.inference import chat_request, client
 from pilotlight.microservices.inference.client import LOGS, PATH, TENSORS
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import PLATFORMS, Option, Platform, platform
@@ -155,12 +155,12 @@ def prompt(question: str) -> str:
 def select_job(state: RegistryState, job_id: str, network_arch: str) -> str:
     """Select a job by the routing rule; prompts on a terminal if several match."""
     try:
-        return chat.choose(state, job_id, network_arch)
-    except chat.Ambiguous as error:
+        return chat_request.choose(state, job_id, network_arch)
+    except chat_request.Ambiguous as error:
         if not on_terminal():
             raise
         output.note(str(error))
-        return chat.check_known(state, prompt("job id"))
+        return chat_request.check_known(state, prompt("job id"))
 
 
 def parse_variables(texts: tuple[str, ...]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from uuid import uuid4
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.microservices.media import Limits, media_sources, references, web
+from pilotlight.microservices.media import Limits, file_and_bucket_sources, references, ssrf_safe_client
 from pilotlight.microservices.media.limits import MediaError
 from pilotlight.microservices.media.references import LocalFile, StoredObject
 from pilotlight.microservices.registry.records import Workspace
@@ -97,7 +97,9 @@ class LocalFolder:
             raise NotFound(f"{self._path / name} is not there")
         limits = Limits(roots=(str(self._base),), bytes=self._limits.bytes, total_bytes=self._limits.total_bytes)
         try:
-            return media_sources.read(LocalFile(str(self._path / name)), web.FetchBudget(limits, monotonic()))
+            return file_and_bucket_sources.read(
+                LocalFile(str(self._path / name)), ssrf_safe_client.FetchBudget(limits, monotonic())
+            )
         except MediaError as error:
             raise PlatformError(f"{name} {error.message}") from error
 
@@ -133,9 +135,9 @@ class BucketFolder:
         try:
             if self._workspace.endpoint:
                 address = references.parse_web(self._workspace.endpoint)
-                web.check_listed(address, self._limits, trusted=True)
-                web.resolve_allowed(address, self._limits)
-            return media_sources.open_bucket(self._bucket, self._scheme, self._workspace, self._environ)
+                ssrf_safe_client.check_listed(address, self._limits, trusted=True)
+                ssrf_safe_client.resolve_allowed(address, self._limits)
+            return file_and_bucket_sources.open_bucket(self._bucket, self._scheme, self._workspace, self._environ)
         except MediaError as error:
             raise PlatformError(f"the storage {error.message}") from error
 
@@ -152,8 +154,8 @@ class BucketFolder:
     def read(self, name: str) -> bytes:
         stored = StoredObject(self._scheme, self._bucket, self._key(name))
         try:
-            address = media_sources.sign_url(stored, self._workspace, self._environ)
-            return web.get(address, web.FetchBudget(self._limits, monotonic()), trusted=True)
+            address = file_and_bucket_sources.sign_url(stored, self._workspace, self._environ)
+            return ssrf_safe_client.get(address, ssrf_safe_client.FetchBudget(self._limits, monotonic()), trusted=True)
         except MediaError as error:
             kind = NotFound if "is not in the store" in error.message else PlatformError
             raise kind(f"{name} {error.message}") from error

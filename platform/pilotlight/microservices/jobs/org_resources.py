@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.microservices.media import web
+from pilotlight.microservices.media import ssrf_safe_client
 from pilotlight.microservices.media.limits import ENV_WORKSPACES, LOG, Limits, MediaError
 from pilotlight.microservices.media.references import BUCKET, WebAddress, parse_web
 from pilotlight.microservices.registry import model_kinds, secret_references
@@ -107,10 +107,10 @@ def _check_addresses(workspace: Workspace, limits: Limits) -> None:
             continue
         try:
             address = _address(text)
-            web.check_listed(address, limits, trusted=True)
+            ssrf_safe_client.check_listed(address, limits, trusted=True)
         except MediaError as error:
             raise UsageError(f"{field} = {text} {error.message}") from error
-        if why := web.literal_denial_reason(address.host, limits.permitted()):
+        if why := ssrf_safe_client.literal_denial_reason(address.host, limits.permitted()):
             raise UsageError(f"{field} = {text}: {why}", "the operator can permit it by PILOTLIGHT_MEDIA_NETWORKS")
 
 
@@ -120,7 +120,9 @@ def _address(text: str) -> WebAddress:
     return parse_web(text)
 
 
-def check_stores(model: str, plain: Mapping[str, str], limits: Limits, resolver: web.Resolve = web.resolve) -> None:
+def check_stores(
+    model: str, plain: Mapping[str, str], limits: Limits, resolver: ssrf_safe_client.Resolve = ssrf_safe_client.resolve
+) -> None:
     """Raise where a host that the model is read from is private and not permitted. Blocking.
 
     Called before each start, since DNS changes. `plain` is `Access.plain`.
@@ -128,7 +130,7 @@ def check_stores(model: str, plain: Mapping[str, str], limits: Limits, resolver:
     endpoints = [plain[name] for name in ENDPOINTS if name in plain]
     for text in [*endpoints, *([model] if model.startswith(("https://", "http://")) else ())]:
         try:
-            web.check_address(_address(text), limits, trusted=True, resolver=resolver)
+            ssrf_safe_client.check_address(_address(text), limits, trusted=True, resolver=resolver)
         except MediaError as error:
             LOG.warning("a model's storage was refused: %s", error.reason)
             raise UsageError(f"the model's storage {text.partition('?')[0]} {error.message}") from error

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from pilotlight.targets.local.manifests.service_spec import Probe, RevisionSpec
+from pilotlight.targets.local.manifests.service_spec_types import Probe, RevisionSpec
 
 Json = Any
 State = Literal["waiting", "starting", "ready", "unready", "parking", "parked", "draining", "exited"]

@@ -11,12 +11,12 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight.wire.token_bucket import TokenBuckets
 from pilotlight_predictor.core.errors import BadRequest, Cancelled, DeadlineExceeded, PredictorError, RateLimited
 from pilotlight_predictor.core.requests import InferResponse
-from pilotlight_predictor.frontends.event_loop import spawn
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession, json_response
 from pilotlight_predictor.frontends.http.router import ErrorBody, error_response
+from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.plain_predict.codec import InvalidInput, PredictPart, document
-from pilotlight_predictor.scheduling.executor import Ticket
+from pilotlight_predictor.scheduling.executor_interface import Ticket
 from pilotlight_predictor.server.handler_context import Server
 
 NAME: Final = "predict"

@@ -22,7 +22,7 @@ from pilotlight.render.http_routes import (
     selector_of,
     service_selector_of,
 )
-from pilotlight.render.templates import plain
+from pilotlight.render.jinja_templates import plain
 
 Json = Any
 AlertRule = dict[str, Json]

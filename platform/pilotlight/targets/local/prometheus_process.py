@@ -18,8 +18,8 @@ from msgspec import DecodeError, Struct, ValidationError
 from msgspec import json as records
 
 from pilotlight.errors import NotFound, PlatformError
+from pilotlight.gateway.control_process_restart import start_detached
 from pilotlight.gateway.listeners import listening_inodes, listening_pids
-from pilotlight.gateway.respawn import start_detached
 from pilotlight.observability.rules import rules
 from pilotlight.targets.local import control_process
 from pilotlight.targets.local.control_process import HOST

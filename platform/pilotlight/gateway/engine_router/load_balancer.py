@@ -1,24 +1,15 @@
-"""Data plane of a router: one route, one backend per endpoint, and a strategy that picks one of them.
-
-Endpoints come from files that the local platform writes, or in a cluster from DNS; health checks select among them.
-"""
+"""Data plane of a router: one route, one backend per endpoint, and a strategy that picks one of them."""
 
 import asyncio
-import socket
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Final
 
-from msgspec import MsgspecError, json
-
-from pilotlight.contract import HTTP_PORT
 from pilotlight.gateway.auth import AccessAdmission
+from pilotlight.gateway.engine_router.strategy import PROMPT_SEARCH_BYTES, EndpointPicker, RouterSettings
 from pilotlight.gateway.proxy.backend import LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.data_plane import DataPlane
+from pilotlight.gateway.proxy.prepare_request import LiveRoute
 from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
-from pilotlight.gateway.proxy.revision_choice import LiveRoute
-from pilotlight.gateway.router.strategy import PROMPT_SEARCH_BYTES, EndpointPicker, RouterSettings
 from pilotlight.gateway.routing_table import (
     Backend,
     PageMatch,
@@ -35,10 +26,6 @@ TIMEOUT_S: Final = 3600.0  # generation may take long; the router's clients have
 BODY_WAIT_S: Final = 0.05  # for a body that arrives after its head
 BODY_POLL_S: Final = 0.002
 NO_ENDPOINT: Final = "no-endpoint"
-# Of our predictor, then of other engines. A server that has neither is healthy if it answers at all.
-HEALTH_PATHS: Final = ("/v2/health/ready", "/health")
-HEALTH_S: Final = 5.0
-SERVICE_PORT: Final = 80  # of a Kubernetes Service
 
 
 class RouterDataPlane(DataPlane):
@@ -151,79 +138,3 @@ class _SingleRouteMatcher(RouteMatcher):
     ) -> RouteMatch | PageMatch | None:
         page = PAGES.get(target.partition("?")[0])
         return PageMatch(page) if page else RouteMatch(self._key, "", target)
-
-
-class EndpointFile:
-    """`<folder>/<namespace>/<workload>.json`, a list of Replica; read again after it was replaced."""
-
-    def __init__(self, folder: Path, namespace: str, workload: str) -> None:
-        self._path = folder / namespace / f"{workload}.json"
-        self._stamp: tuple[int, int] | None = None
-        self._known: tuple[Replica, ...] = ()
-
-    async def discover(self) -> tuple[Replica, ...]:
-        """Return the replicas, none without a file; an unreadable file changes nothing."""
-        try:
-            stat = self._path.stat()
-            stamp = (stat.st_mtime_ns, stat.st_ino)
-            if stamp != self._stamp:
-                self._known = json.decode(self._path.read_bytes(), type=tuple[Replica, ...])
-                self._stamp = stamp
-        except FileNotFoundError:
-            self._known, self._stamp = (), None
-        except (OSError, MsgspecError):
-            pass
-        return self._known
-
-
-class DnsEndpoints:
-    """The pods behind the workload's headless Service; without one, its ClusterIP Service."""
-
-    def __init__(self, namespace: str, workload: str) -> None:
-        self._names = ((f"{workload}-pods.{namespace}", HTTP_PORT), (f"{workload}.{namespace}", SERVICE_PORT))
-        self._known: tuple[Replica, ...] = ()
-
-    async def discover(self) -> tuple[Replica, ...]:
-        """Return the replicas, none for unknown names; a temporary DNS failure changes nothing."""
-        for name, port in self._names:
-            try:
-                hosts = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
-            except socket.gaierror as error:
-                if error.errno == socket.EAI_AGAIN:
-                    return self._known
-                continue
-            addresses = sorted({str(host[4][0]) for host in hosts})
-            self._known = tuple(Replica(f"{address}:{port}", port, address) for address in addresses)
-            return self._known
-        self._known = ()
-        return self._known
-
-
-async def healthy_ids(replicas: Iterable[Replica]) -> set[str]:
-    """Return the ids of the replicas that answer as ready."""
-    candidates = list(replicas)
-    results = await asyncio.gather(*(is_healthy(replica) for replica in candidates))
-    return {replica.id for replica, ready in zip(candidates, results, strict=True) if ready}
-
-
-async def is_healthy(replica: Replica) -> bool:
-    try:
-        async with asyncio.timeout(HEALTH_S):
-            for path in HEALTH_PATHS:
-                status = await _status(replica, path)
-                if status != 404:
-                    return status == 200
-            return True
-    except (OSError, TimeoutError, ValueError, IndexError, asyncio.IncompleteReadError):
-        return False
-
-
-async def _status(replica: Replica, path: str) -> int:
-    reader, writer = await asyncio.open_connection(replica.host, replica.port)
-    try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {replica.host}\r\nConnection: close\r\n\r\n".encode())
-        return int((await reader.readline()).split()[1])
-    finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()

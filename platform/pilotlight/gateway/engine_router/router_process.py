@@ -8,10 +8,11 @@ import asyncio
 import signal
 from typing import Final, Protocol
 
+from pilotlight.gateway.engine_router.endpoint_discovery import DnsEndpoints, EndpointFile, healthy_ids
+from pilotlight.gateway.engine_router.load_balancer import RouterDataPlane
+from pilotlight.gateway.engine_router.strategy import RouterSettings
 from pilotlight.gateway.listeners import BACKLOG, Address, bind
 from pilotlight.gateway.load_reports import Metrics, Reporter, log
-from pilotlight.gateway.router.data_plane import DnsEndpoints, EndpointFile, RouterDataPlane, healthy_ids
-from pilotlight.gateway.router.strategy import RouterSettings
 from pilotlight.gateway.routing_table import Replica
 
 REFRESH_S: Final = 0.5  # between two discoveries

@@ -18,10 +18,10 @@ from tests.http_reply import Reply
 from tests.platform.gateway.linked import DEADLINE_S, SmallReplica, ask, in_loop, read_reply, replica
 
 from pilotlight.errors import UsageError
-from pilotlight.gateway.router import strategy as router_strategy
-from pilotlight.gateway.router.data_plane import DnsEndpoints, EndpointFile, is_healthy
-from pilotlight.gateway.router.router import EndpointPool, Router
-from pilotlight.gateway.router.strategy import EndpointPicker, overloaded, preferred, prompt_prefix
+from pilotlight.gateway.engine_router import strategy as engine_router_strategy
+from pilotlight.gateway.engine_router.endpoint_discovery import DnsEndpoints, EndpointFile, is_healthy
+from pilotlight.gateway.engine_router.router_process import EndpointPool, Router
+from pilotlight.gateway.engine_router.strategy import EndpointPicker, overloaded, preferred, prompt_prefix
 from pilotlight.gateway.routing_table import Replica
 
 IDLE = {"a": 0, "b": 0, "c": 0}
@@ -84,7 +84,7 @@ ENGINE = {"PILOTLIGHT_ROUTER_ENGINE": "llama-engine"}
 # `python -m pilotlight.gateway route`, which waits for a body as long as a busy machine may take to send it.
 PATIENT = """
 from pilotlight.gateway import __main__
-from pilotlight.gateway.router import data_plane
+from pilotlight.gateway.engine_router import load_balancer as data_plane
 
 data_plane.BODY_WAIT_S = 60.0
 raise SystemExit(__main__.main(["route"]))
@@ -101,11 +101,11 @@ raise SystemExit(__main__.main(["route"]))
 )  # fmt: skip
 def test_a_setting_that_makes_no_sense_is_named(environ: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        router_strategy.read(environ)
+        engine_router_strategy.read(environ)
 
 
 def test_settings_have_the_plans_defaults() -> None:
-    read = router_strategy.read(ENGINE)
+    read = engine_router_strategy.read(ENGINE)
     assert (read.strategy, read.health_check_s, read.port, read.namespace) == ("least_loaded", 10.0, 8080, "default")
 
 
@@ -331,7 +331,7 @@ async def test_a_router_that_cannot_look_for_its_engines_ends_with_an_error_that
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = Router(
-        router_strategy.read(ENGINE | {"INFERENCE_HTTP_PORT": "0", "PILOTLIGHT_ENDPOINTS_DIR": str(tmp_path)})
+        engine_router_strategy.read(ENGINE | {"INFERENCE_HTTP_PORT": "0", "PILOTLIGHT_ENDPOINTS_DIR": str(tmp_path)})
     )
 
     class Broken:

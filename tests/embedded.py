@@ -24,7 +24,7 @@ from tests.ports import free_port
 from pilotlight.errors import NotFound
 from pilotlight.release.current_state import current_of
 from pilotlight.release.plan_and_render import Sources, plan_all
-from pilotlight.targets.local import control_process
+from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.client import LocalTarget
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.target import Key, Release, ServiceStatus
@@ -70,12 +70,12 @@ class Platform:
         self.gateway_port = self.address.gateway_port
 
     def answers(self) -> bool:
-        found = control_process.living(self.home)
-        return found is not None and control_process.answers(found, PATIENCE_S)
+        found = control_process_launcher.living(self.home)
+        return found is not None and control_process_launcher.answers(found, PATIENCE_S)
 
     @property
-    def address(self) -> control_process.Address:
-        found = control_process.living(self.home)
+    def address(self) -> control_process_launcher.Address:
+        found = control_process_launcher.living(self.home)
         if found is None:
             raise NotFound(f"no control process lives:\n{self.log()}")
         return found
@@ -91,7 +91,7 @@ class Platform:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        address = control_process.living(self.home)
+        address = control_process_launcher.living(self.home)
         if address is not None:
             connection = HTTPConnection("127.0.0.1", address.port, timeout=PATIENCE_S)
             headers = {"Authorization": f"Bearer {address.token}"}
@@ -99,7 +99,7 @@ class Platform:
                 connection.request("POST", "/api/v1/shutdown", json.dumps({"drain_s": 5.0}), headers)
                 connection.getresponse().read()
             connection.close()
-            control_process.wait_exit(address, PATIENCE_S)
+            control_process_launcher.wait_exit(address, PATIENCE_S)
         if self.process is not None:
             self.process.wait(PATIENCE_S)
         until = time.monotonic() + LAST_S

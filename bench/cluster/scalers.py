@@ -120,7 +120,7 @@ def _deployments(cluster: Cluster, namespace: str) -> Callable[[], Counted]:
 @contextmanager
 def on_this_machine(mode: str) -> Iterator[Scaler]:
     from pilotlight.targets.local.client import LocalTarget
-    from pilotlight.targets.local.control_process import ensure
+    from pilotlight.targets.local.control_process_launcher import ensure
     from pilotlight.targets.local.home_directory import Home
 
     work = WORK / "work"

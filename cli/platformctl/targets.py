@@ -102,7 +102,7 @@ def kubernetes() -> "Target":
 
 def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
     from pilotlight.targets.local.client import LocalTarget
-    from pilotlight.targets.local.control_process import ensure, living
+    from pilotlight.targets.local.control_process_launcher import ensure, living
     from pilotlight.targets.local.home_directory import home
 
     folder = home()

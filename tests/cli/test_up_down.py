@@ -14,7 +14,7 @@ import pytest
 from tests.embedded import commands_of, processes_of, serverless
 from tests.ports import free_port
 
-from pilotlight.targets.local import control_process
+from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.home_directory import Home
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,7 @@ def test_two_commands_at_once_start_one_platform_and_down_ends_all_of_it(environ
     code, out, err = typed(environ, "down")
     assert (code, out) == (0, ""), err
     assert not processes_of(home)
-    assert control_process.living(home) is None
+    assert control_process_launcher.living(home) is None
 
 
 def test_a_deploy_starts_the_platform_and_what_was_deployed_comes_back(environ: dict[str, str], home: Home) -> None:
@@ -91,13 +91,13 @@ def test_a_deploy_starts_the_platform_and_what_was_deployed_comes_back(environ: 
 
 def test_down_ends_what_outlived_a_control_process_that_was_killed(environ: dict[str, str], home: Home) -> None:
     assert typed(environ, "up")[0] == 0
-    address = control_process.living(home)
+    address = control_process_launcher.living(home)
     assert address is not None
     (gateway,) = [pid for pid, command in commands_of(home) if "pilotlight.gateway" in command]
     os.kill(gateway, signal.SIGSTOP)  # it would bring the control process back while the doctor comes
     os.kill(address.pid, signal.SIGKILL)
-    assert control_process.wait_exit(address, 60)
-    assert control_process.leftovers(home)
+    assert control_process_launcher.wait_exit(address, 60)
+    assert control_process_launcher.leftovers(home)
     _, told, _ = typed(environ, "doctor", "-o", "json")
     found = {each["check"]: each for each in json.loads(told)["checks"]}
     port = found[f"port {environ['PILOTLIGHT_GATEWAY_PORT']}"]
@@ -112,7 +112,7 @@ def test_down_ends_what_outlived_a_control_process_that_was_killed(environ: dict
 
 def test_down_ends_a_control_process_that_hangs(environ: dict[str, str], home: Home) -> None:
     assert typed(environ, "up")[0] == 0
-    address = control_process.living(home)
+    address = control_process_launcher.living(home)
     assert address is not None
     os.kill(address.pid, signal.SIGSTOP)
     code, _, err = typed(environ, "down")
@@ -123,7 +123,7 @@ def test_down_ends_a_control_process_that_hangs(environ: dict[str, str], home: H
 
 def test_up_starts_the_platform_when_whoever_had_its_place_leaves_it(environ: dict[str, str], home: Home) -> None:
     assert typed(environ, "up")[0] == 0
-    address = control_process.living(home)
+    address = control_process_launcher.living(home)
     assert address is not None
     os.kill(address.pid, signal.SIGSTOP)  # as one that is about to end: it answers nobody, and has the place
     for pid, command in commands_of(home):
@@ -167,32 +167,32 @@ def test_a_control_process_that_came_too_late_is_ended(home: Home, monkeypatch: 
 
     def start(home: Home, flags: tuple[str, ...]) -> "subprocess.Popen[bytes]":
         late.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
-        control_process.announce(home, 1, 2)
+        control_process_launcher.announce(home, 1, 2)
         return late[0]
 
-    monkeypatch.setattr(control_process, "_start", start)
-    monkeypatch.setattr(control_process, "answers", lambda _: True)
+    monkeypatch.setattr(control_process_launcher, "_start", start)
+    monkeypatch.setattr(control_process_launcher, "answers", lambda _: True)
     home.create()
-    control_process.token(home)
-    assert control_process.ensure(home).pid == os.getpid()
+    control_process_launcher.token(home)
+    assert control_process_launcher.ensure(home).pid == os.getpid()
     assert late[0].returncode == -signal.SIGTERM
 
 
 def test_an_announcement_of_a_process_that_is_gone_is_not_believed(home: Home) -> None:
     home.create()
-    control_process.token(home)
-    said = control_process.announce(home, 1, 2)
-    assert control_process.living(home) is not None
+    control_process_launcher.token(home)
+    said = control_process_launcher.announce(home, 1, 2)
+    assert control_process_launcher.living(home) is not None
     home.address.write_text(home.address.read_text().replace(str(said.start_ticks), str(said.start_ticks + 1)))
-    assert control_process.living(home) is None
+    assert control_process_launcher.living(home) is None
     home.address.write_text("torn {")
-    assert control_process.living(home) is None
+    assert control_process_launcher.living(home) is None
 
 
 def test_the_token_is_made_once_and_is_its_owners_alone(home: Home) -> None:
     home.create()
-    first = control_process.token(home)
-    assert control_process.token(home) == first
+    first = control_process_launcher.token(home)
+    assert control_process_launcher.token(home) == first
     assert len(first) >= 32
     assert home.token.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in home.root.glob("token*")] == ["token"]

@@ -19,7 +19,7 @@ from pilotlight.errors import NotFound, PlatformError
 from pilotlight.gateway.control_link import is_running
 from pilotlight.gateway.listeners import Address as ListenAddress
 from pilotlight.gateway.listeners import CannotListen, bind
-from pilotlight.targets.local.control_process import Announcement, answers, leftovers, living, port_setting
+from pilotlight.targets.local.control_process_launcher import Announcement, answers, leftovers, living, port_setting
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.prometheus_process import find, running, url_of
 from pilotlight.targets.local.supervisor.cgroups import Limits
@@ -27,7 +27,7 @@ from pilotlight.targets.local.supervisor.gpus import find_devices
 from platformctl.targets import Gateway
 
 if TYPE_CHECKING:
-    from pilotlight.targets.local.control_process import Address
+    from pilotlight.targets.local.control_process_launcher import Address
 
 Level = Literal["ok", "warn", "fail"]
 

@@ -10,7 +10,7 @@ from typing import Final
 from aiohttp import web
 from msgspec import DecodeError, ValidationError, json
 
-from pilotlight.api.route_areas import Route
+from pilotlight.api.route_types import Route
 from pilotlight.api.target_adapters import BACKEND, ENGINE
 from pilotlight.canary.canary_state import CanaryHistory
 from pilotlight.observability import control_metrics

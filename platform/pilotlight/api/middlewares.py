@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import DecodeError, ValidationError
 
 from pilotlight import __version__
-from pilotlight.api.route_areas import Authorizer, Handler
+from pilotlight.api.route_types import Authorizer, Handler
 from pilotlight.api.target_adapters import AUTHORIZERS, TOKEN
 from pilotlight.contract import HEADER_VERSION
 from pilotlight.errors import (

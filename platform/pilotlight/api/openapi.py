@@ -14,7 +14,7 @@ from msgspec import json
 
 from pilotlight import __version__
 from pilotlight.api.middlewares import allow_anonymous
-from pilotlight.api.route_areas import Area, Route
+from pilotlight.api.route_types import Area, Route
 from pilotlight.api.target_adapters import ALL_AREAS, REQUEST_SCHEMAS
 from pilotlight.errors import NotFound
 from pilotlight.targets.local.client import ErrorBody

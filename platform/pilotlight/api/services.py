@@ -11,7 +11,7 @@ from aiohttp import web
 from msgspec import Struct, json
 
 from pilotlight import __version__
-from pilotlight.api.route_areas import Route
+from pilotlight.api.route_types import Route
 from pilotlight.api.target_adapters import BACKEND, STOP
 from pilotlight.errors import UsageError
 from pilotlight.targets.target import CanaryRecord, Key, Release, SampleBody, ServiceStatus, ServiceVerbs, Share

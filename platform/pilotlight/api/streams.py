@@ -14,7 +14,7 @@ from msgspec import json
 
 from pilotlight import __version__
 from pilotlight.api.log_files import LogQuery
-from pilotlight.api.route_areas import Route
+from pilotlight.api.route_types import Route
 from pilotlight.api.services import SERVICE, flag_parameter, key_of
 from pilotlight.api.target_adapters import BACKEND, SHUTTING_DOWN
 from pilotlight.contract import HEADER_VERSION

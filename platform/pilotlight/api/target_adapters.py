@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from pilotlight.api import log_files
 from pilotlight.api.log_files import LogQuery
-from pilotlight.api.route_areas import Area, Authorizer
+from pilotlight.api.route_types import Area, Authorizer
 from pilotlight.errors import PlatformError
 from pilotlight.targets.target import Event, Key, LogLine, Sample, ServiceRoute, ServiceStatus, ServiceVerbs, Target
 

@@ -20,9 +20,9 @@ from pilotlight.catalogue.document_types import (
     accelerator_type,
     weights_type,
 )
-from pilotlight.catalogue.models import model_from, read_model
+from pilotlight.catalogue.model_documents import model_from, read_model
+from pilotlight.catalogue.runtime_documents import read_runtime, runtime_from
 from pilotlight.catalogue.runtime_selection import select_runtime
-from pilotlight.catalogue.runtimes import read_runtime, runtime_from
 from pilotlight.spec.field_types import Record, read
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.service import BaseModel, Catalogue, Runtime, Service

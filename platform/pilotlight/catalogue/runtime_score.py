@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pilotlight.catalogue.document_types import parameter_count
-from pilotlight.catalogue.models import reference_path
+from pilotlight.catalogue.model_documents import reference_path
 from pilotlight.spec.field_types import child_path
 from pilotlight.spec.service import BaseModel, Component, ModelSpec, Runtime, Service, SupportedFormat
 

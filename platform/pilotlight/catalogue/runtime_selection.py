@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pilotlight.catalogue.models import group_of, reference_path, resolve_model
+from pilotlight.catalogue.model_documents import group_of, reference_path, resolve_model
 from pilotlight.catalogue.runtime_score import Candidate, brings_image, evaluate_runtime, objections, size_distance
 from pilotlight.spec.field_types import suggestion
 from pilotlight.spec.problems import Problem, Problems

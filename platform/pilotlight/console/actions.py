@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from aiohttp import web
 from msgspec import Struct, json
 
-from pilotlight.api.route_areas import Route
+from pilotlight.api.route_types import Route
 from pilotlight.api.services import SERVICE, key_of
 from pilotlight.api.target_adapters import BACKEND, ENGINE, Backend
 from pilotlight.canary import stored_history

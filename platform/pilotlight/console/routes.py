@@ -14,7 +14,7 @@ from msgspec import Struct, json
 
 from pilotlight import __version__
 from pilotlight.api.middlewares import allow_anonymous, read_small_body, require_admin
-from pilotlight.api.route_areas import Area, Route
+from pilotlight.api.route_types import Area, Route
 from pilotlight.api.target_adapters import BACKEND, TOKEN
 from pilotlight.console import actions, live_feed, try_model
 from pilotlight.console.sessions import (

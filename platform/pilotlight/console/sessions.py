@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from pilotlight.api.route_areas import READ_METHODS
+from pilotlight.api.route_types import READ_METHODS
 from pilotlight.errors import Unauthorized
 
 if TYPE_CHECKING:

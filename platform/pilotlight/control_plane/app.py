@@ -19,7 +19,7 @@ from pilotlight.api.middlewares import (
     loopback_middleware,
     require_admin,
 )
-from pilotlight.api.route_areas import READ_METHODS, Area, Authorizer, Route
+from pilotlight.api.route_types import READ_METHODS, Area, Authorizer, Route
 from pilotlight.api.target_adapters import (
     ALL_AREAS,
     AUTHORIZERS,

@@ -82,9 +82,9 @@ def options(argv: Sequence[str]) -> Options:
 
 
 def _port(setting: str) -> int:
-    from pilotlight.targets.local import control_process
+    from pilotlight.targets.local import control_process_launcher
 
-    return control_process.port_setting(setting, control_process.PORT_SETTINGS[setting])
+    return control_process_launcher.port_setting(setting, control_process_launcher.PORT_SETTINGS[setting])
 
 
 def main(argv: Sequence[str]) -> int:
@@ -175,10 +175,10 @@ def _run_canaries(folder: Home, wake_event: Any) -> None:
     if not wake_event.wait(None):
         return
     from pilotlight.canary.controller import run_controller
-    from pilotlight.targets.local import control_process
+    from pilotlight.targets.local import control_process_launcher
     from pilotlight.targets.local.client import LocalTarget
 
-    address = control_process.living(folder)
+    address = control_process_launcher.living(folder)
     if address is not None:
         wake_event.wake()
         run_controller(LocalTarget(address), wake_event, HOLDER)
@@ -207,14 +207,16 @@ async def _api(engine: Any, settings: Options, shutdown: Shutdown, listener: soc
 
     from pilotlight.control_plane.app import make_app
     from pilotlight.microservices.api.api_context import ApiContext
-    from pilotlight.targets.local import control_process
+    from pilotlight.targets.local import control_process_launcher
 
     context = ApiContext(settings.home, {**os.environ, ENV_HOME: str(settings.home.root)})
-    app = make_app(engine, control_process.token(settings.home), shutdown.stop_everything, context)
+    app = make_app(engine, control_process_launcher.token(settings.home), shutdown.stop_everything, context)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
-    control_process.announce(settings.home, settings.api_port, settings.gateway_port, engine.settings.prometheus)
+    control_process_launcher.announce(
+        settings.home, settings.api_port, settings.gateway_port, engine.settings.prometheus
+    )
     log.info("started: %s", shlex.join(settings.command()))
     return runner
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from pilotlight.gateway.load_reports import log
+from pilotlight.gateway.metrics_and_reports import log
 
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 30.0

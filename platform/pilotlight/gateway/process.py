@@ -30,7 +30,7 @@ from pilotlight.gateway.control_link import (
 )
 from pilotlight.gateway.control_process_restart import Respawn
 from pilotlight.gateway.listeners import Address, Listeners, Server
-from pilotlight.gateway.load_reports import Metrics, Reporter, log
+from pilotlight.gateway.metrics_and_reports import Metrics, Reporter, log
 from pilotlight.gateway.proxy.data_plane import DataPlane, RouteKey
 
 if TYPE_CHECKING:

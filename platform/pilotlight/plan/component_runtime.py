@@ -15,6 +15,7 @@ from pilotlight.catalogue.accelerator_selection import (
     supported_classes,
 )
 from pilotlight.catalogue.catalogue import BUILT_IN
+from pilotlight.catalogue.runtime_documents import expand, implied_env
 from pilotlight.catalogue.runtime_merge import (
     MergedPod,
     group_size,
@@ -27,7 +28,6 @@ from pilotlight.catalogue.runtime_merge import (
     with_runtime_defaults,
 )
 from pilotlight.catalogue.runtime_selection import Selection, select_runtime
-from pilotlight.catalogue.runtimes import expand, implied_env
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s import quantities
 from pilotlight.plan.component_context import RuntimeChoice, fine_tuned, with_adapter

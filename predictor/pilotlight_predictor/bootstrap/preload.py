@@ -22,7 +22,7 @@ _SERVER_MODULES: Final = (
     "uvloop",
 )  # fmt: skip
 _TORCH_MODULES: Final = (
-    "pilotlight_predictor.backends.torch.backend", "pilotlight_predictor.backends.torch.aot.package",
+    "pilotlight_predictor.backends.torch.backend", "pilotlight_predictor.backends.torch.aot.package_lookup",
     "pilotlight_predictor.gpu.cublas_warmup", "pilotlight_predictor.gpu.parked_weights",
 )  # fmt: skip
 # Prefixes of variables read once, when the interpreter or a library starts; a fork cannot apply another value.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pilotlight_predictor.gpu.cuda_driver import DEVICE_SYNC_LOCK, Context
-from pilotlight_predictor.gpu.safetensors import TensorInfo, read_header, weight_files
+from pilotlight_predictor.gpu.safetensors_header import TensorInfo, read_header, weight_files
 
 # safetensors dtype → cuBLAS's cudaDataType, and bytes per item.
 KINDS: Final = {"F16": (2, 2), "BF16": (14, 2), "F32": (0, 4)}

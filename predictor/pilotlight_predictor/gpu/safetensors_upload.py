@@ -22,7 +22,7 @@ from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.threads import in_threads
 from pilotlight_predictor.gpu.cuda_driver import NON_BLOCKING, Context
 from pilotlight_predictor.gpu.remappable_memory import DeviceRange
-from pilotlight_predictor.gpu.safetensors import TensorInfo, WeightsFile, read_header, weight_files
+from pilotlight_predictor.gpu.safetensors_header import TensorInfo, WeightsFile, read_header, weight_files
 
 THREADS: Final = 8
 HUGE_PAGE: Final = 2 << 20

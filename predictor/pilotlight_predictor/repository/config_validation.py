@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from pilotlight_predictor.repository.config_tensor_validation import check_batch_tensors, check_dims, check_tensors
 from pilotlight_predictor.repository.json_config import ConfigDocument, Path, Values
 from pilotlight_predictor.repository.model_config import stays_inside
-from pilotlight_predictor.repository.tensor_validation import check_batch_tensors, check_dims, check_tensors
 
 _BACKEND_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _QUEUEING: Final = frozenset({

@@ -13,7 +13,7 @@ from tests.embedded import Platform, processes_of, serverless
 from tests.ports import free_port
 
 from pilotlight.errors import PlatformError
-from pilotlight.targets.local import control_process
+from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.home_directory import Home
 
 
@@ -46,7 +46,7 @@ def test_a_start_whose_port_is_taken_says_by_whom_and_leaves_nothing_running(
         monkeypatch.setenv(variable, str(port))
         monkeypatch.setenv(other, str(free_port()))
         with pytest.raises(PlatformError) as refused:
-            control_process.ensure(home, deadline_s=60)
+            control_process_launcher.ensure(home, deadline_s=60)
     told = str(refused.value)
     assert f"port {port} on 127.0.0.1 is taken by " in told
     assert f"(pid {os.getpid()})" in told
@@ -83,7 +83,7 @@ def test_a_database_that_is_none_is_told_in_one_sentence(home: Home, monkeypatch
     monkeypatch.setenv("PILOTLIGHT_GATEWAY_PORT", str(free_port()))
     monkeypatch.setenv("PILOTLIGHT_API_PORT", str(free_port()))
     with pytest.raises(PlatformError, match="it is no database of Pilotlight; move it away") as refused:
-        control_process.ensure(home, deadline_s=60)
+        control_process_launcher.ensure(home, deadline_s=60)
     assert "Traceback" not in str(refused.value)
 
 

@@ -13,7 +13,7 @@ from pilotlight.errors import Conflict, NotFound
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.targets.local.client import LocalTarget
 from pilotlight.targets.local.control.service_operations import Engine
-from pilotlight.targets.local.control_process import Address
+from pilotlight.targets.local.control_process_launcher import Address
 from pilotlight.targets.target import Event, Key, Release, ServiceStatus, Share
 
 TOKEN = "a-token"

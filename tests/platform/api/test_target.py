@@ -12,7 +12,7 @@ from pilotlight.api.middlewares import STATUSES, status_of
 from pilotlight.errors import PlatformError
 from pilotlight.spec.problems import InvalidDocument
 from pilotlight.targets.local import client
-from pilotlight.targets.local.control_process import Address
+from pilotlight.targets.local.control_process_launcher import Address
 from pilotlight.targets.target import Key, Release, ServiceStatus, Share
 
 KEY = ("default", "iris")

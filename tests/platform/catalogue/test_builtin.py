@@ -8,9 +8,9 @@ import pytest
 from tests.platform.catalogue.catalogue_cases import kserve, ome
 
 from pilotlight.catalogue.catalogue import builtin, catalogue_from, data_files
+from pilotlight.catalogue.runtime_documents import expand
 from pilotlight.catalogue.runtime_merge import merge_component
 from pilotlight.catalogue.runtime_selection import Selection, select_runtime
-from pilotlight.catalogue.runtimes import expand
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.service import Component, ModelSpec, NodeGroup, Role, Service
 from pilotlight.spec.yaml_nodes import parse

@@ -3,8 +3,8 @@
 import pytest
 from tests.platform.catalogue.catalogue_cases import kserve, line, ome, runtime
 
+from pilotlight.catalogue.runtime_documents import expand, implied_env
 from pilotlight.catalogue.runtime_merge import image_for, merge_args, with_accelerator_config, with_parallelism
-from pilotlight.catalogue.runtimes import expand, implied_env
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.service import ModelSpec
 

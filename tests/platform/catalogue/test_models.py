@@ -4,7 +4,7 @@ import pytest
 from tests.platform.catalogue.catalogue_cases import catalogue, kserve, line, model, ome, runtime
 
 from pilotlight.catalogue.document_types import byte_count, parameter_count, weights_size
-from pilotlight.catalogue.models import ANNOTATION_SIZE, guess_format, resolve_model
+from pilotlight.catalogue.model_documents import ANNOTATION_SIZE, guess_format, resolve_model
 from pilotlight.catalogue.runtime_selection import select_runtime
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.service import BaseModel, Catalogue, ModelSpec, Reference, Service

@@ -30,7 +30,7 @@ from pilotlight.gateway import fd_channel
 from pilotlight.gateway.control_link import Hello, Unreachable, Wake
 from pilotlight.gateway.listeners import CannotListen
 from pilotlight.gateway.routing_table import Replica, Table
-from pilotlight.targets.local.control_process import leftovers
+from pilotlight.targets.local.control_process_launcher import leftovers
 from pilotlight.targets.local.gateway import gateway_link
 
 # A control process that publishes one table and then only lives.

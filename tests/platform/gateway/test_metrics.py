@@ -8,7 +8,7 @@ from tests.platform.gateway.linked import ask, in_loop, linked, replica, route
 
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.gateway.control_link import BackendReport, Report
-from pilotlight.gateway.load_reports import Metrics
+from pilotlight.gateway.metrics_and_reports import Metrics
 from pilotlight.gateway.routing_table import Backend, Route, Table
 
 NAMES = {

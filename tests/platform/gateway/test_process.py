@@ -12,12 +12,12 @@ import pytest
 from tests.eventually import eventually_async
 from tests.platform.gateway.linked import DEADLINE_S, in_loop, linked
 
-from pilotlight.gateway import control_process_restart, load_reports
+from pilotlight.gateway import control_process_restart, metrics_and_reports
 from pilotlight.gateway.__main__ import main
 from pilotlight.gateway.control_link import BackendReport, Report
 from pilotlight.gateway.control_process_restart import Respawn, backoff
-from pilotlight.gateway.load_reports import Reporter
-from pilotlight.targets.local.control_process import start_ticks
+from pilotlight.gateway.metrics_and_reports import Reporter
+from pilotlight.targets.local.control_process_launcher import start_ticks
 from pilotlight.targets.local.gateway.gateway_link import gateway_command
 from pilotlight.targets.local.home_directory import Home
 
@@ -120,7 +120,7 @@ class ScriptedPlane:
 
 @in_loop
 async def test_reports_go_on_while_anything_happens_and_then_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_reports, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(metrics_and_reports, "INTERVAL_S", 0.001)
     some = Report(1.0, (BackendReport("default", "iris", "iris", "iris-1", 1.0, 1, 0, 0, 1),))
     plane = ScriptedPlane(some, some)
     kept: list[Report] = []

@@ -13,7 +13,7 @@ from pilotlight_predictor.gpu.cublas_warmup import (
     warm_up_cublas,
 )
 from pilotlight_predictor.gpu.cuda_driver import Context
-from pilotlight_predictor.gpu.safetensors import TensorInfo
+from pilotlight_predictor.gpu.safetensors_header import TensorInfo
 
 
 @pytest.mark.parametrize(

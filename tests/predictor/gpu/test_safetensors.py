@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from pilotlight_predictor.core.errors import LoadFailed
-from pilotlight_predictor.gpu.safetensors import read_header, read_tensor, weight_files
+from pilotlight_predictor.gpu.safetensors_header import read_header, read_tensor, weight_files
 
 
 def written(path: Path, header: object, data: bytes = b"") -> Path:

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices import platforms
 from pilotlight.microservices.batch import jobs
-from pilotlight.microservices.batch.records import Batch
+from pilotlight.microservices.batch.job_folder import Batch
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.records import Workspace
 from pilotlight.targets.local.home_directory import home
@@ -20,7 +20,7 @@ from platformctl.commands.microservice.register import REFERENCE, parse_referenc
 from platformctl.microservice import shared_options
 
 if TYPE_CHECKING:
-    from pilotlight.microservices.batch.records import Progress
+    from pilotlight.microservices.batch.job_folder import Progress
     from pilotlight.targets.local.home_directory import Home
 
 JOB = click.argument("job_id")

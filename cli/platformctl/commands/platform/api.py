@@ -56,7 +56,7 @@ def _serve(
 
 def _token(file: str | None) -> str:
     """Return the operator token of the file, else of the home folder, where one is created if missing."""
-    from pilotlight.targets.local.control_process import token
+    from pilotlight.targets.local.control_process_launcher import token
     from pilotlight.targets.local.home_directory import home
 
     if file is None:

@@ -7,7 +7,7 @@ import click
 
 from pilotlight import __version__
 from pilotlight.errors import TimedOut
-from pilotlight.targets.local.control_process import answers, leftovers, living, wait_exit
+from pilotlight.targets.local.control_process_launcher import answers, leftovers, living, wait_exit
 from pilotlight.targets.local.home_directory import home
 from platformctl import output, targets
 

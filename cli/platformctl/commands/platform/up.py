@@ -6,7 +6,7 @@ import click
 
 from pilotlight.errors import UsageError
 from pilotlight.prometheus.client import INSTALL, installed, unavailable_reason
-from pilotlight.targets.local.control_process import living
+from pilotlight.targets.local.control_process_launcher import living
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.prometheus_process import find, is_address
 from platformctl import output, targets

@@ -21,7 +21,7 @@ from pilotlight.gateway.cluster.route_table import ClusterState
 from pilotlight.gateway.cluster.settings import ClusterSettings
 from pilotlight.gateway.control_link import Unreachable
 from pilotlight.gateway.listeners import BACKLOG, Address, bind, bind_ipv6
-from pilotlight.gateway.load_reports import log
+from pilotlight.gateway.metrics_and_reports import log
 from pilotlight.gateway.proxy.data_plane import DataPlane
 from pilotlight.gateway.routing_table import Route, Table
 from pilotlight.wire.prometheus_text import CONTENT_TYPE

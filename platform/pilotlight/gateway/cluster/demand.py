@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import DecodeError, Struct, ValidationError, json
 
 from pilotlight.gateway.control_link import Report, Wake
-from pilotlight.gateway.load_reports import Metrics, Reporter, log
+from pilotlight.gateway.metrics_and_reports import Metrics, Reporter, log
 from pilotlight.gateway.proxy.data_plane import DataPlane
 
 WorkloadKey = tuple[str, str]  # namespace and workload

@@ -16,7 +16,7 @@ import aiohttp
 from msgspec import DecodeError, json
 
 from pilotlight.errors import PlatformError
-from pilotlight.gateway.load_reports import log
+from pilotlight.gateway.metrics_and_reports import log
 
 Json = Any
 PAGE: Final = 500  # objects per response

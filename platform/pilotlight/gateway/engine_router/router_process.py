@@ -12,7 +12,7 @@ from pilotlight.gateway.engine_router.endpoint_discovery import DnsEndpoints, En
 from pilotlight.gateway.engine_router.load_balancer import RouterDataPlane
 from pilotlight.gateway.engine_router.strategy import RouterSettings
 from pilotlight.gateway.listeners import BACKLOG, Address, bind
-from pilotlight.gateway.load_reports import Metrics, Reporter, log
+from pilotlight.gateway.metrics_and_reports import Metrics, Reporter, log
 from pilotlight.gateway.routing_table import Replica
 
 REFRESH_S: Final = 0.5  # between two discoveries

@@ -13,7 +13,7 @@ from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.api.api_context import CONTEXT, ApiContext, job_path
 from pilotlight.microservices.api.request_bodies import json_response
 from pilotlight.microservices.batch import jobs
-from pilotlight.microservices.batch.records import Batch, Progress, State
+from pilotlight.microservices.batch.job_folder import Batch, Progress, State
 from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.jobs.start_request import platform_options, supported_options
 from pilotlight.microservices.platforms import platform

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from pilotlight.api.middlewares import allow_anonymous
-from pilotlight.api.route_areas import Area, Route
+from pilotlight.api.route_types import Area, Route
 from pilotlight.microservices.api import batches, jobs, org_records, request_bodies
 from pilotlight.microservices.jobs.health_responses import Completed, Failed, Started, StatusReport, Stopped, Waiting
 from pilotlight.microservices.registry.records import Experiment, JobRecord, StoredWorkspace

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from pilotlight.microservices.batch.records import JobFolder
+from pilotlight.microservices.batch.job_folder import JobFolder
 from pilotlight.microservices.batch.runner import main
 
 if __name__ == "__main__":

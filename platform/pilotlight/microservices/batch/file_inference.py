@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.microservices.batch import label_accuracy
-from pilotlight.microservices.batch.records import Batch, Outcome
+from pilotlight.microservices.batch.job_folder import Batch, Outcome
 from pilotlight.microservices.batch.workspace_storage import Folder
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.media import Limits, Media

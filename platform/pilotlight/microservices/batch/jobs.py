@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.batch import runner
-from pilotlight.microservices.batch.records import FINAL, Batch, JobFolder, Progress, job_folder, job_folders
+from pilotlight.microservices.batch.job_folder import FINAL, Batch, JobFolder, Progress, job_folder, job_folders
 from pilotlight.microservices.platforms import platform
 from pilotlight.targets.local.home_directory import Home
 

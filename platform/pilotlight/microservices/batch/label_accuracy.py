@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.batch.records import Outcome
+from pilotlight.microservices.batch.job_folder import Outcome
 
 Labels = Mapping[str, frozenset[str]]
 

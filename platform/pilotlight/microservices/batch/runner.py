@@ -19,7 +19,7 @@ from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices import diagnosis
 from pilotlight.microservices.batch import label_accuracy, workspace_storage
 from pilotlight.microservices.batch.file_inference import Files, Interrupted, Request, check_parameters
-from pilotlight.microservices.batch.records import Batch, JobFolder, Progress, State
+from pilotlight.microservices.batch.job_folder import Batch, JobFolder, Progress, State
 from pilotlight.microservices.inference import chat_request, client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.jobs import launcher, org_resources

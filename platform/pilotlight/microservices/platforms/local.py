@@ -24,11 +24,11 @@ from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.registry import secret_references
 from pilotlight.microservices.registry.container_command import ENV_PYTHON
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
+from pilotlight.targets.error_from_log import failed_event, last_error
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.supervisor import shim
 from pilotlight.targets.local.supervisor.gpus import Device, allocate, find_devices
-from pilotlight.targets.local.supervisor.processes import Identity, identify
-from pilotlight.targets.log_errors import failed_event, last_error
+from pilotlight.targets.local.supervisor.process_inspection import Identity, identify
 from pilotlight.wire.machine import last_lines
 
 STOP_S: Final = 40.0  # a predictor drains within 30

@@ -18,7 +18,7 @@ from select import select
 from typing import Final, NamedTuple
 
 from pilotlight.errors import PlatformError, TimedOut
-from pilotlight.targets.local.supervisor.processes import Identity, identify
+from pilotlight.targets.local.supervisor.process_inspection import Identity, identify
 
 OPEN_S: Final = 30.0
 END_S: Final = 5.0

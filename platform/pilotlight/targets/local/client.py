@@ -23,7 +23,7 @@ from pilotlight.errors import (
     UsageError,
 )
 from pilotlight.k8s.manifest import Manifest
-from pilotlight.targets.local.control_process import Address
+from pilotlight.targets.local.control_process_launcher import Address
 from pilotlight.targets.target import (
     CanaryRecord,
     Event,

@@ -21,10 +21,10 @@ from pilotlight.errors import NotFound, PlatformError
 from pilotlight.gateway.control_process_restart import start_detached
 from pilotlight.gateway.listeners import listening_inodes, listening_pids
 from pilotlight.observability.rules import rules
-from pilotlight.targets.local import control_process
-from pilotlight.targets.local.control_process import HOST
+from pilotlight.targets.local import control_process_launcher
+from pilotlight.targets.local.control_process_launcher import HOST
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.supervisor.processes import ExitWatch, Identity, identify
+from pilotlight.targets.local.supervisor.process_inspection import ExitWatch, Identity, identify
 from pilotlight.wire.machine import free_port, last_lines
 
 Json = Any
@@ -186,7 +186,7 @@ class PrometheusServer:
         """Write the configuration (JSON is YAML); return whether it has changed."""
         folder = _folder(self._home)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        control_process.token(self._home)  # created here, since service discovery reads it
+        control_process_launcher.token(self._home)  # created here, since service discovery reads it
         files = {"prometheus.yaml": configuration(self._home, self._api_port), "rules.yaml": rules()}
         differs = False
         for name, content in files.items():

@@ -193,7 +193,7 @@ def alternative_backend(spec: LoadSpec) -> str:
     """Return `aot` if the model was compiled for this machine, else an empty string: torch runs it."""
     if spec.precision != "auto" or file_kind(spec.path) != "safetensors":
         return ""
-    from pilotlight_predictor.backends.torch.aot.package import find_package
+    from pilotlight_predictor.backends.torch.aot.package_lookup import find_package
 
     package = find_package(spec.path, spec.device.kind, spec.device.index, spec.trusted_compiled)
     if isinstance(package, str):

@@ -24,13 +24,13 @@ from pilotlight_predictor.backends.torch.forward_signature import Argument
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS, device_tensors
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import TensorSpec
-from pilotlight_predictor.gpu.safetensors import weight_files
+from pilotlight_predictor.gpu.safetensors_header import weight_files
 
 if TYPE_CHECKING:
     import torch
 
     from pilotlight_predictor.gpu.parked_weights import ParkedWeights
-    from pilotlight_predictor.gpu.safetensors import TensorInfo
+    from pilotlight_predictor.gpu.safetensors_header import TensorInfo
     from pilotlight_predictor.gpu.safetensors_upload import Block
 
 Weights = dict[str, Any]

@@ -13,12 +13,12 @@ from pilotlight_predictor.core.batch import join, merge, rows_of, split
 from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
 from pilotlight_predictor.core.tensors import Array, Tensor
-from pilotlight_predictor.gpu.safetensors import TYPES
+from pilotlight_predictor.gpu.safetensors_header import TYPES
 
 if TYPE_CHECKING:
     import torch
 
-    from pilotlight_predictor.gpu.safetensors import TensorInfo
+    from pilotlight_predictor.gpu.safetensors_header import TensorInfo
     from pilotlight_predictor.gpu.safetensors_upload import Block
 
 TORCH_NAMES: Final = {

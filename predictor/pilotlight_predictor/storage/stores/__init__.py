@@ -15,7 +15,7 @@ TABLE = {
     "http": "web",
     "https": "web",
     "s3": "s3",
-    "storage-config": "configured",
+    "storage-config": "kserve_storage_config",
 }
 NEEDS_CLOUD = {"as", "az", "gs", "hf", "s3"}
 

@@ -14,7 +14,7 @@ import pytest
 from pilotlight.errors import PlatformError
 from pilotlight.prometheus import client
 from pilotlight.prometheus.client import query_prometheus, unavailable_reason
-from pilotlight.targets.local.control_process import Address
+from pilotlight.targets.local.control_process_launcher import Address
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.target import Sample
 from platformctl.commands.platform.up import prometheus_lines

@@ -26,7 +26,7 @@ from tests.platform.microservices.api.test_oidc import KEY as PROVIDER
 
 from pilotlight.errors import NotFound
 from pilotlight.targets.local.client import LocalTarget
-from pilotlight.targets.local.control_process import Address
+from pilotlight.targets.local.control_process_launcher import Address
 from pilotlight.targets.target import Release
 
 KEY = ("default", "iris")

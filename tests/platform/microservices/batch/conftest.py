@@ -15,7 +15,7 @@ from tests.object_stores import AZURE_ACCOUNT
 from tests.onnx_models import write_model, write_python
 
 from pilotlight.microservices.batch import jobs
-from pilotlight.microservices.batch.records import Batch, Progress
+from pilotlight.microservices.batch.job_folder import Batch, Progress
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.registry.records import Workspace
 from pilotlight.targets.local.home_directory import Home, home

@@ -10,7 +10,7 @@ import pytest
 from pilotlight.errors import UsageError
 from pilotlight.microservices.batch import workspace_storage
 from pilotlight.microservices.batch.file_inference import Files, Interrupted, Request, check_parameters
-from pilotlight.microservices.batch.records import Batch
+from pilotlight.microservices.batch.job_folder import Batch
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.registry.model_kinds import InvalidParameters, schema

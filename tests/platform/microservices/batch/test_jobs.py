@@ -16,11 +16,11 @@ from tests.platform.microservices.batch.conftest import DECLARED, LOOPBACK, Here
 
 from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
 from pilotlight.microservices.batch import jobs, workspace_storage
-from pilotlight.microservices.batch.records import Progress, job_folder
+from pilotlight.microservices.batch.job_folder import Progress, job_folder
 from pilotlight.microservices.registry.model_kinds import InvalidParameters
 from pilotlight.microservices.registry.records import Workspace
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.targets.local.supervisor.processes import Identity
+from pilotlight.targets.local.supervisor.process_inspection import Identity
 
 
 def predictor(here: Here, job_id: str) -> Identity:

@@ -3,8 +3,8 @@
 import pytest
 
 from pilotlight.errors import UsageError
+from pilotlight.microservices.batch.job_folder import Outcome
 from pilotlight.microservices.batch.label_accuracy import metrics, read_labels
-from pilotlight.microservices.batch.records import Outcome
 
 LABELS = {"a": frozenset({"cat"}), "b": frozenset({"dog"}), "c": frozenset({"cat"}), "d": frozenset({"dog"})}
 

@@ -17,7 +17,7 @@ from tests.platform.microservices.platforms.installed_programs import install
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.platforms.host_ports import can_bind
 from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels, arguments
-from pilotlight.targets.local.supervisor.processes import identify
+from pilotlight.targets.local.supervisor.process_inspection import identify
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from pilotlight.k8s.quantities import mebibytes, quantity_or_zero
-from pilotlight.targets.log_errors import failed_event, last_error
+from pilotlight.targets.error_from_log import failed_event, last_error
 
 Json = Any
 Document = Mapping[str, Json]

@@ -17,7 +17,7 @@ from pilotlight.contract import (
 )
 from pilotlight.observability import control_metrics
 from pilotlight.targets.local.control.service_state import ServiceRun, Unit, min_replicas
-from pilotlight.targets.local.control_process import HOST
+from pilotlight.targets.local.control_process_launcher import HOST
 from pilotlight.targets.local.scaling import kpa
 from pilotlight.targets.local.scaling.types import Hpa, Kpa, Scaling
 from pilotlight.targets.local.supervisor.replica_record import Replica

@@ -12,7 +12,7 @@ from pilotlight.gateway.control_link import BackendReport, GatewayMessage, Hello
 from pilotlight.gateway.routing_table import Replica as RoutedReplica
 from pilotlight.gateway.routing_table import Route
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.targets.local import control_process
+from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.control import gateway_routes, persistence, replicas
 from pilotlight.targets.local.control import status as control_status
 from pilotlight.targets.local.control.autoscaler import Autoscaler, GpuPreemption
@@ -57,7 +57,7 @@ class Reconciler:
         self._closing = False
         self._state = StateWriter(store)
         self._requeue: DelayedQueue[ServiceRun] = DelayedQueue(lambda run: self.reconcile(run))
-        self._peers = Peers(self.base_url, control_process.token(home))
+        self._peers = Peers(self.base_url, control_process_launcher.token(home))
         pilot = pilot_lights(home) if settings.pilot_light else None
         self.supervisor = Supervisor(home, self._replica_changed, self.base_url, pilot)
         self._link = GatewayLink(home, self._on_gateway_message, gateway_command(home, settings.respawn))

@@ -15,7 +15,7 @@ from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.pods import READY_PATH
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Probe
 from pilotlight.targets.local.supervisor.probes import start_budget
-from pilotlight.targets.local.supervisor.processes import ENV_REPLICA
+from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica_record import Checks, Launch
 from pilotlight.wire import machine
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.supervisor.container_command import inherited_env
-from pilotlight.targets.local.supervisor.processes import ExitWatch, pilot_light_pids
+from pilotlight.targets.local.supervisor.process_inspection import ExitWatch, pilot_light_pids
 from pilotlight.targets.local.supervisor.shim import closing_inheritable
 from pilotlight.wire.unix_socket import peer_pid, unix_address
 

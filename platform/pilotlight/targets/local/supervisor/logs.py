@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from pilotlight.targets.error_from_log import last_error
 from pilotlight.targets.local.supervisor.shim import Exit
-from pilotlight.targets.log_errors import last_error
 from pilotlight.wire.machine import last_lines
 
 LIMIT: Final = 10 << 20

@@ -22,7 +22,7 @@ from pilotlight.targets.local.supervisor.container_command import Command
 from pilotlight.targets.local.supervisor.forkserver_client import ForkRequest, PilotLights, family_of
 from pilotlight.targets.local.supervisor.logs import open_log, out_of_memory
 from pilotlight.targets.local.supervisor.probes import STOPPING, predictor_state, run_probes
-from pilotlight.targets.local.supervisor.processes import ExitWatch, Identity, age_s, boot_id, identify
+from pilotlight.targets.local.supervisor.process_inspection import ExitWatch, Identity, age_s, boot_id, identify
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Launch, Replica
 from pilotlight.targets.local.supervisor.shim import Exit
 

@@ -24,7 +24,7 @@ from pilotlight.targets.local.supervisor.gpus import (
     find_devices,
     select_victims,
 )
-from pilotlight.targets.local.supervisor.processes import Identity, OrphanReaper, boot_id, usage
+from pilotlight.targets.local.supervisor.process_inspection import Identity, OrphanReaper, boot_id, usage
 from pilotlight.targets.local.supervisor.replica_process import ReplicaProcess, Spawner
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
 from pilotlight.targets.local.supervisor.shim import Exit

@@ -10,7 +10,7 @@ import numpy as np
 
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
 from pilotlight_predictor.backends.torch.aot import early_start
-from pilotlight_predictor.backends.torch.aot.package import CONSTANTS, Package, Port, find_package
+from pilotlight_predictor.backends.torch.aot.package_lookup import CONSTANTS, Package, Port, find_package
 from pilotlight_predictor.core.errors import BadRequest, LoadFailed
 from pilotlight_predictor.core.requests import Inputs, Outputs
 from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec

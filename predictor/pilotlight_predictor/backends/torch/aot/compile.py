@@ -19,7 +19,7 @@ import msgspec
 
 from pilotlight_predictor.backends.base import Device, LoadSpec
 from pilotlight_predictor.backends.torch.aot.libtorch import Container, libtorch
-from pilotlight_predictor.backends.torch.aot.package import (
+from pilotlight_predictor.backends.torch.aot.package_lookup import (
     CONSTANTS,
     FOLDER,
     ISAS,
@@ -39,7 +39,7 @@ from pilotlight_predictor.backends.torch.modules import LoadedModule, file_kind,
 from pilotlight_predictor.backends.torch.tensors import TORCH_NAMES, dtype_of
 from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import TensorSpec
-from pilotlight_predictor.gpu.safetensors import weight_files
+from pilotlight_predictor.gpu.safetensors_header import weight_files
 from pilotlight_predictor.repository.model_config import ModelConfig
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 from pilotlight_predictor.backends.torch.aot.libtorch import StoredTensor
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape
 from pilotlight_predictor.gpu.cuda_driver import Context
-from pilotlight_predictor.gpu.safetensors import TensorInfo, read_header, weight_files
+from pilotlight_predictor.gpu.safetensors_header import TensorInfo, read_header, weight_files
 from pilotlight_predictor.gpu.safetensors_upload import Block, PinnedBuffer, WeightTransfer
 
 ALIGNED: Final = 16

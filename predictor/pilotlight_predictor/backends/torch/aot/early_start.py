@@ -96,7 +96,7 @@ def _read_onnxruntime() -> None:
 
 def _start_load(model: "ModelSettings", file: Path, cuda: bool) -> None:
     """Start the transfer of weights; failures are ignored, since the load will raise them."""
-    from pilotlight_predictor.backends.torch.aot.package import find_package
+    from pilotlight_predictor.backends.torch.aot.package_lookup import find_package
 
     with suppress(Exception):
         index = int(model.device.partition(":")[2] or 0)

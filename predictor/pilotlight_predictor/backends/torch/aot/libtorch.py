@@ -16,9 +16,9 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from pilotlight_predictor.backends.torch.aot.package import LIBRARY, torch_root
+from pilotlight_predictor.backends.torch.aot.package_lookup import LIBRARY, torch_root
 from pilotlight_predictor.core.errors import BackendFailed, LoadFailed
-from pilotlight_predictor.gpu.safetensors import TYPES
+from pilotlight_predictor.gpu.safetensors_header import TYPES
 
 if TYPE_CHECKING:
     from pilotlight_predictor.core.tensors import Shape

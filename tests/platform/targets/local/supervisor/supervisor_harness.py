@@ -16,7 +16,7 @@ from tests.eventually import eventually_async
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Probe, RevisionSpec
 from pilotlight.targets.local.scaling.types import Fixed
-from pilotlight.targets.local.supervisor.processes import replica_processes
+from pilotlight.targets.local.supervisor.process_inspection import replica_processes
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 

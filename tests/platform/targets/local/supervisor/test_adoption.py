@@ -19,7 +19,7 @@ from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, WAI
 from pilotlight.targets.local.home_directory import ENV_HOME
 from pilotlight.targets.local.supervisor import shim
 from pilotlight.targets.local.supervisor.probes import STOPPING, predictor_state
-from pilotlight.targets.local.supervisor.processes import ENV_REPLICA, replica_processes
+from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA, replica_processes
 from pilotlight.targets.local.supervisor.replica_record import Replica
 
 # Another process starts a replica, prints what it would have stored, and dies without a word.

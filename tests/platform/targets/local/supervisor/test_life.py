@@ -21,7 +21,7 @@ from pilotlight.errors import NotFound, PlatformError
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.service_spec_types import Probe
 from pilotlight.targets.local.supervisor.forkserver_client import PilotLights
-from pilotlight.targets.local.supervisor.processes import identify, replica_processes
+from pilotlight.targets.local.supervisor.process_inspection import identify, replica_processes
 
 STARTUP = Probe(READY.path, 8080, period_s=1.0, failure_threshold=60)
 SLOW = """

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.onnx_models import write_python
 from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch
 
-from pilotlight.targets.local.control_process import token
+from pilotlight.targets.local.control_process_launcher import token
 from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, over_budget, parking_budget
 from pilotlight.targets.local.supervisor.replica_record import Checks, Launch, Replica
 

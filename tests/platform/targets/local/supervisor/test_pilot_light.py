@@ -15,7 +15,7 @@ from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, Sta
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor import forkserver_client
 from pilotlight.targets.local.supervisor.forkserver_client import ENV_SWITCH, PilotLights, family_of, pilot_lights
-from pilotlight.targets.local.supervisor.processes import replica_processes
+from pilotlight.targets.local.supervisor.process_inspection import replica_processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a pilot light needs Linux")
 

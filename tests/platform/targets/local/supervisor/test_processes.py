@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch, program
 
-from pilotlight.targets.local.supervisor import processes
-from pilotlight.targets.local.supervisor.processes import ExitWatch, Identity, age_s, identify, usage
+from pilotlight.targets.local.supervisor import process_inspection
+from pilotlight.targets.local.supervisor.process_inspection import ExitWatch, Identity, age_s, identify, usage
 from pilotlight.targets.local.supervisor.shim import closing_inheritable
 
 
@@ -29,7 +29,7 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param == "ps":
         if not shutil.which("ps"):
             pytest.skip("needs ps")
-        monkeypatch.setattr(processes, "_PROC", Path("/nowhere"))
+        monkeypatch.setattr(process_inspection, "_PROC", Path("/nowhere"))
 
 
 @pytest.mark.usefixtures("either")

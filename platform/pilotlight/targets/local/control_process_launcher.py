@@ -149,7 +149,7 @@ def answers(address: Address, timeout_s: float = 5.0) -> bool:
 
 def leftovers(home: Home) -> bool:
     """Whether the gateway or replicas of this home still run."""
-    from pilotlight.targets.local.supervisor.processes import replica_processes
+    from pilotlight.targets.local.supervisor.process_inspection import replica_processes
 
     return _gateway_running(home) or any(True for _ in replica_processes(home))
 

@@ -18,7 +18,7 @@ from pilotlight.errors import NotFound, PlatformError
 from pilotlight.microservices.registry.records import Entry, Workspace
 from pilotlight.microservices.registry.registry_file import file_lock
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.supervisor.processes import Identity, identify
+from pilotlight.targets.local.supervisor.process_inspection import Identity, identify
 
 State = Literal["pending", "loading", "running", "done", "failed", "canceled"]
 FINAL: Final = frozenset({"done", "failed", "canceled"})

@@ -65,6 +65,7 @@ class RevisionStatus(Struct, frozen=True):
     url: str = ""  # of this revision alone
     cold_start: Mapping[str, float] = {}  # seconds by phase of its latest start
     per_second: float | None = None  # requests, over the last seconds
+    retry_in_s: float | None = None  # until the next start, in the backoff after a failure
 
 
 class ServiceStatus(Struct, frozen=True):
@@ -172,7 +173,7 @@ class Target(ServiceVerbs, Protocol):
     poll_s: float  # polling interval
 
     def capabilities(self) -> Mapping[str, Json]:
-        """Return the target's capabilities, by the names of plan.model.Capabilities; empty: the defaults."""
+        """Return the target's capabilities, by the names of plan.types.Capabilities; empty: the defaults."""
 
     def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Mapping[str, Json]]], Sequence[str]]:
         """Return the target's own runtimes, models and accelerators with their origins; and warnings."""
@@ -190,6 +191,13 @@ class Target(ServiceVerbs, Protocol):
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]: ...
     def query(self, promql: str) -> Sequence[Sample]:
         """Evaluate PromQL on the metrics of services. Raises PlatformError."""
+
+
+def find_revision(status: ServiceStatus, revision: str) -> RevisionStatus | None:
+    """Return the status of a revision, also under the name (`NAME-…`) that a target derives for manual overrides."""
+    exact = [each for each in status.revisions if each.name == revision]
+    derived = [each for each in status.revisions if each.name.startswith(f"{revision}-")]
+    return next(iter([*exact, *derived]), None)
 
 
 def check_shares(shares: Sequence[Share], revisions: Collection[str]) -> None:

@@ -111,3 +111,29 @@ def test_a_request_to_a_replica_that_hangs_ends_with_504_at_its_deadline(platfor
     assert reply.status == 504, reply
     assert 2 <= time.monotonic() - began < 30
     os.kill(victim, signal.SIGCONT)
+
+
+def test_a_service_wakes_from_zero_after_any_number_of_crashes(platform: Platform) -> None:
+    platform.deploy(serverless())
+    platform.wait_phase("Ready")
+    for count in range(1, 5):  # the fourth one begins behind a backoff
+        assert platform.ask().status == 200
+        os.kill(platform.replicas()[0], signal.SIGKILL)
+        platform.wait(lambda count=count: sum(" 9 " in event for event in platform.events()) == count, "its end")
+    assert platform.ask().status == 200
+    platform.wait_phase("Standby")
+    assert platform.ask().status == 200
+    assert "FailedToLoad" not in {row.model_state for row in platform.status().revisions}
+
+
+def test_requests_wait_for_the_replacement_of_a_replica_that_was_terminated(platform: Platform) -> None:
+    platform.deploy(serverless().replace("minReplicas: 0", "minReplicas: 1"))
+    platform.wait_phase("Ready")
+    with load(platform, clients=2) as traffic:
+        for _ in range(5):
+            seen = len(traffic.answers)
+            platform.wait(lambda seen=seen: len(traffic.answers) > seen + 20, "answers")
+            os.kill(platform.replicas()[0], signal.SIGTERM)
+        seen = len(traffic.answers)
+        platform.wait(lambda: len(traffic.answers) > seen + 20, "answers of the last replacement")
+    assert not [answer for answer in traffic.failed if answer[0] == 503], traffic.failed

@@ -83,7 +83,7 @@ def test_whoever_waits_too_long_is_told_when_to_come_back() -> None:
         assert "0.05 s" in error_of(late)
         await held(bed, 0)
         report = bed.plane.report(bed.plane.clock()).backends[0]
-        assert (report.requests, report.errors, report.refused, report.waiting) == (1, 1, 1, 0)
+        assert (report.requests, report.errors, report.rejected, report.waiting) == (1, 1, 1, 0)
 
     play(case)
 
@@ -112,6 +112,43 @@ def test_a_revision_that_cannot_start_is_not_waited_for() -> None:
             assert answered.status == 503
             assert error_of(answered) == "the model iris cannot be loaded"
             assert "retry-after" in answered.headers
+
+    play(case)
+
+
+def test_a_rejected_request_still_wakes_its_revision() -> None:
+    async def case(bed: Bed) -> None:
+        bed.publish(route("iris", backend("iris-1", unavailable="the model iris cannot be loaded")))
+        assert (await bed.ask("GET", "/iris/x")).status == 503
+        assert bed.wakes == [Wake("default", "iris", "iris-1", 1)]
+
+    play(case)
+
+
+def test_a_request_waits_for_the_end_of_a_crash_backoff_that_its_deadline_allows() -> None:
+    async def case(bed: Bed) -> None:
+        now = bed.plane.clock()
+        bed.publish(route("iris", backend("iris-1", hold_s=60.0, starts_at=now + 30.0)))
+        early = asyncio.ensure_future(bed.ask("GET", "/iris/early"))
+        await held(bed, 1)
+        origin = await bed.origin()
+        bed.publish(route("iris", backend("iris-1", origin, hold_s=60.0)))
+        assert (await early).status == 200
+
+    play(case)
+
+
+def test_a_request_is_refused_at_once_when_the_next_start_is_after_its_deadline() -> None:
+    async def case(bed: Bed) -> None:
+        now = bed.plane.clock()
+        bed.publish(route("iris", backend("iris-1", hold_s=5.0)))
+        before = asyncio.ensure_future(bed.ask("GET", "/iris/x"))
+        await held(bed, 1)
+        bed.publish(route("iris", backend("iris-1", hold_s=5.0, starts_at=now + 30.0)))
+        for answered in (await before, await bed.ask("GET", "/iris/x")):
+            assert answered.status == 503
+            assert "iris-1 crashed and starts again in" in error_of(answered)
+            assert 28 <= int(answered.headers["retry-after"]) <= 30
 
     play(case)
 

@@ -5,6 +5,7 @@ A submitted request gets the least loaded replica, or is held until `update` bri
 """
 
 import asyncio
+import math
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,7 +22,7 @@ SMALL_REQUEST_BYTES: Final = 1 << 12  # a thousand of them take 4 MiB
 WAKE_EVERY_S: Final = 1.0  # repeated, since the control process may have been away
 UNHEALTHY_S: Final = 1.0  # no requests to a replica after a failed connect
 SUSPECT_S: Final = 0.1  # after a broken connection: the sockets of a dying process do not all close at the same moment
-RETRY_AFTER: Final = {"Retry-After": "5"}
+RETRY_AFTER_S: Final = 5.0
 
 
 class Counts:
@@ -181,6 +182,7 @@ class LiveBackend:
                 timer.cancel()
                 self._reject(request, config.unavailable)
         elif self.waiting:
+            self._reject_too_late(self._clock())
             self._wake_if_unreachable(self._clock())
 
     def remove(self) -> list[PendingRequest]:
@@ -278,6 +280,10 @@ class LiveBackend:
         # A retried request (`front`) was accepted before, so limits of the queue do not reject it.
         if config.unavailable and not self.replicas:
             self._reject(request, config.unavailable)
+            self._wake_if_unreachable(now)  # the cause may be gone
+        elif not self.replicas and config.starts_at - now >= left:
+            self._reject(request, self._too_late(now), config.starts_at - now)
+            self._wake_if_unreachable(now)
         elif len(self.waiting) >= config.hold_limit and not front:
             self._reject(request, f"{len(self.waiting)} requests wait for {self.key[1]!r} already; try again later")
         elif not front and (problem := self._buffer_budget.check(request.buffered)):
@@ -296,15 +302,27 @@ class LiveBackend:
         message = f"no replica of {self.key[1]!r} was free within {self.config.hold_s:g} s; try again later"
         self._reject(request, message)
 
-    def _reject(self, request: PendingRequest, message: str) -> None:
+    def _reject_too_late(self, now: float) -> None:
+        """Reject held requests whose deadline comes before the next start of a replica."""
+        for request in [] if self.replicas else list(self.waiting):
+            if request.arrived_at + self.config.hold_s <= self.config.starts_at:
+                self.waiting.pop(request).cancel()
+                self._reject(request, self._too_late(now), self.config.starts_at - now)
+
+    def _too_late(self, now: float) -> str:
+        wait_s = math.ceil(self.config.starts_at - now)
+        return f"{self.config.revision} crashed and starts again in {wait_s} s, after this request's deadline"
+
+    def _reject(self, request: PendingRequest, message: str, retry_s: float = RETRY_AFTER_S) -> None:
         self.counts.rejected(self._clock())
         request.backend = None
-        request.reject(ErrorResponse(503, message, RETRY_AFTER))
+        request.reject(ErrorResponse(503, message, {"Retry-After": str(math.ceil(retry_s))}))
 
     def _wake_if_unreachable(self, now: float) -> None:
         """Send a Wake now and every second while no replica is reachable."""
         if self._waker is None and not any(replica.unhealthy_until <= now for replica in self.replicas):
-            self._on_wake(Wake(*self.key, self.config.revision, len(self.waiting)))
+            # At least 1: a request that was rejected wakes the revision too.
+            self._on_wake(Wake(*self.key, self.config.revision, max(1, len(self.waiting))))
             self._waker = asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._repeat_wake)
 
     def _repeat_wake(self) -> None:

@@ -57,8 +57,8 @@ class Autoscaler:
         unit.traffic.waiting = max(unit.traffic.waiting, waiting)
         count = activation_replicas(unit.bounded(run.override_of(unit.name)))
         if unit.desired < count:
-            memory = unit.decision.memory if unit.decision else None
-            self._apply(run, unit, Decision(count, f"{count}: a request waits", memory, "activation"))
+            state = unit.decision.state if unit.decision else None
+            self._apply(run, unit, Decision(count, f"{count}: a request waits", state, "activation"))
         self._active.set()
 
     def preempt(self, run: ServiceRun, unit: Unit, service: str) -> None:
@@ -150,7 +150,10 @@ class GpuPreemption:
         self._events, self._clock, self._reconcile_service = events, clock, reconcile_service
 
     def reconcile(self) -> None:
-        """Park idle replicas whose GPUs are needed by replicas with waiting requests."""
+        """Scale idle units to zero whose GPUs replicas with waiting requests need.
+
+        A parked replica whose GPUs others hold ends if another GPU is free.
+        """
         for waiting in [each.id for each in self._supervisor.replicas() if each.waits_for_gpu]:
             # Looked up again: an earlier preemption of this loop may have started or removed it.
             replicas = self._supervisor.replicas()

@@ -76,6 +76,7 @@ def _backend(
         revision, workload.name, weight, ready, tags, spec.concurrency,
         hold_s=min(spec.timeout_s, spec.progress_deadline_s),
         unavailable="" if ready or state is None else run.unavailable_reason(state),
+        starts_at=state.next_start if state else 0.0,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ Computed from run-time state when the control API is scraped.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pilotlight.contract import (
     LABEL_NAMESPACE,
@@ -19,14 +19,14 @@ from pilotlight.observability import control_metrics
 from pilotlight.targets.local.control.service_state import ServiceRun, Unit, min_replicas
 from pilotlight.targets.local.control_process_launcher import HOST
 from pilotlight.targets.local.scaling import kpa
-from pilotlight.targets.local.scaling.types import Hpa, Kpa, Scaling
+from pilotlight.targets.local.scaling.types import Hpa, Kpa, Rule, Scaling
 from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.targets.target import Key, ServiceStatus
 from pilotlight.wire.prometheus_text import Family
 
 Json = Any
 # Exported as 0 before they occur: Prometheus' increase() ignores a counter that appears with 1.
-SCALING_RULES: Final = ("activation", "stable", "panic", "zero", "more", "fewer", "cooldown", "fallback", "yield")
+SCALING_RULES: Final = get_args(Rule)
 SCRAPED_STATES: Final = frozenset({"starting", "ready", "unready", "parking", "parked", "draining"})
 
 

@@ -28,6 +28,7 @@ from pilotlight.wire.http_client import request
 
 SCRAPE_S: Final = 5.0
 SCRAPE_TIMEOUT_S: Final = 3.0
+HPA_SYNC_S: Final = 15.0  # as the HPA controller; KEDA's own interval matters only if it is shorter
 MAX_AGE_S: Final = 0.5  # of the scrape that answers a canary's query
 log = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class MetricsSource:
         await self._scrape_all(replicas, SCRAPE_S)
         for run, unit in queried:
             assert isinstance(unit.scaling, Hpa)
-            if now - self._queried_at.get((run.key[0], unit.name), 0.0) >= min(unit.scaling.polling_s, 15.0):
+            if now - self._queried_at.get((run.key[0], unit.name), 0.0) >= min(unit.scaling.polling_s, HPA_SYNC_S):
                 self._queried_at[run.key[0], unit.name] = now
                 for metric in queries(unit.scaling):
                     unit.metrics[metric.name] = await self._query_metric(metric)

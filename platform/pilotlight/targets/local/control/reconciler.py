@@ -1,7 +1,7 @@
 """Reconciler of the embedded platform: assembles its parts and reacts to their events.
 
 Replica changes, gateway messages, autoscaler ticks and deploys all end in `reconcile`, which brings processes and
-routing tables in line with the specification. The engine stands in front of it.
+routing tables in line with the specification. service_operations.py calls it for the control API.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from pilotlight.targets.local.delayed_queue import DelayedQueue
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.gateway.publisher import Publisher
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.manifests.service_discovery import EndpointFiles, Peers
+from pilotlight.targets.local.manifests.service_discovery import ComponentAddresses, EndpointFiles
 from pilotlight.targets.local.scaling.types import Decision
 from pilotlight.targets.local.store.store import EventRecorder, Store
 from pilotlight.targets.local.supervisor import gpus
@@ -36,7 +36,7 @@ from pilotlight.targets.target import Key, Sample, ServiceStatus
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSettings:
+class ReconcilerSettings:
     gateway_port: int
     service_ports: int = 8100  # first port of the services' own; 0: none
     prometheus: str = ""
@@ -49,7 +49,7 @@ class EngineSettings:
 class Reconciler:
     """Services and everything that runs for them; used from one event loop only."""
 
-    def __init__(self, home: Home, settings: EngineSettings, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, home: Home, settings: ReconcilerSettings, store: Store, clock: Callable[[], float]) -> None:
         self.settings, self.store, self.clock = settings, store, clock
         self.base_url = f"http://127.0.0.1:{settings.gateway_port}"
         self.runs: dict[Key, ServiceRun] = {}
@@ -57,7 +57,7 @@ class Reconciler:
         self._closing = False
         self._state = StateWriter(store)
         self._requeue: DelayedQueue[ServiceRun] = DelayedQueue(lambda run: self.reconcile(run))
-        self._peers = Peers(self.base_url, control_process_launcher.token(home))
+        self._peers = ComponentAddresses(self.base_url, control_process_launcher.token(home))
         pilot = pilot_lights(home) if settings.pilot_light else None
         self.supervisor = Supervisor(home, self._replica_changed, self.base_url, pilot)
         self._link = GatewayLink(home, self._on_gateway_message, gateway_command(home, settings.respawn))
@@ -88,6 +88,9 @@ class Reconciler:
             running = [replica for replica in self.replica_set.living(run) if replica.state not in PARKED_STATES]
             # A replica counts for its revision's unit (serverless) or its Deployment's; only one of them exists.
             run.restore_scale(Counter(unit for each in running for unit in (each.revision, each.workload)), now)
+            for replica in running:
+                if replica.state == "ready" and replica.revision in run.revisions:
+                    run.revisions[replica.revision].ready_since[replica.id] = now
             if not run.unreadable:
                 self.ports.open(run)
             self.reconcile(run)
@@ -175,7 +178,8 @@ class Reconciler:
             self.supervisor.drain(replica.id, self.settings.drain_s)
 
     def _replica_ready(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
-        revision.failure, revision.load_failed = "", False
+        revision.failure, revision.load_failed, revision.start_failed = "", False, False
+        revision.ready_since.setdefault(replica.id, self.clock())
         phases = replica.status.get("phases")
         revision.cold_start = phases if isinstance(phases, dict) else revision.cold_start
         if not revision.ready_once:
@@ -188,10 +192,9 @@ class Reconciler:
     def _replica_exited(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
         self.metrics.forget(replica)
         self._publisher.retiring.discard(replica.id)
+        replicas.record_exit(revision, replica, self.clock())
         if not replica.crashed:
             return
-        replicas.record_failure(revision, replica.reason, self.clock())
-        revision.load_failed = replica.status.get("state") == "failed"
         if revision.deadline_exceeded:
             self._state.mark_failed(run.key, revision)
         self.events.record(run.key, f"Replica/{replica.id}", "Failed", replica.reason, "Warning")
@@ -249,6 +252,8 @@ class Reconciler:
         for run in list(self.runs.values()):
             revision = run.revisions.get(message.revision)
             if run.key[0] == message.namespace and revision is not None:
+                if revision.deadline_exceeded:
+                    revision.retry(now)
                 self._autoscaler.wake(run, run.unit_of(revision, now), message.waiting)
                 self.reconcile(run)
 

@@ -11,9 +11,17 @@ from typing import Final
 
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun, initial_replicas
 from pilotlight.targets.local.gateway.publisher import Publisher
-from pilotlight.targets.local.manifests.service_discovery import Peers, drain_env
+from pilotlight.targets.local.manifests.service_discovery import ComponentAddresses, drain_env
 from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
-from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Launch, Replica, crashes_after, delay
+from pilotlight.targets.local.supervisor.replica_record import (
+    PARKED_STATES,
+    START_INTERVAL_S,
+    Launch,
+    Replica,
+    crash_backoff,
+    failure_count,
+    is_termination,
+)
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 
 ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: no vowels, so no words
@@ -38,9 +46,9 @@ class ReplicaSet:
         publisher: Publisher,
         on_start: Callable[[Replica], None],
         requeue_after: Callable[[float, ServiceRun], None],
-        peers: Peers,
+        component_addresses: ComponentAddresses,
     ) -> None:
-        self.supervisor, self.publisher, self._peers = supervisor, publisher, peers
+        self.supervisor, self.publisher, self._component_addresses = supervisor, publisher, component_addresses
         self._on_start, self._requeue_after = on_start, requeue_after
 
     def living(self, run: ServiceRun) -> list[Replica]:
@@ -143,7 +151,7 @@ class ReplicaSet:
     def start(self, run: ServiceRun, revision: Revision, now: float) -> None:
         revision.last_start = now
         replica = f"{revision.name}-{''.join(secrets.choice(ALPHABET) for _ in range(5))}"
-        spec = replace(revision.spec, container=self._peers.resolve(revision.spec.container, run.spec))
+        spec = replace(revision.spec, container=self._component_addresses.resolve(revision.spec.container, run.spec))
         env = {**dict.fromkeys(spec.container.replica_env, replica), **drain_env(run.spec, spec.role)}
         self._on_start(self.supervisor.launch(Launch(replica, spec, env)))
 
@@ -152,12 +160,21 @@ class ReplicaSet:
             self.publisher.retire(replica.id)
 
 
-def record_failure(revision: Revision, reason: str, now: float) -> None:
-    """Count a failed start or a crash, and set the earliest time of the next start."""
-    revision.failures = crashes_after(revision.failures, now, revision.last_start)
-    revision.failure = reason
-    revision.next_start = now + delay(revision.failures, now, revision.last_start)
-    if not revision.ready_once and now - revision.created_at > revision.spec.progress_deadline_s:
+def record_exit(revision: Revision, replica: Replica, now: float) -> None:
+    """Count an exit, and set the earliest time of the next start; one that we requested never counts as a failure."""
+    ready_at = revision.ready_since.pop(replica.id, None)
+    if not replica.crashed and ready_at is None:
+        return
+    ready_s = None if ready_at is None else now - ready_at
+    terminated = not replica.crashed or is_termination(replica)
+    revision.failures = failure_count(revision.failures, ready_s, terminated)
+    if not replica.crashed:
+        return
+    revision.failure, revision.start_failed = replica.reason, ready_s is None
+    revision.load_failed = replica.status.get("state") == "failed"
+    revision.next_start = max(now + crash_backoff(revision.failures), revision.last_start + START_INTERVAL_S)
+    progress_s = now - max(revision.created_at, revision.progress_since)
+    if not revision.ready_once and progress_s > revision.spec.progress_deadline_s:
         revision.deadline_exceeded = True
 
 

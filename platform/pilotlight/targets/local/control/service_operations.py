@@ -21,7 +21,7 @@ from pilotlight.gateway import access_annotations
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.control import persistence
-from pilotlight.targets.local.control.reconciler import EngineSettings, Reconciler
+from pilotlight.targets.local.control.reconciler import Reconciler, ReconcilerSettings
 from pilotlight.targets.local.control.service_state import ServiceRun
 from pilotlight.targets.local.control.status import check_name
 from pilotlight.targets.local.home_directory import Home
@@ -32,7 +32,7 @@ from pilotlight.targets.local.store.releases import live_manifests
 from pilotlight.targets.local.store.store import Store
 from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceStatus, Share, check_shares
 
-__all__ = ["Engine", "EngineSettings"]
+__all__ = ["Engine", "ReconcilerSettings"]
 
 Json = Any
 APPLY_TIMEOUT_S: Final = 5.0  # replacing a gateway takes up to that long
@@ -41,7 +41,7 @@ APPLY_TIMEOUT_S: Final = 5.0  # replacing a gateway takes up to that long
 class Engine:
     """Implements `targets.target.ServiceVerbs`; used from one event loop only."""
 
-    def __init__(self, home: Home, settings: EngineSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, home: Home, settings: ReconcilerSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.home = home
         self.settings = settings
         self.store = Store.open(home.database)

@@ -25,6 +25,7 @@ RATE_S: Final = 10.0
 Json = Any
 Shares = tuple[TrafficShare, ...]
 UNREACHABLE: Final = "0: no traffic and no tag leads to it"
+FAILURES_TO_REPORT: Final = 2  # a single crash may be transient
 REVISION_HISTORY_LIMIT: Final = 10  # revisions of a workload that a rollback can return to
 TRAFFIC_HISTORY_LIMIT: Final = 20  # traffic splits of earlier releases
 
@@ -92,17 +93,24 @@ class Revision:
     spec: RevisionSpec
     created_at: float
     ready_once: bool = False  # a replica has been ready since the revision last received traffic
-    failure: str = ""  # why its last start failed; empty once it is ready
-    failures: int = 0  # in a row
+    failure: str = ""  # why its last start failed or its last replica crashed; empty once it is ready
+    failures: int = 0  # in a row: starts that never became ready, and crashes soon after readiness
+    start_failed: bool = False  # the last replica that exited had never been ready
     load_failed: bool = False  # the predictor reported that the model cannot be loaded
     deadline_exceeded: bool = False  # the progress deadline passed without a ready replica
     last_start: float = 0.0
+    progress_since: float = 0.0  # start of the progress deadline, if later than `created_at`
     next_start: float = 0.0  # earliest, after the backoff of a crash
+    ready_since: dict[str, float] = field(default_factory=dict)  # by replica
     cold_start: Mapping[str, float] = field(default_factory=dict)  # seconds by phase of its latest start
 
     @property
     def name(self) -> str:
         return self.spec.name
+
+    def retry(self, now: float) -> None:
+        """Restart the progress deadline: it is deployed again, or a request came for it."""
+        self.deadline_exceeded, self.load_failed, self.progress_since = False, False, now
 
 
 @dataclass(slots=True)
@@ -132,8 +140,8 @@ class Unit:
             self.desired, self.decision = 0, Decision(0, UNREACHABLE, rule="unreachable")
 
     def decide(self, observed: Observed, override: Mapping[str, Json], now: float) -> Decision:
-        memory = self.decision.memory if self.decision else None
-        return decide(self.bounded(override), observed, memory, now)
+        state = self.decision.state if self.decision else None
+        return decide(self.bounded(override), observed, state, now)
 
 
 def activation_replicas(scaling: Scaling) -> int:
@@ -213,8 +221,8 @@ class ServiceRun:
         if state is None:
             state = self.revisions[revision.name] = Revision(revision, now, ready_once)
         elif not state.ready_once:  # deployed again: restart the progress deadline and drop the backoff
-            state.deadline_exceeded, state.load_failed, state.failures = False, False, 0
-            state.created_at, state.next_start = now, 0.0
+            state.retry(now)
+            state.created_at, state.failures, state.next_start = now, 0, 0.0
         state.spec = revision
         return state
 
@@ -275,8 +283,13 @@ class ServiceRun:
                     revision.failure, revision.failures = "", 0
 
     def unavailable_reason(self, revision: Revision) -> str:
-        """Return why requests should fail instead of waiting; empty while a replica may still become ready."""
-        failed = revision.deadline_exceeded or revision.failures > 2
+        """Return why requests should fail instead of waiting; empty while a replica may still become ready in time.
+
+        Crashes of replicas that were ready do not count: the next start succeeds like the ones before. Each failed
+        request still wakes the revision, so that it serves again once the cause is gone.
+        """
+        repeated = revision.start_failed and revision.failures > FAILURES_TO_REPORT
+        failed = revision.deadline_exceeded or repeated
         return f"{revision.name} cannot start: {revision.failure}" if failed else ""
 
     def restore_scale(self, counts: Mapping[str, int], now: float) -> None:

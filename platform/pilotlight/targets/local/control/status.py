@@ -1,19 +1,18 @@
 """Status of a service for users: phase, conditions and revisions, computed from run-time state. Pure."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec.structs import replace
 
 from pilotlight.contract import RESERVED_NAMES
 from pilotlight.errors import UsageError
-from pilotlight.targets.local.control.service_state import Revision, ServiceRun
+from pilotlight.targets.local.control.service_state import FAILURES_TO_REPORT, Revision, ServiceRun
 from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
 from pilotlight.targets.target import Condition, Key, ModelState, Phase, RevisionStatus, ServiceStatus
-
-FAILURES_TO_REPORT: Final = 2  # a single crash may be transient
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,28 +163,32 @@ def _revision(
     log, now = unit.traffic, view.now
     busy = [replica for replica in replicas if replica.state != "draining"]
     reasons = [replica.reason for replica in busy if replica.state != "ready" and replica.reason]
+    backoff_s = revision.next_start - now if desired > len(busy) and revision.next_start > now else None
+    failure = f"{revision.failure}; next start in {math.ceil(backoff_s)} s" if backoff_s else revision.failure
     return RevisionStatus(
         revision.name, workload.name, workload.role, percent, tags, ready, starting, desired,
-        model_state=model_state(revision, busy), reason=reasons[-1] if reasons else revision.failure,
+        model_state=model_state(revision, busy, desired), reason=reasons[-1] if reasons else failure,
         progress=busy[-1].status.get("progress") or {} if busy else {},
         p50_ms=log.quantile_ms(0.5, now), p99_ms=log.quantile_ms(0.99, now), error_percent=log.error_percent(now),
         requests=log.requests(now), cold_starts=log.cold_starts,
         decision=unit.decision.reason if unit.decision else "", decided_at=unit.decided_at,
         url=f"{url_of(view.base_url, view.run.key)}@{tags[0] if tags else revision.name}",
-        cold_start=revision.cold_start, per_second=log.per_second(now),
+        cold_start=revision.cold_start, per_second=log.per_second(now), retry_in_s=backoff_s,
     )  # fmt: skip
 
 
-def model_state(revision: Revision, replicas: Sequence[Replica]) -> ModelState:
+def model_state(revision: Revision, replicas: Sequence[Replica], desired: int) -> ModelState:
+    """Return OME's state of the model. FailedToLoad: its last start failed; a crash after readiness is none."""
     if any(replica.state == "ready" for replica in replicas):
         return "Loaded"
     if any(replica.state in PARKED_STATES for replica in replicas):
         return "Parked"
-    if has_failed(revision) or (revision.failure and (not replicas or revision.failures >= FAILURES_TO_REPORT)):
+    repeated = not replicas or revision.failures >= FAILURES_TO_REPORT
+    if has_failed(revision) or (revision.failure and revision.start_failed and repeated):
         return "FailedToLoad"
     if replicas:
         return "Loading" if any(replica.state != "waiting" for replica in replicas) else "Pending"
-    return "Standby" if revision.ready_once else "Pending"
+    return "Standby" if revision.ready_once and not desired else "Pending"
 
 
 def _conditions(view: ServiceView, phase: Phase, message: str) -> Iterator[Condition]:

@@ -1,9 +1,11 @@
 """Launch request, record and crash backoff of a replica. `Replica` is also the stored format.
 
-The backoff is the kubelet's CrashLoopBackOff: at once after the first crash, then doubling up to 5 min, reset after
-10 min of life. It starts at 1 s instead of 10 s: there is no image to pull.
+The backoff is the kubelet's CrashLoopBackOff with other constants: at once after the first failure, then 1 s, doubling
+up to 30 s. There is no image to pull, and a request may wait for the next start. Failures count per revision; time in
+which a replica was ready makes up for them.
 """
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -16,8 +18,10 @@ Json = Any
 State = Literal["waiting", "starting", "ready", "unready", "parking", "parked", "draining", "exited"]
 PARKED_STATES: Final = ("parking", "parked")  # the process runs without GPU and without traffic
 BASE_S: Final = 1.0
-CAP_S: Final = 300.0
-FORGET_S: Final = 600.0
+CAP_S: Final = 30.0
+HEALTHY_S: Final = 10.0  # an exit after this long ready is no failure of the revision
+DECAY_S: Final = 2.0  # this long ready makes up for one earlier failure
+START_INTERVAL_S: Final = 1.0  # between starts after exits that are no failures, such as with status 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +91,21 @@ class Usage(Struct, frozen=True):
     resident_bytes: int = 0
 
 
-def crashes_after(crashes: int, now: float, last_start: float) -> int:
-    """Return the crash count including one at `now` of a process started at `last_start`."""
-    return 1 if now - last_start >= FORGET_S else crashes + 1
+def is_termination(replica: Replica) -> bool:
+    """Whether an exited replica ended with status 0 or by SIGTERM, which is no crash even if we did not stop it."""
+    return replica.exit_code == 0 or replica.signal == signal.SIGTERM
 
 
-def delay(crashes: int, now: float, last_start: float) -> float:
-    """Return the seconds from a crash at `now` to the next start: 0, 1, 2, 4 … 300."""
-    if crashes <= 1 or now - last_start >= FORGET_S:
-        return 0.0
-    return float(min(CAP_S, BASE_S * 2 ** min(crashes - 2, 30)))
+def failure_count(failures: int, ready_s: float | None, terminated: bool) -> int:
+    """Return the failures in a row after an exit; `ready_s`: how long the replica was ready, None: it never was."""
+    if ready_s is None:
+        return failures + 1
+    if ready_s >= HEALTHY_S:
+        return 0
+    remaining = max(0, failures - int(ready_s / DECAY_S))
+    return remaining if terminated else remaining + 1
+
+
+def crash_backoff(failures: int) -> float:
+    """Return the seconds from an exit to the next start: 0, 1, 2, 4 … 30."""
+    return float(min(CAP_S, BASE_S * 2 ** min(failures - 2, 30))) if failures > 1 else 0.0

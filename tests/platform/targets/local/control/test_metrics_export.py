@@ -82,6 +82,13 @@ def test_decisions_are_counted_by_rule_and_begin_with_zero() -> None:
     assert counted["zero", "iris-predictor"] == 0
 
 
+def test_the_first_decision_of_an_hpa_is_exported_as_zero_before() -> None:
+    run = run_of(hpa(QUERY))
+    run.unit_of(revision_of(run), 0.0)
+    counted = values(metrics_export.decisions([run]), "reason")
+    assert {("metrics",): 0, ("policy",): 0, ("bound",): 0, ("window",): 0}.items() <= counted.items()
+
+
 def test_every_replica_that_may_answer_is_a_target_with_its_service() -> None:
     states: tuple[State, ...] = ("waiting", "starting", "ready", "draining", "exited")
     replicas = [replica(NAME, state, port=9000 + number) for number, state in enumerate(states)]

@@ -9,7 +9,7 @@ from tests.platform.targets.local.runs import revision, revision_of, running, se
 
 from pilotlight.canary.queries import MetricScope, metric_queries
 from pilotlight.gateway.control_link import BackendReport, Report
-from pilotlight.targets.local.control.reconciler import EngineSettings, Reconciler
+from pilotlight.targets.local.control.reconciler import Reconciler, ReconcilerSettings
 from pilotlight.targets.local.control.service_state import REVISION_HISTORY_LIMIT, ServiceRun
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.store.store import Store
@@ -23,7 +23,7 @@ def test_a_crash_pause_is_looked_at_once_when_it_is_over_however_often_somebody_
     async def play() -> None:
         home = Home(tmp_path / "home").create()
         store = Store.open(home.database)
-        reconciler = Reconciler(home, EngineSettings(1, pilot_light=False), store, lambda: 0.0)
+        reconciler = Reconciler(home, ReconcilerSettings(1, pilot_light=False), store, lambda: 0.0)
         monkeypatch.setattr(reconciler, "reconcile", settled.append)
         run = running(service(workload(revision())))
         revision_of(run).next_start = 0.05
@@ -43,7 +43,7 @@ def test_what_the_gateway_tells_of_lost_requests_is_there_for_canaries(tmp_path:
     async def play() -> list[float]:
         home = Home(tmp_path / "home").create()
         store = Store.open(home.database)
-        reconciler = Reconciler(home, EngineSettings(1, pilot_light=False), store, lambda: 0.0)
+        reconciler = Reconciler(home, ReconcilerSettings(1, pilot_light=False), store, lambda: 0.0)
         run = running(service(workload(revision())))
         reconciler.runs[run.key] = run
         name = revision_of(run).spec.name
@@ -63,7 +63,7 @@ def test_what_a_revision_lost_is_forgotten_with_it(tmp_path: Path, gone: str) ->
     async def play() -> tuple[list[float], list[float]]:
         home = Home(tmp_path / "home").create()
         store = Store.open(home.database)
-        reconciler = Reconciler(home, EngineSettings(1, pilot_light=False), store, lambda: now[0])
+        reconciler = Reconciler(home, ReconcilerSettings(1, pilot_light=False), store, lambda: now[0])
         run = running(service(workload(revision())))
         reconciler.runs[run.key] = run
         name = revision_of(run).spec.name

@@ -83,11 +83,12 @@ def test_components_behind_another_have_ways_of_their_own_that_ask_for_a_key() -
 
 def failing(run: ServiceRun, answers: dict[str, tuple[Replica, ...]]) -> Backend:
     found = revision_of(run)
-    found.failure, found.failures = "no such file", 3
+    found.failure, found.failures, found.start_failed, found.next_start = "no such file", 3, True, 7.0
     return made(run, answers)[0].backends[0]
 
 
 def test_requests_are_not_held_for_a_revision_that_cannot_start_unless_a_replica_answers() -> None:
     run = running(service(workload(revision())))
     assert failing(run, {}).unavailable == f"{ONE} cannot start: no such file"
+    assert failing(run, {}).starts_at == 7.0
     assert failing(run, ANSWERS).unavailable == ""

@@ -59,10 +59,12 @@ def test_a_revision_that_had_failed_gets_another_chance_when_it_is_deployed_agai
 def test_requests_for_a_revision_are_refused_once_its_start_keeps_failing() -> None:
     run = running(service(workload(revision())), ready=False)
     found = revision_of(run)
-    found.failure, found.failures = "exited with 1", 2
+    found.failure, found.failures, found.start_failed = "exited with 1", 2, True
     assert run.unavailable_reason(found) == ""
     found.failures = 3
     assert run.unavailable_reason(found) == f"{WORK}-1 cannot start: exited with 1"
+    found.start_failed = False  # its replicas crash after they were ready
+    assert run.unavailable_reason(found) == ""
 
 
 def test_units_are_revisions_of_a_knative_service_and_whole_deployments() -> None:

@@ -120,6 +120,19 @@ def test_one_crash_may_be_an_accident_and_two_are_a_failure() -> None:
     }  # fmt: skip
 
 
+def test_a_crash_after_readiness_is_no_failure_to_load_and_says_when_the_next_start_is() -> None:
+    run = single()
+    found = revision_of(run)
+    found.failure, found.failures, found.next_start = "ended by signal 9", 3, 13.5
+    run.unit_of(found, 10.0).desired = 1
+    status = told(run)
+    row = status.revisions[0]
+    assert (status.phase, row.model_state, row.retry_in_s) == ("Progressing", "Pending", 3.5)
+    assert row.reason == "ended by signal 9; next start in 4 s"
+    found.start_failed = True
+    assert told(run).revisions[0].model_state == "FailedToLoad"
+
+
 def test_a_model_that_refuses_to_load_has_failed_at_once() -> None:
     run = single(ready=False)
     found = revision_of(run)
@@ -176,8 +189,8 @@ def test_a_service_that_is_deleted_is_stopping() -> None:
 def test_the_state_of_a_model(states: list[Any], ready_once: bool, failure: str, state: str) -> None:
     run = single(ready=ready_once)
     found = revision_of(run)
-    found.failure = failure
-    assert model_state(found, [replica(state=one) for one in states]) == state
+    found.failure, found.start_failed = failure, bool(failure)
+    assert model_state(found, [replica(state=one) for one in states], 0) == state
 
 
 def test_figures_are_of_the_revisions_own_requests() -> None:

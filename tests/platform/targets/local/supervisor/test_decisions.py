@@ -11,22 +11,32 @@ from pilotlight.targets.local.supervisor.container_command import Command, Ports
 from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, Holder, allocate
 from pilotlight.targets.local.supervisor.logs import last_error, over_limit, port_in_use
 from pilotlight.targets.local.supervisor.probes import ProbeCounter, start_budget, start_interval
-from pilotlight.targets.local.supervisor.replica_record import crashes_after, delay
+from pilotlight.targets.local.supervisor.replica_record import crash_backoff, failure_count
 from pilotlight.targets.local.supervisor.shim import Exit, from_shell
 from pilotlight.wire.http_client import LoopbackResponse
 
 PORTS = Ports(40001, 40002, 40003)
 
 
-def test_a_crash_is_waited_for_twice_as_long_each_time_up_to_five_minutes() -> None:
-    assert [delay(count, 5.0, 0.0) for count in range(12)] == [0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
-    assert delay(10_000, 5.0, 0.0) == 300
+def test_the_crash_backoff_doubles_up_to_half_a_minute() -> None:
+    assert [crash_backoff(count) for count in range(9)] == [0, 0, 1, 2, 4, 8, 16, 30, 30]
+    assert crash_backoff(10_000) == 30
 
 
-def test_ten_minutes_of_life_forget_all_crashes() -> None:
-    assert delay(9, 600.0, 0.0) == 0
-    assert crashes_after(9, 600.0, 0.0) == 1
-    assert crashes_after(9, 599.0, 0.0) == 10
+def test_failures_count_until_a_replica_has_been_ready_for_a_while() -> None:
+    assert failure_count(4, None, terminated=False) == 5
+    assert failure_count(4, None, terminated=True) == 5  # ended with status 0 before it was ready
+    assert failure_count(4, 0.5, terminated=False) == 5
+    assert failure_count(4, 5.0, terminated=False) == 3
+    assert failure_count(4, 5.0, terminated=True) == 2
+    assert failure_count(4, 10.0, terminated=False) == 0
+
+
+def test_the_tenth_crash_of_a_healthy_revision_is_replaced_at_once() -> None:
+    failures = 0
+    for _ in range(10):
+        failures = failure_count(failures, 2.5, terminated=False)
+    assert crash_backoff(failures) == 0
 
 
 def test_a_start_is_asked_after_often_at_first_and_never_rarely() -> None:

@@ -74,15 +74,25 @@ class DocumentOptions:
 
         return read(self._sources(target))
 
-    def plan(self) -> "Planned":
-        """Plan all services and return the selected ones; warnings are printed, or raised with --strict."""
+    def plan(self, *, for_cluster: bool = False) -> "Planned":
+        """Plan all services and return the selected ones; warnings are printed, or raised with --strict.
+
+        `for_cluster`: the result is for `kubectl` or Helm, so local paths are warned of unless --target is given.
+        """
+        from pilotlight.release.apply import check_paths_reachable, unreachable_paths
         from pilotlight.release.current_state import current_of
-        from pilotlight.release.plan_and_render import plan_all
+        from pilotlight.release.plan_and_render import plan_documents
         from platformctl.manifest_files import manifests
 
         target = self._connect()
         current = current_of(manifests([self.current])) if self.current else {}
-        planned = plan_all(self._sources(target), self.target_capabilities(target), current)
+        documents = self.read(target)
+        check_paths_reachable(documents.services, target)
+        source = click.get_current_context().get_parameter_source("target")
+        if for_cluster and source is click.core.ParameterSource.DEFAULT:
+            for unreachable in unreachable_paths(documents.services):
+                output.note(f"warning: {unreachable}; {unreachable.hint}")
+        planned = plan_documents(documents, self.target_capabilities(target), current)
         warn(planned.warnings, self.strict)
         return replace(planned, plans=tuple(self.select(planned.plans)))
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from pilotlight.contract import HEADER_INFERENCE_LENGTH
 from pilotlight.errors import UsageError
+from platformctl.commands.service.infer import build_body
 from platformctl.services import infer_request
 from platformctl.services.infer_request import InferRequest, InputSpec
 
@@ -85,6 +86,18 @@ def test_several_inputs_need_a_name() -> None:
     assert document(infer_request.from_json(["a"], [X, WORDS], "words"))["inputs"][0]["name"] == "words"
     with pytest.raises(UsageError, match="no input y; it has x, words"):
         infer_request.select_input([X, WORDS], "y")
+
+
+def test_a_model_without_declared_inputs_takes_whole_requests_only() -> None:
+    with pytest.raises(UsageError, match="declares no inputs") as caught:
+        infer_request.from_json([1], [], "")
+    assert '--data \'{"inputs": [' in caught.value.hint
+
+
+def test_text_goes_to_the_prompt_of_a_text_model() -> None:
+    inputs = [infer_request.InputSpec(name, "BYTES", (1,)) for name in ("messages", "text_input", "tools")]
+    assert document(build_body("text", "hello", inputs, ""))["inputs"][0]["name"] == "text_input"
+    assert document(build_body("text", "hello", inputs, "tools"))["inputs"][0]["name"] == "tools"
 
 
 def test_text_is_for_inputs_of_text() -> None:

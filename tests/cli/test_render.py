@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,15 @@ def test_credentials_of_a_trigger_may_stand_beside_the_service(call: Call, tmp_p
     (tmp_path / "credentials.yaml").write_text(beside.replace("v1alpha1", "v2"))
     told = 'PL110: apiVersion: is "keda.sh/v2", must be keda.sh/v1alpha1 for a TriggerAuthentication'
     assert told in call("render", "-f", str(tmp_path)).err
+
+
+def test_a_file_of_this_machine_is_warned_of_where_manifests_are_for_a_cluster(call: Call, tmp_path: Path) -> None:
+    document = (ROOT / IRIS).read_text()
+    (tmp_path / "service.yaml").write_text(re.sub(r"storageUri: \S+", "storageUri: ./model.onnx", document))
+    for verb in ("render", "values"):
+        done = call(verb, "-f", str(tmp_path / "service.yaml"))
+        assert "./model.onnx lies on this machine, where no pod can read it; put it into a store" in done.err
+    assert "lies on this machine" not in call("render", "--target", "local", "-f", str(tmp_path / "service.yaml")).err
 
 
 def test_a_format_that_the_verb_does_not_have_is_a_usage_error(call: Call) -> None:

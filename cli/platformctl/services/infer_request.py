@@ -66,7 +66,10 @@ def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
     matching = [each for each in inputs if each.name == name] if name else list(inputs)
     if len(matching) == 1:
         return matching[0]
-    known = ", ".join(each.name for each in inputs) or "none"
+    if not inputs:
+        example = '--data \'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}\''
+        raise UsageError("the model declares no inputs, so none can be chosen", f"send a whole V2 request: {example}")
+    known = ", ".join(each.name for each in inputs)
     if name:
         raise UsageError(f"the model has no input {name}; it has {known}")
     raise UsageError(

@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from pilotlight.errors import NotFound
 from pilotlight.targets.target import LogLine
 
 CHUNK: Final = 256 * 1024
@@ -69,7 +70,11 @@ def tail_offset(path: Path, count: int) -> int:
 
 def stream_lines(find: FindLogs, query: LogQuery, wait_for_more: WaitForMore) -> AsyncIterator[Sequence[LogLine]]:
     """Return batches of lines; a replica that starts while following is read from its first line."""
-    _files(find, query)  # raise its errors before the response begins
+    if not _files(find, query) and query.replica:  # errors are raised before the response begins
+        names = [name for ended in (False, True) for name, _ in find(ended)]
+        if not any(name.startswith(query.replica) for name in names):
+            there = ", ".join(names) or "none"
+            raise NotFound(f"no replica or revision with replicas is called {query.replica}; there are {there}")
     return _read(find, query, wait_for_more)
 
 

@@ -36,13 +36,18 @@ def with_absolute_paths(service: "Service") -> Any:
 
 def check_paths_reachable(services: "Sequence[Service]", target: "Target | None") -> None:
     """Raise UsageError for relative paths on a cluster: pods cannot read files of this machine."""
-    if target is None or target.name != "kubernetes":
-        return
+    if target is not None and target.name == "kubernetes":
+        for error in unreachable_paths(services):
+            raise error
+
+
+def unreachable_paths(services: "Sequence[Service]") -> "Iterator[UsageError]":
+    """Yield an error for each relative path."""
     for service in services:
         for path, value in _uris(service.document.get("spec") or {}, "spec"):
             if value.startswith(("./", "../")):
                 message = f"{service.location(path)}: {path}: {value} lies on this machine, where no pod can read it"
-                raise UsageError(message, f"put it into a store: --set {path}=s3://BUCKET/PATH, or pvc://CLAIM/PATH")
+                yield UsageError(message, f"put it into a store: --set {path}=s3://BUCKET/PATH, or pvc://CLAIM/PATH")
 
 
 def _uris(value: Any, path: str) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from tests.platform.api.conftest import Served
 
 from pilotlight import errors
 from pilotlight.api.middlewares import STATUSES, status_of
-from pilotlight.errors import PlatformError
+from pilotlight.errors import NotFound, PlatformError
 from pilotlight.spec.problems import InvalidDocument
 from pilotlight.targets.local import client
 from pilotlight.targets.local.control_process_launcher import Address
@@ -132,6 +132,13 @@ def test_logs_of_one_replica_are_its_last_lines(api: Served, tmp_path: Path) -> 
     lines = list(api.target.logs(KEY, follow=False, previous=False, replica="one", tail=2))
     assert lines == ["line 49998", "line 49999"]
     assert list(api.target.logs(KEY, follow=False, previous=False, replica="one", tail=0)) == []
+
+
+def test_logs_of_an_unknown_replica_name_those_that_exist(api: Served, tmp_path: Path) -> None:
+    api.target.apply(release())
+    (tmp_path / "one.log").write_text("a\n")
+    with pytest.raises(NotFound, match="no replica or revision with replicas is called xx; there are one"):
+        list(api.target.logs(KEY, follow=False, previous=False, replica="xx", tail=-1))
 
 
 def test_logs_of_several_replicas_say_whose_they_are(api: Served, tmp_path: Path) -> None:

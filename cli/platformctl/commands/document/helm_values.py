@@ -16,7 +16,7 @@ def values(document_options: options.DocumentOptions) -> None:
 
     Example: platformctl values -f service.yaml > values.yaml
     """
-    plans = document_options.plan().plans
+    plans = document_options.plan(for_cluster=True).plans
     if len(plans) != 1:
         names = ", ".join(f"{plan.namespace}/{plan.name}" for plan in plans) or "none"
         raise UsageError(f"a Helm release is one service, and the documents have {names}; name one of them")

@@ -26,7 +26,7 @@ def render(document_options: options.DocumentOptions, split: Path | None, tool: 
 
     Example: platformctl render -f service.yaml | kubectl apply -f -
     """
-    planned = document_options.plan()
+    planned = document_options.plan(for_cluster=True)
     manifests = planned.manifests() if tool is None else helm.render(planned)
     if split is None:
         output.text(stream(manifests, as_json=output.chosen() == "json"))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 SHOWN: Final = 12
+TEXT_INPUT: Final = "text_input"  # the prompt of text models, as Triton's generate extension names it
 SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway header says so
 
 
@@ -94,6 +95,8 @@ def build_body(
         return infer_request.from_json(_parsed(sys.stdin.read() if value == "-" else value), inputs, input_name)
     if kind == "file" and value.suffix == ".json":
         return infer_request.from_json(_parsed(value.read_text()), inputs, input_name)
+    if kind == "text" and not input_name and any(each.name == TEXT_INPUT for each in inputs):
+        input_name = TEXT_INPUT
     spec = infer_request.select_input(inputs, input_name)
     if kind == "file" and value.suffix == ".npy":
         return infer_request.encode([infer_request.npy_tensor(spec, value)])

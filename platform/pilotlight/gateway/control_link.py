@@ -6,15 +6,18 @@ its folder is held while it takes requests, so a socket without a lock is stale.
 
 import asyncio
 import fcntl
+import hashlib
 import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from pilotlight import __version__
 from pilotlight.errors import PlatformError
 from pilotlight.gateway.fd_channel import Channel
 from pilotlight.gateway.routing_table import Table
@@ -23,6 +26,20 @@ from pilotlight.wire.unix_socket import listen, peer_pid
 SOCKET: Final = "gateway.sock"
 LOCK: Final = "gateway.lock"
 BACKLOG: Final = 8
+
+
+@cache
+def build_id() -> str:
+    """Return the version with a digest of the installed sources, as of this process's start.
+
+    A gateway imports some modules on first use, so one that is older than the installed files has to be replaced even
+    if the version is the same.
+    """
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in ("gateway", "wire") for path in (package / folder).rglob("*.py")):
+        digest.update(f"{path.relative_to(package)} {path.stat().st_mtime_ns}\n".encode())
+    return f"{__version__}+{digest.hexdigest()[:12]}"
 
 
 class Publish(Struct, frozen=True, tag="publish"):
@@ -55,9 +72,10 @@ class Stop(Struct, frozen=True, tag="stop"):
 class Hello(Struct, frozen=True, tag="hello"):
     """First on every connection."""
 
-    version: str
+    version: str  # build_id of the gateway
     pid: int
     generation: int = 0
+    routes: int = 0  # in the table that it serves
 
 
 class Applied(Struct, frozen=True, tag="applied"):
@@ -94,7 +112,9 @@ class BackendReport(Struct, frozen=True):
     held_s: float = 0.0
     latencies: tuple[int, ...] = ()  # counts by contract.LATENCY_BUCKETS, the last one above all edges
     held: int = 0  # requests that waited for a replica; `held_s` is their total time
-    refused: int = 0  # of `requests`: answered 503 by the gateway because no replica came or the queue was full
+    # Of `requests`: answered 503 by the gateway because no replica came or the queue was full. Encoded under the name
+    # that gateways and control processes of other releases use.
+    rejected: int = field(name="refused", default=0)
     latency_s: float = 0.0  # summed over `requests`
     lost: int = 0  # of `errors`: answered 502 by the gateway because the replica closed the connection
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pilotlight import __version__
 from pilotlight.gateway.auth import AccessAdmission
 from pilotlight.gateway.control_link import (
     Applied,
@@ -27,6 +26,7 @@ from pilotlight.gateway.control_link import (
     SendReply,
     Sockets,
     Stop,
+    build_id,
 )
 from pilotlight.gateway.control_process_restart import Respawn
 from pilotlight.gateway.listeners import Address, Listeners, Server
@@ -64,7 +64,7 @@ class Gateway:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._terminate)
         await self._link.open()
-        log("gateway.started", "waiting for the control process", pid=os.getpid(), version=__version__)
+        log("gateway.started", "waiting for the control process", pid=os.getpid(), version=build_id())
         processing = asyncio.create_task(self._process_messages())
         processing.add_done_callback(self._on_processing_failed)
         try:
@@ -75,7 +75,7 @@ class Gateway:
 
     def _hello(self, pid: int) -> Hello:
         self._respawn.connected(pid)
-        return Hello(__version__, os.getpid(), self._plane.generation)
+        return Hello(build_id(), os.getpid(), self._plane.generation, len(self._plane.routing.routes))
 
     async def _process_messages(self) -> None:
         while True:

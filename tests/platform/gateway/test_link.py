@@ -142,7 +142,7 @@ async def test_a_gateway_of_another_version_makes_way_and_finishes_what_it_has(
         slow = asyncio.create_task(ask(old.port, "/iris/slow"))
         await eventually_async(lambda: one.asked, "the slow request")
         await old.link.close(stop_gateway=False, drain_s=0.0)
-        monkeypatch.setattr(gateway_link, "__version__", "0.0.1")
+        monkeypatch.setattr(gateway_link, "build_id", lambda: "0.0.1")
         async with linked(tmp_path, [address]) as made:
             assert made.link.pid != pid
             assert made.link.addresses[0] == address

@@ -18,7 +18,6 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from pilotlight import __version__
 from pilotlight.errors import PlatformError
 from pilotlight.gateway import fd_channel
 from pilotlight.gateway.control_link import (
@@ -31,6 +30,7 @@ from pilotlight.gateway.control_link import (
     Publish,
     Sockets,
     Stop,
+    build_id,
 )
 from pilotlight.gateway.control_process_restart import start_detached
 from pilotlight.gateway.fd_channel import Channel
@@ -172,7 +172,7 @@ class GatewayLink:
         reply = (await sent)[0] if sent is not None else None
         if not isinstance(reply, Applied):
             return failed
-        prefixes = tuple(f"{each}: " for each in self._listeners.with_twins(addresses))
+        prefixes = tuple(f"{each}: " for each in self._listeners.with_ipv6_equivalents(addresses))
         return (*failed, *(line for line in reply.failed if line.startswith(prefixes)))
 
     def unlisten(self, addresses: Sequence[str]) -> None:
@@ -225,14 +225,14 @@ class GatewayLink:
         return True
 
     async def _borrow_sockets(self) -> None:
-        """Get duplicates of the living gateway's listeners; replace a gateway of another version."""
+        """Get duplicates of the living gateway's listeners; replace a gateway of other sources than the installed ones."""
         gateway = self._gateway
         assert gateway is not None
         reply, received = await asyncio.wait_for(gateway.request(Lend()), HELLO_S)
         if not isinstance(reply, Sockets):
             raise ConnectionError("it ended before it lent its sockets")
         self._listeners.adopt(reply.held, received)
-        if gateway.hello.result().version != __version__:
+        if gateway.hello.result().version != build_id():
             gateway.send(Stop())
             self._mark_leaving(gateway)
 

@@ -11,7 +11,7 @@ PACKAGES := platform/pilotlight predictor/pilotlight_predictor cli/platformctl
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long lint format types unit platform-test bench bench-cluster charts lock docs screenshots protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down
+.PHONY: help demo dev test test-long lint format types unit platform-test bench bench-cluster charts lock docs screenshots protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -36,6 +36,8 @@ $(VENV)/.test: requirements/test.txt $(VENV)/.run
 
 demo: $(VENV)/.run ## install, then deploy, ask, canary, fall to zero and wake: the platform in under a minute
 	$(BIN)/platformctl demo$(if $(STOP), --stop)
+
+dev: $(VENV)/.test ## the environment with everything that tests need; then .venv/bin/pytest FILE runs one
 
 test: lint types unit ## lint, types and all tests that need neither root nor daemons
 

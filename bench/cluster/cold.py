@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 
 from bench.cluster.phases import Instants, first_event, line_time, own_phases, phases
 from bench.cluster.subjects import Subject
@@ -58,7 +58,7 @@ def measure(cluster: Cluster, namespace: str, subjects: Sequence[Subject], start
     """A start that could not be taken apart is noted, and its figures are left out."""
     with watched_pods(cluster, namespace) as heard:
         for number in range(starts):
-            eventually(lambda: not pods(cluster, namespace), "all at zero", ZERO_S)
+            seconds_until(lambda: not pods(cluster, namespace), "all at zero", ZERO_S)
             for subject in subjects if number % 2 == 0 else tuple(reversed(subjects)):
                 time.sleep(SETTLE_S)
                 try:

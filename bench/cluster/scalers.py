@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.cluster.own_objects import our_cluster
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 
 from bench.cluster.subjects import REQUESTS
 from bench.embedded.platforms import platform
@@ -96,7 +96,7 @@ def on_cluster(cluster: Cluster, mode: str) -> Iterator[Scaler]:
             cluster.kubectl("-n", namespace, "patch", "scaledobject", "slow-predictor", "--type=merge", "-p", patch)
         host = done.stdout.strip().removeprefix("http://")
         count = _deployments(cluster, namespace)
-        eventually(lambda: count() == Counted(0, 0), f"{mode} at zero", REST_S)
+        seconds_until(lambda: count() == Counted(0, 0), f"{mode} at zero", REST_S)
         base = cluster.ingress if mode == "knative" else cluster.gateway
         yield Scaler(mode, base, "/v2/models/slow/infer", {"Host": host}, count)
     finally:

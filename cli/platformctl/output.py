@@ -29,8 +29,6 @@ def chosen() -> str:
 def data(value: Any, lines: Iterable[str]) -> None:
     """Print a command's result: `value` with -o json or yaml, else `lines`."""
     if chosen() == "json":
-        import json
-
         click.echo(json.dumps(value, indent=2, ensure_ascii=False))
     elif chosen() == "yaml":
         from pilotlight.k8s.manifest import Manifest, to_yaml

@@ -11,7 +11,7 @@
     ├── RolledBack             5  a canary or deploy was rolled back
     └── InternalError          6  a bug of the platform
 
-`platformctl.main` turns them into a message and an exit code, `api.gates` into an HTTP status.
+`platformctl.main` turns them into a message and an exit code, `api.middlewares` into an HTTP status.
 """
 
 from typing import ClassVar

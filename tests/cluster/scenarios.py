@@ -6,7 +6,7 @@ import subprocess
 from collections import Counter
 from typing import Any, Final
 
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 
 Json = Any
 COUNTED: Final = re.compile(r"^pilotlight_request_duration_seconds_count\{(.*)\} (\d+)", re.MULTILINE)
@@ -104,4 +104,4 @@ class Story:
 
     def wait_gone(self) -> None:
         """What belongs to an object that was deleted is collected by the cluster a moment later."""
-        eventually(lambda: self.left() == [], f"nothing of {self.name} is left")
+        seconds_until(lambda: self.left() == [], f"nothing of {self.name} is left")

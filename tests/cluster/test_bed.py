@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 
 PREDICTOR = "pilotlight/predictor:0.1.0"
 SAFE = {
@@ -72,7 +72,7 @@ def test_a_knative_service_falls_to_zero_and_wakes(cluster: Cluster, namespace: 
         found = cluster.get("-n", namespace, "deployments", "-l", "serving.knative.dev/service=wake")
         return sum(each["spec"]["replicas"] for each in found["items"])
 
-    eventually(lambda: replicas() == 0, "the service is at zero")
+    seconds_until(lambda: replicas() == 0, "the service is at zero")
     reply = cluster.ask(f"wake.{namespace}.{cluster.domain}", "/v2/models/iris")
     assert (reply.status, reply.json()["name"]) == (200, "iris")
 
@@ -90,4 +90,4 @@ def test_a_route_of_the_gateway_api_leads_to_pods(cluster: Cluster, namespace: s
         "spec": {"parentRefs": [parent], "hostnames": [host], "rules": rules},
     }  # fmt: skip
     cluster.apply(pod("route", predictor(readinessProbe=READY)), service, route, namespace=namespace)
-    eventually(lambda: cluster.ask(host, "/v2", through=cluster.gateway).status == 200, "the route answers")
+    seconds_until(lambda: cluster.ask(host, "/v2", through=cluster.gateway).status == 200, "the route answers")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.requests import Asker, failures, steady
 from tests.cluster.scenarios import Story, document
 
@@ -64,7 +64,7 @@ def test_a_bad_revision_takes_itself_back_and_a_good_one_promotes_itself(story: 
         late = story.run("canary", "start", "-f", "-", *PROVE, text=iris(story.name, mode, late=True))
         assert late.returncode == 5, late.stderr
         assert "p50_ms" in late.stderr
-        eventually(lambda: story.shares() == {stable: 100}, "everything led back")
+        seconds_until(lambda: story.shares() == {stable: 100}, "everything led back")
 
         good = story.run("canary", "start", "-f", "-", *PROVE, text=iris(story.name, mode, "640Mi"))
         assert good.returncode == 0, good.stderr
@@ -72,7 +72,7 @@ def test_a_bad_revision_takes_itself_back_and_a_good_one_promotes_itself(story: 
     assert failures(askers) == []
     found = canary(story)
     assert (found["phase"], found["stable"]) == ("Promoted", stable)
-    eventually(lambda: story.shares() == {found["revision"]: 100}, "everything led on")
+    seconds_until(lambda: story.shares() == {found["revision"]: 100}, "everything led on")
     assert "RolledBack" in story.do("canary", "history", story.name)
     reasons = story.do("events", story.name)
     assert "CanaryRolledBack" in reasons
@@ -82,7 +82,7 @@ def test_a_bad_revision_takes_itself_back_and_a_good_one_promotes_itself(story: 
 
 
 def _answers(askers: list[Asker]) -> None:
-    eventually(lambda: all(asker.answered > 5 for asker in askers), "answers")
+    seconds_until(lambda: all(asker.answered > 5 for asker in askers), "answers")
 
 
 @pytest.mark.parametrize("story", ["Serverless"], indirect=True)
@@ -98,7 +98,7 @@ def test_another_machine_goes_on_where_one_was_killed(story: Story) -> None:
         assert started.stdin is not None
         started.stdin.write(iris(story.name, "Serverless", "576Mi").encode())
         started.stdin.close()
-        eventually(lambda: _weight(story) == 30, "its first step", 120)
+        seconds_until(lambda: _weight(story) == 30, "its first step", 120)
         os.kill(started.pid, signal.SIGKILL)
         started.wait()
         assert started.stderr is not None
@@ -128,7 +128,7 @@ def test_without_requests_either_side_is_asked_and_abort_leads_everything_back(s
         found = canary(story)
         return (found["phase"], found["weight"]) == ("Paused", 30) and "every check passed" in found["reason"]
 
-    eventually(waits, "every check has passed")
+    seconds_until(waits, "every check has passed")
     assert story.run("canary", "abort", story.name).returncode == 0
     assert canary(story)["phase"] == "RolledBack"
-    eventually(lambda: story.shares() == {stable: 100}, "everything led back")
+    seconds_until(lambda: story.shares() == {stable: 100}, "everything led back")

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.requests import once
 from tests.cluster.scenarios import MODEL, Story
 
@@ -70,7 +70,7 @@ def test_each_replica_of_a_stateful_service_has_an_address_of_its_own(cluster: C
     assert names == ["detector-engine-0", "detector-engine-1"]
     for name in names:
         where = f"/api/v1/namespaces/{namespace}/pods/{name}:8080/proxy/v2/health/ready"
-        eventually(lambda: answers(cluster, where), f"{name} answers")  # noqa: B023
+        seconds_until(lambda: answers(cluster, where), f"{name} answers")  # noqa: B023
     status = story.status()
     assert (status["phase"], status["mode"]) == ("Ready", "stateful")
     story.do("delete", "detector")

@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.conftest import Run
 from tests.cluster.iris import document
 from tests.cluster.real_cluster import Cluster
-from tests.platform.console.test_gate import Visitor
+from tests.platform.console.test_routes import Visitor
 
 from pilotlight.console.sessions import HEADER_PROOF
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from tests.cluster.bed.boot import restart
 from tests.cluster.bed.places import places
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.scenarios import Story, document
 
 MODES = ("Serverless", "Standard")
@@ -192,7 +192,7 @@ def test_an_api_server_that_restarts_in_the_middle_of_a_deploy_is_waited_for(clu
     text = document("restart", mode="Standard", scaler="hpa", least=1)
     deploying = threading.Thread(target=lambda: done.append(story.run("deploy", "-f", "-", text=text)))
     deploying.start()
-    eventually(lambda: bool(story.left()), "begun")
+    seconds_until(lambda: bool(story.left()), "begun")
     restart(bed, "kube-apiserver")
     deploying.join()
     assert done[0].returncode == 0, done[0].stderr

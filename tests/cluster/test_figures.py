@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from tests.cluster.own_objects import our_cluster
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.requests import steady
 from tests.cluster.scenarios import Story, document
 from tests.platform.observability.queries import PANELS, expressions
@@ -38,6 +38,6 @@ def test_latency_and_errors_are_shown_and_panels_have_data(cluster: Cluster, nam
         return row["requests"] > 0 and row["error_percent"] == 0 and 0 < row["p50_ms"] <= row["p99_ms"]
 
     with steady(cluster.gateway, host, "figures", clients=2):
-        eventually(all_found, "data in every panel", 180)
-        eventually(figures, "figures in the status", 120)
+        seconds_until(all_found, "data in every panel", 180)
+        seconds_until(figures, "figures in the status", 120)
     story.do("delete", "figures", "--no-wait")

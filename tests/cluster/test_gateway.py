@@ -15,7 +15,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 import yaml
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.judges import helm
 
 ROOT: Final = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ class Service:
 
     def rest(self) -> None:
         """Waits until nothing of it runs."""
-        eventually(lambda: not self.replicas() and not self.pods(), "back to zero")
+        seconds_until(lambda: not self.replicas() and not self.pods(), "back to zero")
 
     def patch(self, changes: list[dict[str, Any]]) -> None:
         words = ("patch", "deployment", "iris-predictor", "-n", self.namespace, "--type=json")
@@ -197,7 +197,7 @@ def test_hundreds_of_requests_wake_a_service_through_both_replicas_and_none_is_l
     assert all_fine(got), Counter(got)
     assert waited == 300
     for pod in pods:
-        eventually(lambda: all(map(gt, counts(service.cluster, pod, namespace), before[pod])), f"{pod} tells")  # noqa: B023
+        seconds_until(lambda: all(map(gt, counts(service.cluster, pod, namespace), before[pod])), f"{pod} tells")  # noqa: B023
 
 
 def test_keda_hears_of_the_requests_of_all_replicas_together(service: Service) -> None:
@@ -207,7 +207,7 @@ def test_keda_hears_of_the_requests_of_all_replicas_together(service: Service) -
         got: list[str] = []
         waiting = asyncio.create_task(service.many(120, got))
         await asyncio.to_thread(
-            eventually, lambda: service.told() in ("120", "120000m"), "all are counted", SLOW_START_S
+            seconds_until, lambda: service.told() in ("120", "120000m"), "all are counted", SLOW_START_S
         )
         await waiting
         return got
@@ -223,7 +223,7 @@ def test_requests_that_arrive_while_it_falls_to_zero_are_answered(service: Servi
     async def play() -> list[str]:
         got: list[str] = []
         await service.many(5, got)
-        await asyncio.to_thread(eventually, lambda: service.replicas() == 0, "told to end")
+        await asyncio.to_thread(seconds_until, lambda: service.replicas() == 0, "told to end")
         for _ in range(8):
             await service.many(50, got)
             await asyncio.sleep(0.05)
@@ -239,14 +239,14 @@ def test_a_replica_of_the_gateway_may_go_under_load(service: Service, gateway: C
         got: list[str] = []
         enough = asyncio.Event()
         load = asyncio.create_task(service.steadily(20, enough, got))
-        await asyncio.to_thread(eventually, lambda: len(got) > 100, "answered")
+        await asyncio.to_thread(seconds_until, lambda: len(got) > 100, "answered")
         before = gateway()
         service.cluster.kubectl("delete", "pod", before[0], "-n", SYSTEM, "--wait=false")
         await asyncio.to_thread(
-            eventually, lambda: len(gateway()) == 2 and before[0] not in gateway(), "another one is ready"
+            seconds_until, lambda: len(gateway()) == 2 and before[0] not in gateway(), "another one is ready"
         )
         since = len(got)
-        await asyncio.to_thread(eventually, lambda: len(got) > since + 500, "answered")
+        await asyncio.to_thread(seconds_until, lambda: len(got) > since + 500, "answered")
         enough.set()
         await load
         return got
@@ -268,7 +268,7 @@ def test_requests_that_a_leaving_replica_of_the_gateway_holds_are_answered(
 
     got = asyncio.run(play())
     assert all_fine(got), Counter(got)
-    eventually(lambda: len(gateway()) == 2, "two again")
+    seconds_until(lambda: len(gateway()) == 2, "two again")
 
 
 def test_a_call_from_inside_the_cluster_wakes_it_by_its_own_name(
@@ -285,7 +285,7 @@ def test_it_goes_back_to_zero_when_nobody_asks(service: Service) -> None:
     got: list[str] = []
     asyncio.run(service.many(1, got))
     assert all_fine(got)
-    eventually(lambda: service.replicas() == 0, "zero")
+    seconds_until(lambda: service.replicas() == 0, "zero")
 
 
 def test_platformctl_tells_that_it_stands_by_and_its_request_wakes_it(service: Service) -> None:

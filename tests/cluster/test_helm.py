@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.conftest import Run
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.real_helm import MODEL, SMALL, Helm, find_helm, left_behind
 
 SIMPLE = {"model": {"storageUri": MODEL}, "resources": SMALL}
@@ -62,12 +62,12 @@ def test_a_model_alone_is_a_service_that_answers_is_changed_and_taken_back(
     first = revision(cluster, namespace, "iris")
 
     helm.upgrade("iris", "inference-service", {**SIMPLE, "scaling": {"concurrency": 3}})
-    eventually(lambda: revision(cluster, namespace, "iris") != first, "the second revision is ready")
+    seconds_until(lambda: revision(cluster, namespace, "iris") != first, "the second revision is ready")
     helm("rollback", "iris")
-    eventually(lambda: revision(cluster, namespace, "iris") not in (first, ""), "the first state is ready again")
+    seconds_until(lambda: revision(cluster, namespace, "iris") not in (first, ""), "the first state is ready again")
     assert "Succeeded" in helm("test", "iris")
     helm("uninstall", "iris", "--wait")
-    eventually(lambda: gone(cluster, namespace, "iris"), "nothing of iris is left")
+    seconds_until(lambda: gone(cluster, namespace, "iris"), "nothing of iris is left")
     assert not left_behind(cluster, "owner=helm,name=iris", "-n", namespace)
 
 
@@ -84,11 +84,11 @@ def test_a_raw_service_is_changed_and_taken_back(
     assert "Succeeded" in helm("test", "plain", "--timeout", "2m")
     (first,) = pods()
     helm.upgrade("plain", "inference-service", {**RAW, "args": ["--log-format=text"]})
-    eventually(lambda: bool(pods() - {first}), "a pod of the second revision is there")
+    seconds_until(lambda: bool(pods() - {first}), "a pod of the second revision is there")
     helm("rollback", "plain", "--wait")
-    eventually(lambda: pods() == {first}, "only the first revision runs")
+    seconds_until(lambda: pods() == {first}, "only the first revision runs")
     helm("uninstall", "plain", "--wait")
-    eventually(lambda: gone(cluster, namespace, "plain"), "nothing of plain is left")
+    seconds_until(lambda: gone(cluster, namespace, "plain"), "nothing of plain is left")
 
 
 CHANGES = (
@@ -136,7 +136,7 @@ def test_a_deploy_with_helm_waits_as_any_other_and_helm_owns_what_it_made(
     assert changed.returncode == 0, changed.stderr
     assert json.loads(helm("history", "planned", "-o", "json"))[-1]["revision"] == 2
     helm("uninstall", "planned", "--wait")
-    eventually(lambda: gone(cluster, namespace, "planned"), "nothing of planned is left")
+    seconds_until(lambda: gone(cluster, namespace, "planned"), "nothing of planned is left")
 
 
 @pytest.mark.usefixtures("helm_on_path")
@@ -150,7 +150,7 @@ def test_what_platformctl_has_deployed_helm_does_not_take_over(
     assert "invalid ownership metadata" in refused.stderr
     assert "platformctl delete ours" in refused.stderr
     assert platformctl("delete", "ours").returncode == 0
-    eventually(lambda: gone(cluster, namespace, "ours"), "nothing of ours is left")
+    seconds_until(lambda: gone(cluster, namespace, "ours"), "nothing of ours is left")
 
 
 def test_the_platform_is_installed_asked_changed_taken_back_and_gone(
@@ -174,4 +174,4 @@ def test_the_platform_is_installed_asked_changed_taken_back_and_gone(
     assert not aggregated()
     helm("uninstall", "platform", "--wait")
     labels = "app.kubernetes.io/name=inference-platform,app.kubernetes.io/instance=platform"
-    eventually(lambda: not left_behind(cluster, labels, "-A"), "nothing of the platform is left")
+    seconds_until(lambda: not left_behind(cluster, labels, "-A"), "nothing of the platform is left")

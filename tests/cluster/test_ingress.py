@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.cluster.iris import document, manifests
 from tests.cluster.own_objects import our_cluster
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 
 from pilotlight.targets.kubernetes.port_forward import PortForward
 from pilotlight.targets.kubernetes.service_route import OpenRoute, find_endpoint, open_port_forward, open_route, probe
@@ -50,7 +50,7 @@ def test_a_knative_service_answers_through_its_ingress_also_from_zero(
         found = cluster.get("-n", namespace, "deployments", "-l", "serving.knative.dev/service=wake-predictor")
         return sum(each["spec"]["replicas"] for each in found["items"])
 
-    eventually(lambda: replicas() == 0, "the service is at zero")
+    seconds_until(lambda: replicas() == 0, "the service is at zero")
     way = open_route(our_cluster(cluster), f"http://{serverless}", serverless, namespace)
     assert way.headers == {"Host": serverless}
     assert probe(way, "/v2/health/ready", timeout=60) == ""
@@ -72,7 +72,7 @@ def test_a_raw_service_answers_through_its_gateway(cluster: Cluster, namespace: 
     ours = our_cluster(cluster)
     assert find_endpoint(ours, raw, namespace).description == "Gateway pilotlight in pilotlight-system"
     way = open_route(ours, f"http://{raw}", raw, namespace)
-    eventually(lambda: probe(way, "/v2/health/ready") == "", "the route answers")
+    seconds_until(lambda: probe(way, "/v2/health/ready") == "", "the route answers")
     assert answer(way, "plain") == 0
     assert "answers 404" in probe(way, "/v2/models/other")
     way.close()
@@ -82,7 +82,7 @@ def test_the_gateways_pods_are_found_for_a_port_forward(cluster: Cluster, namesp
     ours = our_cluster(cluster)
     with open_port_forward(ours, find_endpoint(ours, raw, namespace)) as forward:
         way = OpenRoute(f"http://127.0.0.1:{forward.port}", {"Host": raw}, forward.close)
-        eventually(lambda: probe(way, "/v2/health/ready") == "", "the route answers")
+        seconds_until(lambda: probe(way, "/v2/health/ready") == "", "the route answers")
 
 
 def test_a_service_without_a_route_is_reached_by_its_name_in_the_cluster(

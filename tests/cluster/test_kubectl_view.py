@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.conftest import Run
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.real_helm import MODEL, SMALL, Helm, find_helm, left_behind
 
 KINDS = ("inferenceservices.ome.io", "inferenceservices.serving.kserve.io")
@@ -55,7 +55,7 @@ def platform(helm: Helm, cluster: Cluster, namespace: str) -> Iterator[str]:
     try:
         helm.install("platform", "inference-platform", {**PLATFORM, "namespaces": [namespace], "deployers": [subject]})
         for kind in KINDS:
-            eventually(lambda kind=kind: served(cluster, kind), f"{kind} is served")
+            seconds_until(lambda kind=kind: served(cluster, kind), f"{kind} is served")
         yield "platform"
     finally:
         helm.run("uninstall", "platform", "--ignore-not-found", "--wait")
@@ -106,7 +106,7 @@ def test_what_changes_is_told_there_when_somebody_looks(
     deployed: str, platformctl: Run, cluster: Cluster, namespace: str
 ) -> None:
     cluster.kubectl("-n", namespace, "scale", "deployment/seen-predictor", "--replicas=0")
-    eventually(
+    seconds_until(
         lambda: not cluster.get("-n", namespace, "deployment", "seen-predictor")["status"].get("readyReplicas"),
         "no replica is left",
     )
@@ -116,7 +116,7 @@ def test_what_changes_is_told_there_when_somebody_looks(
 
 def test_a_deleted_service_leaves_no_object(deployed: str, platformctl: Run, cluster: Cluster, namespace: str) -> None:
     assert platformctl("delete", "seen").returncode == 0
-    eventually(lambda: not left_behind(cluster, "pilotlight.dev/service=seen", "-n", namespace), "nothing is left")
+    seconds_until(lambda: not left_behind(cluster, "pilotlight.dev/service=seen", "-n", namespace), "nothing is left")
 
 
 def test_whoever_has_the_role_of_a_deployer_can_deploy_look_and_delete(
@@ -183,7 +183,7 @@ def test_a_model_of_the_cluster_is_served_and_seen_as_users_of_ome_look_for_it(
 def test_an_uninstall_of_the_platform_leaves_nothing(platform: str, helm: Helm, cluster: Cluster) -> None:
     helm("uninstall", "platform", "--wait")
     labels = "app.kubernetes.io/name=inference-platform,app.kubernetes.io/instance=platform"
-    eventually(lambda: not left_behind(cluster, labels, "-A"), "nothing of the platform is left")
+    seconds_until(lambda: not left_behind(cluster, labels, "-A"), "nothing of the platform is left")
     assert not any(cluster.get("crd", kind) for kind in KINDS)
 
 
@@ -194,7 +194,7 @@ def test_where_another_controller_has_the_kind_no_object_is_made_and_that_is_sai
         pytest.skip("this cluster has InferenceServices already")
     cluster.apply(foreign_kind())
     try:
-        eventually(lambda: served(cluster, KINDS[1]), "the kind is served")
+        seconds_until(lambda: served(cluster, KINDS[1]), "the kind is served")
         done = platformctl("deploy", "-f", "-", text=json.dumps(SERVICE))
         assert done.returncode == 0, done.stderr
         assert "belongs to another controller" in done.stderr

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.cluster.iris import document, manifests
 from tests.cluster.own_objects import our_cluster
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 
 from pilotlight.targets.kubernetes.observe.events import events
 from pilotlight.targets.kubernetes.observe.logs import lines
@@ -31,7 +31,7 @@ def told(cluster: Cluster, key: tuple[str, str], **how: Any) -> Iterator[str]:
 
 
 def test_the_lines_of_the_predictor_are_shown_without_their_times(cluster: Cluster, plain: tuple[str, str]) -> None:
-    eventually(lambda: any("grpc.listening" in line for line in told(cluster, plain)), "the last line of its start")
+    seconds_until(lambda: any("grpc.listening" in line for line in told(cluster, plain)), "the last line of its start")
     found = list(told(cluster, plain))
     assert all(line.startswith("{") for line in found)
     assert any("model.loaded" in line for line in found)
@@ -54,14 +54,14 @@ def test_the_container_before_a_restart_is_still_read(cluster: Cluster, namespac
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "crash", "labels": LABELS}}
     cluster.apply({**pod, "spec": {"containers": [container]}}, namespace=namespace)
     key = (namespace, "crash")
-    eventually(lambda: list(told(cluster, key, previous=True)) == ["the reason"], "the first run is told of")
+    seconds_until(lambda: list(told(cluster, key, previous=True)) == ["the reason"], "the first run is told of")
 
 
 def test_events_of_a_service_are_those_of_its_objects_oldest_first(cluster: Cluster, plain: tuple[str, str]) -> None:
     def reasons() -> set[str]:
         return {each.reason for each in events(our_cluster(cluster), plain, False)}
 
-    eventually(lambda: reasons() >= {"Scheduled", "Started", "ScalingReplicaSet"}, "what happened is told")
+    seconds_until(lambda: reasons() >= {"Scheduled", "Started", "ScalingReplicaSet"}, "what happened is told")
     found = list(events(our_cluster(cluster), plain, False))
     assert {each.object.partition("/")[0] for each in found} >= {"Pod", "ReplicaSet", "Deployment"}
     assert [each.at for each in found] == sorted(each.at for each in found)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.bed.predictor_image import PLATFORM
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.real_helm import SMALL, find_helm
 from tests.cluster.test_microservices import MODEL, left
 from tests.embedded import FLOWER
@@ -66,7 +66,7 @@ def story(api: Api, cluster: Cluster, experiment: str, parent: str) -> None:
         seen.add(reply.json()["status"])
         return bool(told["model_loaded"])
 
-    eventually(loaded, "the model is loaded", READY_S)
+    seconds_until(loaded, "the model is loaded", READY_S)
     told = api.ok("GET", f"{service}/status")
     assert (told["status"], told["pod_name"], told["pod_status"]) == ("healthy", f"ims-{job}-0", "Running")
     assert "initializing" in seen
@@ -76,7 +76,7 @@ def story(api: Api, cluster: Cluster, experiment: str, parent: str) -> None:
     assert answer["results"]["outputs"]
     assert api.ok("POST", f"{service}/stop")["status"] == "stopped"
     assert api.ask("GET", f"{service}/status").status == 404
-    eventually(lambda: left(cluster, api.org, job) == [], "nothing of it is left", 120)
+    seconds_until(lambda: left(cluster, api.org, job) == [], "nothing of it is left", 120)
 
 
 def control(cluster: Cluster, home: Path, *words: str) -> str:
@@ -138,7 +138,7 @@ def test_the_guides_workflow_with_curl(cluster: Cluster, namespace: str, tmp_pat
         told = workflow(url, namespace, key, made["experiment_id"], made["job_id"], tmp_path, flower, flower)
     assert told["first"]["status"] == told["second"]["status"] == "completed"
     assert (told["stopped"]["status"], told["code"]) == ("stopped", "404")
-    eventually(lambda: left(cluster, namespace, told["stopped"]["job_id"]) == [], "nothing of it is left", 120)
+    seconds_until(lambda: left(cluster, namespace, told["stopped"]["job_id"]) == [], "nothing of it is left", 120)
 
 
 def test_a_pod_that_cannot_be_had_is_told_and_the_api_may_end_meanwhile(
@@ -155,13 +155,13 @@ def test_a_pod_that_cannot_be_had_is_told_and_the_api_may_end_meanwhile(
         job = api.ok("POST", f"{at}/inference_microservice/start", {"parent_id": made["job_id"]})["job_id"]
     service = f"{at}/jobs/{job}/inference_microservice"
     with serving(cluster, home) as api.port:
-        eventually(lambda: api.ok("GET", f"{service}/status")["status"] == "error", "its failure is told", READY_S)
+        seconds_until(lambda: api.ok("GET", f"{service}/status")["status"] == "error", "its failure is told", READY_S)
         told = api.ok("GET", f"{service}/status")
         assert "nothing.onnx" in (told["initialization_error"] or told["model_load_error"])
         assert "missing_file" in [each["name"] for each in told["diagnosis"]]
         assert api.ask("POST", f"{service}/inference", FLOWER).status == 503
         assert api.ok("POST", f"{service}/stop")["status"] == "stopped"
-    eventually(lambda: left(cluster, namespace, job) == [], "nothing of it is left", 120)
+    seconds_until(lambda: left(cluster, namespace, job) == [], "nothing of it is left", 120)
 
 
 @contextmanager

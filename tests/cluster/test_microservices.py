@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.platform.microservices.platforms.contract import SECRET, Ground, PlatformContract, clean_environment
 
 from pilotlight.errors import PlatformError
@@ -56,14 +56,14 @@ def test_stateful_set_service_and_secret_come_and_go_together(
         assert (service["spec"]["type"], service["spec"]["ports"][0]["port"]) == ("LoadBalancer", 8080)
         secret = cluster.get("secret", f"ims-{job.id}", "-n", namespace)
         assert secret["metadata"]["ownerReferences"][0]["kind"] == "StatefulSet"
-    eventually(lambda: left(cluster, namespace, job.id) == [], "nothing of it is left", 120)
+    seconds_until(lambda: left(cluster, namespace, job.id) == [], "nothing of it is left", 120)
 
 
 def test_whoever_deletes_the_stateful_set_deletes_the_rest(cluster: Cluster, namespace: str, ground: Ground) -> None:
     job = ground.job()
     with ground.started(job) as entry:
         cluster.kubectl("-n", namespace, "delete", "statefulset", f"ims-{job.id}")
-        eventually(lambda: left(cluster, namespace, job.id) == [], "the Secret and the Service are gone", 120)
+        seconds_until(lambda: left(cluster, namespace, job.id) == [], "the Secret and the Service are gone", 120)
         assert ground.platform.status(job.id, entry).state == "gone"
 
 
@@ -109,4 +109,4 @@ def test_a_life_from_the_command_line(cluster: Cluster, namespace: str) -> None:
     assert "ready" in ctl("logs")
     ctl("infer", "--prompt", "x", "--accept-defaults", code=2)  # iris is no model for a chat, and says so
     assert ctl("stop", "--yes") == f"stopped {started['job_id']}\n"
-    eventually(lambda: left(cluster, namespace, started["job_id"]) == [], "nothing of it is left", 120)
+    seconds_until(lambda: left(cluster, namespace, started["job_id"]) == [], "nothing of it is left", 120)

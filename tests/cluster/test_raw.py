@@ -7,7 +7,7 @@ import time
 import pytest
 import yaml
 from tests.cluster.bed.places import places
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.requests import failures, steady
 from tests.cluster.scenarios import Story, document
 
@@ -20,7 +20,7 @@ def test_a_rolling_update_and_a_canary_under_steady_load_lose_no_request(cluster
     story = Story(cluster, namespace, "steady")
     host = story.deploy(raw("steady")).removeprefix("http://")
     with steady(cluster.gateway, host, "steady") as askers:
-        eventually(lambda: all(asker.answered > 5 for asker in askers), "answers")
+        seconds_until(lambda: all(asker.answered > 5 for asker in askers), "answers")
         story.deploy(raw("steady", memory="640Mi"))
         assert len(story.shares()) == 1
         story.do("canary", "start", "steady", "-f", "-", "--percent", "30", text=raw("steady", memory="576Mi"))
@@ -55,7 +55,7 @@ def test_a_dry_run_writes_nothing_and_what_a_release_lacks_is_taken_away(cluster
     story.do("deploy", "-f", "-", "--dry-run=server", text=other)
     assert cluster.get("scaledobject", "pruned-predictor", "-n", namespace) is not None
     story.deploy(other)
-    eventually(lambda: cluster.get("scaledobject", "pruned-predictor", "-n", namespace) is None, "KEDA lets it go")
+    seconds_until(lambda: cluster.get("scaledobject", "pruned-predictor", "-n", namespace) is None, "KEDA lets it go")
     assert cluster.get("horizontalpodautoscaler", "pruned-predictor", "-n", namespace) is not None
     cluster.kubectl("patch", "horizontalpodautoscaler", "pruned-predictor", "-n", namespace, "-p",
                     '{"spec": {"maxReplicas": 7}}')  # fmt: skip
@@ -99,7 +99,7 @@ def test_credentials_beside_a_service_reach_keda(cluster: Cluster, namespace: st
         conditions = {each["type"]: each["status"] for each in (scaled.get("status") or {}).get("conditions") or ()}
         return conditions.get("Ready") == "True"
 
-    eventually(ready, "KEDA, which asks for them at once, has the credentials")
+    seconds_until(ready, "KEDA, which asks for them at once, has the credentials")
     story.do("delete", "trusted", "--no-wait")
 
 
@@ -163,7 +163,7 @@ def test_latency_raises_replicas_and_a_lost_prometheus_does_not_lower_them(
     assert alone.answered > 20
     assert set(calm) == {1}, f"replicas for one client: {calm}"
     with steady(cluster.gateway, host, "slow", clients=30) as askers:
-        eventually(lambda: wanted() == 3, "three replicas under load", 180)
+        seconds_until(lambda: wanted() == 3, "three replicas under load", 180)
         os.kill(prometheus, signal.SIGSTOP)
         try:
             held = [wanted() for _ in range(45) if not time.sleep(1)]
@@ -171,5 +171,5 @@ def test_latency_raises_replicas_and_a_lost_prometheus_does_not_lower_them(
             os.kill(prometheus, signal.SIGCONT)
         assert set(held) == {3}, f"replicas while nobody could measure: {held}"
     assert failures([alone, *askers]) == []
-    eventually(lambda: wanted() == 1, "one replica at rest", 240)
+    seconds_until(lambda: wanted() == 1, "one replica at rest", 240)
     story.do("delete", "slow", "--no-wait")

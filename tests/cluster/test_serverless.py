@@ -4,7 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
-from tests.cluster.real_cluster import Cluster, eventually
+from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.requests import many, once
 from tests.cluster.scenarios import Story, document
 
@@ -26,12 +26,14 @@ def test_from_deploy_to_zero_and_back_through_a_canary_and_a_rollback(cluster: C
 
     assert once(cluster.ingress, host, "iris") == []
 
-    eventually(lambda: story.status()["phase"] == "Standby", "at zero")
+    seconds_until(lambda: story.status()["phase"] == "Standby", "at zero")
     assert story.status()["revisions"][0]["model_state"] == "Standby"
-    eventually(lambda: not story.pods(), "no pod")
+    seconds_until(lambda: not story.pods(), "no pod")
 
     assert once(cluster.ingress, host, "iris") == [], "a request wakes it"
-    eventually(lambda: once(cluster.ingress, host, "iris") == [] and story.phases() >= START, "its phases are recorded")
+    seconds_until(
+        lambda: once(cluster.ingress, host, "iris") == [] and story.phases() >= START, "its phases are recorded"
+    )
 
     (stable,) = story.shares()
     story.do("canary", "start", "iris", "-f", "-", "--percent", "20", text=first("640Mi"))
@@ -94,14 +96,14 @@ def test_bounds_set_by_hand_make_a_revision_aloud_stay_over_a_deploy_and_go_agai
     scaled = story.run("scale", "bounds", "--min", "1", "--max", "2")
     assert scaled.returncode == 0, scaled.stderr
     assert "gets a new one, whose pods start afresh" in scaled.stderr
-    eventually(lambda: story.status()["phase"] == "Ready", "ready with other bounds")
+    seconds_until(lambda: story.status()["phase"] == "Ready", "ready with other bounds")
     (derived,) = story.shares()
     assert derived.startswith(f"{planned}-")
     again = story.run("deploy", "-f", "-", text=text)
     assert "kept as set by hand: bounds-predictor" in again.stderr
     assert story.shares() == {derived: 100}
     story.do("scale", "bounds", "--reset")
-    eventually(lambda: story.shares() == {planned: 100}, "as the document says")
+    seconds_until(lambda: story.shares() == {planned: 100}, "as the document says")
     story.do("delete", "bounds", "--no-wait")
 
 
@@ -112,7 +114,7 @@ def test_shares_set_by_hand_hold_until_they_are_reset(cluster: Cluster, namespac
     story.deploy(document("shares", annotations=QUICK, memory="640Mi"))
     (new,) = story.shares()
     story.do("traffic", "shares", f"{old}=50,latest=50")
-    eventually(lambda: story.shares() == {old: 50, new: 50}, "half and half")
+    seconds_until(lambda: story.shares() == {old: 50, new: 50}, "half and half")
     story.do("traffic", "shares", "--reset")
-    eventually(lambda: story.shares() == {new: 100}, "as the document says")
+    seconds_until(lambda: story.shares() == {new: 100}, "as the document says")
     story.do("delete", "shares", "--no-wait")

@@ -4,9 +4,9 @@ from typing import Any
 
 from tests.helm.conftest import Release
 
-from pilotlight.gateway.cluster.route_table import ROUTES, SERVICES, SLICES, WORKLOADS
+from pilotlight.contract import GATEWAY_PORT
+from pilotlight.gateway.cluster.cluster_routes import ROUTES, SERVICES, SLICES, WORKLOADS
 from pilotlight.gateway.cluster.settings import read
-from pilotlight.plan.planner import GATEWAY_PORT
 from pilotlight.plan.types import Capabilities
 
 POD = {"POD_NAMESPACE": "pilotlight-system", "POD_NAME": "g", "POD_IP": "10.0.0.1", "KUBERNETES_SERVICE_HOST": "k"}

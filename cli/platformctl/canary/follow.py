@@ -57,7 +57,7 @@ def follow(
     try:
         while (canary := follower.poll()).phase not in ("Promoted", "RolledBack", "Superseded"):
             ticker.log(*view.line(canary))
-            paused_itself = canary.phase == "Paused" and canary.reason != PAUSED_MANUALLY and not canary.wish
+            paused_itself = canary.phase == "Paused" and canary.reason != PAUSED_MANUALLY and not canary.command
             if paused_itself and not wait_through_pauses:
                 break
             time.sleep(max(POLL_S, target.poll_s))
@@ -184,12 +184,12 @@ def wait_for_action(target: "Target", key: "Key", timeout_s: float, ticker: outp
             canary = read_history(target, key).current
             if canary is None:
                 raise stored_history.no_running_canary(key)
-            if not canary.wish:
+            if not canary.command:
                 return canary
-            ticker.log("Asked", f"{canary.wish}; {canary.holder or 'nobody'} runs it")
+            ticker.log("Asked", f"{canary.command}; {canary.holder or 'nobody'} runs it")
             if time.monotonic() >= deadline:
                 hint = f"platformctl canary follow {service_argument(key)} runs it from here"
-                raise TimedOut(f"nobody has taken up the wish to {canary.wish} within {timeout_s:g} s", hint)
+                raise TimedOut(f"nobody has taken up the wish to {canary.command} within {timeout_s:g} s", hint)
             time.sleep(max(POLL_S, 2 * target.poll_s))
     finally:
         if runner is not None:

@@ -1,4 +1,4 @@
 """One module per verb, each with a click command of the verb's name; `main.VERBS` lists them.
 
-To add one: write commands/<verb>.py, add a line to that table and a section to docs/cli.md (a test compares them).
+To add one: write commands/<group>/<verb>.py, add a line to that table and a section to docs/cli.md (a test compares).
 """

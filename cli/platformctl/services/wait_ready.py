@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pilotlight.errors import NotFound, PlatformError, TimedOut
-from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus
+from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus, find_revision
 from platformctl import output
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Progress:
 
 def progress(status: ServiceStatus, expected: Expected) -> Progress:
     """Return how far a deploy is. The least advanced of its revisions decides."""
-    rows = {name: row for name in expected.revisions if (row := _revision_status(status, name)) is not None}
+    rows = {name: row for name in expected.revisions if (row := find_revision(status, name)) is not None}
     missing = [name for name in expected.revisions if name not in rows]
     if missing and status.generation > expected.generation:
         return Progress("Superseded", f"generation {status.generation} of another deploy took its place", done=True)
@@ -56,13 +56,6 @@ def progress(status: ServiceStatus, expected: Expected) -> Progress:
     if status.phase in SERVING:
         return Progress(status.phase, shares or status.message or "nothing to run", done=True)
     return Progress("Probed", status.message or ", ".join(each.name for each in revisions))
-
-
-def _revision_status(status: ServiceStatus, revision: str) -> RevisionStatus | None:
-    """Return the status of a revision, also if the target derived its name (`NAME-…`) for manual overrides."""
-    exact = [each for each in status.revisions if each.name == revision]
-    derived = [each for each in status.revisions if each.name.startswith(f"{revision}-")]
-    return next(iter([*exact, *derived]), None)
 
 
 def _starting(revision: RevisionStatus) -> Progress:

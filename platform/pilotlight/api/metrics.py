@@ -5,14 +5,17 @@ Knative and KEDA export them.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from aiohttp import web
-from msgspec import DecodeError, ValidationError, json
+from msgspec import json
 
 from pilotlight.api.route_types import Route
 from pilotlight.api.target_adapters import BACKEND, ENGINE
 from pilotlight.canary.canary_state import CanaryHistory
+from pilotlight.canary.stored_history import decode_history
+from pilotlight.errors import PlatformError
 from pilotlight.observability import control_metrics
 from pilotlight.targets.local.control import metrics_export
 from pilotlight.targets.target import CanaryRecord, Key
@@ -39,10 +42,8 @@ def decode_histories(canaries: Iterable[CanaryRecord]) -> list[tuple[Key, Canary
     """Decode canary histories, without those that another version of the platform wrote and this one cannot read."""
     decoded = []
     for each in canaries:
-        try:
-            decoded.append((each.key, json.decode(each.state, type=CanaryHistory)))
-        except (DecodeError, ValidationError):
-            continue
+        with suppress(PlatformError):
+            decoded.append((each.key, decode_history(each)))
     return decoded
 
 

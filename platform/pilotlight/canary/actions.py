@@ -66,39 +66,39 @@ Action = SetWeight | Wait | Pause | Resume | Promote | RollBack | SendProbes | F
 def apply_action(canary: Canary, action: Action, at: str) -> Canary:
     """Return the canary after an action. The action fulfils a pending command, unless it is a Wait."""
     if isinstance(action, Wait):
-        return replace(canary, reason=action.reason, wish="" if _is_fulfilled(canary) else canary.wish)
+        return replace(canary, reason=action.reason, command="" if _is_fulfilled(canary) else canary.command)
     if isinstance(action, SetWeight | Promote):
         percent = action.percent if isinstance(action, SetWeight) else 100
         step = next((index for index, each in enumerate(canary.policy.steps) if each >= percent), canary.step)
         return replace(
             canary, weight=percent, step=step, step_at=at, baked_s=0.0, weighed_s=canary.observed_s,
             weighed_looks=next_look(canary.measurements) - 1, strata=_comparable_strata(canary), stratum=None,
-            phase="Progressing", reason="", wish="", inconclusive=0, probes=0,
+            phase="Progressing", reason="", command="", inconclusive=0, probes=0,
         )  # fmt: skip
     if isinstance(action, SendProbes):
         return replace(canary, probes=canary.probes + 1, inconclusive=0)
-    cleared: dict[str, object] = {"wish": "", "inconclusive": 0, "errors": 0}
+    cleared: dict[str, object] = {"command": "", "inconclusive": 0, "errors": 0}
     if isinstance(action, Pause):
         return replace(canary, **cleared, phase="Paused", reason=action.reason)
     if isinstance(action, Resume):
         return replace(canary, **cleared, phase="Progressing", reason="", probes=0)
     if isinstance(action, RollBack):
-        return replace(canary, wish="", phase="RolledBack", weight=0, reason=action.reason, ended_at=at)
-    return replace(canary, wish="", phase=action.phase, reason=action.reason, ended_at=at)
+        return replace(canary, command="", phase="RolledBack", weight=0, reason=action.reason, ended_at=at)
+    return replace(canary, command="", phase=action.phase, reason=action.reason, ended_at=at)
 
 
 def _is_fulfilled(canary: Canary) -> bool:
     """Whether the state already is what the command requests."""
-    if canary.wish in PROMOTE_COMMANDS:
+    if canary.command in PROMOTE_COMMANDS:
         return canary.weight >= 100
-    return canary.wish == ("pause" if canary.phase == "Paused" else "resume")
+    return canary.command == ("pause" if canary.phase == "Paused" else "resume")
 
 
 def _comparable_strata(canary: Canary) -> tuple[Stratum, ...]:
     """Return the strata that later looks may use."""
     # A manual promotion overrides the checks, so its data must not fail the next weight. Leaving a weight while
     # Inconclusive, if the policy allows it, selects data that look worse than chance has it.
-    if canary.wish in PROMOTE_COMMANDS or canary.inconclusive:
+    if canary.command in PROMOTE_COMMANDS or canary.inconclusive:
         return ()
     return (*canary.strata, canary.stratum) if canary.stratum is not None else canary.strata
 

@@ -160,10 +160,10 @@ def _bound_measurement(context: Analysis, check: Check) -> Measurement:
     low, high = confidence_interval(check.name, observed)
     bound = check.maximum if check.maximum is not None else check.minimum
     measurement = replace(measurement, value=value, low=low, high=high, bound=bound)
-    finding = assess(min(p_values), context.look, context.tests)
-    if finding == "worse" and _is_conclusive(context, check.name, observed):
+    significance = assess(min(p_values), context.look, context.tests)
+    if significance == "significant" and _is_conclusive(context, check.name, observed):
         return replace(measurement, verdict="Failed", reason=f"{_summary(measurement)}, {_violation(check)}")
-    if finding != "fine" or _out_of_bounds(check, value):
+    if significance != "insignificant" or _out_of_bounds(check, value):
         reason = f"{_summary(measurement)}, perhaps {_violation(check)}: too few to be sure"
         return replace(measurement, verdict="Inconclusive", reason=reason)
     return _require_requests(context, measurement)
@@ -189,12 +189,12 @@ def _comparison_measurement(context: Analysis, name: str) -> Measurement:
     p_value = worse_than_baseline(name, context.pairs, ratio)
     # Every weight has its own part of the budget and counts its looks anew; at the last one there is no baseline.
     steps = max(len(context.policy.steps) - 1, 1)
-    finding = assess(p_value, context.look - context.earlier_looks, context.tests * steps)
+    significance = assess(p_value, context.look - context.earlier_looks, context.tests * steps)
     baseline_requests = sum(each.baseline.requests for each in context.pairs)
     comparison = f"than {ratio:g} times the baseline's {format_value(name, baseline_value)} of {baseline_requests:.0f}"
-    if finding == "worse" and _is_conclusive(context, name, canary):
+    if significance == "significant" and _is_conclusive(context, name, canary):
         return replace(measurement, verdict="Failed", reason=f"{_summary(measurement)}, worse {comparison}")
-    if finding != "fine":
+    if significance != "insignificant":
         reason = f"{_summary(measurement)}, perhaps worse {comparison}: too few to be sure"
         return replace(measurement, verdict="Inconclusive", reason=reason)
     return _require_requests(context, measurement)

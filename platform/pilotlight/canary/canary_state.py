@@ -5,7 +5,7 @@ Targets store it as JSON, so that another runner continues where one stopped: fi
 
 from typing import Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from pilotlight.spec.canary_policy import CanaryPolicy
 
@@ -54,7 +54,7 @@ class Stratum(Struct, frozen=True, array_like=True):
 
 
 class Canary(Struct, frozen=True, omit_defaults=True):
-    """One canary of one service. `wish` is a requested command that the runner has not executed yet."""
+    """One canary of one service. `command` is a requested command that the runner has not executed yet."""
 
     policy: CanaryPolicy
     revision: str
@@ -77,11 +77,10 @@ class Canary(Struct, frozen=True, omit_defaults=True):
     inconclusive: int = 0  # consecutive, at this step
     errors: int = 0  # consecutive measurement errors
     probes: int = 0  # rounds of probes at this step
-    wish: CanaryCommand = ""
+    command: CanaryCommand = field(name="wish", default="")
     reason: str = ""
     measurements: tuple[Measurement, ...] = ()
     ended_at: str = ""
-    measured_at: str = ""
     holder: str = ""  # lease: identity of the runner
     renewed_at: str = ""  # lease: last renewal
 

@@ -105,8 +105,8 @@ class CanaryController:
             if canary is None:
                 continue
             running[stored.key] = canary
-            urgent = canary.wish and canary.wish != self._commands.get(stored.key)
-            self._commands[stored.key] = canary.wish
+            urgent = canary.command and canary.command != self._commands.get(stored.key)
+            self._commands[stored.key] = canary.command
             if urgent or self._clock() >= self._due.get(stored.key, 0.0):
                 self._tick(stored.key, canary)
         self._due = {key: at for key, at in self._due.items() if key in running}

@@ -84,7 +84,7 @@ def next_action(canary: Canary, judgement: Judgement | None, conditions: Conditi
 def _superseded_or_aborted(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
     if conditions.newer:
         return Finish("Superseded", "a newer release was deployed")
-    return RollBack("aborted by hand") if canary.wish == "abort" else None
+    return RollBack("aborted by hand") if canary.command == "abort" else None
 
 
 def _failed(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
@@ -98,7 +98,7 @@ def _failed(canary: Canary, judgement: Judgement | None, conditions: Conditions)
 
 
 def _pause_requested(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
-    if canary.wish == "pause":
+    if canary.command == "pause":
         return Wait(canary.reason) if canary.phase == "Paused" else Pause(PAUSED_MANUALLY)
     return None
 
@@ -108,11 +108,11 @@ def _not_ready(canary: Canary, judgement: Judgement | None, conditions: Conditio
 
 
 def _requested(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
-    if canary.wish == "promote-full":
+    if canary.command == "promote-full":
         return _finish_promotion(canary) if canary.weight >= 100 else Promote()
-    if canary.wish == "promote":
+    if canary.command == "promote":
         return _finish_promotion(canary) if canary.weight >= 100 else _next_step(canary)
-    return Resume() if canary.wish == "resume" and canary.phase == "Paused" else None
+    return Resume() if canary.command == "resume" and canary.phase == "Paused" else None
 
 
 def _stays_paused(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
@@ -208,7 +208,7 @@ def _next_step(canary: Canary) -> Action:
 
 def _promotion_gate(canary: Canary) -> Action:
     """Promote, or pause for the manual promotion of --manual."""
-    if canary.policy.auto_promote or canary.wish in PROMOTE_COMMANDS:
+    if canary.policy.auto_promote or canary.command in PROMOTE_COMMANDS:
         return Promote()
     return Pause(AWAITING_PROMOTION)
 

@@ -16,8 +16,9 @@ from pilotlight.canary.analysis import BASELINE_SUFFIX, Judgement, judge
 from pilotlight.canary.canary_state import Canary
 from pilotlight.canary.queries import MetricScope, Missing, ObservedCounts, QueryAnswer
 from pilotlight.errors import NotFound, PlatformError
+from pilotlight.k8s.names import ENTRY_ROLES
 from pilotlight.release import history
-from pilotlight.targets.target import Key, Release, RevisionStatus, ServiceStatus, Target
+from pilotlight.targets.target import Key, Release, ServiceStatus, Target, find_revision
 
 LOADED_STATES: Final = ("Loaded", "Standby", "Parked")
 ROLLED_BACK_NOTE: Final = "canary rolled back"  # prefix of the note of a rollback release
@@ -41,7 +42,7 @@ class RolloutState:
 
     @property
     def conditions(self) -> Conditions:
-        revision = revision_status(self.status, self.canary.revision)
+        revision = find_revision(self.status, self.canary.revision)
         if revision is None:
             return Conditions(False, newer=self.outcome == "superseded")
         failed = (revision.reason or "its model cannot be loaded") if revision.model_state == "FailedToLoad" else ""
@@ -88,17 +89,10 @@ def find_release(releases: Sequence[Release], generation: int) -> Release | None
     return next((each for each in releases if each.generation == generation), None)
 
 
-def revision_status(status: ServiceStatus, revision: str) -> RevisionStatus | None:
-    """Return the status of a revision, also under a derived name, which a target assigns to overridden revisions."""
-    exact = [each for each in status.revisions if each.name == revision]
-    derived = [each for each in status.revisions if each.name.startswith(f"{revision}-")]
-    return next(iter([*exact, *derived]), None)
-
-
 def revision_names(canary: Release, stable: Release) -> tuple[str, str]:
     """Return canary and stable revision of the changed component that is first in the request path."""
     before = sorted(history.revisions(stable))
-    ranks = {f"{canary.name}-{role}": rank for rank, role in enumerate(history.ENTRIES)}
+    ranks = {f"{canary.name}-{role}": rank for rank, role in enumerate(ENTRY_ROLES)}
     changed = history.revisions(canary).difference(before)
     if not changed:
         raise NotFound(f"the document of {canary.name} makes the same pods, so there is nothing to try")
@@ -138,7 +132,7 @@ def prime_metrics(target: Target, state: RolloutState, action: Action) -> None:
 
 def _scopes(state: RolloutState) -> tuple[MetricScope, MetricScope]:
     canary, status = state.canary, state.status
-    current, stable = revision_status(status, canary.revision), revision_status(status, canary.stable)
+    current, stable = find_revision(status, canary.revision), find_revision(status, canary.stable)
     names = current.name if current else canary.revision, stable.name if stable else canary.stable
     return queries.metric_scopes(status.namespace, status.name, *names, canary.policy, canary.observed_s)
 
@@ -161,7 +155,7 @@ def _compared(
 
 
 def _is_running(state: RolloutState, revision: str) -> bool:
-    status = revision_status(state.status, revision)
+    status = find_revision(state.status, revision)
     return status is not None and status.ready > 0
 
 

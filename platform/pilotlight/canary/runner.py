@@ -39,7 +39,6 @@ from pilotlight.canary.observation import (
     observe,
     prime_metrics,
     revision_names,
-    revision_status,
 )
 from pilotlight.canary.probes import Deadline, example_error, send_probes
 from pilotlight.errors import Conflict, PlatformError
@@ -47,7 +46,7 @@ from pilotlight.k8s.timestamps import format_utc
 from pilotlight.release import apply
 from pilotlight.release import history as release_history
 from pilotlight.spec.canary_policy import CanaryPolicy
-from pilotlight.targets.target import CanaryRecord, Key, Release, ServiceStatus, Target
+from pilotlight.targets.target import CanaryRecord, Key, Release, ServiceStatus, Target, find_revision
 
 ATTEMPTS_PER_TICK: Final = 2  # with conflicts; then the next tick tries
 NOT_READY_INTERVAL_S: Final = 1.0  # between ticks while the canary is not ready
@@ -166,8 +165,11 @@ class CanaryRunner:
             # Measuring takes time: another runner may have taken over an expired lease.
             leased = self._renew_lease(leased)
         deadline = Deadline.of_round(self._clock)
-        if isinstance(action, SendProbes) and (reason := example_rejection(self._target, state, deadline)):
-            action = Pause(reason)
+        stable = find_revision(state.status, state.canary.stable)
+        if isinstance(action, SendProbes) and stable is not None:
+            example = state.canary.policy.example
+            if reason := example_error(self._target, state.status, stable, example, deadline):
+                action = Pause(reason)
         generation = execute(self._target, state, action, deadline)
         after = replace(actions.apply_action(canary, action, at), generation=generation)
         return leased, replace(after, renewed_at=stored_history.require_running(leased).renewed_at), None
@@ -175,6 +177,7 @@ class CanaryRunner:
     def _measure_if_due(self, key: Key, state: RolloutState, canary: Canary, at: str) -> Judgement | None:
         """Return the judgement; None if no measurement is due or possible."""
         last = self._measured.get(key)
+        # 0.8: a tick may come a little early.
         early = last is not None and self._clock() - last < 0.8 * canary.policy.interval_s
         if not canary.weight or early or state.conditions.failed:
             return None
@@ -239,14 +242,6 @@ def restart_superseded(target: Target, state: RolloutState, at: str) -> Canary |
     return replace(restart(state.canary, revision, generation, at), stable=stable)
 
 
-def example_rejection(target: Target, state: RolloutState, deadline: Deadline) -> str:
-    """Return why the example request cannot be a probe; empty if it can."""
-    stable = revision_status(state.status, state.canary.stable)
-    if stable is None:
-        return ""
-    return example_error(target, state.status, stable, state.canary.policy.example, deadline)
-
-
 def _set_weight(target: Target, state: RolloutState, percent: int) -> int:
     return _apply(
         target, state, release_history.redeploy_request(state.newest, percent, f"canary {percent} %", judged=True)
@@ -259,7 +254,7 @@ def _apply(target: Target, state: RolloutState, wanted: apply.ReleaseRequest) ->
 
 def _send_probes(target: Target, state: RolloutState, action: SendProbes, deadline: Deadline) -> None:
     requested = ((state.canary.revision, action.count), (state.canary.stable, action.baseline))
-    variants = [(revision_status(state.status, name), count) for name, count in requested if count]
+    variants = [(find_revision(state.status, name), count) for name, count in requested if count]
     running = [(revision, count) for revision, count in variants if revision is not None]
     for index, (revision, count) in enumerate(running):
         part = deadline.part(len(running) - index)

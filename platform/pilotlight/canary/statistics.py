@@ -25,7 +25,7 @@ MAX_TERMS: Final = 256  # of a convolved distribution; it spans 15 standard devi
 NORMAL: Final = NormalDist()
 CONFIDENCE: Final = 0.95  # of displayed intervals
 
-Finding = Literal["worse", "perhaps", "fine"]
+Significance = Literal["significant", "suspicious", "insignificant"]
 Interval = tuple[float, float]
 
 
@@ -81,11 +81,11 @@ def alpha_spent(look: int, tests: int = 1) -> float:
     return ALPHA * HALF_LIFE / ((look + HALF_LIFE - 1) * (look + HALF_LIFE)) / max(tests, 1)
 
 
-def assess(p_value: float, look: int, tests: int) -> Finding:
-    """Return the finding of a p-value at a look with this number of tests."""
+def assess(p_value: float, look: int, tests: int) -> Significance:
+    """Return the significance of a p-value at a look with this number of tests."""
     if p_value <= alpha_spent(look, tests):
-        return "worse"
-    return "perhaps" if p_value <= SUSPICIOUS else "fine"
+        return "significant"
+    return "suspicious" if p_value <= SUSPICIOUS else "insignificant"
 
 
 def tail(tables: Sequence[ContingencyTable], odds: float = 1.0) -> float:

@@ -88,7 +88,7 @@ def with_command(stored: CanaryRecord | None, key: Key, command: CanaryCommand) 
     canary = running_canary(history)
     if stored is None or canary is None:
         raise no_running_canary(key)
-    return encode_history(replace(history, current=replace(canary, wish=command))), stored.version
+    return encode_history(replace(history, current=replace(canary, command=command))), stored.version
 
 
 def no_running_canary(key: Key) -> NotFound:
@@ -111,7 +111,8 @@ def merge_concurrent(seen: Canary, canary: Canary, theirs: Canary) -> Canary:
     already in `seen` has been handled by the tick."""
     if canary.phase in ENDED:
         return canary
-    return replace(canary, policy=theirs.policy, wish=canary.wish if theirs.wish == seen.wish else theirs.wish)
+    command = canary.command if theirs.command == seen.command else theirs.command
+    return replace(canary, policy=theirs.policy, command=command)
 
 
 def with_new_canary(history: CanaryHistory, canary: Canary) -> CanaryHistory:

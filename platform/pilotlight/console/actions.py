@@ -10,7 +10,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import web
-from msgspec import Struct, json
+from msgspec import Struct, field, json
 
 from pilotlight.api.route_types import Route
 from pilotlight.api.services import SERVICE, key_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ActionRequest(Struct, frozen=True):
-    wish: CanaryCommand
+    command: CanaryCommand = field(name="wish")
 
 
 class RollbackRequest(Struct, frozen=True):
@@ -41,13 +41,14 @@ def history_body(canary: CanaryRecord | None) -> dict[str, Any]:
 
 def _all_fields(value: Any) -> Any:
     if isinstance(value, Struct):
-        return {name: _all_fields(getattr(value, name)) for name in value.__struct_fields__}
+        names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+        return {encoded: _all_fields(getattr(value, name)) for name, encoded in names}
     return [_all_fields(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 async def request_action(request: web.Request) -> web.Response:
     """Save the requested action, retrying on conflicts with the canary's controller."""
-    action, key = json.decode(await request.read(), type=ActionRequest).wish, key_of(request)
+    action, key = json.decode(await request.read(), type=ActionRequest).command, key_of(request)
     backend = request.app[BACKEND]
     for _ in range(stored_history.MAX_ATTEMPTS):
         state, version = stored_history.with_command(await backend.call(lambda target: target.canary(key)), key, action)

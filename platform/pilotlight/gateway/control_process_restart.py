@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -18,7 +19,10 @@ SETTLED_S: Final = 30.0  # a control process that stayed this long does not cras
 
 
 class Respawn:
-    """No timer runs while the control process is connected, or without a command."""
+    """Restart of the control process, with backoff, while none is connected.
+
+    No timer runs while one is connected, or without a command.
+    """
 
     def __init__(self, command: Sequence[str], start: Callable[[Sequence[str]], object] | None = None) -> None:
         self._command = tuple(command)
@@ -102,6 +106,6 @@ def _open_log(log: Path) -> BinaryIO:
     """Open the log file, or /dev/null: a full disk must not prevent the start."""
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return log.open("ab")
+        return open(log, "ab", opener=partial(os.open, mode=0o600))
     except OSError:
         return open(os.devnull, "ab")

@@ -110,6 +110,7 @@ class Channel(Generic[Received]):
             self._searched = 0
             try:
                 message = self._decoder.decode(line)
+                # Listen and Sockets list one address per descriptor in `held`; other messages carry none.
                 count = len(getattr(message, "held", ()))
                 sockets = [socket.socket(fileno=self._fds.popleft()) for _ in range(count)]
             except (MsgspecError, IndexError):

@@ -35,7 +35,7 @@ SERVER_OPTIONS: Final = (
 PORT_S: Final = 2.0  # for a predecessor to release the port
 UNBOUNDED_S: Final = 86400.0
 CANNOT_WRITE: Final = "Internal error from Core"  # details of a status that grpcio makes up
-SETTLE_S: Final = 1.0
+SETTLE_S: Final = 1.0  # from a status that grpcio made up to the replica's own, which may never come
 FORWARDED_FOR: Final = "x-forwarded-for"
 # Written by the library for the upstream call.
 _HOP_BY_HOP: Final = frozenset({"user-agent", "te", "content-type", "host", "connection", "transfer-encoding"})

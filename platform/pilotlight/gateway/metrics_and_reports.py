@@ -19,7 +19,7 @@ from pilotlight.contract import (
     METRIC_GATEWAY_HELD,
     METRIC_GATEWAY_IN_FLIGHT,
     METRIC_GATEWAY_LOST,
-    METRIC_GATEWAY_REFUSED,
+    METRIC_GATEWAY_REJECTED,
     METRIC_GATEWAY_WAITING,
 )
 from pilotlight.gateway.control_link import BackendReport, Report
@@ -38,7 +38,7 @@ FAMILIES: Final[tuple[tuple[str, MetricKind, str], ...]] = (
     (METRIC_GATEWAY_ERRORS, "counter", "Answers of 500 and above, and requests without an answer."),
     (METRIC_GATEWAY_LOST, "counter", "Requests whose replica ended without an answer."),
     (METRIC_GATEWAY_COLD_STARTS, "counter", "Requests that waited for a replica to start."),
-    (METRIC_GATEWAY_REFUSED, "counter", "Requests that the gateway itself turned away."),
+    (METRIC_GATEWAY_REJECTED, "counter", "Requests that the gateway itself turned away."),
 )
 Series = tuple[str, str, str]  # namespace, route, revision
 
@@ -78,18 +78,18 @@ class Totals:
     """Totals of one revision of a route, since the gateway started."""
 
     __slots__ = (
-        "buckets", "cold_starts", "errors", "held", "held_s", "in_flight", "latency_s", "lost", "refused", "waiting",
+        "buckets", "cold_starts", "errors", "held", "held_s", "in_flight", "latency_s", "lost", "rejected", "waiting",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.waiting = self.in_flight = self.held = self.refused = self.errors = self.cold_starts = self.lost = 0
+        self.waiting = self.in_flight = self.held = self.rejected = self.errors = self.cold_starts = self.lost = 0
         self.held_s = self.latency_s = 0.0
         self.buckets = [0] * (len(LATENCY_BUCKETS) + 1)
 
     def add(self, report: BackendReport) -> None:
         self.waiting, self.in_flight = report.waiting, report.in_flight
         self.held += report.held
-        self.refused += report.refused
+        self.rejected += report.rejected
         self.errors += report.errors
         self.cold_starts += report.cold_starts
         self.lost += report.lost
@@ -139,16 +139,16 @@ class Metrics:
             families[METRIC_GATEWAY_COLD_STARTS].add(totals.cold_starts, **labels)
         for (namespace, name, reason), count in sorted(self._rejections().items()):
             labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: name, "reason": reason}
-            families[METRIC_GATEWAY_REFUSED].add(count, **labels)
+            families[METRIC_GATEWAY_REJECTED].add(count, **labels)
         return families.values()
 
     def _rejections(self) -> dict[tuple[str, str, str], int]:
         """Count rejections by admission, and those without a replica."""
         rejections = dict(self._rejected)
         for (namespace, name, _), totals in self._totals.items():
-            if totals.refused:
+            if totals.rejected:
                 key = (namespace, name, "no_replica")
-                rejections[key] = rejections.get(key, 0) + totals.refused
+                rejections[key] = rejections.get(key, 0) + totals.rejected
         return rejections
 
 

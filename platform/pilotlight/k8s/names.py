@@ -11,6 +11,8 @@ from typing import Final
 LIMIT: Final = 63
 WORKLOAD_LIMIT: Final = 46
 DOMAIN: Final = "pilotlight.dev"
+# Components in the order in which a request passes them; the first present one is the entry.
+ENTRY_ROLES: Final = ("router", "transformer", "engine", "predictor")
 
 LABEL_WORKLOAD: Final = f"{DOMAIN}/workload"
 LABEL_REVISION: Final = f"{DOMAIN}/revision"

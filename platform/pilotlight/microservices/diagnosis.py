@@ -91,8 +91,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     memory: int | None = None
 
 
-class Finding(Struct, frozen=True):
-    """One finding. `name` is stable, for programs; `cause` and `advice` are sentences for users."""
+class Advice(Struct, frozen=True):
+    """One likely cause of a problem, with advice; `name` is stable, for programs."""
 
     name: str
     cause: str
@@ -109,7 +109,7 @@ class Symptom(NamedTuple):
     unless: re.Pattern[str] | None = None
 
 
-Rule = Callable[[Evidence], Iterator[Finding]]
+Rule = Callable[[Evidence], Iterator[Advice]]
 MEMORY_SYMPTOMS: Final = (
     Symptom(
         "cuda_out_of_memory",
@@ -152,12 +152,12 @@ STORAGE_SYMPTOMS: Final = (
 )
 
 
-def diagnose(evidence: Evidence) -> tuple[Finding, ...]:
+def diagnose(evidence: Evidence) -> tuple[Advice, ...]:
     """Return all findings, the most certain first."""
     if evidence.platform is not None and evidence.platform.state == "unknown":  # nothing else is known
         forget = f"where it is gone, platformctl microservice stop {evidence.job_id} --forget takes it off the registry"
         advice = f"see to the platform and look again; {forget}"
-        return (Finding("platform_unreachable", evidence.platform.reason, advice),)
+        return (Advice("platform_unreachable", evidence.platform.reason, advice),)
     if evidence.phase == "stopping":
         return tuple(_cannot_stop(evidence))
     return tuple(finding for rule in RULES for finding in rule(evidence))
@@ -166,17 +166,17 @@ def diagnose(evidence: Evidence) -> tuple[Finding, ...]:
 def _symptom_rule(symptom: Symptom) -> Rule:
     """Return the rule that matches a symptom's pattern in errors and logs."""
 
-    def rule(evidence: Evidence) -> Iterator[Finding]:
+    def rule(evidence: Evidence) -> Iterator[Advice]:
         lines = _messages(evidence)
         if symptom.unless is not None and first_match(symptom.unless, lines):
             return
         if line := first_match(symptom.pattern, lines):
-            yield Finding(symptom.name, f"{symptom.cause}: {line}", symptom.advice)
+            yield Advice(symptom.name, f"{symptom.cause}: {line}", symptom.advice)
 
     return rule
 
 
-def _small_memory(evidence: Evidence) -> Iterator[Finding]:
+def _small_memory(evidence: Evidence) -> Iterator[Advice]:
     """Compare the model's size with the memory, before an error occurs.
 
     Not while it loads: the memory that it already uses is missing from what is available.
@@ -186,37 +186,37 @@ def _small_memory(evidence: Evidence) -> Iterator[Finding]:
     if reported or evidence.phase not in ("initializing", "failed") or evidence.memory is None:
         return
     if size * MEMORY_FACTOR > evidence.memory:
-        yield Finding(
+        yield Advice(
             "out_of_memory",
             f"the model's files have {_size(size)} and it may use {_size(evidence.memory)} of memory",
             f"give it at least {_size(int(size * MEMORY_FACTOR))}, or use a smaller model",
         )
 
 
-def _too_few_resources(evidence: Evidence) -> Iterator[Finding]:
+def _too_few_resources(evidence: Evidence) -> Iterator[Advice]:
     reason = evidence.platform.reason if evidence.platform and evidence.platform.state == "pending" else ""
     if line := first_match(NO_CAPACITY, (reason,)):
         advice = "free what others hold, ask for fewer CPUs, GPUs or less memory, or add a node"
-        yield Finding("no_room", f"the platform has no room for it: {line}", advice)
+        yield Advice("no_room", f"the platform has no room for it: {line}", advice)
     if evidence.cpus is not None and evidence.cpus < LEAST_CPUS and evidence.phase in STARTING:
         cause = f"it may use {evidence.cpus:g} CPUs, and loading a model takes more than {LEAST_CPUS:g}"
-        yield Finding("too_few_cpus", cause, "give it at least one CPU")
+        yield Advice("too_few_cpus", cause, "give it at least one CPU")
 
 
-def _crashed(evidence: Evidence) -> Iterator[Finding]:
+def _crashed(evidence: Evidence) -> Iterator[Advice]:
     """Detect a process that has ended or does not respond, for which the API would return 202 forever."""
     platform = evidence.platform or PlatformStatus("running")
     looping = "CrashLoopBackOff" in f"{platform.pod_status} {platform.reason}"
     if looping or platform.state in {"failed", "gone", "stopped"}:
         reason = platform.reason or f"its state is {platform.pod_status or platform.state}"
         advice = f"{_logs(evidence)}; then stop it and start it again"
-        yield Finding("crashed", f"it ended after its start: {reason}", advice)
+        yield Advice("crashed", f"it ended after its start: {reason}", advice)
     elif evidence.phase == "initializing" and evidence.silent_s > SILENT_S:
         cause = f"it runs and has not answered for {evidence.silent_s:.0f} s"
-        yield Finding("silent", cause, f"{_logs(evidence)}; it may hang: stop it and start it again")
+        yield Advice("silent", cause, f"{_logs(evidence)}; it may hang: stop it and start it again")
 
 
-def _slow_download(evidence: Evidence) -> Iterator[Finding]:
+def _slow_download(evidence: Evidence) -> Iterator[Advice]:
     progress = evidence.status.get("progress") or {}
     done, total = int(progress.get("done_bytes") or 0), int(progress.get("total_bytes") or 0)
     if evidence.phase not in STARTING or evidence.phase_s < SLOW_DOWNLOAD_S or not progress or 0 <= total <= done:
@@ -224,20 +224,20 @@ def _slow_download(evidence: Evidence) -> Iterator[Finding]:
     rate = done / evidence.phase_s
     left = f", about {(total - done) / rate:.0f} s to go" if rate and total > 0 else ""
     of_total = f" of {_size(total)}" if total > 0 else ""
-    yield Finding(
+    yield Advice(
         "slow_download",
         f"its model is on its way: {_size(done)}{of_total} in {evidence.phase_s:.0f} s{left}",
         "wait, or check the bandwidth to the storage; a store in the same region, or a copy on a volume, is quicker",
     )
 
 
-def _long_load(evidence: Evidence) -> Iterator[Finding]:
+def _long_load(evidence: Evidence) -> Iterator[Advice]:
     if evidence.phase == "loading" and evidence.phase_s > LONG_LOAD_S and not any(_slow_download(evidence)):
         advice = f"very large models take minutes: wait longer; {_logs(evidence)} whether it goes on"
-        yield Finding("long_load", f"its model has been loading for {evidence.phase_s:.0f} s", advice)
+        yield Advice("long_load", f"its model has been loading for {evidence.phase_s:.0f} s", advice)
 
 
-def _cannot_stop(evidence: Evidence) -> Iterator[Finding]:
+def _cannot_stop(evidence: Evidence) -> Iterator[Advice]:
     if evidence.phase_s < STUCK_STOP_S and not evidence.errors:
         return
     pending = f": {', '.join(evidence.operations)} still goes on" if evidence.operations else ""
@@ -245,20 +245,20 @@ def _cannot_stop(evidence: Evidence) -> Iterator[Finding]:
     advice = "wait for what goes on and stop it once more" if pending else "stop it once more"
     if evidence.platform and evidence.platform.pod_name:
         advice += f"; kubectl get statefulsets,pods shows what holds {evidence.platform.pod_name}"
-    yield Finding(
+    yield Advice(
         "cannot_stop",
         f"it has been stopping for {evidence.phase_s:.0f} s{pending}{why}",
         f"{advice}; on Kubernetes `kubectl delete statefulset` of its name takes it away by hand",
     )
 
 
-def _wrong_parameters(evidence: Evidence) -> Iterator[Finding]:
+def _wrong_parameters(evidence: Evidence) -> Iterator[Advice]:
     """Report a rejected request, unless a store refused its media: that has its own rule."""
     reason = "" if _denied(evidence) else evidence.rejected or first_match(PARAMETERS, evidence.errors)
     if reason:
         problem = "the last request was refused" if evidence.rejected else "the request does not fit the model"
         advice = "compare it with what the model takes: parameters of its kind, the size and type of its inputs"
-        yield Finding("wrong_parameters", f"{problem}: {reason}", advice)
+        yield Advice("wrong_parameters", f"{problem}: {reason}", advice)
 
 
 RULES: Final[tuple[Rule, ...]] = (

@@ -48,7 +48,7 @@ def requests_of(window: str, select: Select = plain) -> str:
 
 def _summed(window: str, answered: str, select: Select) -> str:
     """Sum the rates of replicas and of requests that only the gateway counts."""
-    counted = (answered, select(contract.METRIC_GATEWAY_REFUSED, NO_REPLICA), select(contract.METRIC_GATEWAY_LOST))
+    counted = (answered, select(contract.METRIC_GATEWAY_REJECTED, NO_REPLICA), select(contract.METRIC_GATEWAY_LOST))
     return f"sum by ({BY}) ({' or '.join(f'rate({each}[{window}])' for each in counted)})"
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pilotlight.catalogue.runtime_selection import Selection
+from pilotlight.contract import GATEWAY_PORT
 from pilotlight.k8s import knative_features, names
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import BOOT_S, PlanContext
@@ -32,9 +33,7 @@ from pilotlight.spec.problems import InvalidDocument
 from pilotlight.spec.service import Catalogue, Component, Role, Service
 
 Json = Any
-GATEWAY_PORT: Final = 8090
 INTERCEPTOR: Final = ("keda-add-ons-http-interceptor-proxy", 8080)
-ENTRIES: tuple[Role, ...] = ("router", "transformer", "engine", "predictor")
 MONITORING: Final = "monitoring.coreos.com"
 CRDS: Final[Mapping[str, str]] = {
     "serverless": "services.serving.knative.dev",
@@ -142,7 +141,7 @@ def _with_overrides(service: Service, component: Component, current: Current, lo
 
 
 def _entry_role(service: Service) -> Role:
-    return next((role for role in ENTRIES if role in service.components), next(iter(service.components)))
+    return next((role for role in names.ENTRY_ROLES if role in service.components), next(iter(service.components)))
 
 
 def _plan(

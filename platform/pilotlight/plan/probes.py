@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pilotlight.contract import GRPC_PORT
+from pilotlight.k8s.quantities import whole_seconds
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.pod_security import without_timing
-from pilotlight.plan.scaling.knative_annotations import seconds_of
 from pilotlight.plan.types import DecisionLog
 
 Json = Any
@@ -94,7 +94,7 @@ def progress_deadline(context: PlanContext, log: DecisionLog) -> int:
     key = document_annotations.PROGRESS_DEADLINE
     written = context.annotation(key)
     if written:
-        seconds = seconds_of(written)
+        seconds = whole_seconds(written)
         if seconds:
             log.decide(context.component.role, "progress deadline", f"{seconds} s", f"annotation {key}")
             return seconds

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from pilotlight.errors import NotFound
-from pilotlight.k8s.names import ANNOTATION_SIDES, LABEL_REVISION
+from pilotlight.k8s.names import ANNOTATION_SIDES, ENTRY_ROLES, LABEL_REVISION
 from pilotlight.release import apply
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 PERCENT_FIELD = "canaryTrafficPercent"
 FULL_TRAFFIC = (None, 100)  # canary shares of a release with all traffic
-# Components in the order in which a request passes them; the first present one is the entry.
-ENTRIES = ("router", "transformer", "engine", "predictor")
 
 
 def releases(target: "Target", key: "Key") -> "Sequence[Release]":
@@ -135,7 +133,7 @@ def canary_percent(release: "Release") -> int | None:
 
 def _entry_component(service: "Service") -> tuple[str, int | None]:
     """Return the component that receives requests first, and its canary share."""
-    role = next((name for name in ENTRIES if name in service.components), "predictor")
+    role = next((name for name in ENTRY_ROLES if name in service.components), "predictor")
     component = next((each for name, each in service.components.items() if name == role), None)
     return role, component.canary_traffic_percent if component else None
 

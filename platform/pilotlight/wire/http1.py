@@ -91,6 +91,16 @@ def render_head(status: int, content_type: str, length: int, headers: dict[str, 
     return _plain_head(status, content_type, length, close) + extra.encode("latin-1", "replace") + b"\r\n"
 
 
+def render_chunked_head(status: int, content_type: str, headers: dict[str, str] | None, close: bool) -> bytes:
+    """Return the head of a response whose length is not known: its body is sent in chunks."""
+    extra = "".join(f"{name}: {_one_line(value)}\r\n" for name, value in (headers or {}).items())
+    closing = "Connection: close\r\n" if close else ""
+    return (
+        f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\nContent-Type: {content_type}\r\n"
+        f"Transfer-Encoding: chunked\r\n{closing}{extra}\r\n"
+    ).encode("latin-1", "replace")
+
+
 @lru_cache(4096)
 def _bare_head(status: int, content_type: str, length: int, close: bool) -> bytes:
     return _plain_head(status, content_type, length, close) + END[2:]

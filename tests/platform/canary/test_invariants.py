@@ -91,10 +91,10 @@ def test_weights_only_rise_by_steps_until_it_is_taken_back(
 ) -> None:
     canary = Canary(CanaryPolicy(steps=steps, auto_promote=auto, inconclusive_limit=3), "new", "old", 2, 1, "")
     path = [canary]
-    for judgement, facts, wish, seconds in events:
+    for judgement, facts, command, seconds in events:
         before = add_elapsed(canary, seconds, facts)
         before = record_judgement(before, judgement) if judgement is not None else before
-        before = replace(before, wish=wish or before.wish)
+        before = replace(before, command=command or before.command)
         move = next_action(before, judgement, facts)
         assert next_action(before, judgement, facts) == move
         canary = apply_action(before, move, "now")

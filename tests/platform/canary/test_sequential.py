@@ -20,6 +20,6 @@ def test_looks_are_counted_from_what_is_kept_even_when_the_oldest_are_gone() -> 
 
 
 def test_a_chance_is_worse_perhaps_or_fine() -> None:
-    assert assess(alpha_spent(5, 2), 5, 2) == "worse"
-    assert assess(alpha_spent(5, 2) * 1.01, 5, 2) == "perhaps"
-    assert assess(SUSPICIOUS * 1.01, 5, 2) == "fine"
+    assert assess(alpha_spent(5, 2), 5, 2) == "significant"
+    assert assess(alpha_spent(5, 2) * 1.01, 5, 2) == "suspicious"
+    assert assess(SUSPICIOUS * 1.01, 5, 2) == "insignificant"

@@ -54,7 +54,7 @@ def test_a_look_that_finds_nothing_takes_nothing_back() -> None:
 @pytest.mark.parametrize("move", [SetWeight(25), Promote()])
 def test_who_promotes_by_hand_is_not_told_again_what_the_share_before_told(move: SetWeight | Promote) -> None:
     canary, _ = looked(CANARY, seen(100, 9), seen(1900, 10))
-    assert apply_action(replace(canary, wish="promote"), move, "").strata == ()
+    assert apply_action(replace(canary, command="promote"), move, "").strata == ()
 
 
 @pytest.mark.parametrize(

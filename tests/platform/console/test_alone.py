@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.embedded import FLOWER, Platform
-from tests.platform.console.test_gate import Visitor
+from tests.platform.console.test_routes import Visitor
 
 from pilotlight.console.sessions import HEADER_PROOF
 

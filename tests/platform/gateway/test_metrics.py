@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 from tests.platform.gateway.linked import ask, in_loop, linked, replica, route
 
@@ -37,7 +38,7 @@ def told(revision: str = "iris-1", *, waiting: int = 0, in_flight: int = 0, refu
     latencies = (0, 2, *[0] * (len(LATENCY_BUCKETS) - 2), 1)
     report = BackendReport(
         "default", "iris", "iris", revision, 1.0, 3, 2, waiting, in_flight, held_s=2.5, held=1, latencies=latencies,
-        latency_s=90.5, refused=refused, cold_starts=1, lost=2,
+        latency_s=90.5, rejected=refused, cold_starts=1, lost=2,
     )  # fmt: skip
     return Report(1.0, (report,))
 
@@ -54,6 +55,12 @@ def test_every_name_of_the_contract_is_there_with_its_type() -> None:
     metrics.rejected(Route("default", "iris"), "rate")
     families = {family.name: family.type for family in text_string_to_metric_families(page(metrics))}
     assert families == NAMES
+
+
+def test_a_report_keeps_its_encoded_names_for_other_releases() -> None:
+    (encoded,) = msgspec.to_builtins(told(refused=4))["backends"]
+    assert encoded["refused"] == 4
+    assert "rejected" not in encoded
 
 
 def test_counts_add_up_over_reports_and_levels_are_the_last() -> None:

@@ -118,7 +118,7 @@ def test_a_taken_port_names_port_holder_and_setting() -> None:
     )
 
 
-def test_a_machine_without_such_an_address_has_no_twin() -> None:
+def test_an_ipv6_equivalent_that_the_machine_lacks_is_not_bound() -> None:
     assert Address("127.0.0.1", 80).ipv6_equivalent == Address("::1", 80)
     assert Address("192.0.2.1", 80).ipv6_equivalent is None
     assert listeners.bind_ipv6(Address("2001:db8::1", 0)) is None

@@ -67,7 +67,7 @@ def findings(text: str, model_bytes: dict[str, int] | None = None) -> list[Findi
     return lint(nodes, model_bytes=model_bytes)
 
 
-def replica_processes(text: str) -> list[tuple[str, int]]:
+def marked_lines(text: str) -> list[tuple[str, int]]:
     """Rule and line of every marker."""
     lines = enumerate(text.split("\n"), start=1)
     return [(rule, number) for number, line in lines for rule in MARKER.findall(line)]

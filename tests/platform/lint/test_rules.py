@@ -2,7 +2,7 @@
 
 import pytest
 from tests.platform.lint import keda_cases, knative_cases, workload_cases
-from tests.platform.lint.lint_cases import Case, findings, replica_processes
+from tests.platform.lint.lint_cases import Case, findings, marked_lines
 
 from pilotlight.lint import RULES, Rule
 from pilotlight.spec.field_types import parse_path
@@ -23,8 +23,8 @@ def test_rules_are_listed_once_in_the_order_of_their_ids() -> None:
 def test_what_is_dangerous_is_found_at_its_line(rule: str) -> None:
     case = CASES[rule]
     found = [(each.rule, each.location.line) for each in findings(case.bad, case.model_bytes) if each.rule == rule]
-    assert replica_processes(case.bad), "the case marks no line"
-    assert sorted(set(found)) == sorted(replica_processes(case.bad))
+    assert marked_lines(case.bad), "the case marks no line"
+    assert sorted(set(found)) == sorted(marked_lines(case.bad))
 
 
 @pytest.mark.parametrize("rule", RULE_IDS)

@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from msgspec.structs import replace
 from tests.embedded import Platform
-from tests.platform.canary.runs.conftest import ASK, CHECKS, better, current, iris, worse
+from tests.platform.canary.runner.conftest import ASK, CHECKS, better, current, iris, worse
 from tests.platform.observability.queries import PANELS, expressions
 
 from pilotlight.api import metrics

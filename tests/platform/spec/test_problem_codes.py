@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def used() -> set[str]:
     sources = (ROOT / "platform" / "pilotlight").rglob("*.py")
-    texts = (path.read_text() for path in sources if path.name not in ("problems_table.py", "problems.py"))
+    texts = (path.read_text() for path in sources if path.name != "problems.py")
     return {code for text in texts for code in re.findall(r'"(PL\d{3})"', text)}
 
 

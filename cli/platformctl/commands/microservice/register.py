@@ -9,7 +9,7 @@ import click
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.jobs.org_resources import Registrar
-from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import Workspace
 from pilotlight.targets.local.home_directory import home
 from platformctl import output
@@ -37,13 +37,13 @@ def register(
 
     Example: platformctl microservice register acme --network-arch classification --artifact /models/flowers.onnx
     """
-    with closing(Directory.open(home().create())) as directory:
-        registrar = Registrar(directory, org, trusted=True)
+    with closing(OrgStore.open(home().create())) as store:
+        registrar = Registrar(store, org, trusted=True)
         workspace_id = workspace
         if "/" in workspace:
             storage = Workspace(workspace, endpoint, region, account, parse_references(credential))
             workspace_id = registrar.workspace(storage).id
-        known = any(each.id == experiment for each in directory.experiments(org))
+        known = any(each.id == experiment for each in store.experiments(org))
         if not known and not network_arch:
             raise UsageError("--network-arch is missing: what the experiment trains", "or --experiment ID of one")
         experiment_id = experiment if known else registrar.experiment(network_arch, workspace_id, id=experiment).id

@@ -7,23 +7,24 @@ connections for a while, drains, and exits.
 import asyncio
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
 
 from pilotlight.gateway.auth import AccessAdmission
-from pilotlight.gateway.cluster.client_address import ProxiedAdmission
-from pilotlight.gateway.cluster.demand import Demand, LoadReporter, Peers
+from pilotlight.gateway.cluster.cluster_routes import ClusterState
+from pilotlight.gateway.cluster.demand import Demand, GatewayPeers, LoadReporter
 from pilotlight.gateway.cluster.keda_scaler import KedaScaler
 from pilotlight.gateway.cluster.kube_api import KubeApi
-from pilotlight.gateway.cluster.route_table import ClusterState
 from pilotlight.gateway.cluster.settings import ClusterSettings
 from pilotlight.gateway.control_link import Unreachable
 from pilotlight.gateway.listeners import BACKLOG, Address, bind, bind_ipv6
 from pilotlight.gateway.metrics_and_reports import log
 from pilotlight.gateway.proxy.data_plane import DataPlane
+from pilotlight.gateway.proxy.responses import Admission, ErrorResponse
 from pilotlight.gateway.routing_table import Route, Table
+from pilotlight.wire.client_address import Networks, client_address
 from pilotlight.wire.prometheus_text import CONTENT_TYPE
 
 # Longer than an ingress keeps idle connections (Envoy: 1 h): if the gateway closed first, a request could meet a
@@ -48,7 +49,7 @@ class ClusterGateway:
         self._plane.idle_s = IDLE_S
         self._plane.buffer_budget.limit = settings.memory // BUFFER_SHARE
         self._last_accept = 0.0  # time of the last accepted connection
-        self._peers = Peers(
+        self._peers = GatewayPeers(
             settings.address, settings.peer_port, lambda peer, loads: self._load_reporter.on_peer_loads(peer, loads)
         )
         self._scaler = KedaScaler(self._demand, lambda: self._load_reporter.refresh(), self._plane.clock)
@@ -186,6 +187,18 @@ class StatusServer:
     async def close(self) -> None:
         for runner in self._runners:
             await runner.cleanup()
+
+
+class ProxiedAdmission:
+    """Admission by the client's address instead of the proxy's."""
+
+    def __init__(self, admission: Admission, trusted: Networks) -> None:
+        self._admission, self._trusted = admission, trusted
+
+    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
+        if self._trusted and route.rate is not None:
+            peer = client_address(headers, peer, self._trusted)
+        return self._admission.admit(route, headers, peer)
 
 
 async def run(settings: ClusterSettings) -> None:

@@ -113,7 +113,7 @@ class LoadsMessage(Struct, frozen=True):
     loads: tuple[tuple[str, str, int], ...] = ()  # namespace, workload, requests
 
 
-class Peers:
+class GatewayPeers:
     """`on_loads` gets a peer's address and its loads.
 
     Accepted only from pods behind the gateway's headless Service, by the source address of the connection.

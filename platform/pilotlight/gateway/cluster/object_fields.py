@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from pilotlight.contract import ENV_SETTINGS_PREFIX
 from pilotlight.gateway.routing_table import Replica
-from pilotlight.k8s import names
+from pilotlight.k8s import names, quantities
 
 Json = Any
 Shares = tuple[tuple[str, int], ...]  # workload, weight
@@ -43,7 +43,7 @@ class RouteHosts(Struct, frozen=True):
     shares: Shares = ()  # of its backends
 
 
-class Slice(Struct, frozen=True):
+class EndpointSlice(Struct, frozen=True):
     """Ready endpoints of one EndpointSlice."""
 
     service: str
@@ -80,16 +80,23 @@ def workload(document: Json) -> Workload:
     return Workload(
         str(labels.get(names.LABEL_REVISION) or ""),
         float(spec.get("progressDeadlineSeconds") or DEADLINE_S),
-        next((_seconds(f"{each.get('value')}s") for each in variables if each.get("name") == EXIT_TIMEOUT), 0.0),
+        next((_seconds(str(each.get("value"))) for each in variables if each.get("name") == EXIT_TIMEOUT), 0.0),
         {key: str(value) for key, value in annotations.items() if key.startswith(names.ACCESS_PREFIXES)},
     )
+
+
+def _seconds(value: str) -> float:
+    """Return the value of a setting in seconds; 0 if it is not a number."""
+    return float(value) if re.fullmatch(r"\d+(?:\.\d+)?", value) else 0.0
 
 
 def route_hosts(document: Json) -> RouteHosts:
     """Read an HTTPRoute: the public hosts of a service, once accepted by a Gateway."""
     metadata, spec = document["metadata"], document.get("spec") or {}
     rules = spec.get("rules") or ()
-    timeouts = [_seconds(str((rule.get("timeouts") or {}).get("request") or "")) for rule in rules]
+    timeouts = [
+        quantities.unsigned_duration(str((rule.get("timeouts") or {}).get("request") or "")) or 0.0 for rule in rules
+    ]
     backends = [backend for rule in rules[:1] for backend in rule.get("backendRefs") or ()]
     claimed = spec.get("hostnames") or () if _accepted(document) else ()
     return RouteHosts(
@@ -109,17 +116,12 @@ def _accepted(route: Json) -> bool:
     return any((each.get("type"), each.get("status")) == ("Accepted", "True") for each in conditions)
 
 
-def _seconds(written: str) -> float:
-    matched = re.fullmatch(r"(\d+(?:\.\d+)?)s", written)
-    return float(matched[1]) if matched else 0.0
-
-
-def slice_of(document: Json) -> Slice | None:
+def slice_of(document: Json) -> EndpointSlice | None:
     service = str((document["metadata"].get("labels") or {}).get(SERVICE_NAME) or "")
     port = _serving(document.get("ports") or ())
     if not service or not port or document.get("addressType") not in ("IPv4", "IPv6"):
         return None
-    return Slice(service, tuple(_ready(document.get("endpoints") or (), port)))
+    return EndpointSlice(service, tuple(_ready(document.get("endpoints") or (), port)))
 
 
 def _serving(ports: Json) -> int:

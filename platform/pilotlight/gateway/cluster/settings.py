@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
 from pilotlight.errors import UsageError
-from pilotlight.gateway.cluster.client_address import Proxies, parse_proxies
+from pilotlight.wire.client_address import Networks
 
 PREFIX: Final = "PILOTLIGHT_GATEWAY_"
 CREDENTIALS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -32,7 +33,7 @@ class ClusterSettings:
     leave_s: float = 5.0  # minimum time of accepting connections after SIGTERM
     memory: int = 2 << 30  # memory limit of the pod, bytes
     drain_s: float = 590.0  # maximum time from SIGTERM to the exit
-    proxies: Proxies = ()  # trusted for X-Forwarded-For
+    proxies: Networks = ()  # trusted for X-Forwarded-For
 
 
 def read(environ: Mapping[str, str]) -> ClusterSettings:
@@ -52,6 +53,17 @@ def read(environ: Mapping[str, str]) -> ClusterSettings:
         memory=int(_number(environ, "MEMORY_MIB", 2048, 1 << 30)) << 20,
         leave_s=_number(environ, "LEAVE_S", 5.0, 600), drain_s=_number(environ, "DRAIN_S", 590.0, 86400),
     )  # fmt: skip
+
+
+def parse_proxies(written: str, name: str) -> Networks:
+    """Parse `10.244.0.0/16, fd00::/8`. Raises UsageError, which names the setting `name`."""
+    networks = []
+    for part in filter(None, (part.strip() for part in written.split(","))):
+        try:
+            networks.append(ip_network(part))
+        except ValueError as error:
+            raise UsageError(f"{name} = {part}, must be networks such as 10.244.0.0/16: {error}") from error
+    return tuple(networks)
 
 
 def _api(environ: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Data plane of one gateway process: routing tables in, requests through, counts out. Used from one event loop.
 
-A request goes from client through route, backend and upstream to a replica; its response returns through request. The
-process around it (listeners, control link, access, metrics) uses only this class.
+A request goes from client_connection through prepare_request, backend and upstream to a replica; its response returns
+through proxied_request. The process (listeners, control_link, auth, metrics_and_reports) uses only this class.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Shared context of the area's handlers: directory, lifecycle, HTTP session and settings, opened on first use.
+"""Shared context of the area's handlers: org store, operations, HTTP session and settings, opened on first use.
 
 One per application, used from its event loop. Without microservices the database is never opened.
 """
@@ -13,11 +13,11 @@ from typing import IO, Final
 from aiohttp import ClientSession, ClientTimeout, web
 
 from pilotlight.errors import Conflict, PlatformError
-from pilotlight.microservices.jobs.microservice_operations import Lifecycle
+from pilotlight.microservices.jobs.microservice_operations import MicroserviceOperations
 from pilotlight.microservices.jobs.start_request import PlatformSettings, start_request_for
 from pilotlight.microservices.media.limits import Limits, limits_from
 from pilotlight.microservices.registry import oidc
-from pilotlight.microservices.registry.database import FILE, Directory
+from pilotlight.microservices.registry.database import FILE, OrgStore
 from pilotlight.microservices.registry.records import NOT_STOPPED
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.wire.token_bucket import TokenBuckets
@@ -51,28 +51,28 @@ class ApiContext:
         }
         self.settings = PlatformSettings(environ.get(ENV_PLATFORM) or platform, environ, options)
         self._lock_file: IO[bytes] | None = None
-        self._directory: Directory | None = None
-        self._lifecycle: Lifecycle | None = None
+        self._store: OrgStore | None = None
+        self._operations: MicroserviceOperations | None = None
         self._session: ClientSession | None = None
 
     @property
-    def directory(self) -> Directory:
-        if self._directory is None:
+    def store(self) -> OrgStore:
+        if self._store is None:
             self.home.create()
             lock_file = _acquire_lock(self.home)
             try:
-                self._directory = Directory.open(self.home)
+                self._store = OrgStore.open(self.home)
             except BaseException:
                 lock_file.close()  # or the next call would fail on our own lock
                 raise
             self._lock_file = lock_file
-        return self._directory
+        return self._store
 
     @property
-    def lifecycle(self) -> Lifecycle:
-        if self._lifecycle is None:
-            self._lifecycle = Lifecycle(self.directory, self.settings)
-        return self._lifecycle
+    def operations(self) -> MicroserviceOperations:
+        if self._operations is None:
+            self._operations = MicroserviceOperations(self.store, self.settings)
+        return self._operations
 
     @property
     def session(self) -> ClientSession:
@@ -100,25 +100,25 @@ class ApiContext:
         if not (self.home.root / FILE).exists():
             return
         try:
-            with closing(Directory.open(self.home)) as directory:
-                unfinished = directory.jobs_of_kind("inference_microservice", *NOT_STOPPED)
+            with closing(OrgStore.open(self.home)) as store:
+                unfinished = store.jobs_of_kind("inference_microservice", *NOT_STOPPED)
             if unfinished:
-                self.lifecycle.restore(lambda record: start_request_for(self.directory, self.settings, record))
+                self.operations.restore(lambda record: start_request_for(self.store, self.settings, record))
         except PlatformError as error:
             log.warning("microservices are not served here: %s", error)
 
     async def stop_all(self) -> None:
         """Stop all microservices of this process, if it ever used any."""
-        if self._directory is not None:
-            await self.lifecycle.stop_all()
+        if self._store is not None:
+            await self.operations.stop_all()
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
-        if self._lifecycle is not None:
-            await self._lifecycle.close()
-        if self._directory is not None:
-            self._directory.close()
+        if self._operations is not None:
+            await self._operations.close()
+        if self._store is not None:
+            self._store.close()
         if self._lock_file is not None:
             self._lock_file.close()
 

@@ -56,22 +56,22 @@ class BatchReport(Struct, frozen=True):
 async def start(request: web.Request) -> web.Response:
     context, body = request.app[CONTEXT], json.decode(await request.read(), type=StartBatch)
     org, experiment = request.match_info["org"], request.match_info["experiment"]
-    parent = org_resources.get_parent(context.directory, org, experiment, body.parent_id)
+    parent = org_resources.get_parent(context.store, org, experiment, body.parent_id)
     now, platform_name = utc_now(), context.settings.platform
     record = JobRecord(
         str(uuid4()), org, experiment, "batch", "pending", now, now, parent=parent.id, platform=platform_name
     )
     batch = await _batch(context, record, parent, body)
     progress = await asyncio.to_thread(jobs.start, context.home, batch, context.environ)
-    context.directory.add_job(record)
+    context.store.add_job(record)
     return json_response(_report(progress))
 
 
 async def _batch(context: ApiContext, record: JobRecord, parent: JobRecord, body: StartBatch) -> Batch:
-    experiment = context.directory.experiment(record.org, record.experiment)
+    experiment = context.store.experiment(record.org, record.experiment)
     if not experiment.workspace:
         raise UsageError(f"experiment {experiment.id} has no workspace, where inputs are read and results are written")
-    workspace = context.directory.workspace(record.org, experiment.workspace).storage
+    workspace = context.store.workspace(record.org, experiment.workspace).storage
     model = org_resources.resolve_artifact(workspace, parent.artifact, trusted=True)  # checked when the job was added
     path = org_resources.local_path(model)
     declared = await asyncio.to_thread(model_kinds.read_declaration, path) if path else ""
@@ -98,13 +98,13 @@ async def resume(request: web.Request) -> web.Response:
 async def _apply(request: web.Request, operation: Operation) -> web.Response:
     """Call the operation, update the record and return the progress."""
     context = request.app[CONTEXT]
-    record = org_resources.get_job(context.directory, *job_path(request))
+    record = org_resources.get_job(context.store, *job_path(request))
     if record.kind != "batch":
         raise NotFound(f"job {record.id} is of the kind {record.kind}, not of one-time inference")
     progress = await asyncio.to_thread(operation, context.home, record.id, context.environ)
     if STATUSES[progress.state] != record.status:
         changes = {"status": STATUSES[progress.state], "message": progress.message}
-        context.directory.update_job(record.org, record.id, utc_now(), **changes)
+        context.store.update_job(record.org, record.id, utc_now(), **changes)
     return json_response(_report(progress))
 
 

@@ -1,6 +1,7 @@
 """Handlers of microservices: start, inference, status and stop, with bodies and codes of TAO's API.
 
-`observe` combines record, platform and server into a health with a diagnosis; jobs/lifecycle.py has the effects.
+`observe` combines record, platform and server into a health with a diagnosis; the effects are in
+jobs/microservice_operations.py.
 """
 
 import asyncio
@@ -19,12 +20,11 @@ from pilotlight.microservices import diagnosis
 from pilotlight.microservices.api import request_bodies
 from pilotlight.microservices.api.api_context import CONTEXT, INFERENCE_TIMEOUT_S, ApiContext, job_path
 from pilotlight.microservices.api.request_bodies import json_response, to_response
-from pilotlight.microservices.diagnosis import Evidence, diagnose
+from pilotlight.microservices.diagnosis import Advice, Evidence, diagnose
 from pilotlight.microservices.inference import client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.jobs import launcher, org_resources
 from pilotlight.microservices.jobs.health_responses import (
-    Advice,
     ApiResponse,
     Completed,
     Failed,
@@ -73,18 +73,18 @@ async def start(request: web.Request) -> web.Response:
     org, experiment = request.match_info["org"], request.match_info["experiment"]
     if body.num_gpus is not None and body.num_gpus < 1:
         raise UsageError(f"num_gpus = {body.num_gpus}, must be at least 1")
-    parent = org_resources.get_parent(context.directory, org, experiment, body.parent_id)
-    org_resources.check_quota(context.directory, org, context.environ)
+    parent = org_resources.get_parent(context.store, org, experiment, body.parent_id)
+    org_resources.check_quota(context.store, org, context.environ)
     now, platform_name = utc_now(), context.settings.platform
     kind: Final = "inference_microservice"
     record = JobRecord(
         str(uuid4()), org, experiment, kind, "pending", now, now, parent.artifact, parent.id, platform_name
     )
-    start_request, secret = start_request_for(context.directory, context.settings, record, body.num_gpus or 0)
+    start_request, secret = start_request_for(context.store, context.settings, record, body.num_gpus or 0)
     environ = {**context.environ, **secret}
     launcher.build_job(start_request, environ, record.id)  # reject now what no platform could start
-    context.directory.add_job(record)
-    context.lifecycle.start(record, start_request, secret)
+    context.store.add_job(record)
+    context.operations.start(record, start_request, secret)
     return json_response(Started(record.id))
 
 
@@ -99,7 +99,7 @@ async def stop(request: web.Request) -> web.Response:
     context, record = request.app[CONTEXT], _record(request)
     context.forget(record.id)
     try:
-        await context.lifecycle.stop(record)
+        await context.operations.stop(record)
     except NotFound:
         raise
     except PlatformError as error:
@@ -121,7 +121,7 @@ async def inference(request: web.Request) -> web.Response:
 
 async def observe(context: ApiContext, record: JobRecord) -> Observation:
     try:
-        status = await context.lifecycle.platform_status(record)
+        status = await context.operations.platform_status(record)
     except PlatformError as error:
         health = assess(record, None, None)
         if health.phase == "initializing":
@@ -130,7 +130,7 @@ async def observe(context: ApiContext, record: JobRecord) -> Observation:
         return Observation(health, (Advice("platform_unreachable", f"its platform cannot be asked: {error}", advice),))
     server = await _server_status(context, record, status)
     health = assess(record, status, parse_server_status(server) if server is not None else None)
-    return Observation(health, to_advice(_evidence(context, record, health, status, server)))
+    return Observation(health, tuple(diagnose(_evidence(context, record, health, status, server))))
 
 
 async def _server_status(
@@ -139,11 +139,11 @@ async def _server_status(
     if record.entry is None or status is None or status.state != "running":
         return None
     try:
-        server = await server_status(context.session, await context.lifecycle.routes.url(record))
+        server = await server_status(context.session, await context.operations.routes.url(record))
     except PlatformError:
         server = None
     if server is None:
-        await context.lifecycle.routes.close_route(record.id)
+        await context.operations.routes.close_route(record.id)
     return server
 
 
@@ -166,14 +166,10 @@ def _evidence(
         status=server or {},
         errors=tuple(error for error in errors if error),
         rejected=context.rejections.get(record.id, ""),
-        operations=context.lifecycle.operations(record.id),
+        operations=context.operations.operations(record.id),
         cpus=diagnosis.cpus() if record.platform == "local" else None,
         memory=diagnosis.memory() if record.platform == "local" else None,
     )
-
-
-def to_advice(evidence: Evidence) -> tuple[Advice, ...]:
-    return tuple(Advice(finding.name, finding.cause, finding.advice) for finding in diagnose(evidence))
 
 
 async def server_status(session: ClientSession, url: str) -> StatusDocument | None:
@@ -220,7 +216,7 @@ async def _forward(context: ApiContext, record: JobRecord, schema: Schema, model
         return predict.predict(url, schema, model_request, media, context.limits, INFERENCE_TIMEOUT_S)
 
     try:
-        results = await context.lifecycle.run_inference(record, call)
+        results = await context.operations.run_inference(record, call)
     except InferenceFailed as error:
         if error.status in REJECTIONS:
             return _rejected(context, record, error)
@@ -238,7 +234,7 @@ async def _forward(context: ApiContext, record: JobRecord, schema: Schema, model
 def _rejected(context: ApiContext, record: JobRecord, error: PlatformError) -> ApiResponse:
     """Return 400 and store the reason for the status until a request succeeds."""
     context.rejections[record.id] = str(error)
-    return rejected(record.id, str(error), to_advice(Evidence(job_id=record.id, rejected=str(error))))
+    return rejected(record.id, str(error), tuple(diagnose(Evidence(job_id=record.id, rejected=str(error)))))
 
 
 def _failed(record: JobRecord, error: Exception) -> ApiResponse:
@@ -249,7 +245,7 @@ def _failed(record: JobRecord, error: Exception) -> ApiResponse:
 
 async def _schema(context: ApiContext, record: JobRecord) -> Schema:
     """Return the schema of the network, with the overrides of a model on this machine."""
-    experiment = context.directory.experiment(record.org, record.experiment)
+    experiment = context.store.experiment(record.org, record.experiment)
     model = org_resources.resolve_artifact(_workspace(context, record), record.artifact, trusted=True)
     path = org_resources.local_path(model)
     declared = await asyncio.to_thread(model_kinds.read_declaration, path) if path else ""
@@ -257,13 +253,13 @@ async def _schema(context: ApiContext, record: JobRecord) -> Schema:
 
 
 def _workspace(context: ApiContext, record: JobRecord) -> Workspace | None:
-    experiment = context.directory.experiment(record.org, record.experiment)
-    return context.directory.workspace(record.org, experiment.workspace).storage if experiment.workspace else None
+    experiment = context.store.experiment(record.org, record.experiment)
+    return context.store.workspace(record.org, experiment.workspace).storage if experiment.workspace else None
 
 
 def _record(request: web.Request) -> JobRecord:
     """Return the record of a microservice of this experiment that is not stopped."""
-    record = org_resources.get_job(request.app[CONTEXT].directory, *job_path(request))
+    record = org_resources.get_job(request.app[CONTEXT].store, *job_path(request))
     if record.kind != "inference_microservice" or record.status not in NOT_STOPPED:
         raise not_running(record.id)
     return record

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 async def login(request: web.Request) -> web.Response:
     context, body = request.app[CONTEXT], json.decode(await read_small_body(request), type=Login)
-    stored = api_keys.find_key_hash(context.directory, body.ngc_org_name, body.ngc_key, time.time())
+    stored = api_keys.find_key_hash(context.store, body.ngc_org_name, body.ngc_key, time.time())
     keys = rate_limit_keys(stored.id, request.remote or "", body.ngc_org_name)
     if wait_s := login_delay(context.logins, keys, time.monotonic()):
         raise Throttled("too many logins; wait before the next", retry_after_s=int(wait_s) + 1)
@@ -44,7 +44,7 @@ async def login(request: web.Request) -> web.Response:
         raise Unauthorized("ngc_key or ngc_org_name is wrong", "platformctl api key create ORG makes a key")
     for key, _ in keys:
         context.logins.refund(key)
-    token, expires_at = api_keys.issue(context.directory, body.ngc_org_name, stored.id, time.time())
+    token, expires_at = api_keys.issue(context.store, body.ngc_org_name, stored.id, time.time())
     expires = format_utc(datetime.fromtimestamp(expires_at, UTC), "seconds")
     return json_response(LoggedIn(token, body.ngc_org_name, expires))
 
@@ -76,7 +76,7 @@ async def _org_of(request: web.Request) -> str:
     org = None
     if scheme.lower() == "bearer" and token:
         context = request.app[CONTEXT]
-        org = api_keys.org_of(context.directory, token, time.time())
+        org = api_keys.org_of(context.store, token, time.time())
         if org is None and context.oidc is not None and token.count(".") == 2:
             org = await context.oidc.org_of(token, time.monotonic())
     if org is None:
@@ -91,15 +91,15 @@ async def add_workspace(request: web.Request) -> web.Response:
 
 
 async def list_workspaces(request: web.Request) -> web.Response:
-    return json_response(request_bodies.Workspaces(tuple(request.app[CONTEXT].directory.workspaces(_org(request)))))
+    return json_response(request_bodies.Workspaces(tuple(request.app[CONTEXT].store.workspaces(_org(request)))))
 
 
 async def get_workspace(request: web.Request) -> web.Response:
-    return json_response(request.app[CONTEXT].directory.workspace(_org(request), request.match_info["workspace"]))
+    return json_response(request.app[CONTEXT].store.workspace(_org(request), request.match_info["workspace"]))
 
 
 async def delete_workspace(request: web.Request) -> web.Response:
-    request.app[CONTEXT].directory.delete_workspace(_org(request), request.match_info["workspace"])
+    request.app[CONTEXT].store.delete_workspace(_org(request), request.match_info["workspace"])
     return json_response(request_bodies.Deleted(request.match_info["workspace"]))
 
 
@@ -109,15 +109,15 @@ async def add_experiment(request: web.Request) -> web.Response:
 
 
 async def list_experiments(request: web.Request) -> web.Response:
-    return json_response(request_bodies.Experiments(tuple(request.app[CONTEXT].directory.experiments(_org(request)))))
+    return json_response(request_bodies.Experiments(tuple(request.app[CONTEXT].store.experiments(_org(request)))))
 
 
 async def get_experiment(request: web.Request) -> web.Response:
-    return json_response(request.app[CONTEXT].directory.experiment(_org(request), request.match_info["experiment"]))
+    return json_response(request.app[CONTEXT].store.experiment(_org(request), request.match_info["experiment"]))
 
 
 async def delete_experiment(request: web.Request) -> web.Response:
-    request.app[CONTEXT].directory.delete_experiment(_org(request), request.match_info["experiment"])
+    request.app[CONTEXT].store.delete_experiment(_org(request), request.match_info["experiment"])
     return json_response(request_bodies.Deleted(request.match_info["experiment"]))
 
 
@@ -128,12 +128,12 @@ async def add_job(request: web.Request) -> web.Response:
 
 
 async def list_jobs(request: web.Request) -> web.Response:
-    records = request.app[CONTEXT].directory.jobs(_org(request), request.match_info["experiment"])
+    records = request.app[CONTEXT].store.jobs(_org(request), request.match_info["experiment"])
     return json_response(request_bodies.Jobs(tuple(records)))
 
 
 async def get_job(request: web.Request) -> web.Response:
-    return json_response(org_resources.get_job(request.app[CONTEXT].directory, *job_path(request)))
+    return json_response(org_resources.get_job(request.app[CONTEXT].store, *job_path(request)))
 
 
 async def update_job(request: web.Request) -> web.Response:
@@ -142,15 +142,15 @@ async def update_job(request: web.Request) -> web.Response:
 
 
 async def delete_job(request: web.Request) -> web.Response:
-    directory = request.app[CONTEXT].directory
-    record = org_resources.get_job(directory, *job_path(request))
-    directory.delete_job(record.org, record.id)
+    store = request.app[CONTEXT].store
+    record = org_resources.get_job(store, *job_path(request))
+    store.delete_job(record.org, record.id)
     return json_response(request_bodies.Deleted(record.id))
 
 
 def _registrar(request: web.Request) -> Registrar:
     context = request.app[CONTEXT]
-    return Registrar(context.directory, _org(request), limits=context.limits, trusted=is_admin(request))
+    return Registrar(context.store, _org(request), limits=context.limits, trusted=is_admin(request))
 
 
 async def _body(request: web.Request, kind: type[T]) -> T:

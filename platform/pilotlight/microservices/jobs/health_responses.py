@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from pilotlight.microservices.diagnosis import Advice
 from pilotlight.microservices.registry.records import JobRecord, PlatformStatus
 
 Phase = Literal["initializing", "loading", "ready", "not_ready", "failed", "stopping"]
@@ -87,14 +88,6 @@ class Stopped(Struct, frozen=True):
     job_id: str
     status: Literal["stopped"] = "stopped"
     message: str = "Inference microservice stopped successfully"
-
-
-class Advice(Struct, frozen=True):
-    """One likely cause of a problem, with advice; `name` is stable, for programs."""
-
-    name: str
-    cause: str
-    advice: str
 
 
 class StatusReport(Struct, frozen=True):

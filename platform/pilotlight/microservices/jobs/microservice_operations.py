@@ -1,4 +1,4 @@
-"""Lifecycle of microservices: requests are recorded in the directory, executed in threads, and their result recorded.
+"""Operations on microservices: requests are recorded in the org store, executed in threads, their results recorded.
 
 A start runs in the background; unfinished operations are restored after a restart of this process. Operations of one
 job are serialised: a stop during a start waits for it and then stops what it started.
@@ -22,7 +22,7 @@ from pilotlight.microservices.jobs.launcher import StartRequest
 from pilotlight.microservices.jobs.start_request import PlatformSettings, platform_options, supported_options
 from pilotlight.microservices.media.limits import limits_from
 from pilotlight.microservices.platforms import Platform, platform
-from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import ACTIVE, NOT_STOPPED, Entry, JobRecord, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.microservices.registry.secret_references import redact
@@ -79,11 +79,11 @@ def not_running(job_id: str) -> NotFound:
     return NotFound(f"no inference microservice {job_id} is running", "start one; the id of a stopped one is spent")
 
 
-class Lifecycle:
-    """Starts, stops and queries microservices. It and the directory are used from one event loop."""
+class MicroserviceOperations:
+    """Start, stop and query of microservices. It and the org store are used from one event loop."""
 
-    def __init__(self, directory: Directory, settings: PlatformSettings, now: Callable[[], str] = utc_now) -> None:
-        self.directory = directory
+    def __init__(self, store: OrgStore, settings: PlatformSettings, now: Callable[[], str] = utc_now) -> None:
+        self.store = store
         self.settings = settings
         self._now = now
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="microservices")
@@ -106,7 +106,7 @@ class Lifecycle:
         slot = self._start_slots.setdefault(record.org, asyncio.Semaphore(STARTS_PER_ORG))
         async with slot, self._exclusive(record.id, "its start"):
             try:
-                if self.directory.job(record.org, record.id).status not in ACTIVE:
+                if self.store.job(record.org, record.id).status not in ACTIVE:
                     return
             except NotFound:
                 return
@@ -140,13 +140,13 @@ class Lifecycle:
 
     async def stop(self, record: JobRecord) -> None:
         """Stop a microservice and wait until it is removed. Concurrent stops are one."""
-        status = self.directory.job(record.org, record.id).status
+        status = self.store.job(record.org, record.id).status
         if status not in NOT_STOPPED:
             raise not_running(record.id)
         if status != "stopping":
             self._update(record, status="stopping", message="")  # clear the reason of a failed start
         async with self._exclusive(record.id, "its stop"):
-            current = self.directory.job(record.org, record.id)
+            current = self.store.job(record.org, record.id)
             if current.status == "stopped":
                 return
             await self.routes.close_route(record.id)
@@ -197,9 +197,9 @@ class Lifecycle:
 
     def restore(self, build_request: BuildRequest) -> None:
         """Repeat starts and stops that the previous process did not finish; running microservices are not touched."""
-        for record in self.directory.jobs_of_kind("inference_microservice", "stopping"):
+        for record in self.store.jobs_of_kind("inference_microservice", "stopping"):
             self._spawn(self._repeat(record, partial(self._stop_logged, record)))
-        for record in self.directory.jobs_of_kind("inference_microservice", "pending"):
+        for record in self.store.jobs_of_kind("inference_microservice", "pending"):
             try:
                 self._spawn(self._repeat(record, partial(self._start, record, *build_request(record))))
             except PlatformError as error:
@@ -222,7 +222,7 @@ class Lifecycle:
 
     async def stop_all(self) -> None:
         """Stop all microservices, at the end of the embedded platform."""
-        records = self.directory.jobs_of_kind("inference_microservice", *NOT_STOPPED)
+        records = self.store.jobs_of_kind("inference_microservice", *NOT_STOPPED)
         await asyncio.gather(*(self._stop_logged(record) for record in records))
 
     async def _stop_logged(self, record: JobRecord) -> None:
@@ -243,10 +243,10 @@ class Lifecycle:
 
     def _update(self, record: JobRecord, **changes: Any) -> None:
         """Update the record, except for the status of a job that is being stopped."""
-        current = self.directory.job(record.org, record.id)
+        current = self.store.job(record.org, record.id)
         if current.status == "stopping" and changes.get("status") != "stopped":
             changes = {name: value for name, value in changes.items() if name != "status"}
-        self.directory.update_job(record.org, record.id, self._now(), **changes)
+        self.store.update_job(record.org, record.id, self._now(), **changes)
 
     @asynccontextmanager
     async def _exclusive(self, job_id: str, operation: str) -> AsyncIterator[None]:

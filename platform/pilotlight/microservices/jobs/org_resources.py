@@ -20,7 +20,7 @@ from pilotlight.microservices.media.limits import ENV_WORKSPACES, LOG, Limits, M
 from pilotlight.microservices.media.references import BUCKET, WebAddress, parse_web
 from pilotlight.microservices.registry import model_kinds, secret_references
 from pilotlight.microservices.registry.container_command import HUB
-from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import (
     DONE,
     NOT_STOPPED,
@@ -189,7 +189,7 @@ def access(workspace: Workspace | None, environ: Mapping[str, str]) -> Access:
 class Registrar:
     """Registers records of one org. `trusted`: the operator, with folders and variables that an org may not name."""
 
-    directory: Directory
+    store: OrgStore
     org: str
     limits: Limits = NO_LIMITS
     trusted: bool = False
@@ -199,13 +199,13 @@ class Registrar:
         check_org(self.org)
         check(self.org, storage, self.limits, self.trusted)
         record = StoredWorkspace(_id(id), self.org, name or storage.uri, storage, self.now())
-        return self.directory.add_workspace(record)
+        return self.store.add_workspace(record)
 
     def experiment(self, network_arch: str, workspace: str = "", name: str = "", id: str = "") -> Experiment:  # noqa: A002
         check_org(self.org)
         model_kinds.schema(network_arch)
         record = Experiment(_id(id), self.org, network_arch, workspace, name or network_arch, self.now())
-        return self.directory.add_experiment(record)
+        return self.store.add_experiment(record)
 
     def job(
         self, experiment: str, kind: Kind, status: Status, artifact: str, parent: str = "", id: str = ""  # noqa: A002
@@ -215,42 +215,42 @@ class Registrar:
             raise UsageError(
                 f"kind = {kind}, must be train: {' and '.join(MANAGED_KINDS)} jobs are made by starting them"
             )
-        record = self.directory.experiment(self.org, experiment)
+        record = self.store.experiment(self.org, experiment)
         self._check_artifact(record, status, artifact)
         now = self.now()
         job = JobRecord(_id(id), self.org, experiment, kind, status, now, now, artifact, parent)
-        return self.directory.add_job(job)
+        return self.store.add_job(job)
 
     def change(self, experiment: str, id: str, status: Status | None, artifact: str | None) -> JobRecord:  # noqa: A002
-        job = get_job(self.directory, self.org, experiment, id)
+        job = get_job(self.store, self.org, experiment, id)
         if job.kind in MANAGED_KINDS:
             raise Conflict(f"job {id} is of the kind {job.kind}, which changes by itself", "stop it, or cancel it")
         new_status, new_artifact = status or job.status, artifact or job.artifact
         if artifact or not new_artifact:
-            self._check_artifact(self.directory.experiment(self.org, experiment), new_status, new_artifact)
-        return self.directory.update_job(self.org, id, self.now(), status=new_status, artifact=new_artifact)
+            self._check_artifact(self.store.experiment(self.org, experiment), new_status, new_artifact)
+        return self.store.update_job(self.org, id, self.now(), status=new_status, artifact=new_artifact)
 
     def _check_artifact(self, experiment: Experiment, status: Status, artifact: str) -> None:
         if artifact:
-            stored = self.directory.workspace(self.org, experiment.workspace) if experiment.workspace else None
+            stored = self.store.workspace(self.org, experiment.workspace) if experiment.workspace else None
             resolve_artifact(stored.storage if stored else None, artifact, self.trusted)
         elif status == DONE:
             raise UsageError("artifact is missing: a training that is done has a model")
 
 
-def get_job(directory: Directory, org: str, experiment: str, id: str) -> JobRecord:  # noqa: A002
+def get_job(store: OrgStore, org: str, experiment: str, id: str) -> JobRecord:  # noqa: A002
     """Return a job of this experiment. Raise NotFound for a job of another one."""
-    job = directory.job(org, id)
+    job = store.job(org, id)
     if job.experiment != experiment:
         raise NotFound(f"experiment {experiment} of org {org} has no job {id}")
     return job
 
 
-def get_parent(directory: Directory, org: str, experiment: str, id: str) -> JobRecord:  # noqa: A002
+def get_parent(store: OrgStore, org: str, experiment: str, id: str) -> JobRecord:  # noqa: A002
     """Return the finished training job that a microservice is started from. Raise where it is not one."""
-    directory.experiment(org, experiment)
+    store.experiment(org, experiment)
     try:
-        job = directory.job(org, id)
+        job = store.job(org, id)
     except NotFound:
         raise NotFound(f"parent_id = {id}: org {org} has no such job", "register the training job first") from None
     if job.experiment != experiment:
@@ -262,12 +262,12 @@ def get_parent(directory: Directory, org: str, experiment: str, id: str) -> JobR
     return job
 
 
-def check_quota(directory: Directory, org: str, environ: Mapping[str, str]) -> None:
+def check_quota(store: OrgStore, org: str, environ: Mapping[str, str]) -> None:
     """Raise Conflict where the org has reached its quota of microservices; failed ones count until stopped."""
     maximum = environ.get(ENV_MOST) or DEFAULT_MAX
     if not maximum.isdecimal():
         raise PlatformError(f"{ENV_MOST} = {maximum}, must be a number", "the operator of this API sets it")
-    existing = directory.jobs_of_kind("inference_microservice", *NOT_STOPPED)
+    existing = store.jobs_of_kind("inference_microservice", *NOT_STOPPED)
     if sum(record.org == org for record in existing) >= int(maximum):
         raise Conflict(
             f"org {org} has {maximum} inference microservices, which is the most that it may", "stop one first"

@@ -8,7 +8,7 @@ from msgspec import Struct
 from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.jobs.launcher import StartRequest
 from pilotlight.microservices.platforms import Platform
-from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import JobRecord
 
 NAMESPACE: Final = "namespace"
@@ -24,11 +24,11 @@ class PlatformSettings(Struct, frozen=True):
 
 
 def start_request_for(
-    directory: Directory, settings: PlatformSettings, record: JobRecord, num_gpus: int = 0
+    store: OrgStore, settings: PlatformSettings, record: JobRecord, num_gpus: int = 0
 ) -> tuple[StartRequest, Mapping[str, str]]:
     """Return the start request of a record, and the values of its workspace's credentials."""
-    experiment = directory.experiment(record.org, record.experiment)
-    stored = directory.workspace(record.org, experiment.workspace).storage if experiment.workspace else None
+    experiment = store.experiment(record.org, record.experiment)
+    stored = store.workspace(record.org, experiment.workspace).storage if experiment.workspace else None
     model = org_resources.resolve_artifact(stored, record.artifact, trusted=True)  # checked when the job was added
     access = org_resources.access(stored if "://" in model else None, settings.environ)
     request = StartRequest(

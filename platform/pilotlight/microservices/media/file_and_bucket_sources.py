@@ -1,8 +1,8 @@
 """Where media are: files below the operator's roots, objects in a workspace's store, and links for a container.
 
-Presigning makes no connection, so that web.py checks and pins all addresses. Without credentials in the workspace the
-object must be public: none are taken from the environment. Later DNS changes and redirects in a container are not
-checked: docs/media.md.
+Presigning makes no connection, so that ssrf_safe_client.py checks and pins all addresses. Without credentials in the
+workspace the object must be public: none are taken from the environment. Later DNS changes and redirects in a container
+are not checked: docs/media.md.
 """
 
 import base64

@@ -101,7 +101,11 @@ class Local:
             message = f"{job.image} is a container image, and the platform local runs processes of our own predictor"
             raise UsageError(message, "use --platform docker or --platform kubernetes")
         if job.model_path.startswith("/"):
-            _check_model(Path(job.model_path), job.folder)
+            path = Path(job.model_path)
+            if not path.exists():
+                raise UsageError(f"model_path = {path}, which does not exist")
+            if job.folder and not path.is_dir():
+                raise UsageError(f"model_path = {path}, must be a directory for this network_arch")
         self._gpus(job)
         try:
             self._home.create()
@@ -142,11 +146,11 @@ class Local:
         if not log.exists():
             return PlatformStatus("gone", name, "Gone", "it was stopped, or started on another machine", tail)
         ended = shim.read_exit(exit_file) or shim.Exit()
-        said = last_error(tail)
-        how = _how(ended)
-        return PlatformStatus(
-            "failed", name, "Exited", f"the process {how}: {said}" if said else f"the process {how}", tail
-        )
+        reason = "the process ended" if ended.code is None else f"the process ended with exit code {ended.code}"
+        if ended.signal:
+            reason = f"the process was ended by {signal.Signals(ended.signal).name}"
+        message = last_error(tail)
+        return PlatformStatus("failed", name, "Exited", f"{reason}: {message}" if message else reason, tail)
 
     def stop(self, job_id: str, entry: Entry) -> None:
         identity, (log, exit_file) = _named(entry) or _orphan(job_id), self._files(job_id)
@@ -196,13 +200,6 @@ class Local:
         return {VISIBLE: ",".join(map(str, chosen))}
 
 
-def _check_model(path: Path, folder: bool) -> None:
-    if not path.exists():
-        raise UsageError(f"model_path = {path}, which does not exist")
-    if folder and not path.is_dir():
-        raise UsageError(f"model_path = {path}, must be a directory for this network_arch")
-
-
 def _identity(output: int) -> Identity | None:
     """Return the identity of the process that the shim has started."""
     select([output], [], [], LISTEN_S)
@@ -243,12 +240,6 @@ def _orphan(job_id: str) -> Identity | None:
 def _reap(pid: int) -> None:
     with suppress(ChildProcessError):
         os.waitpid(pid, 0)
-
-
-def _how(ended: shim.Exit) -> str:
-    if ended.signal:
-        return f"was ended by {signal.Signals(ended.signal).name}"
-    return "ended" if ended.code is None else f"ended with exit code {ended.code}"
 
 
 def _tail(log: Path) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from pilotlight.errors import NotFound, UsageError
-from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import check_org
 
 # 16 MiB and about 50 ms per attempt: cheap for a login, expensive for brute force on a stolen file.
@@ -43,34 +43,34 @@ class KeyHash(Struct, frozen=True):
     hash: bytes
 
 
-def create(directory: Directory, org: str, now: float, ttl_s: float | None) -> tuple[str, Key]:
+def create(store: OrgStore, org: str, now: float, ttl_s: float | None) -> tuple[str, Key]:
     """Create a key; return its value, which is shown once and not stored, and its metadata."""
     check_org(org)
     key = Key(secrets.token_hex(6), org, now, None if ttl_s is None else now + ttl_s)
     secret, salt = secrets.token_urlsafe(32), secrets.token_bytes(16)
     row = (key.id, org, salt, slow_hash(secret, salt), now, key.expires_at)
-    with directory.database.change(durable=True) as connection:
+    with store.database.change(durable=True) as connection:
         connection.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?)", row)
     return f"plk-{key.id}-{secret}", key
 
 
-def list_keys(directory: Directory, org: str = "") -> Sequence[Key]:
+def list_keys(store: OrgStore, org: str = "") -> Sequence[Key]:
     sql = "SELECT id, org, created_at, expires_at FROM keys WHERE ? IN ('', org) ORDER BY org, created_at"
-    return [Key(*row) for row in directory.database.rows(sql, (org,))]
+    return [Key(*row) for row in store.database.rows(sql, (org,))]
 
 
-def delete(directory: Directory, id: str) -> None:  # noqa: A002 - its name everywhere
+def delete(store: OrgStore, id: str) -> None:  # noqa: A002 - its name everywhere
     """Delete a key with the tokens that were issued for it."""
-    with directory.database.change(durable=True) as connection:
+    with store.database.change(durable=True) as connection:
         if not connection.execute("DELETE FROM keys WHERE id = ?", (id,)).rowcount:
             raise NotFound(f"no key has the id {id}", "platformctl api key list")
 
 
-def find_key_hash(directory: Directory, org: str, key: str, now: float) -> KeyHash:
+def find_key_hash(store: OrgStore, org: str, key: str, now: float) -> KeyHash:
     """Return the hash to verify the key against, a dummy if there is none: every login takes one comparison."""
     shape = KEY_PATTERN.fullmatch(key)
     sql = "SELECT id, salt, hash FROM keys WHERE id = ? AND org = ? AND (expires_at IS NULL OR expires_at > ?)"
-    rows = directory.database.rows(sql, (shape.group(1) if shape else "", org, now))
+    rows = store.database.rows(sql, (shape.group(1) if shape else "", org, now))
     return KeyHash(*rows[0]) if rows else KeyHash("", DUMMY_SALT, b"")
 
 
@@ -93,21 +93,21 @@ def parse_period(text: str) -> float:
     return float(match.group(1)) * UNITS[match.group(2)]
 
 
-def issue(directory: Directory, org: str, key: str, now: float, ttl_s: float = TTL_S) -> tuple[str, float]:
+def issue(store: OrgStore, org: str, key: str, now: float, ttl_s: float = TTL_S) -> tuple[str, float]:
     """Issue a token; return it and its expiry time. Expired tokens are deleted."""
     token, expires_at = secrets.token_urlsafe(32), now + ttl_s
-    with directory.database.change(durable=True) as connection:
+    with store.database.change(durable=True) as connection:
         connection.execute("DELETE FROM tokens WHERE expires_at <= ?", (now,))
         connection.execute("INSERT INTO tokens VALUES (?, ?, ?, ?)", (digest(token), org, key, expires_at))
     return token, expires_at
 
 
-def org_of(directory: Directory, token: str, now: float) -> str | None:
+def org_of(store: OrgStore, token: str, now: float) -> str | None:
     """Return the org of a token; None: unknown, or it or its key has expired."""
     hashed = digest(token)
     sql = """SELECT t.hash, t.org, t.expires_at, k.expires_at FROM tokens t JOIN keys k ON k.id = t.key
         WHERE t.hash = ?"""
-    for stored, org, expires_at, key_expires_at in directory.database.rows(sql, (hashed,)):
+    for stored, org, expires_at, key_expires_at in store.database.rows(sql, (hashed,)):
         in_time = now < expires_at and (key_expires_at is None or now < key_expires_at)
         if hmac.compare_digest(stored, hashed) and in_time:
             return str(org)

@@ -1,4 +1,4 @@
-"""The directory: workspaces, experiments and jobs of every org, in one SQLite file of the home folder.
+"""Store of workspaces, experiments and jobs of every org: one SQLite file of the home folder.
 
 Written by REST and by `platformctl microservice register`; microservices are started from its records. Each method is
 one transaction, called from the thread that opened it. Ids are unique within an org.
@@ -46,13 +46,13 @@ FIRST: Final = (
 MIGRATIONS: Final[Sequence[Sequence[str]]] = (FIRST,)
 
 
-class Directory:
+class OrgStore:
     def __init__(self, database: Database) -> None:
         self.database = database
 
     @classmethod
-    def open(cls, home: Home) -> "Directory":
-        return cls(Database(home.root / FILE, MIGRATIONS))
+    def open(cls, home: Home) -> "OrgStore":
+        return cls(Database(home.root / FILE, MIGRATIONS, "move it away: keys and jobs are then made anew"))
 
     def close(self) -> None:
         self.database.close()

@@ -75,7 +75,7 @@ OVERVIEW: Final = Dashboard(
                 "no_replica: nothing could answer in time; rate: a client beyond its limit; others: access.",
                 "reqps",
                 Query(
-                    f"sum by (reason) ({rate(contract.METRIC_GATEWAY_REFUSED)})"
+                    f"sum by (reason) ({rate(contract.METRIC_GATEWAY_REJECTED)})"
                     f" or 0 * sum(label_replace({select(contract.METRIC_GATEWAY_WAITING)}, "
                     '"reason", "none", "", "")) by (reason)',
                     "{{reason}}",

@@ -4,17 +4,16 @@ Concurrency and rps use the KPA class, cpu and memory the HPA class, which canno
 `autoscaling.knative.dev/…` annotations apply where no field sets the same, within Knative's bounds.
 """
 
-import re
 from collections.abc import Callable
 from typing import Final
 
+from pilotlight.k8s.quantities import whole_seconds
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.document_annotations import KNATIVE_SCALING
 from pilotlight.plan.types import DecisionLog, Scaling
 
 KPA_CLASS: Final = "kpa.autoscaling.knative.dev"
 HPA_CLASS: Final = "hpa.autoscaling.knative.dev"
-_DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
 def knative(context: PlanContext, min_replicas: int, max_replicas: int, log: DecisionLog) -> Scaling:
@@ -89,18 +88,9 @@ def _number(low: float, high: float) -> Callable[[str], bool]:
     return within
 
 
-def seconds_of(text: str) -> int | None:
-    """Return the seconds of `1m30s`; None if it is not a duration of whole seconds."""
-    match = _DURATION.fullmatch(text)
-    if not text or not match:
-        return None
-    hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return hours * 3600 + minutes * 60 + seconds
-
-
 def _seconds(low: int, high: int) -> Callable[[str], bool]:
     def within(text: str) -> bool:
-        seconds = seconds_of(text)
+        seconds = whole_seconds(text)
         return seconds is not None and low <= seconds <= high
 
     return within

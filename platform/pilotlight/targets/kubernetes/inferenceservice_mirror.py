@@ -11,7 +11,7 @@ from pilotlight.errors import NotFound
 from pilotlight.k8s import names
 from pilotlight.targets.kubernetes.client import MANAGER, SERVER_APPLY, Cluster, KubeApiError
 from pilotlight.targets.kubernetes.kinds import unless_forbidden
-from pilotlight.targets.kubernetes.observe.status import ENTRIES, PROVEN
+from pilotlight.targets.kubernetes.observe.status import PROVEN
 from pilotlight.targets.target import Condition, Key, Release, RevisionStatus, ServiceStatus
 
 Json = Any
@@ -53,7 +53,7 @@ def _internal_url(workload: str, namespace: str) -> str:
 
 def _address(status: ServiceStatus) -> dict[str, str]:
     """Return the internal address: the entry workload of a serverless service, else the entry Service."""
-    entry = _first(ENTRIES, status.revisions)
+    entry = _first(names.ENTRY_ROLES, status.revisions)
     if not entry:
         return {}
     name = entry[0].workload if status.mode == "serverless" else names.entry_service(status.name)

@@ -1,4 +1,4 @@
-"""Port-forward from this machine to a pod through the API server; ingress.py uses it if no address is reachable.
+"""Port-forward from this machine to a pod through the API server; service_route.py uses it if no address is reachable.
 
 Each connection has a websocket of its own, as with kubectl, and a thread that relays both directions. The first byte of
 a websocket message is its channel: 0 is data, 1 errors; the first message of either only repeats the port number.

@@ -32,7 +32,7 @@ class RequestHandler(Protocol):
         """Return the request head of decoded fields; cached per block. `whole` is False where fields were dropped."""
 
     def on_request(self, number: int, head: Any, ended: bool) -> None:
-        """Handle a new request. To receive its data, put a stream into `Connection.streams`."""
+        """Handle a new request. To receive its data, put a stream into `Http2Connection.streams`."""
 
     def stop_accepting(self) -> None:
         """Handle the acknowledged GOAWAY of `announce_shutdown`: the peer opens no further streams."""

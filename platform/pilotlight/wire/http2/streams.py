@@ -1,6 +1,6 @@
 """Streams of an HTTP/2 connection with flow control: data to be sent waits for windows, received DATA is charged.
 
-Connection derives from FlowControl and handles all other frames. DATA is handed on in place, before its frame is
+Http2Connection derives from FlowControl and handles all other frames. DATA is handed on in place, before its frame is
 complete: large bodies are not assembled here.
 """
 
@@ -100,7 +100,10 @@ class SendBuffer:
         self._on_complete(stream)
 
     def fits(self, stream: Http2Stream, length: int) -> bool:
-        """Whether this much data can go now, in one frame, with nothing queued before it."""
+        """Whether this much data fits the windows and one frame now.
+
+        Streams with queued data are not considered: a unary response may overtake them.
+        """
         return length <= self.max_frame_size and length <= self.window and length <= stream.window and not self.paused
 
     def pump(self) -> None:

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import pytest
 import yaml
 from tests.platform.gateway.cluster.things import (
     GATEWAY,
@@ -16,8 +17,8 @@ from tests.platform.gateway.cluster.things import (
 )
 
 from pilotlight.gateway.cluster import object_fields
+from pilotlight.gateway.cluster.cluster_routes import ClusterView, routes
 from pilotlight.gateway.cluster.kube_api import key_of
-from pilotlight.gateway.cluster.route_table import ClusterView, routes
 from pilotlight.gateway.routing_table import Replica, Route, RouteMatch, RouteMatcher, Table
 
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
@@ -167,6 +168,14 @@ def test_the_time_for_an_answer_comes_from_the_route_where_the_workload_says_non
     assert found.timeout_s == 100.0  # 1000 s in all, 900 of them for the start
     (found,) = made([IRIS], [work])
     assert found.timeout_s == 300.0
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("5m", 300.0), ("1h30m", 5400.0), ("1500ms", 1.5), ("-5s", 0.0), ("", 0.0)]
+)
+def test_the_timeout_of_an_httproute_may_have_any_unit(written: str, seconds: float) -> None:
+    found = object_fields.route_hosts(route("iris", "iris.example.com", timeout=written))
+    assert found.timeout_s == seconds
 
 
 def test_what_render_writes_for_a_service_from_zero_becomes_its_route(rendered: str) -> None:

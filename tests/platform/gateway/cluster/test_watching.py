@@ -14,7 +14,7 @@ from tests.platform.gateway.linked import in_loop
 
 from pilotlight.gateway.cluster import kube_api
 from pilotlight.gateway.cluster.kube_api import Informer, KubeApi, WatchedKind
-from pilotlight.gateway.cluster.object_fields import SELECTOR, Slice
+from pilotlight.gateway.cluster.object_fields import SELECTOR, EndpointSlice
 from pilotlight.gateway.cluster.object_fields import slice_of as read
 
 
@@ -37,7 +37,9 @@ class Bed:
     def __init__(self, server: ApiServer, credentials: Path, optional: bool = False) -> None:
         self.server, self.changes = server, 0
         self.api = KubeApi(server.url, credentials)
-        self.watched: Informer[Slice] = Informer(self.api, WatchedKind(SLICES, SELECTOR, read, optional), self._changed)
+        self.watched: Informer[EndpointSlice] = Informer(
+            self.api, WatchedKind(SLICES, SELECTOR, read, optional), self._changed
+        )
 
     def _changed(self) -> None:
         self.changes += 1

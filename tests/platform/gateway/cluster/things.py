@@ -39,11 +39,11 @@ def deployment(
 
 def route(
     service: str, *hosts: str, namespace: str = "models", since: str = "2026-01-01T00:00:00Z",
-    to: tuple[tuple[str, int], ...] = (("pilotlight-gateway", 100),), accepted: str = "True",
+    to: tuple[tuple[str, int], ...] = (("pilotlight-gateway", 100),), accepted: str = "True", timeout: str = "1000s",
 ) -> Json:  # fmt: skip
     metadata = {"name": service, "namespace": namespace, "labels": labels(service), "creationTimestamp": since}
     backends = [{"name": name, "port": 80, "weight": weight} for name, weight in to]
-    rules = [{"timeouts": {"request": "1000s"}, "backendRefs": backends}]
+    rules = [{"timeouts": {"request": timeout}, "backendRefs": backends}]
     status = {"parents": [{"conditions": [{"type": "Accepted", "status": accepted}]}]} if accepted else {}
     return {"metadata": metadata, "spec": {"hostnames": list(hosts), "rules": rules}, "status": status}
 

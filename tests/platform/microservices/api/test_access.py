@@ -15,7 +15,7 @@ from pilotlight.errors import NotFound, UsageError
 from pilotlight.microservices.api import routes
 from pilotlight.microservices.api.org_records import LOGIN_RATE, login_delay, rate_limit_keys
 from pilotlight.microservices.registry import api_keys
-from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.wire.token_bucket import TokenBuckets
 
@@ -23,57 +23,57 @@ NOW = 1_000_000.0
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory.open(Home(tmp_path))
+def store(tmp_path: Path) -> OrgStore:
+    return OrgStore.open(Home(tmp_path))
 
 
-def proven(directory: Directory, org: str, shown: str, now: float = NOW) -> bool:
-    return api_keys.verify(api_keys.find_key_hash(directory, org, shown, now), shown)
+def proven(store: OrgStore, org: str, shown: str, now: float = NOW) -> bool:
+    return api_keys.verify(api_keys.find_key_hash(store, org, shown, now), shown)
 
 
-def test_a_key_opens_its_org_and_no_other(directory: Directory) -> None:
-    shown, _ = api_keys.create(directory, "acme", NOW, None)
-    assert proven(directory, "acme", shown)
-    assert not proven(directory, "other", shown)
-    assert not proven(directory, "acme", shown[:-1] + ("A" if shown[-1] != "A" else "B"))
-    assert not proven(directory, "acme", "")
-    assert not proven(directory, "acme", "nvapi-whatever")
+def test_a_key_opens_its_org_and_no_other(store: OrgStore) -> None:
+    shown, _ = api_keys.create(store, "acme", NOW, None)
+    assert proven(store, "acme", shown)
+    assert not proven(store, "other", shown)
+    assert not proven(store, "acme", shown[:-1] + ("A" if shown[-1] != "A" else "B"))
+    assert not proven(store, "acme", "")
+    assert not proven(store, "acme", "nvapi-whatever")
 
 
-def test_neither_key_nor_token_is_in_the_file(directory: Directory, tmp_path: Path) -> None:
-    shown, key = api_keys.create(directory, "acme", NOW, None)
-    token, _ = api_keys.issue(directory, "acme", key.id, NOW)
-    directory.close()
+def test_neither_key_nor_token_is_in_the_file(store: OrgStore, tmp_path: Path) -> None:
+    shown, key = api_keys.create(store, "acme", NOW, None)
+    token, _ = api_keys.issue(store, "acme", key.id, NOW)
+    store.close()
     files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert shown.split("-", 2)[2].encode() not in files
     assert token.encode() not in files
 
 
-def test_a_key_ends_and_its_tokens_with_it(directory: Directory) -> None:
-    shown, key = api_keys.create(directory, "acme", NOW, 60.0)
-    token, expires_at = api_keys.issue(directory, "acme", key.id, NOW)
+def test_a_key_ends_and_its_tokens_with_it(store: OrgStore) -> None:
+    shown, key = api_keys.create(store, "acme", NOW, 60.0)
+    token, expires_at = api_keys.issue(store, "acme", key.id, NOW)
     assert expires_at == NOW + api_keys.TTL_S
-    assert api_keys.org_of(directory, token, NOW + 59) == "acme"
-    assert api_keys.org_of(directory, token, NOW + 60) is None
-    assert not proven(directory, "acme", shown, NOW + 60)
+    assert api_keys.org_of(store, token, NOW + 59) == "acme"
+    assert api_keys.org_of(store, token, NOW + 60) is None
+    assert not proven(store, "acme", shown, NOW + 60)
 
 
-def test_a_token_ends_by_itself_and_is_forgotten_at_the_next_login(directory: Directory) -> None:
-    _, key = api_keys.create(directory, "acme", NOW, None)
-    token, expires_at = api_keys.issue(directory, "acme", key.id, NOW)
-    assert api_keys.org_of(directory, token, expires_at) is None
-    api_keys.issue(directory, "acme", key.id, expires_at)
-    assert len(directory.database.rows("SELECT * FROM tokens")) == 1
+def test_a_token_ends_by_itself_and_is_forgotten_at_the_next_login(store: OrgStore) -> None:
+    _, key = api_keys.create(store, "acme", NOW, None)
+    token, expires_at = api_keys.issue(store, "acme", key.id, NOW)
+    assert api_keys.org_of(store, token, expires_at) is None
+    api_keys.issue(store, "acme", key.id, expires_at)
+    assert len(store.database.rows("SELECT * FROM tokens")) == 1
 
 
-def test_a_deleted_key_takes_its_tokens_along(directory: Directory) -> None:
-    shown, key = api_keys.create(directory, "acme", NOW, None)
-    token, _ = api_keys.issue(directory, "acme", key.id, NOW)
-    api_keys.delete(directory, key.id)
-    assert api_keys.org_of(directory, token, NOW) is None
-    assert not proven(directory, "acme", shown)
+def test_a_deleted_key_takes_its_tokens_along(store: OrgStore) -> None:
+    shown, key = api_keys.create(store, "acme", NOW, None)
+    token, _ = api_keys.issue(store, "acme", key.id, NOW)
+    api_keys.delete(store, key.id)
+    assert api_keys.org_of(store, token, NOW) is None
+    assert not proven(store, "acme", shown)
     with pytest.raises(NotFound, match="no key has the id"):
-        api_keys.delete(directory, key.id)
+        api_keys.delete(store, key.id)
 
 
 @pytest.mark.parametrize("written", ["", "90", "d", "-1d", "1.5h", "0d", "1y"])
@@ -84,12 +84,12 @@ def test_a_period_is_a_number_with_a_unit(written: str) -> None:
 
 
 @pytest.mark.parametrize("org", ["", "Acme", "a_b", "-a", "a" * 64, "a/b", "a.b"])
-def test_an_org_is_a_namespace(directory: Directory, org: str) -> None:
+def test_an_org_is_a_namespace(store: OrgStore, org: str) -> None:
     with pytest.raises(UsageError, match="as a namespace"):
-        api_keys.create(directory, org, NOW, None)
+        api_keys.create(store, org, NOW, None)
 
 
-def test_the_file_is_private_and_made_by_steps(directory: Directory, tmp_path: Path) -> None:
+def test_the_file_is_private_and_made_by_steps(store: OrgStore, tmp_path: Path) -> None:
     path = tmp_path / "microservices.db"
     assert path.stat().st_mode & 0o777 == 0o600
     with closing(sqlite3.connect(path)) as opened:

@@ -15,10 +15,10 @@ def test_a_file_that_cannot_be_opened_does_not_lock_us_out_of_it(tmp_path: Path)
     desk = ApiContext(Home(tmp_path), {})
     (tmp_path / FILE).mkdir()
     with pytest.raises(Exception) as raised:
-        _ = desk.directory
+        _ = desk.store
     assert not isinstance(raised.value, Conflict)
     (tmp_path / FILE).rmdir()
-    assert desk.directory.workspaces("acme") == []
+    assert desk.store.workspaces("acme") == []
     with pytest.raises(Conflict, match="another process serves"):
-        _ = ApiContext(Home(tmp_path), {}).directory
+        _ = ApiContext(Home(tmp_path), {}).store
     asyncio.run(desk.close())

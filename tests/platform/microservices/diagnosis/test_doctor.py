@@ -15,7 +15,7 @@ from tests.serving import START_S
 
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import platform
-from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import Entry, Experiment, JobRecord, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.targets.local.home_directory import Home
@@ -65,8 +65,8 @@ def test_a_registry_that_cannot_be_read_is_told(environ: dict[str, str], tmp_pat
 
 def test_a_stop_that_the_platform_refused_is_told_with_what_it_said(environ: dict[str, str], tmp_path: Path) -> None:
     now = datetime.now(UTC)
-    with closing(Directory.open(Home(tmp_path / "home").create())) as directory:
-        directory.add_experiment(Experiment("e", "acme", "pilotlight", "", "", now.isoformat()))
+    with closing(OrgStore.open(Home(tmp_path / "home").create())) as store:
+        store.add_experiment(Experiment("e", "acme", "pilotlight", "", "", now.isoformat()))
         for name, since, said in (
             ("at-once", 0, "it could not be stopped: no daemon"),
             ("long", 99, ""),
@@ -74,7 +74,7 @@ def test_a_stop_that_the_platform_refused_is_told_with_what_it_said(environ: dic
         ):
             at = (now - timedelta(seconds=since)).isoformat()
             kind, status = "inference_microservice", "stopping"
-            directory.add_job(JobRecord(name, "acme", "e", kind, status, at, at, message=said))  # type: ignore[arg-type]
+            store.add_job(JobRecord(name, "acme", "e", kind, status, at, at, message=said))  # type: ignore[arg-type]
     found = {each["check"]: each for each in checked(environ)}
     assert set(found) == {"microservice at-once", "microservice long"}
     assert "no daemon" in found["microservice at-once"]["message"]

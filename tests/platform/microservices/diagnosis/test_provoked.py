@@ -19,7 +19,7 @@ from tests.ports import free_port
 from tests.serving import RunningServer
 
 from pilotlight.errors import PlatformError
-from pilotlight.microservices.diagnosis import Evidence, Finding, diagnose
+from pilotlight.microservices.diagnosis import Advice, Evidence, diagnose
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.inference.predict import predict
 from pilotlight.microservices.media import Limits
@@ -39,7 +39,7 @@ def predictor(folder: Path, model: str, **environ: str) -> Iterator[RunningServe
         yield server
 
 
-def diagnosed(server: RunningServer) -> list[Finding]:
+def diagnosed(server: RunningServer) -> list[Advice]:
     """Once it has given up; what a status would say then."""
     status: dict[str, Any] = {}
 
@@ -53,7 +53,7 @@ def diagnosed(server: RunningServer) -> list[Finding]:
     return list(diagnose(Evidence(phase="failed", status=status, platform=PlatformStatus("running", tail=tail))))
 
 
-def only(found: list[Finding], name: str) -> Finding:
+def only(found: list[Advice], name: str) -> Advice:
     assert [each.name for each in found] == [name], found
     return found[0]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.platform.microservices.jobs.conftest import Ctl
 
-from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.targets.local.home_directory import Home
 
 
@@ -16,15 +16,15 @@ def told(ctl: Ctl, *words: str) -> dict[str, str]:
 def test_one_call_makes_workspace_experiment_and_a_finished_job(ctl: Ctl, tmp_path: Path) -> None:
     words = ("--workspace", "s3://bucket/team", "--credential", "access_key=env:WORKSPACE_ACME__KEY")
     made = told(ctl, "--network-arch", "classification", "--artifact", "runs/1/model.onnx", *words)
-    directory = Directory.open(Home(tmp_path / "home"))
+    store = OrgStore.open(Home(tmp_path / "home"))
     try:
-        job = directory.job("acme", made["job_id"])
+        job = store.job("acme", made["job_id"])
         assert (job.kind, job.status, job.artifact) == ("train", "done", "runs/1/model.onnx")
-        assert directory.experiment("acme", made["experiment_id"]).workspace == made["workspace"]
-        stored = directory.workspace("acme", made["workspace"]).storage
+        assert store.experiment("acme", made["experiment_id"]).workspace == made["workspace"]
+        stored = store.workspace("acme", made["workspace"]).storage
         assert stored.credentials == {"access_key": "env:WORKSPACE_ACME__KEY"}
     finally:
-        directory.close()
+        store.close()
 
 
 def test_another_job_joins_an_experiment_that_is_there(ctl: Ctl) -> None:

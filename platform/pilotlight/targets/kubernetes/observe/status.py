@@ -22,7 +22,6 @@ from pilotlight.targets.target import Condition, ModelState, Phase, RevisionStat
 
 Json = Any
 Document = Mapping[str, Json]
-ENTRIES: Final = ("router", "transformer", "engine", "predictor")  # in the order of a request
 KNATIVE_REVISION_LABEL: Final = "serving.knative.dev/revision"
 KNATIVE_SERVICE_LABEL: Final = "serving.knative.dev/service"
 PROVEN: Final = ("Loaded", "Standby")
@@ -38,7 +37,7 @@ def role_of(workload: Document) -> str:
 
 def entries(workloads: Sequence[Document]) -> list[Document]:
     """Return the workloads that receive requests: one, or the two variants of a canary."""
-    for role in ENTRIES:
+    for role in names.ENTRY_ROLES:
         matching = [each for each in workloads if role_of(each) == role]
         if matching:
             return matching

@@ -1,14 +1,17 @@
 """Who may ask the console's routes, over HTTP as a browser and as an attacker would."""
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from tests.platform.api.conftest import TOKEN, Served
 
-from pilotlight.console import areas
+from pilotlight.console import areas, routes
 from pilotlight.console.sessions import HEADER_PROOF, POLICY, cookie_name, is_same_origin
 from pilotlight.control_plane.app import AREAS
 
@@ -152,11 +155,14 @@ def test_the_page_cannot_end_the_platform(api: Served, visitor: Visitor) -> None
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/console", "/console/static/app.js", "/console/static/nothing.js", "/console/api/session", "/console/nowhere"],
-)
-def test_every_reply_has_the_policy(visitor: Visitor, path: str) -> None:
-    visitor.ask("GET", f"/console{path}")
+    ("path", "status"),
+    [
+        ("/console", 200), ("/console/static/app.js", 200), ("/console/static/nothing.js", 404),
+        ("/console/api/session", 401), ("/console/nowhere", 401),
+    ],
+)  # fmt: skip
+def test_every_reply_has_the_policy(visitor: Visitor, path: str, status: int) -> None:
+    assert visitor.ask("GET", path)[0] == status
     assert visitor.answered["content-security-policy"] == POLICY
     assert visitor.answered["x-content-type-options"] == "nosniff"
     assert visitor.answered["x-frame-options"] == "DENY"
@@ -164,10 +170,22 @@ def test_every_reply_has_the_policy(visitor: Visitor, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/console/static/..%2froutes.py", "/console/static/%2e%2e/gate.py", "/console/static/"]
-)
+    "path",
+    [
+        "/console/static/..%2froutes.py", "/console/static/../routes.py", "/console/static/%2e%2e/sessions.py",
+        "/console/static/..%2f..%2fapi%2fstatic%2fdocs.html", "/console/static/%2fetc%2fpasswd", "/console/static/",
+    ],
+)  # fmt: skip
 def test_only_files_of_the_page_are_served(visitor: Visitor, path: str) -> None:
-    assert visitor.ask("GET", f"/console/static/{path}")[0] in (401, 404)
+    assert visitor.ask("GET", "/console/static/app.js")[0] == 200
+    assert visitor.ask("GET", path)[0] == 401, "no route without a token matches"
+
+
+@pytest.mark.parametrize("name", ["../routes.py", "../../api/static/docs.html", "/etc/hosts.html", "", ".."])
+def test_a_file_outside_the_folder_is_not_found_though_a_route_matched(name: str) -> None:
+    assert asyncio.run(routes.file(make_mocked_request("GET", "/", match_info={"file": "app.js"}))).status == 200
+    with pytest.raises(web.HTTPNotFound):
+        asyncio.run(routes.file(make_mocked_request("GET", "/", match_info={"file": name})))
 
 
 def test_another_host_is_refused_here_too(visitor: Visitor) -> None:

@@ -57,11 +57,11 @@ def test_whatever_is_asked_and_answered_it_can_be_written_and_aborted(size: int)
     ledger = CanaryHistory()
     for _ in range(MAX_PAST_CANARIES + 2):
         ledger = stored_history.with_new_canary(ledger, whole)
-    written = stored_history.encode_history(replace(ledger, current=replace(whole, wish="abort")))
+    written = stored_history.encode_history(replace(ledger, current=replace(whole, command="abort")))
     assert len(written.encode()) <= stored_history.MAX_STATE_BYTES < 256 * 1024
     read = stored_history.decode_history(CanaryRecord(*KEY, written, "1")).current
     assert read is not None
-    assert (read.wish, read.policy) == ("abort", whole.policy)
+    assert (read.command, read.policy) == ("abort", whole.policy)
 
 
 def test_what_was_asked_is_kept_once_for_each_check() -> None:

@@ -13,9 +13,9 @@ from pilotlight.errors import Conflict, PlatformError
 from pilotlight.microservices.api.api_context import ApiContext
 from pilotlight.microservices.api.jobs import Observation, observe
 from pilotlight.microservices.jobs import org_resources
-from pilotlight.microservices.jobs.microservice_operations import START_THREADS, STARTS_PER_ORG, Lifecycle
+from pilotlight.microservices.jobs.microservice_operations import START_THREADS, STARTS_PER_ORG, MicroserviceOperations
 from pilotlight.microservices.jobs.start_request import PlatformSettings, start_request_for
-from pilotlight.microservices.registry.database import Directory
+from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import Entry, Experiment, JobRecord
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.targets.local.home_directory import Home
@@ -27,23 +27,23 @@ NOW = "2026-01-01T00:00:00Z"
 @dataclass
 class Scene:
     folder: Path
-    directory: Directory
+    store: OrgStore
     place: PlatformSettings
-    lifecycle: Lifecycle
+    lifecycle: MicroserviceOperations
 
     def record(self, org: str, name: str, entry: Entry | None = None) -> JobRecord:
         status = "running" if entry else "pending"
         made = JobRecord(
             name, org, f"of-{org}", "inference_microservice", status, NOW, NOW, "/model", platform="docker", entry=entry
         )
-        return self.directory.add_job(made)
+        return self.store.add_job(made)
 
     def start(self, record: JobRecord) -> JobRecord:
-        self.lifecycle.start(record, *start_request_for(self.directory, self.place, record))
+        self.lifecycle.start(record, *start_request_for(self.store, self.place, record))
         return record
 
     def status(self, record: JobRecord) -> str:
-        return self.directory.job(record.org, record.id).status
+        return self.store.job(record.org, record.id).status
 
     def made(self) -> set[str]:
         return docker_stand_in.containers(self.folder)
@@ -53,15 +53,15 @@ class Scene:
 
 
 def played(folder: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
-    """With a directory of its own, closed whatever happens."""
+    """With a store of its own, closed whatever happens."""
     own = {"HOME": str(folder), "PILOTLIGHT_MICROSERVICE_REGISTRY": str(folder / "registry.json")}
     environ = {**docker_stand_in.installed(folder), **own}
-    directory, place = Directory.open(Home(folder)), PlatformSettings("docker", environ)
+    store, place = OrgStore.open(Home(folder)), PlatformSettings("docker", environ)
     for org in ("a", "b"):
-        directory.add_experiment(Experiment(f"of-{org}", org, "pilotlight", "", "", NOW))
+        store.add_experiment(Experiment(f"of-{org}", org, "pilotlight", "", "", NOW))
 
     async def acted() -> None:
-        scene = Scene(folder, directory, place, Lifecycle(directory, place))
+        scene = Scene(folder, store, place, MicroserviceOperations(store, place))
         try:
             await act(scene)
         finally:
@@ -71,7 +71,7 @@ def played(folder: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
     try:
         asyncio.run(acted())
     finally:
-        directory.close()
+        store.close()
 
 
 def test_starts_of_one_org_keep_no_other_org_waiting(tmp_path: Path) -> None:
@@ -98,11 +98,11 @@ def test_a_start_whose_remains_could_not_be_ended_is_ended_by_a_later_stop(tmp_p
         (scene.folder / "away").touch()
         record = scene.start(scene.record("a", "a-1"))
         await scene.until(lambda: scene.status(record) == "error", "the start to fail")
-        assert "what it had made could not be ended" in scene.directory.job("a", "a-1").message
+        assert "what it had made could not be ended" in scene.store.job("a", "a-1").message
         with pytest.raises(PlatformError, match="docker stop failed"):
             await scene.lifecycle.stop(record)
         assert (scene.status(record), scene.made()) == ("stopping", {"a-1"})
-        assert "it could not be stopped: docker stop failed" in scene.directory.job("a", "a-1").message
+        assert "it could not be stopped: docker stop failed" in scene.store.job("a", "a-1").message
         (scene.folder / "away").unlink()
         await scene.lifecycle.stop(record)
         assert (scene.status(record), scene.made()) == ("stopped", set())
@@ -115,15 +115,15 @@ def test_an_org_has_no_more_microservices_than_it_may(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         bound = {org_resources.ENV_MOST: "2"}
         for name in ("a-1", "a-2"):
-            org_resources.check_quota(scene.directory, "a", bound)
+            org_resources.check_quota(scene.store, "a", bound)
             scene.record("a", name)
         with pytest.raises(Conflict, match="org a has 2 inference microservices"):
-            org_resources.check_quota(scene.directory, "a", bound)
-        org_resources.check_quota(scene.directory, "b", bound)
-        scene.directory.update_job("a", "a-1", NOW, status="stopped")
-        org_resources.check_quota(scene.directory, "a", bound)
+            org_resources.check_quota(scene.store, "a", bound)
+        org_resources.check_quota(scene.store, "b", bound)
+        scene.store.update_job("a", "a-1", NOW, status="stopped")
+        org_resources.check_quota(scene.store, "a", bound)
         with pytest.raises(PlatformError, match=f"{org_resources.ENV_MOST} = many, must be a number"):
-            org_resources.check_quota(scene.directory, "a", {org_resources.ENV_MOST: "many"})
+            org_resources.check_quota(scene.store, "a", {org_resources.ENV_MOST: "many"})
 
     played(tmp_path, act)
 
@@ -132,13 +132,13 @@ def test_a_platform_that_cannot_be_asked_is_told_as_such(tmp_path: Path) -> None
     async def asked() -> Observation:
         (tmp_path / "away").touch()
         desk = ApiContext(Home(tmp_path / "home"), docker_stand_in.installed(tmp_path), "docker")
-        desk.directory.add_experiment(Experiment("of-a", "a", "pilotlight", "", "", NOW))
+        desk.store.add_experiment(Experiment("of-a", "a", "pilotlight", "", "", NOW))
         entry = Entry("docker", "pilotlight", "http://localhost:1", NOW, 1)
         record = JobRecord(
             "a-1", "a", "of-a", "inference_microservice", "running", NOW, NOW, platform="docker", entry=entry
         )
         try:
-            return await observe(desk, desk.directory.add_job(record))
+            return await observe(desk, desk.store.add_job(record))
         finally:
             await desk.close()
 
@@ -153,19 +153,19 @@ def test_a_stop_that_failed_is_told_by_the_status_until_it_succeeds(tmp_path: Pa
     async def asked() -> tuple[Observation, str]:
         own = {"PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry.json")}
         desk = ApiContext(Home(tmp_path / "home"), {**docker_stand_in.installed(tmp_path), **own}, "docker")
-        desk.directory.add_experiment(Experiment("of-a", "a", "pilotlight", "", "", NOW))
+        desk.store.add_experiment(Experiment("of-a", "a", "pilotlight", "", "", NOW))
         entry = Entry("docker", "pilotlight", "http://localhost:1", NOW, 1)
-        record = desk.directory.add_job(
+        record = desk.store.add_job(
             JobRecord("a-1", "a", "of-a", "inference_microservice", "running", NOW, NOW, platform="docker", entry=entry)
         )
         (tmp_path / "away").touch()
         try:
             with pytest.raises(PlatformError, match="docker stop failed"):
-                await desk.lifecycle.stop(record)
+                await desk.operations.stop(record)
             (tmp_path / "away").unlink()
-            found = await observe(desk, desk.directory.job("a", "a-1"))
-            await desk.lifecycle.stop(record)
-            return found, desk.directory.job("a", "a-1").status
+            found = await observe(desk, desk.store.job("a", "a-1"))
+            await desk.operations.stop(record)
+            return found, desk.store.job("a", "a-1").status
         finally:
             await desk.close()
 

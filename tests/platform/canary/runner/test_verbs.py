@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.embedded import FLOWER, IRIS, Load, Platform
-from tests.platform.canary.runs.conftest import (
+from tests.platform.canary.runner.conftest import (
     ASK,
     KEY,
     PACE,

@@ -1,12 +1,12 @@
-"""All canaries of a target: each when it is due, a wish at once, and none that fails stops the others."""
+"""All canaries of a target: each when it is due, a command at once, and none that fails stops the others."""
 
 import threading
 
 import pytest
 from msgspec.structs import replace
-from tests.platform.canary.runs.conftest import KEY, iris
-from tests.platform.canary.runs.fake_target import PaperTarget
-from tests.platform.canary.runs.test_deaths import current, runner, started, try_another
+from tests.platform.canary.runner.conftest import KEY, iris
+from tests.platform.canary.runner.fake_target import PaperTarget
+from tests.platform.canary.runner.test_deaths import current, runner, started, try_another
 
 from pilotlight.canary import stored_history
 from pilotlight.canary.canary_state import CanaryCommand
@@ -19,10 +19,10 @@ def rounds(target: PaperTarget) -> CanaryController:
     return CanaryController(target, runner(target), target.clock)
 
 
-def wish(target: PaperTarget, wanted: CanaryCommand) -> None:
+def command(target: PaperTarget, wanted: CanaryCommand) -> None:
     kept = target.kept[KEY]
     state = stored_history.encode_history(
-        replace(stored_history.decode_history(kept), current=replace(current(target), wish=wanted))
+        replace(stored_history.decode_history(kept), current=replace(current(target), command=wanted))
     )
     target.save_canary(KEY, state, kept.version)
 
@@ -46,23 +46,23 @@ def test_one_that_is_not_ready_is_looked_at_every_second() -> None:
     assert rounds(target).reconcile() == 1.0
 
 
-def test_a_wish_is_granted_at_once() -> None:
+def test_a_command_is_granted_at_once() -> None:
     target = started()
     round_ = rounds(target)
     round_.reconcile()
-    wish(target, "abort")
+    command(target, "abort")
     assert round_.reconcile() is None
     assert current(target).phase == "RolledBack"
 
 
-def test_a_wish_that_must_wait_does_not_make_the_loop_spin() -> None:
+def test_a_command_that_must_wait_does_not_make_the_loop_spin() -> None:
     target = started()
     target.loading.add(current(target).revision)
     round_ = rounds(target)
     round_.reconcile()
-    wish(target, "promote-full")
+    command(target, "promote-full")
     round_.reconcile()
-    assert current(target).wish == "promote-full", "it is not ready for that"
+    assert current(target).command == "promote-full", "it is not ready for that"
     version = target.kept[KEY].version
     assert round_.reconcile() == 1.0
     assert target.kept[KEY].version == version

@@ -64,12 +64,12 @@ def test_a_canary_is_seen_at_work_and_obeys_its_buttons(console: Console, platfo
     expect(page.locator(".phase").filter(has_text="Paused")).to_be_visible()
     press(console, "Resume")
     expect(page.locator(".phase").filter(has_text="Progressing").first).to_be_visible()
-    platform.wait(lambda: (kept(platform).phase, kept(platform).wish) == ("Progressing", ""), "the resume")
+    platform.wait(lambda: (kept(platform).phase, kept(platform).command) == ("Progressing", ""), "the resume")
 
     press(console, "Promote")
     page.keyboard.press("Escape")
     expect(dialog(console)).to_have_count(0)
-    assert (kept(platform).step, kept(platform).wish) == (0, "")  # Escape means no
+    assert (kept(platform).step, kept(platform).command) == (0, "")  # Escape means no
     press(console, "Promote")
     expect(dialog(console).get_by_role("button", name="Cancel")).to_be_focused()
     dialog(console).get_by_role("button", name="Promote").click()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, CookieJar, web
 from tests.platform.api.conftest import TOKEN, Remembering, Served
-from tests.platform.console.test_gate import Visitor
+from tests.platform.console.test_routes import Visitor
 
 from pilotlight.canary.canary_state import Canary, CanaryHistory
 from pilotlight.console import live_feed

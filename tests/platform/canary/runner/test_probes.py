@@ -8,10 +8,10 @@ from threading import Thread
 
 import pytest
 from msgspec.structs import replace
-from tests.platform.canary.runs.conftest import KEY
-from tests.platform.canary.runs.fake_target import PaperTarget
-from tests.platform.canary.runs.test_deaths import current, runner, shares
-from tests.platform.canary.runs.test_no_data import TICKS, until_it_stops, with_policy
+from tests.platform.canary.runner.conftest import KEY
+from tests.platform.canary.runner.fake_target import PaperTarget
+from tests.platform.canary.runner.test_deaths import current, runner, shares
+from tests.platform.canary.runner.test_no_data import TICKS, until_it_stops, with_policy
 
 from pilotlight.canary.probes import MAX_ROUND_S
 from pilotlight.spec.canary_policy import Check

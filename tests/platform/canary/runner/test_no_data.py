@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
-from tests.platform.canary.runs.conftest import KEY
-from tests.platform.canary.runs.fake_target import PaperTarget
-from tests.platform.canary.runs.test_deaths import current, runner, started
+from tests.platform.canary.runner.conftest import KEY
+from tests.platform.canary.runner.fake_target import PaperTarget
+from tests.platform.canary.runner.test_deaths import current, runner, started
 
 from pilotlight.canary import stored_history
 from pilotlight.contract import METRIC_IN_FLIGHT
@@ -83,9 +83,9 @@ def test_it_goes_on_when_the_metrics_are_back() -> None:
     assert until_it_stops(target, 100) == "Paused"
     target.asked = None
     kept = target.kept[KEY]
-    wish = replace(current(target), wish="resume")
+    command = replace(current(target), command="resume")
     target.save_canary(
-        KEY, stored_history.encode_history(replace(stored_history.decode_history(kept), current=wish)), kept.version
+        KEY, stored_history.encode_history(replace(stored_history.decode_history(kept), current=command)), kept.version
     )
     ticking = runner(target)
     for _ in range(TICKS):

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import pytest
-from tests.platform.canary.runs.conftest import KEY, iris
-from tests.platform.canary.runs.fake_target import PaperTarget
-from tests.platform.canary.runs.test_deaths import current, runner, try_another, wanted
+from tests.platform.canary.runner.conftest import KEY, iris
+from tests.platform.canary.runner.fake_target import PaperTarget
+from tests.platform.canary.runner.test_deaths import current, runner, try_another, wanted
 
 from pilotlight.canary.runner import apply_release
 from pilotlight.targets.target import Sample

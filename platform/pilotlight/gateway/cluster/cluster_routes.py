@@ -12,7 +12,7 @@ from typing import Any, Final
 from pilotlight.gateway import access_annotations
 from pilotlight.gateway.cluster import object_fields
 from pilotlight.gateway.cluster.kube_api import Informer, KubeApi, WatchedKind
-from pilotlight.gateway.cluster.object_fields import EntryService, RouteHosts, Shares, Slice, Workload
+from pilotlight.gateway.cluster.object_fields import EndpointSlice, EntryService, RouteHosts, Shares, Workload
 from pilotlight.gateway.cluster.settings import ClusterSettings
 from pilotlight.gateway.routing_table import Backend, Replica, Route
 from pilotlight.k8s import names
@@ -23,18 +23,18 @@ DOMAIN: Final = "svc.cluster.local"
 SLICES: Final = "/apis/discovery.k8s.io/v1/endpointslices"
 SERVICES: Final = "/api/v1/services"
 ROUTES: Final = "/apis/gateway.networking.k8s.io/v1/httproutes"
-GROUPS: Final = "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets"
-WORKLOADS: Final = ("/apis/apps/v1/deployments", "/apis/apps/v1/statefulsets", GROUPS)
+LEADER_WORKER_SETS: Final = "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets"
+WORKLOADS: Final = ("/apis/apps/v1/deployments", "/apis/apps/v1/statefulsets", LEADER_WORKER_SETS)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """The watched objects of a cluster, by namespace and name."""
 
-    addresses: Mapping[ObjectKey, EntryService] = field(default_factory=dict)
+    entry_services: Mapping[ObjectKey, EntryService] = field(default_factory=dict)
     workloads: Mapping[ObjectKey, Workload] = field(default_factory=dict)
     hosts: Mapping[ObjectKey, RouteHosts] = field(default_factory=dict)
-    slices: Mapping[ObjectKey, Slice] = field(default_factory=dict)
+    slices: Mapping[ObjectKey, EndpointSlice] = field(default_factory=dict)
 
 
 class ClusterState:
@@ -50,7 +50,9 @@ class ClusterState:
         )
         self.slices = Informer(api, WatchedKind(SLICES, select, object_fields.slice_of), changed)
         self.hosts = Informer(api, WatchedKind(ROUTES, select, object_fields.route_hosts, optional=True), changed)
-        kinds = [WatchedKind(path, select, object_fields.workload, optional=path == GROUPS) for path in WORKLOADS]
+        kinds = [
+            WatchedKind(path, select, object_fields.workload, optional=path == LEADER_WORKER_SETS) for path in WORKLOADS
+        ]
         self.workloads = [Informer(api, kind, changed) for kind in kinds]
         self.peers = Informer(api, WatchedKind(peers, peer_selector, object_fields.pod_addresses), changed)
 
@@ -74,7 +76,7 @@ class ClusterState:
 def routes(view: ClusterView) -> tuple[Route, ...]:
     """Return the routes in a fixed order, so that equal views give equal tables."""
     replicas, hosts = _replicas(view), _hosts(view)
-    shared = {key: _shares(view, key, address) for key, address in _services(view).items()}
+    shared = {key: _shares(view, key, entry) for key, entry in _services(view).items()}
     return tuple(
         _route(view, key, shares, replicas, tuple(hosts.get(key, ())))
         for key, shares in shared.items()
@@ -82,12 +84,12 @@ def routes(view: ClusterView) -> tuple[Route, ...]:
     )
 
 
-def _shares(view: ClusterView, key: ObjectKey, address: EntryService) -> Shares:
+def _shares(view: ClusterView, key: ObjectKey, entry: EntryService) -> Shares:
     """Return the shares of an HTTPRoute that leads to workloads directly (a canary), else those of the Service."""
     route = view.hosts.get((key[0], names.route(key[1])))
-    if address.direct and route is not None and route.shares and _workloads_known(view, key[0], route.shares):
+    if entry.direct and route is not None and route.shares and _workloads_known(view, key[0], route.shares):
         return route.shares
-    return address.shares
+    return entry.shares
 
 
 def _workloads_known(view: ClusterView, namespace: str, shares: Shares) -> bool:
@@ -97,8 +99,8 @@ def _workloads_known(view: ClusterView, namespace: str, shares: Shares) -> bool:
 def _services(view: ClusterView) -> dict[ObjectKey, EntryService]:
     """Return entries by namespace and name of the service; of two objects for one service the first by name."""
     services: dict[ObjectKey, EntryService] = {}
-    for (namespace, _), address in sorted(view.addresses.items()):
-        services.setdefault((namespace, address.service), address)
+    for (namespace, _), entry in sorted(view.entry_services.items()):
+        services.setdefault((namespace, entry.service), entry)
     return services
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 from msgspec.structs import replace
-from tests.platform.canary.runs.conftest import KEY, iris
-from tests.platform.canary.runs.fake_target import PaperTarget
-from tests.platform.canary.runs.test_deaths import current, runner, started, try_another
+from tests.platform.canary.runner.conftest import KEY, iris
+from tests.platform.canary.runner.fake_target import PaperTarget
+from tests.platform.canary.runner.test_deaths import current, runner, started, try_another
 
 from pilotlight.canary import next_action, stored_history
 from pilotlight.errors import NotFound, PlatformError, TimedOut

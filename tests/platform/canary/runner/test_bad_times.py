@@ -1,9 +1,9 @@
 """What slows both sides down is nobody's fault: a whole canary over a target's real queries."""
 
-from tests.platform.canary.runs.conftest import KEY
-from tests.platform.canary.runs.fake_target import PaperTarget
-from tests.platform.canary.runs.test_deaths import current, runner
-from tests.platform.canary.runs.test_no_data import with_policy
+from tests.platform.canary.runner.conftest import KEY
+from tests.platform.canary.runner.fake_target import PaperTarget
+from tests.platform.canary.runner.test_deaths import current, runner
+from tests.platform.canary.runner.test_no_data import with_policy
 
 from pilotlight.spec.canary_policy import parse_policy
 

@@ -5,8 +5,8 @@ from dataclasses import replace as changed
 
 import pytest
 from msgspec.structs import replace
-from tests.platform.canary.runs.conftest import KEY, iris
-from tests.platform.canary.runs.fake_target import Died, Dying, PaperTarget
+from tests.platform.canary.runner.conftest import KEY, iris
+from tests.platform.canary.runner.fake_target import Died, Dying, PaperTarget
 
 from pilotlight.canary import stored_history
 from pilotlight.canary.canary_state import Canary
@@ -153,7 +153,7 @@ def test_a_runner_that_was_thought_dead_changes_nothing_any_more() -> None:
     assert current(target).holder == "new"
 
 
-def test_a_wish_that_comes_in_the_middle_of_a_tick_is_not_lost() -> None:
+def test_a_command_that_comes_in_the_middle_of_a_tick_is_not_lost() -> None:
     target = started()
     ticking, query = runner(target), target.query
     ticking.tick(KEY)
@@ -164,14 +164,14 @@ def test_a_wish_that_comes_in_the_middle_of_a_tick_is_not_lost() -> None:
         kept = target.kept[KEY]
         ledger = stored_history.decode_history(kept)
         assert ledger.current is not None
-        state = stored_history.encode_history(replace(ledger, current=replace(ledger.current, wish="abort")))
+        state = stored_history.encode_history(replace(ledger, current=replace(ledger.current, command="abort")))
         target.save_canary(KEY, state, kept.version)
         return query(promql)
 
     target.query = asked  # type: ignore[assignment,method-assign]
     ticking.tick(KEY)
     assert (current(target).phase, current(target).reason) == ("RolledBack", "aborted by hand")
-    assert notes(target) == BAD, "what it was about to do before it heard of the wish was not done"
+    assert notes(target) == BAD, "what it was about to do before it heard of the command was not done"
 
 
 def test_time_in_which_nobody_watched_does_not_count_as_baked() -> None:

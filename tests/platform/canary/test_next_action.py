@@ -74,16 +74,16 @@ def test_with_manual_promotion_the_last_step_waits_for_a_person() -> None:
     move = next_action(manual, GOOD, READY)
     assert move == Pause("every check passed; platformctl canary promote gives it all requests")
     paused = apply_action(manual, move, "later")
-    assert next_action(replace(paused, wish="promote"), None, READY) == Promote()
+    assert next_action(replace(paused, command="promote"), None, READY) == Promote()
     assert next_action(canary({"auto_promote": False}), GOOD, READY) == SetWeight(50)
-    assert next_action(replace(manual, wish="resume"), GOOD, READY) == move
+    assert next_action(replace(manual, command="resume"), GOOD, READY) == move
 
 
 def test_after_promotion_the_stable_side_is_kept_for_a_while_and_can_be_gone_back_to() -> None:
     promoted = apply_action(canary(step=1, weight=50), Promote(), "at")
     assert (promoted.weight, promoted.phase, promoted.baked_s, promoted.step) == (100, "Progressing", 0.0, 2)
     assert next_action(promoted, None, READY) == Wait("old keeps its replicas for another 30 s")
-    assert next_action(replace(promoted, wish="abort"), None, READY) == RollBack("aborted by hand")
+    assert next_action(replace(promoted, command="abort"), None, READY) == RollBack("aborted by hand")
     assert next_action(replace(promoted, failures=2), BAD, READY) == RollBack("its checks failed")
     finished = apply_action(promoted, next_action(replace(promoted, baked_s=30.0), None, READY), "end")
     assert (finished.phase, finished.ended_at, finished.weight) == ("Promoted", "end", 100)
@@ -151,7 +151,7 @@ def test_a_newer_release_supersedes_it_and_begins_anew_with_the_same_policy() ->
 
 
 @pytest.mark.parametrize(
-    ("wish", "state", "move"),
+    ("command", "state", "move"),
     [
         ("pause", {}, Pause("by hand")),
         ("pause", {"phase": "Paused", "reason": "unsure"}, Wait("unsure")),
@@ -169,24 +169,24 @@ def test_a_newer_release_supersedes_it_and_begins_anew_with_the_same_policy() ->
         ("abort", {"phase": "Paused"}, RollBack("aborted by hand")),
     ],
 )
-def test_what_a_person_wishes_is_done_and_then_forgotten(wish: str, state: dict[str, Any], move: Action) -> None:
-    asked = canary(wish=wish, **state)
+def test_what_a_person_wishes_is_done_and_then_forgotten(command: str, state: dict[str, Any], move: Action) -> None:
+    asked = canary(command=command, **state)
     assert next_action(asked, None, READY) == move
-    assert apply_action(asked, move, "now").wish == ""
+    assert apply_action(asked, move, "now").command == ""
 
 
-def test_a_wish_that_has_to_wait_is_kept() -> None:
-    asked = canary(wish="promote", weight=0, baked_s=0.0)
+def test_a_command_that_has_to_wait_is_kept() -> None:
+    asked = canary(command="promote", weight=0, baked_s=0.0)
     move = next_action(asked, None, Conditions(ready=False))
     assert move == Wait("new is not ready")
-    assert apply_action(asked, move, "now").wish == "promote"
+    assert apply_action(asked, move, "now").command == "promote"
 
 
 def test_a_paused_canary_stays_where_it_is_until_somebody_asks() -> None:
     paused = apply_action(canary(), Pause("unsure"), "now")
     assert (paused.phase, paused.reason, paused.weight) == ("Paused", "unsure", 5)
     assert next_action(paused, GOOD, READY) == Wait("unsure")
-    resumed = apply_action(replace(paused, wish="resume"), Resume(), "now")
+    resumed = apply_action(replace(paused, command="resume"), Resume(), "now")
     assert (resumed.phase, next_action(resumed, GOOD, READY)) == ("Progressing", SetWeight(50))
 
 
@@ -287,9 +287,9 @@ def test_time_is_added_as_it_passes_and_never_taken_back() -> None:
 
 
 def test_an_ended_canary_does_nothing_any_more() -> None:
-    ended = apply_action(canary(wish="abort"), RollBack("aborted by hand"), "end")
-    assert (ended.phase, ended.weight, ended.wish, ended.ended_at) == ("RolledBack", 0, "", "end")
-    assert next_action(replace(ended, wish="promote"), GOOD, READY) == Wait("aborted by hand")
+    ended = apply_action(canary(command="abort"), RollBack("aborted by hand"), "end")
+    assert (ended.phase, ended.weight, ended.command, ended.ended_at) == ("RolledBack", 0, "", "end")
+    assert next_action(replace(ended, command="promote"), GOOD, READY) == Wait("aborted by hand")
     assert add_elapsed(ended, 5.0, READY) == ended
 
 

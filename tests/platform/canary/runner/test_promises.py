@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.embedded import Load, Platform
-from tests.platform.canary.runs.conftest import ASK, KEY, QUICK, Call, better, current, worse
+from tests.platform.canary.runner.conftest import ASK, KEY, QUICK, Call, better, current, worse
 
 
 def test_a_good_revision_promotes_itself(platform: Platform, traffic: Load, call: Call, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from tests.embedded import Platform, load
 from tests.judges import prometheus
 from tests.judges.gomodules import Unavailable
 from tests.judges.verdict import absent
-from tests.platform.canary.runs.conftest import ASK, CHECKS, Call, better, current, iris, worse
+from tests.platform.canary.runner.conftest import ASK, CHECKS, Call, better, current, iris, worse
 
 pytestmark = pytest.mark.long
 PROVE = (

@@ -5,9 +5,9 @@ from dataclasses import replace as changed
 
 import pytest
 from msgspec.structs import replace
-from tests.platform.canary.runs.conftest import KEY, iris
-from tests.platform.canary.runs.fake_target import PaperTarget
-from tests.platform.canary.runs.test_deaths import (
+from tests.platform.canary.runner.conftest import KEY, iris
+from tests.platform.canary.runner.fake_target import PaperTarget
+from tests.platform.canary.runner.test_deaths import (
     POLICY,
     apply_release,
     current,
@@ -99,7 +99,7 @@ def test_who_was_slow_does_not_undo_what_another_did_in_its_place() -> None:
 
     def aborted() -> None:
         target.seconds += 40.0  # longer than a holder may be silent
-        write(target, wish="abort")
+        write(target, command="abort")
         assert runner(target, "b").tick(KEY) is not None
 
     once(target, "query", aborted)
@@ -114,7 +114,7 @@ def test_who_was_slow_does_not_act_for_one_who_has_taken_over_and_waits() -> Non
 
     def paused() -> None:
         target.seconds += 40.0
-        write(target, wish="pause")
+        write(target, command="pause")
         assert runner(target, "b").tick(KEY) is not None
 
     once(target, "query", paused)
@@ -129,24 +129,24 @@ def many_steps() -> PaperTarget:
     return target
 
 
-def test_a_wish_is_fulfilled_once_though_others_write_meanwhile() -> None:
+def test_a_command_is_fulfilled_once_though_others_write_meanwhile() -> None:
     target = many_steps()
-    write(target, wish="promote")
+    write(target, command="promote")
     once(target, "apply", lambda: write(target), after=True)
     ticking = runner(target)
     for _ in range(3):
         ticking.tick(KEY)
         target.pass_time(10.0)
-    assert (current(target).weight, current(target).wish) == (40, "")
+    assert (current(target).weight, current(target).command) == (40, "")
 
 
-@pytest.mark.parametrize("wish", ["pause", "abort"])
-def test_another_wish_than_the_one_that_is_being_fulfilled_is_kept(wish: str) -> None:
+@pytest.mark.parametrize("command", ["pause", "abort"])
+def test_another_command_than_the_one_that_is_being_fulfilled_is_kept(command: str) -> None:
     target = many_steps()
-    write(target, wish="promote")
-    once(target, "apply", lambda: write(target, wish=wish), after=True)
+    write(target, command="promote")
+    once(target, "apply", lambda: write(target, command=command), after=True)
     runner(target).tick(KEY)
-    assert (current(target).weight, current(target).wish) == (40, wish)
+    assert (current(target).weight, current(target).command) == (40, command)
 
 
 def test_a_policy_that_comes_in_the_middle_of_a_tick_is_not_lost() -> None:
@@ -177,11 +177,11 @@ def test_time_of_a_tick_that_failed_counts_in_the_next() -> None:
     assert current(target).elapsed_s == before.elapsed_s + 20.0
 
 
-def test_a_wish_is_written_over_what_a_runner_writes_meanwhile() -> None:
+def test_a_command_is_written_over_what_a_runner_writes_meanwhile() -> None:
     target = many_steps()
     once(target, "save_canary", lambda: write(target, elapsed_s=7.0))
     follow.request_action(target, KEY, "abort")
-    assert (current(target).wish, current(target).elapsed_s) == ("abort", 7.0)
+    assert (current(target).command, current(target).elapsed_s) == ("abort", 7.0)
 
 
 def test_who_never_comes_first_is_told_so() -> None:

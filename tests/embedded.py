@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
@@ -56,7 +57,7 @@ class Platform:
 
     def start(self) -> None:
         self.home.create()
-        with (self.home.logs / "daemon.log").open("ab") as log:
+        with open(self.home.logs / "daemon.log", "ab", opener=partial(os.open, mode=0o600)) as log:
             command = [
                 sys.executable,
                 "-m",

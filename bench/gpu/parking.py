@@ -27,8 +27,8 @@ from torch_backend import STACK, WIDTH, _stack, _write, spec, timed
 
 from pilotlight_predictor.backends.base import Device
 from pilotlight_predictor.backends.torch import backend
-from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import tensor
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.cuda_driver import Context
 from pilotlight_predictor.gpu.parked_weights import ParkedWeights, Streams
 from pilotlight_predictor.gpu.safetensors_upload import Block, PinnedMemory, WeightTransfer

@@ -23,8 +23,8 @@ import numpy as np
 
 from pilotlight_predictor.backends.base import Device, LoadSpec
 from pilotlight_predictor.backends.torch import backend
-from pilotlight_predictor.core.errors import LoadFailed, PredictorError
 from pilotlight_predictor.core.tensors import Tensor, tensor
+from pilotlight_predictor.errors import LoadFailed, PredictorError
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
 
 WIDTH = 4096

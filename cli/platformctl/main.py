@@ -34,6 +34,8 @@ VERBS = {
     "explain": Verb("document.explain_plan", "Say what was decided about a service, and why."),
     "up": Verb("platform.up", "Start the embedded platform."),
     "down": Verb("platform.down", "Stop the embedded platform and everything it runs."),
+    "backup": Verb("platform.backup", "Write the platform's state to a file."),
+    "restore": Verb("platform.restore", "Put a backup in the place of the platform's state."),
     "deploy": Verb("service.deploy", "Make services run as documents say."),
     "status": Verb("service.status", "Show revisions, replicas, latency and scaling."),
     "list": Verb("service.list", "List services, a line each."),

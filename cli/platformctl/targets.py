@@ -20,6 +20,7 @@ from platformctl import output
 
 if TYPE_CHECKING:
     from pilotlight.targets.local.client import LocalTarget
+    from pilotlight.targets.local.home_directory import Home
     from pilotlight.targets.target import Key, Target
 
 ENTRY_POINTS: Final = "pilotlight.targets"
@@ -107,6 +108,7 @@ def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
 
     folder = home()
     if living(folder) is None:
+        _refuse_removed_home(folder)
         if not start:
             back = " and brings back what was deployed" if _has_state() else ""
             raise NotRunning("the platform is not running", f"platformctl up starts it{back}")
@@ -116,6 +118,16 @@ def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
     except OSError as error:
         message = f"the platform cannot keep its state in {folder.root}: {error.strerror}"
         raise PlatformError(message, "set PILOTLIGHT_HOME to a folder that you may write to") from None
+
+
+def _refuse_removed_home(folder: "Home") -> None:
+    """Raise PlatformError if the state folder was removed while its platform, which has the ports, still runs."""
+    from pilotlight.targets.local.home_shutdown import processes_of_removed_home
+
+    if processes := processes_of_removed_home(folder):
+        running = ", ".join(f"{role} (pid {pid})" for pid, role in processes.items())
+        message = f"{folder.root} was removed or replaced while the platform runs; still there: {running}"
+        raise PlatformError(message, "platformctl down ends them; then platformctl up")
 
 
 # Name of --target to the function that connects to it; `start` is for targets that can be started.

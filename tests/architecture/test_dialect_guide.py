@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 from pathlib import Path
 from time import perf_counter
 
@@ -11,9 +12,10 @@ from tests.architecture.source_tree import ROOT
 from pilotlight_predictor import protocols
 from pilotlight_predictor.bootstrap.application import Application
 from pilotlight_predictor.config import parse
+from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import Dispatcher
-from pilotlight_predictor.frontends.http.server import HttpFront
+from pilotlight_predictor.frontends.http.server import HttpServer
 from pilotlight_predictor.server.server_state import Lifecycle
 
 GUIDE = (ROOT / "docs/dialects.md").read_text()
@@ -52,7 +54,7 @@ async def ask(dispatcher: Dispatcher, body: bytes, model: str = "iris") -> HttpR
 async def serve(*bodies: bytes, model: str = "iris", flags: tuple[str, ...] = MODEL) -> list[HttpResponse]:
     """Everything but a socket: the parts are put together and the model loaded as at any start."""
     assembly = Application(parse([*flags, "--grpc-port", "-1"], {}), Lifecycle(0.0, 0.0))
-    await assembly.open(HttpFront(lambda _: HttpResponse(503)), None)
+    await assembly.open(HttpServer(lambda _: HttpResponse(503)), None)
     work = asyncio.create_task(assembly.work(asyncio.Event()))
     try:
         async with asyncio.timeout(60):
@@ -75,6 +77,15 @@ def test_it_answers_as_the_page_says() -> None:
 
 
 @pytest.mark.usefixtures("package")
+def test_a_plug_in_that_cannot_be_loaded_is_named_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = re.findall(r'^\w+ = "(.*)"$', ENTRY, re.MULTILINE)[0]
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    (tmp_path / (module.replace(".", "/") + ".py")).write_text("import pilotlight_predictor.dialects")
+    with pytest.raises(PredictorError, match=r"plug-in 'csv' of my-package cannot be loaded: .*; update it"):
+        asyncio.run(serve(b"1,2,3,4"))
+
+
+@pytest.mark.usefixtures("package")
 def test_bad_rows_get_a_sentence_in_its_own_error_body() -> None:
     for reply in asyncio.run(serve(b"", b"a,b", b"1,2\n3", b"1,2,3", b"\xff", b"1e999,0,0,0" * 2)):
         assert reply.status == 400, reply.body
@@ -92,7 +103,7 @@ def test_an_unknown_model_is_not_found() -> None:
 def test_a_model_that_fails_is_told_in_its_own_error_body_without_the_reason(tmp_path: Path) -> None:
     model = tmp_path / "model.py"
     model.write_text(FAILING)
-    flags = ("--model-path", str(model), "--model-name", "broken")
+    flags = ("--model-path", str(model), "--model-name", "broken", "--warmup", "none")
     (reply,) = asyncio.run(serve(b"1", model="broken", flags=flags))
     assert reply.status == 500
     assert isinstance(reply.body, list)

@@ -19,8 +19,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "targets.local", "api", "microservices", "console", "control_plane", "daemon",
     ),
     "pilotlight_predictor": (
-        "core", "observability", "config", "metrics", "storage", "gpu", "repository", "backends", "scheduling",
-        "models", "server", "frontends", "protocols", "workers", "bootstrap", "__main__",
+        "errors", "core", "observability", "config", "metrics", "storage", "gpu", "repository", "backends",
+        "scheduling", "models", "server", "frontends", "protocols", "workers", "bootstrap", "__main__",
     ),
     "platformctl": (
         "output", "targets", "manifest_files", "options", "services", "canary", "microservice", "doctor", "main",
@@ -128,9 +128,20 @@ def test_every_layer_exists(package: str) -> None:
     assert not [name for name in LAYERS[package] if f"{package}.{name}" not in by_name()]
 
 
-def test_the_page_names_every_folder_and_no_other() -> None:
+def page_section(title: str) -> str:
     text = (ROOT / "docs/architecture.md").read_text()
-    section = text[text.index("## Folders") :].split("\n## ", 1)[0]
+    return text[text.index(f"## {title}\n") :].split("\n## ", 1)[0]
+
+
+@pytest.mark.parametrize("package", sorted(LAYERS))
+def test_the_page_has_the_layers_in_this_order(package: str) -> None:
+    listed = page_section("Layers").partition(f"\n- `{package}`: ")[2].partition("\n- ")[0].partition("\n\n")[0]
+    names = [name.split()[0].replace("/", ".") for name in listed.split("<")]
+    assert tuple(names) == LAYERS[package]
+
+
+def test_the_page_names_every_folder_and_no_other() -> None:
+    section = page_section("Folders")
     named = {line.split("`")[1].rstrip("/") for line in section.splitlines() if line.startswith("| `")}
     packages = {module.folder for module in modules()}
     folders = {str(by_name()[name].path.parent.relative_to(ROOT)) for name in packages if name in by_name()}

@@ -11,13 +11,14 @@ from tests.architecture.source_tree import Module, modules
 MODULE_LINES = 400
 FUNCTION_LINES = 45
 FOLDER_MODULES = 15
-MODULES = 520
-PRODUCT_LINES = 87_500
+# 520 was the bar of a redesign; the slack is for additions that are one file each. Raise it when it is used up.
+MODULES = 560
+PRODUCT_LINES = 89_000  # faults that heal: backup and restore, lost state, log writer
 
 VAGUE = frozenset({"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"})
 # Gerunds that are nouns of the field; any other module is named by a noun.
 GERUNDS = frozenset({"batching", "routing", "scheduling", "scaling", "streaming", "tracing", "logging", "parking"})
-# Words of an earlier private language. CONTRIBUTING.md has the word of the field for each.
+# Words of an earlier private language; the glossary of CONTRIBUTING.md has the words of the field.
 BANNED = frozenset(
     [
         "told",

@@ -11,11 +11,12 @@ from tests.eventually import eventually_async
 from tests.onnx_models import write_python
 
 from pilotlight_predictor.config import Settings
-from pilotlight_predictor.core.errors import LoadFailed, NotFound, NotReady
 from pilotlight_predictor.core.requests import NEWEST, InferRequest, InferResponse
 from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.errors import LoadFailed, NotFound, NotReady
 from pilotlight_predictor.metrics import Metrics
 from pilotlight_predictor.models.sources import ModelFetcher, ModelSources
+from pilotlight_predictor.protocols.example_request import decode_example
 from pilotlight_predictor.server.handler_context import Server
 from pilotlight_predictor.server.server_state import Lifecycle, ServerState
 
@@ -88,7 +89,7 @@ class House:
         )
         bringing = ModelFetcher(self.settings.model.cache_dir, lambda progress: None)
         sources = ModelSources(self.settings, bringing.model, bringing.repository)
-        self.server = Server(self.settings, Lifecycle(0.0, 0.0), sources, Metrics())
+        self.server = Server(self.settings, Lifecycle(0.0, 0.0), sources, Metrics(), decode_example)
         self.registry, self.control, self.metrics = self.server.registry, self.server.control, self.server.metrics
 
     async def start(self) -> "House":

@@ -21,9 +21,13 @@ from pilotlight.gateway.listeners import Address as ListenAddress
 from pilotlight.gateway.listeners import CannotListen, bind
 from pilotlight.targets.local.control_process_launcher import Announcement, answers, leftovers, living, port_setting
 from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.home_shutdown import processes_of_removed_home
 from pilotlight.targets.local.prometheus_process import find, running, url_of
+from pilotlight.targets.local.store.backup import count_services
+from pilotlight.targets.local.store.schema import FRESH_START
 from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.gpus import find_devices
+from pilotlight.targets.local.supervisor.process_inspection import replica_processes
 from platformctl.targets import Gateway
 
 if TYPE_CHECKING:
@@ -52,6 +56,7 @@ def findings(home: Home) -> Iterator[Finding]:
     yield from runtimes()
     yield gpus()
     yield folder(home)
+    yield state(home, address)
     yield daemon(home, address)
     yield gateway(address)
     yield from ports(address, _orphaned_gateway_port(home) if address is None else 0)
@@ -111,6 +116,20 @@ def folder(home: Home) -> Finding:
     return Finding("ok", "home", f"{home.root}, {free >> 30} GiB free")
 
 
+def state(home: Home, address: "Address | None") -> Finding:
+    """The database is only read; its check is bounded in time."""
+    try:
+        services = count_services(home.database) if home.database.exists() else 0
+    except PlatformError as error:
+        message, _, fix = str(error).partition("; ")
+        return Finding("fail", "state", message, fix or error.hint)
+    if not services and address is None and any(True for _ in replica_processes(home)):
+        return Finding("fail", "state", f"{home.database} was lost: it has no services, but replicas run", FRESH_START)
+    if not home.database.exists():
+        return Finding("ok", "state", "nothing was deployed yet")
+    return Finding("ok", "state", f"{home.database}, {services} service{'' if services == 1 else 's'}")
+
+
 def _is_writable(folder: Path) -> bool:
     """Try an unnamed temporary file: permissions say nothing about file systems such as /proc."""
     try:
@@ -122,6 +141,10 @@ def _is_writable(folder: Path) -> bool:
 
 def daemon(home: Home, address: "Address | None") -> Finding:
     if address is None:
+        if processes := processes_of_removed_home(home):
+            pids = ", ".join(map(str, processes))
+            message = f"{home.root} was removed or replaced while the platform runs (pids {pids})"
+            return Finding("fail", "platform", message, "platformctl down ends them; then platformctl up")
         if home.root.is_dir() and leftovers(home):
             message = "the control process is gone, its gateway serves on"
             return Finding("warn", "platform", message, "platformctl up takes over what runs")
@@ -271,14 +294,14 @@ def _stuck_stops(home: Home) -> Iterator[Finding]:
     from datetime import UTC, datetime
 
     from pilotlight.microservices import diagnosis
-    from pilotlight.microservices.registry.database import FILE, Directory
+    from pilotlight.microservices.registry.database import FILE, OrgStore
     from platformctl.microservice import health_findings
     from platformctl.microservice.shared_options import redacted
 
     if not (home.root / FILE).exists():
         return
-    with closing(Directory.open(home)) as directory:
-        stopping = directory.jobs_of_kind("inference_microservice", "stopping")
+    with closing(OrgStore.open(home)) as store:
+        stopping = store.jobs_of_kind("inference_microservice", "stopping")
     for record in stopping:
         age_s = health_findings.age_s(record.updated_at, datetime.now(UTC))
         errors = (redacted(record.message),) if record.message else ()

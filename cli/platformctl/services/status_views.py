@@ -1,5 +1,6 @@
 """Text views of services: rows for `list`, a page for `status`. Pure."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +130,8 @@ def _remarks(status: "ServiceStatus", wide: bool) -> list[str]:
         name = short(status, each.name, wide)
         if each.reason and each.reason not in status.message:
             remarks.append((name, each.reason))
+        if each.retry_in_s is not None:
+            remarks.append((name, f"next start in {math.ceil(each.retry_in_s)} s"))
         if each.decision and (each.percent or each.desired or wide):
             when = f" ({each.decided_at})" if each.decided_at else ""
             remarks.append((name, f"last decision: {each.decision}{when}"))

@@ -7,18 +7,19 @@ signal stops only this process, and the next one adopts replicas and gateway.
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import shlex
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import process
@@ -26,7 +27,9 @@ from pilotlight.targets.local.home_directory import ENV_HOME, Home, home
 from pilotlight.wire.machine import free_port
 
 HOLDER: Final = "the control process"  # of canaries; unique by the home folder's lock
-log = logging.getLogger("pilotlight.control_plane.daemon")
+HOUSEKEEPING_S: Final = 1.0
+CLEAN_LOGS_EVERY: Final = 10  # of these
+log = logging.getLogger("pilotlight.daemon")  # the name of earlier releases
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Options:
     prometheus: str
     pilot_light: bool
     zero_grace_s: float
+    forget: bool = False  # start with a new state, whatever runs; only this process, not those restarted after it
 
     def command(self) -> tuple[str, ...]:
         """Return the command that starts the same control process again."""
@@ -73,11 +77,12 @@ def options(argv: Sequence[str]) -> Options:
         help="seconds beyond the window before the last replica ends (Knative: 30)",
     )  # fmt: skip
     parser.add_argument("--no-pilot-light", action="store_true", default=variable("PILOTLIGHT_PILOT_LIGHT") == "off")
+    parser.add_argument("--forget", action="store_true", help="start with nothing deployed, and end what still runs")
     args = parser.parse_args(argv)
     folder = Home(Path(args.home).absolute()) if args.home else home()
     return Options(
         folder, args.gateway_port or free_port(), args.api_port or free_port(), args.service_ports,
-        args.prometheus, not args.no_pilot_light, args.scale_to_zero_grace,
+        args.prometheus, not args.no_pilot_light, args.scale_to_zero_grace, args.forget,
     )  # fmt: skip
 
 
@@ -88,6 +93,8 @@ def _port(setting: str) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
+    from pilotlight.targets.local import control_process_launcher
+
     try:
         settings = options(argv)
     except UsageError as error:
@@ -95,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
         return error.exit_code
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings.home.create()
-    held = lock(settings.home)
+    held = control_process_launcher.lock(settings.home)
     if held is None:
         log.info("another control process serves %s", settings.home.root)
         return 0
@@ -103,32 +110,22 @@ def main(argv: Sequence[str]) -> int:
 
     with held:
         rotate_all(settings.home.process_logs)  # the supervisor rotates them only while replicas run
-        return process.run(serve(settings))
+        return process.run(serve(settings, held.fileno()))
 
 
-def lock(folder: Home) -> IO[bytes] | None:
-    """Take the home folder's lock, which the kernel releases with the process; None: held by another."""
-    file = folder.lock.open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        return None
-    return file
-
-
-async def serve(settings: Options) -> int:
+async def serve(settings: Options, held_lock: int) -> int:
     """Run until shutdown; return the exit code. The API's port is bound first, so a failed start leaves nothing."""
+    from pilotlight.control_plane import lost_state
     from pilotlight.gateway import listeners
     from pilotlight.microservices.api.api_context import CONTEXT
     from pilotlight.targets.local import prometheus_process
-    from pilotlight.targets.local.control.service_operations import Engine, EngineSettings
+    from pilotlight.targets.local.control.service_operations import Engine, ReconcilerSettings
 
     shutdown = Shutdown()
     try:
         listener = listeners.bind(listeners.Address("127.0.0.1", settings.api_port), "PILOTLIGHT_API_PORT")
         prometheus = await prometheus_process.start(settings.home, settings.prometheus, settings.api_port)
-        engine_settings = EngineSettings(
+        engine_settings = ReconcilerSettings(
             settings.gateway_port, settings.service_ports, prometheus, settings.pilot_light, settings.zero_grace_s,
             respawn=settings.command(),
         )  # fmt: skip
@@ -138,6 +135,8 @@ async def serve(settings: Options) -> int:
         await prometheus_process.stop(settings.home)
         return 1
     try:
+        if not settings.forget:
+            await lost_state.check(settings.home, engine.store)
         await engine.start()
         runner = await _api(engine, settings, shutdown, listener)
     except (PlatformError, OSError) as error:
@@ -145,8 +144,10 @@ async def serve(settings: Options) -> int:
         await engine.close(stop_all=False)
         await prometheus_process.stop(settings.home)
         return 1
+    housekeeping = asyncio.create_task(_keep_house(engine, settings.home, held_lock))
     async with _canaries(engine, settings):
         await shutdown.wait()
+    housekeeping.cancel()
     if shutdown.stop_all:
         await runner.app[CONTEXT].stop_all()
     await runner.cleanup()
@@ -157,6 +158,22 @@ async def serve(settings: Options) -> int:
         settings.home.address.unlink()
     log.info("ended; %s", "nothing runs any more" if shutdown.stop_all else "replicas and gateway go on")
     return 0
+
+
+async def _keep_house(engine: Any, folder: Home, held_lock: int) -> None:
+    """Remove logs of deleted services, and report once that the state folder was removed while the platform runs."""
+    from pilotlight.control_plane import lost_state
+    from pilotlight.targets.local.supervisor import logs
+
+    log_settings = logs.log_settings(os.environ)
+    for tick in count():
+        if lost_state.folder_removed(folder, held_lock):
+            log.error("%s was removed or replaced while the platform runs: %s", folder.root, lost_state.REMOVED)
+            return
+        if tick % CLEAN_LOGS_EVERY == 0:
+            deployed = set(engine.reconciler.runs)
+            await asyncio.to_thread(logs.remove_expired, folder.logs, deployed, log_settings, time.time())
+        await asyncio.sleep(HOUSEKEEPING_S)
 
 
 def _canaries(engine: Any, settings: Options) -> contextlib.AbstractAsyncContextManager[None]:

@@ -215,7 +215,7 @@ def is_running(folder: Path) -> bool:
     """Whether a gateway runs in the folder. Tries the lock only: connecting would disconnect the control process."""
     try:
         lock = os.open(folder / LOCK, os.O_RDONLY)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

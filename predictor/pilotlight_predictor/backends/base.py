@@ -24,7 +24,7 @@ Answer = Outputs | Exception
 
 
 class Device(Struct, frozen=True):
-    """Where an instance computes: the CPU, or one CUDA device."""
+    """Device of an instance: the CPU, or one CUDA device."""
 
     kind: str = "cpu"
     index: int = 0
@@ -57,7 +57,7 @@ class ModelResponses(Protocol):
 
 
 class ModelLoader(Protocol):
-    """Loads and unloads models of the server from any thread but the event loop's. Blocks until done."""
+    """Load and unload models of the server, blocking, from any thread but the event loop's."""
 
     def load(self, caller: str, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None: ...
     def unload(self, caller: str, name: str, dependents: bool) -> None: ...
@@ -72,6 +72,8 @@ class ModelCaller(Protocol):
     @property
     def management(self) -> ModelLoader: ...
     def forget_metrics(self, owner: object) -> None: ...
+    def take_refused(self, caller: VersionId) -> bool:
+        """Whether the caller has called a model that was not ready since the last time this was read."""
 
     def call(
         self,
@@ -212,7 +214,7 @@ def is_decoupled(instance: AnyInstance) -> "TypeIs[DecoupledInstance]":
 
 
 class TensorInstance:
-    """Base of runtimes that take batched arrays: merges the requests, runs once, splits the result."""
+    """Base of runtimes that take batched arrays: merge the requests, run once, split the result."""
 
     inputs: Sequence[TensorSpec] = ()
     outputs: Sequence[TensorSpec] = ()

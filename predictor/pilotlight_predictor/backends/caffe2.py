@@ -3,7 +3,7 @@
 from typing import NoReturn
 
 from pilotlight_predictor.backends.base import LoadSpec
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 
 
 def load(spec: LoadSpec) -> NoReturn:

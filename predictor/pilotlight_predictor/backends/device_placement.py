@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pilotlight_predictor.backends.base import Device
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.repository.model_config import InstanceGroup
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
-from pilotlight_predictor.core.errors import BadRequest, LoadFailed
 from pilotlight_predictor.core.requests import Inputs, Outputs
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Tensor, TensorSpec, element_count, tensor
+from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.observability.logs import log
 
 _DATATYPES: Final = {

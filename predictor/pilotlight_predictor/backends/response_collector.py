@@ -4,8 +4,8 @@ from threading import Event
 from typing import Final
 
 from pilotlight_predictor.backends.base import Answer, DecoupledInstance
-from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.errors import LoadFailed
 
 FIRST_ANSWER_TIMEOUT_S: Final = 30.0  # of a warm-up
 

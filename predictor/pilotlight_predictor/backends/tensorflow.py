@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
-from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed
 from pilotlight_predictor.core.requests import Inputs, Outputs
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor, TensorSpec, tensor
+from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
 
 Function = Callable[..., Mapping[str, Any]]
 _DATATYPES = {

@@ -9,9 +9,9 @@ from typing import Any
 
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
 from pilotlight_predictor.backends.torch.tensors import PinnedStaging, dtype_of, from_torch, run_or_halve
-from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed
 from pilotlight_predictor.core.requests import Inputs, Outputs
 from pilotlight_predictor.core.tensors import Shape, TensorSpec
+from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
 
 _DATATYPES = {
     "BOOL": "BOOL", "UINT8": "UINT8", "INT8": "INT8", "INT32": "INT32", "INT64": "INT64", "HALF": "FP16",

@@ -1,7 +1,9 @@
-"""Composition root: creates the server's parts, loads its models, and runs background tasks."""
+"""Composition root: create the server's parts, load its models, and run background tasks."""
 
 import asyncio
+import faulthandler
 import gc
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -12,15 +14,16 @@ from pilotlight.contract import ENV_SETTINGS_PREFIX
 from pilotlight_predictor.backends.torch.aot import early_start
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core.threads import in_thread, in_thread_under_load
+from pilotlight_predictor.frontends.admission import Admission
+from pilotlight_predictor.frontends.auth import Access
 from pilotlight_predictor.frontends.grpc.server import GrpcServer, reserve_port
-from pilotlight_predictor.frontends.http.admission import Admission
-from pilotlight_predictor.frontends.http.auth import Access
 from pilotlight_predictor.frontends.http.router import Dispatcher, ServingProtocol
-from pilotlight_predictor.frontends.http.server import HttpFront
+from pilotlight_predictor.frontends.http.server import HttpServer
 from pilotlight_predictor.metrics import Metrics, identity_labels
 from pilotlight_predictor.models.sources import ModelFetcher, ModelSources
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.protocols import serving_protocols, startup_protocols
+from pilotlight_predictor.protocols.example_request import decode_example
 from pilotlight_predictor.server.handler_context import Server
 from pilotlight_predictor.server.server_state import Lifecycle, ServerState
 
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 FREE_S: Final = 5.0
 RECOVERY_INTERVAL_S: Final = 0.5
+WATCH_INTERVAL_S: Final = 1.0
+GIL_MARGIN_S: Final = 10.0  # beyond the limit of other executions
 GRPC_DELAY_S: Final = 3.0  # wait for the load to end before the import of gRPC's modules competes for the CPU
 # Imports for later requests are delayed after the first load: the first request needs the CPU, for this server and for
 # proxies that start at the same time.
@@ -52,10 +57,10 @@ class Application:
         metrics = Metrics(identity_labels(settings.observability))
         self._fetcher = ModelFetcher(settings.model.cache_dir, self._progress)
         sources = ModelSources(settings, self._fetcher.model, self._fetcher.repository)
-        self.server = Server(settings, lifecycle, sources, metrics)
+        self.server = Server(settings, lifecycle, sources, metrics, decode_example)
         self._admission = Admission(Access(settings.server), self.server.limits, settings.server.max_bytes_in_flight)
         self._dispatcher = self._create_dispatcher(self._apply_limits(startup_protocols()), self._all_protocols)
-        self._fronts: list[HttpFront] = []
+        self._http_servers: list[HttpServer] = []
         port = reserve_port(settings.server)
         self.rpc = GrpcServer(port, settings) if port is not None else None
         self._tracer: Tracer | None = None
@@ -81,25 +86,26 @@ class Application:
                 self._admission.set_limits(protocol.name, protocol.limits(self._settings))
         return table
 
-    async def open(self, front: HttpFront, metrics: socket.socket | None) -> None:
+    async def open(self, http_server: HttpServer, metrics: socket.socket | None) -> None:
         """Open all routes; a second port serves only the metrics."""
-        front.open(self._dispatcher)
-        self._fronts.append(front)
+        http_server.open(self._dispatcher)
+        self._http_servers.append(http_server)
         if metrics is not None:
             from pilotlight_predictor.protocols import status_and_metrics
 
-            metrics_front = HttpFront(lambda call: status_and_metrics.metrics(self.server, call))
-            metrics_front.open(self._create_dispatcher((status_and_metrics.PROTOCOL,)))
-            await metrics_front.listen(metrics)
-            self._fronts.append(metrics_front)
+            metrics_server = HttpServer(lambda call: status_and_metrics.metrics(self.server, call))
+            metrics_server.open(self._create_dispatcher((status_and_metrics.PROTOCOL,)))
+            await metrics_server.listen(metrics)
+            self._http_servers.append(metrics_server)
         if self._worker is not None:
             plain = Dispatcher(self.server, startup_protocols(), self._admission, self._all_protocols)
-            self._worker.open(self.server, plain, self._fronts[1:])
+            self._worker.open(self.server, plain, self._http_servers[1:])
 
     async def work(self, stop: asyncio.Event) -> None:
         """Load the required models, then run the background tasks. A failed start may end the process."""
         settings = self._settings.observability
-        traced = settings.otel_endpoint or any(name.startswith(TRACES) for name in os.environ)  # read by tracing.py
+        # observability/tracing.py reads these variables.
+        traced = settings.otel_endpoint or any(name.startswith(TRACES) for name in os.environ)
         observe = [_log_and_continue("traces", self._observe_requests)] if settings.access_log or traced else []
         observed = asyncio.gather(*observe)
         loading = asyncio.ensure_future(self._load(observed))
@@ -112,6 +118,7 @@ class Application:
             "aiohttp": self._import_aiohttp,
             "GPU metrics": self._sample_gpus,
             "healing": self._recover,
+            "watchdog": lambda: self._watch_instances(stop),
             "polling": self.server.control.poll_forever,
             "parking": self.server.registry.parking.park_idle_models,
         }
@@ -174,7 +181,7 @@ class Application:
     async def _import_aiohttp(self) -> None:
         await asyncio.sleep(FIRST_REQUEST_S)
         await self._load_all_protocols()
-        await self._fronts[0].import_aiohttp()
+        await self._http_servers[0].import_aiohttp()
         gc.freeze()  # without a collection, which would delay requests to free half a megabyte
 
     async def _load_all_protocols(self) -> None:
@@ -209,6 +216,25 @@ class Application:
             if self.server.recover():
                 log("ready", "ready: what was missing at start has come")
 
+    async def _watch_instances(self, stop: asyncio.Event) -> None:
+        """End the process once an execution hangs: only a new one is rid of it. Requests of other instances finish."""
+        limit_s = self._settings.performance.hung_after_s
+        if not limit_s:
+            return
+        registry = self.server.registry
+        while True:
+            # A model that holds the GIL stops this loop too; then a thread in C writes all stacks and ends the process.
+            if registry.loading:  # unpickling and imports may hold the GIL for long
+                faulthandler.cancel_dump_traceback_later()
+            else:
+                faulthandler.dump_traceback_later(limit_s + GIL_MARGIN_S, exit=True)
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            if given_up := registry.give_up_hung(math.ceil(limit_s / WATCH_INTERVAL_S)):
+                self._lifecycle.move(ServerState.FAILED, given_up)
+                log("failed", f"{given_up}; the server ends, to be started again", level="ERROR")
+                stop.set()
+                return
+
     def _progress(self, progress: "Progress") -> None:
         self.server.progress = {"done_bytes": progress.done_bytes, "total_bytes": progress.total_bytes}
 
@@ -219,8 +245,8 @@ class Application:
             await in_thread(self._tracer.close)
         if self._gpus is not None:
             await in_thread(self._gpus.stop)
-        for front in self._fronts[1:]:
-            await front.drain(0, 1)
+        for http_server in self._http_servers[1:]:
+            await http_server.drain(0, 1)
         if not free:
             return
         try:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from pilotlight_predictor.backends.torch.aot import early_start
 from pilotlight_predictor.config import ServerSettings, Settings, command_line
-from pilotlight_predictor.core.errors import PredictorError
 from pilotlight_predictor.core.threads import in_thread, single_blas_thread, with_deep_stack
+from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.http import startup_responses
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
-from pilotlight_predictor.frontends.http.server import HttpFront, bind
+from pilotlight_predictor.frontends.http.server import HttpServer, bind
 from pilotlight_predictor.observability.logs import configure, log
 from pilotlight_predictor.server.server_state import Lifecycle, ServerState
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Signals:
-    """The first SIGTERM or SIGINT starts the drain (`stop`), a second one aborts it (`abort`)."""
+    """Stop signals: the first SIGTERM or SIGINT starts the drain (`stop`), a second one aborts it (`abort`)."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -106,8 +106,8 @@ async def _serve(
     worker: "WorkerProcess | None" = None,
 ) -> int:
     signals = Signals()
-    front = HttpFront(lambda request: boot_response(lifecycle, settings.server, request))
-    await (front.listen(listener) if worker is None else worker.join(front, signals))
+    http_server = HttpServer(lambda request: boot_response(lifecycle, settings.server, request))
+    await (http_server.listen(listener) if worker is None else worker.join(http_server, signals))
     lifecycle.finish_phase("listen", perf_counter())
     metrics_port = metrics.getsockname()[1] if metrics else -1
     log("listening", http_port=listener.getsockname()[1], metrics_port=metrics_port, host=settings.server.host)
@@ -119,12 +119,12 @@ async def _serve(
         return 1
     work = None
     if application is not None:
-        await application.open(front, metrics)
+        await application.open(http_server, metrics)
         work = asyncio.get_running_loop().create_task(application.work(signals.stop))
     await signals.stop.wait()
     failed = lifecycle.state is ServerState.FAILED
     rpc = application.rpc if application is not None else None
-    finished = await _drain(settings, lifecycle, (front,) if rpc is None else (front, rpc), signals.abort)
+    finished = await _drain(settings, lifecycle, (http_server,) if rpc is None else (http_server, rpc), signals.abort)
     if work is not None:
         work.cancel()
     if application is not None and not signals.abort.is_set():
@@ -161,13 +161,13 @@ async def _assemble(
 
 
 async def _drain(
-    settings: Settings, lifecycle: Lifecycle, fronts: "Sequence[HttpFront | GrpcServer]", abort: asyncio.Event
+    settings: Settings, lifecycle: Lifecycle, servers: "Sequence[HttpServer | GrpcServer]", abort: asyncio.Event
 ) -> bool:
     """Become not ready, accept requests for the drain delay, then wait for those in flight, up to the exit timeout."""
     lifecycle.move(ServerState.STOPPING, "the server is stopping")
-    log("stopping", in_flight=sum(front.in_flight() for front in fronts), drain_delay_s=settings.server.drain_delay_s)
-    server = settings.server
-    drains = (front.drain(server.drain_delay_s, server.exit_timeout_s, abort) for front in fronts)
+    limits = settings.server
+    log("stopping", in_flight=sum(server.in_flight() for server in servers), drain_delay_s=limits.drain_delay_s)
+    drains = (server.drain(limits.drain_delay_s, limits.exit_timeout_s, abort) for server in servers)
     return all(await asyncio.gather(*drains))
 
 

@@ -1,6 +1,6 @@
 """Flags of Triton and TensorRT Inference Server that translate to several settings, have no effect, or are refused.
 
-Those with the same meaning as a setting are its aliases in `schema`.
+Those with the same meaning as a setting are its aliases in setting_definitions.py.
 """
 
 from collections.abc import Mapping
@@ -69,9 +69,9 @@ def implied_by(compat: str) -> dict[str, Any]:
     }
 
 
-def implied_by_dialect(dialect: str) -> dict[str, Any]:
+def implied_by_protocol(protocol: str) -> dict[str, Any]:
     """Return the values that `--dialect` sets in place of the defaults."""
-    return {"server.grpc_port": contract.SERVING_GRPC_PORT} if dialect == "serving" else {}
+    return {"server.grpc_port": contract.SERVING_GRPC_PORT} if protocol == "serving" else {}
 
 
 def ignore(flag: str, text: str, source: ParsedSource) -> None:

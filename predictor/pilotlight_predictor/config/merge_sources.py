@@ -1,10 +1,10 @@
-"""Merges all sources into Settings: flag > environment > file > implied > default. Reports all problems at once."""
+"""Merging of all sources into Settings: flag > environment > file > implied > default. All problems at once."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from pilotlight import contract
-from pilotlight_predictor.config.compat import implied_by, implied_by_dialect
+from pilotlight_predictor.config.compat import implied_by, implied_by_protocol
 from pilotlight_predictor.config.read_sources import INFO_FLAGS, read_document, read_environment, read_flags
 from pilotlight_predictor.config.setting_definitions import Settings
 from pilotlight_predictor.config.settings_table import CONFIG, ROWS, ParsedSource, build, limits
@@ -62,7 +62,7 @@ def _merge(sources: Sequence[ParsedSource]) -> ParsedSource:
         merged.warnings += source.warnings
         merged.incomplete |= source.incomplete
     ports = implied_by(merged.values.get("server.compat", ""))
-    ports |= implied_by_dialect(merged.values.get("server.dialect", ""))
+    ports |= implied_by_protocol(merged.values.get("server.dialect", ""))
     merged.implied = ports | merged.implied
     for group, limit in (("rate_limit", "requests_per_minute"), ("input_validation", "max_sequence_length")):
         if f"safeguards.{group}.{limit}" in merged.values:  # a limit that is set is enabled, also without `enabled`
@@ -77,6 +77,11 @@ def _conflicts(merged: ParsedSource) -> Iterator[str]:
     model = settings.model
     if not merged.incomplete and not model.path and not model.repositories:
         yield "model.path and model.repositories are empty, one must be given: --model-path or --model-repository"
+    if model.example and not model.path:
+        yield (
+            f"{origins['model.example']}: model.example = {model.example} needs --model-path; for the models of a "
+            "repository, put an example.json into the folder of each"
+        )
     if model.load_models and model.control_mode != "explicit":
         yield (
             f"{origins['model.load_models']}: model.load_models = {', '.join(model.load_models)}, must be empty while "

@@ -140,7 +140,7 @@ def _compose(text: str) -> Any:
 
 
 class _DocumentReader:
-    """Walks the nodes of a YAML file and fills a ParsedSource."""
+    """Reader of the nodes of a YAML file into a ParsedSource."""
 
     def __init__(self, file: str, source: ParsedSource) -> None:
         self.file = file

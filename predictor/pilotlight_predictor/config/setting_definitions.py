@@ -1,18 +1,19 @@
 """All settings of the predictor: name, type, default, flags, variables and help in one row each.
 
-The parser, `--help` and docs/settings.md are generated from these rows (`table`). The objects are frozen: parsed at
-start and passed down. Precedence: flag > environment > file > implied by `--compat` > default.
+The parser, `--help` and docs/settings.md are generated from these rows (settings_table.py). The objects are frozen:
+parsed at start and passed down. Precedence: flag > environment > file > implied by `--compat` > default.
 """
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, cast, dataclass_transform
 
 from pilotlight import contract
 from pilotlight_predictor.config import value_types
 from pilotlight_predictor.config.value_types import (
     BOOL,
     BYTES,
+    FACTOR,
     MILLISECONDS,
     PORT,
     PORT_OR_OFF,
@@ -23,6 +24,9 @@ from pilotlight_predictor.config.value_types import (
     choice,
     count,
 )
+
+MIN_HUNG_S: Final = 10.0
+MAX_HUNG_S: Final = 600.0  # without a deadline
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -212,6 +216,15 @@ class ModelSettings(SettingsGroup):
     load_timeout_s: float = setting(
         600.0, SECONDS, "--load-timeout-s --load-timeout", "A load that takes longer has failed; 0 waits for ever."
     )
+    warmup: str = setting(
+        "auto", choice("auto", "none"), "--warmup",
+        "auto: a model answers zeros before it is ready, unless it has an example or a model_warmup. none: no zeros.",
+    )  # fmt: skip
+    example: str = setting(
+        "", TEXT, "--example",
+        "Request in V2's or V1's JSON that the model of --model-path must answer before it is ready; "
+        "empty: example.json in its folder, if there is one.",
+    )  # fmt: skip
     trusted_pickles: Mapping[str, str] = setting(
         {}, value_types.PICKLES, "--trust-pickle", "Pickle that may be loaded, with its SHA-256; may be repeated."
     )
@@ -259,6 +272,11 @@ class PerformanceSettings(SettingsGroup):
         0.0, SECONDS, "--inference-timeout-s --timeout-seconds",
         "Longest time for one inference; 0 is none.", env="INFERENCE_TIMEOUT_SECONDS",
     )  # fmt: skip
+    hung_factor: float = setting(
+        3.0, FACTOR, "--hung-factor",
+        "An execution is given up after this many times --inference-timeout-s, at least 10 s, or 600 s without one; "
+        "0: never.",
+    )  # fmt: skip
     max_queue_size: int = setting(
         1024, count(0), "--max-queue-size", "Requests that may wait per model; beyond it: 503."
     )
@@ -275,9 +293,16 @@ class PerformanceSettings(SettingsGroup):
         1, count(1, 1024), "--instance-count", "Instances per device of models that bring no configuration."
     )
 
+    @property
+    def hung_after_s(self) -> float:
+        """Seconds after which an execution is given up; 0: never. Short deadlines do not end a server at a hiccup."""
+        if not self.hung_factor:
+            return 0.0
+        return max(MIN_HUNG_S, self.hung_factor * self.inference_timeout_s) if self.inference_timeout_s else MAX_HUNG_S
+
 
 class RateLimitSettings(SettingsGroup):
-    """Off until it is set."""
+    """Rate limit per client, off until it is set."""
 
     enabled: bool | None = setting(None, BOOL, "--rate-limit-enabled", "Limit requests per client.")
     requests_per_minute: int = setting(
@@ -289,7 +314,7 @@ class RateLimitSettings(SettingsGroup):
 
 
 class InputValidationSettings(SettingsGroup):
-    """Off until it is set."""
+    """Limits on input values, off until they are set."""
 
     enabled: bool | None = setting(
         None, BOOL, "--input-validation-enabled", "Refuse NaN, infinities and long sequences."
@@ -298,7 +323,7 @@ class InputValidationSettings(SettingsGroup):
 
 
 class SafeguardSettings(SettingsGroup):
-    """Limits per client and request, off until they are set; then they bind every dialect."""
+    """Limits per client and request, off until they are set; then they bind every protocol."""
 
     max_request_size_mb: float | None = setting(
         None,
@@ -349,7 +374,7 @@ class ObservabilitySettings(SettingsGroup):
 
 
 class Settings(SettingsGroup):
-    """All of it. `warnings` are sentences for the log, about what was accepted but has no effect here."""
+    """All settings. `warnings` are sentences for the log, about what was accepted but has no effect here."""
 
     server: ServerSettings = ServerSettings()
     model: ModelSettings = ModelSettings()

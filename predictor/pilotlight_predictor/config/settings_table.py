@@ -1,6 +1,6 @@
-"""The settings of `schema` as a table of rows, the result of parsing one source of them, and the limits of a protocol.
+"""The settings of setting_definitions.py as rows, the result of parsing one source, and the limits of a protocol.
 
-`sources` fills a ParsedSource each for flags, variables and file; `parse` merges them and builds `Settings`.
+read_sources.py fills a ParsedSource each for flags, variables and file; merge_sources.py merges them into `Settings`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -80,7 +80,7 @@ def _build(cls: Any, prefix: str, values: Mapping[str, Any]) -> Any:
 
 
 class ParsedSource:
-    """`origins`: the flag, variable or file:line:column of each key."""
+    """Values of one source. `origins`: the flag, variable or file:line:column of each key."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}

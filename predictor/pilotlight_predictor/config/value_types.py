@@ -17,7 +17,7 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20
 
 
 class ValueKind(NamedTuple):
-    """`many`: how a repeatable setting collects its values."""
+    """Kind of a setting's value. `many`: how a repeatable setting collects its values."""
 
     metavar: str
     must: str
@@ -136,6 +136,7 @@ PICKLES = ValueKind("FILE=SHA256", "a file name, = and the 64 hex digits of its 
 PORT = ValueKind("PORT", "a port from 0 to 65535", lambda value: integer(value, 0, 65535))
 PORT_OR_OFF = ValueKind("PORT", "a port from 0 to 65535, or -1 or none for off", port)
 SECONDS = ValueKind("SECONDS", "a number of seconds, 0 or greater", amount)
+FACTOR = ValueKind("FACTOR", "a number, 0 or greater", amount)
 MEGABYTES = ValueKind("MB", "a number of megabytes, 0 or greater", amount)
 TEXT = ValueKind("TEXT", "text", text)
 TEXTS = ValueKind("TEXT", "text", text, "list")

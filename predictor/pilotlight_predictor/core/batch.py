@@ -5,9 +5,9 @@ from typing import overload
 
 import numpy as np
 
-from pilotlight_predictor.core.errors import BackendFailed
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
 from pilotlight_predictor.core.tensors import Array, Tensor, tensor_of
+from pilotlight_predictor.errors import BackendFailed
 
 
 class SplitOutputs(Sequence[Outputs]):

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import BadRequest, RequestTooLarge, Unsupported
+from pilotlight_predictor.errors import BadRequest, RequestTooLarge, Unsupported
 
 _WINDOW: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _OFFERED: Final = ("gzip", "deflate")

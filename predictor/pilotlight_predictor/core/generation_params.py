@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.errors import BadRequest
 
 MAX_BIASES: Final = 1024  # each is added at every token
 MAX_STOPS: Final = 16
@@ -26,7 +26,7 @@ class BadField(BadRequest):
 
 
 class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """`max_tokens` 0: up to the context's length; `logprobs` -1: none."""
+    """Sampling parameters. `max_tokens` 0: up to the context's length; `logprobs` -1: none."""
 
     max_tokens: int = 0
     temperature: float = 1.0

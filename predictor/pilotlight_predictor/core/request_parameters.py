@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.requests import Parameters, SequencePoint, SharedMemorySlice
+from pilotlight_predictor.errors import BadRequest
 
 KEY: Final = "sequence_id"
 MAX_ID: Final = 128  # of a string, as in Triton

@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pilotlight_predictor.core.errors import BadRequest, NotFound, Unsupported
 from pilotlight_predictor.core.request_parameters import OFF
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, SharedMemorySlice
 from pilotlight_predictor.core.tensors import Tensor, encode_raw
+from pilotlight_predictor.errors import BadRequest, NotFound, Unsupported
 
 FOLDER: Final = Path("/dev/shm")  # noqa: S108  where shm_open creates objects
 MAX_NAME: Final = 255

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.errors import BadRequest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]

@@ -108,7 +108,7 @@ def in_threads(work: Sequence[Callable[[], object]], name: str) -> None:
 
 
 class ThreadLimiter:
-    """Runs work of requests that is too long for the event loop in threads, at most `concurrency` at a time."""
+    """Threads for work of requests that is too long for the event loop, at most `concurrency` at a time."""
 
     def __init__(self, concurrency: int) -> None:
         self._slots = asyncio.Semaphore(concurrency)

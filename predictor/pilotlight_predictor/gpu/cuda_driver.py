@@ -9,7 +9,7 @@ from functools import cache
 from threading import RLock
 from typing import Any, Final
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 
 OUT_OF_MEMORY: Final = 2
 NON_BLOCKING: Final = 1

@@ -1,6 +1,6 @@
 """Weights of one model on one device that can be parked in pinned host memory and restored by one transfer.
 
-Backends hold one where their weights lie in address ranges (device_memory.py). Weights do not change, so they are
+Backends hold one where their weights lie in address ranges (remappable_memory.py). Weights do not change, so they are
 copied to the host once; later parkings only unmap the device's memory.
 """
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from ctypes import byref, c_void_p
 from typing import Final
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.cuda_driver import NON_BLOCKING, Context
 from pilotlight_predictor.gpu.remappable_memory import CHUNK_BYTES
 from pilotlight_predictor.gpu.safetensors_upload import Block, PinnedMemory

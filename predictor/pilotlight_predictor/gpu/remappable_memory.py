@@ -1,7 +1,7 @@
 """Virtual address ranges on a device whose physical memory can be unmapped and mapped again.
 
 Parkable weights lie in such ranges: torch or a compiled model finds its tensors at the same addresses after a wake.
-transfer.py fills ranges, parked_weights.py unmaps and restores them.
+safetensors_upload.py fills ranges, parked_weights.py unmaps and restores them.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from contextlib import suppress
 from ctypes import Structure, byref, c_int, c_size_t, c_ubyte, c_uint64, c_ushort, c_void_p
 from typing import Final
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.cuda_driver import Context
 
 CHUNK_BYTES: Final = 256 << 20  # a chunk is copied while the next is mapped: 5 ms at 55 GB/s
@@ -43,7 +43,7 @@ def chunks(size: int, largest: int = CHUNK_BYTES) -> list[tuple[int, int]]:
 
 
 class DeviceRange:
-    """`pointer` is valid for the object's life; its memory only between `map_memory` and `release`."""
+    """Address range. `pointer` is valid for the object's life; its memory only between `map_memory` and `release`."""
 
     def __init__(self, context: Context, size: int) -> None:
         self._context = context

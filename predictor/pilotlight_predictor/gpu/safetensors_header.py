@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 
 MAX_HEADER_BYTES: Final = 100_000_000  # of the format
 # safetensors dtype → torch's name, and bytes per item.

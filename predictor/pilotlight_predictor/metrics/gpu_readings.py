@@ -70,7 +70,7 @@ class NvmlReader:
 
 
 class GpuSampler:
-    """`latest` never blocks and never raises; it is empty until the first sample and after a driver failure."""
+    """Sampler of all GPUs. `latest` never blocks or raises; it is empty before the first sample and after a failure."""
 
     def __init__(self, interval_s: float = 1.0, nvml: Any = None) -> None:
         self._interval_s = interval_s

@@ -12,8 +12,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pilotlight_predictor.backends.base import VersionId
-from pilotlight_predictor.core.errors import BadRequest, NotFound, NotReady, PredictorError, Unavailable, Unsupported
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Part
+from pilotlight_predictor.errors import BadRequest, NotFound, NotReady, PredictorError, Unavailable, Unsupported
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.scheduling.executor_interface import Ticket
 from pilotlight_predictor.scheduling.streaming import MAX_UNREAD
@@ -105,7 +105,7 @@ class BlsContext:
 
 
 class ModelManagement:
-    """Blocking interface for any thread but the event loop's."""
+    """Loads and unloads on behalf of models: blocking, from any thread but the event loop's."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: BlsContext) -> None:
         self._loop, self._context = loop, context
@@ -180,6 +180,7 @@ class BlsClient:
         self._loop = asyncio.get_running_loop()
         self._find, self._metrics = context.find, context.metrics
         self._deadlocks = DeadlockDetector()
+        self._refused: set[VersionId] = set()  # versions that called a model before it was ready
         self.management = ModelManagement(self._loop, context)
 
     @property
@@ -188,6 +189,11 @@ class BlsClient:
 
     def forget_metrics(self, owner: object) -> None:
         self._metrics.forget_custom(owner)
+
+    def take_refused(self, caller: VersionId) -> bool:
+        refused = caller in self._refused
+        self._refused.discard(caller)
+        return refused
 
     def call(
         self,
@@ -219,6 +225,8 @@ class BlsClient:
             except Exception as error:
                 part(error, True)
         except Exception as error:
+            if isinstance(error, NotReady):
+                self._refused.add(caller)
             responses.part(error, True)
 
     def _track_wait(self, caller: VersionId, version: ModelVersion, thread: int | None, part: Part) -> Part:

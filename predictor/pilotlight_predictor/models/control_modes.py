@@ -8,8 +8,8 @@ from time import perf_counter
 from typing import Any
 
 from pilotlight_predictor.config import Settings
-from pilotlight_predictor.core.errors import BadRequest, Forbidden, LoadFailed, NotFound, PredictorError
 from pilotlight_predictor.core.threads import in_thread
+from pilotlight_predictor.errors import BadRequest, Forbidden, LoadFailed, NotFound, PredictorError
 from pilotlight_predictor.models.registry import ModelRegistry
 from pilotlight_predictor.models.sources import ModelSources
 from pilotlight_predictor.observability.logs import log
@@ -19,7 +19,7 @@ from pilotlight_predictor.repository.model_config import ModelConfig, valid_mode
 
 
 class ModelControl:
-    """Implements the control modes. `required`: models that must serve before the server is ready."""
+    """The control modes. `required`: models that must serve before the server is ready."""
 
     def __init__(self, settings: Settings, registry: ModelRegistry, sources: ModelSources) -> None:
         self._mode = settings.model.control_mode

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import Shape, Tensor, bf16_to_float
+from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
 from pilotlight_predictor.scheduling.batching import signature_of
 

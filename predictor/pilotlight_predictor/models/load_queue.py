@@ -10,13 +10,14 @@ from time import perf_counter
 from typing import Final
 
 from pilotlight_predictor.config import Settings
-from pilotlight_predictor.core.errors import LoadFailed, PredictorError
 from pilotlight_predictor.core.threads import in_thread_under_load
+from pilotlight_predictor.errors import LoadFailed, PredictorError
 from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.models.bls import WAITING, BlsClient, BlsContext, FindVersion
 from pilotlight_predictor.models.loader import LoadedVersion, discard, load_version
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.models.response_cache import ResponseCache
+from pilotlight_predictor.models.warmup import DecodeExample
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.repository.autocomplete import metadata_specs
 from pilotlight_predictor.repository.layout import ModelSource
@@ -32,10 +33,10 @@ MAX_CONCURRENT: Final = 4
 
 
 class LoadQueue:
-    """Runs loads in threads; a failure is logged and becomes one sentence for operators."""
+    """Queue of loads in threads; a failure is logged and becomes one sentence for operators."""
 
-    def __init__(self, settings: Settings, context: BlsContext) -> None:
-        self._settings, self._context = settings, context
+    def __init__(self, settings: Settings, context: BlsContext, decode_example: DecodeExample | None = None) -> None:
+        self._settings, self._context, self._decode_example = settings, context, decode_example
         self._bls: BlsClient | None = None
         self._timeout_s = settings.model.load_timeout_s
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
@@ -47,7 +48,7 @@ class LoadQueue:
         async with nullcontext() if WAITING.get() else self._slots:
             started = perf_counter()
             try:
-                work = partial(load_version, source, version, config, self._settings, self._bls)
+                work = partial(load_version, source, version, config, self._settings, self._bls, self._decode_example)
                 loading = in_thread_under_load(work, lambda late: discard(late.instances))
                 loaded = await asyncio.wait_for(loading, self._timeout_s or None)
             except Exception as error:
@@ -78,6 +79,7 @@ def open_version(
     config = loaded.config
     executor = _executor(loaded, stats, find, max_queue_size)
     version = ModelVersion(config, loaded.version, executor, stats, metadata_specs(config), loaded.labels, cache)
+    version.answered_warmup = loaded.verified
     for instance in loaded.instances[:1]:
         version.v1_verbs = getattr(instance, "verbs", frozenset())
     ordered = config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering

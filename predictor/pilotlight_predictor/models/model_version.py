@@ -1,4 +1,4 @@
-"""A loaded model version: validates requests, looks in the response cache, schedules, and shapes responses.
+"""A loaded model version: validate requests, look in the response cache, schedule, and shape responses.
 
 The classification extension turns an output into its best classes as "value:index[:label]".
 """
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from pilotlight_predictor.config import Limits
-from pilotlight_predictor.core.errors import BadRequest, Cancelled, DeadlineExceeded
 from pilotlight_predictor.core.requests import Done, InferRequest, InferResponse, Outputs, OutputsWithParameters, Part
 from pilotlight_predictor.core.shared_memory import is_shared, place_outputs
 from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec, bf16_to_float
+from pilotlight_predictor.errors import BadRequest, Cancelled, DeadlineExceeded
 from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.models.input_validation import BatchInfo, InputValidator, check_values
 from pilotlight_predictor.models.response_cache import ResponseCache, cache_key
@@ -76,6 +76,9 @@ class ModelVersion:
         self.decoupled = config.decoupled  # any number of responses per request
         self.parked = False  # weights are off the GPU; the next request restores them
         self.sampler: ModelSampler | None = None  # set while request traces are enabled
+        self.answered_warmup = False
+        self.unverified_failures = 0  # responses with status 500 before the version was verified
+        self._earlier_successes = stats.success_count  # of a version that this one replaces: statistics continue
         self._validator = InputValidator(config)
         self._cache = cache
         self._loaded = next(_LOADS)
@@ -83,6 +86,14 @@ class ModelVersion:
         self.v1_verbs: frozenset[str] = frozenset()  # V1 verbs that the model implements itself, on undecoded JSON
         self._reshape = {t.name: t.dims for t in config.outputs if t.reshape is not None}
         self._fixed = frozenset(t.name for t in config.inputs if t.dims and t.dims[-1] != -1)
+
+    @property
+    def verified(self) -> bool:
+        """Whether the version has answered: its warm-up, or any request."""
+        return self.answered_warmup or self.stats.success_count > self._earlier_successes
+
+    def verification(self) -> dict[str, Any]:
+        return {"verified": self.verified, "unverified_failures": self.unverified_failures}
 
     def infer(
         self, request: InferRequest, done: Done, limits: Limits | None = None, held: HeldExecutor | None = None

@@ -11,9 +11,9 @@ from typing import Final
 from msgspec import Struct, field
 
 from pilotlight_predictor.config import Settings
-from pilotlight_predictor.core.errors import LoadFailed, NotFound, NotReady, PredictorError
 from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.core.threads import in_thread
+from pilotlight_predictor.errors import LoadFailed, NotFound, NotReady, PredictorError
 from pilotlight_predictor.metrics import Metrics, ModelState, QueueDepth
 from pilotlight_predictor.models.bls import WAITING, BlsContext
 from pilotlight_predictor.models.load_queue import LoadQueue, log_load_failure, open_version, reason_of
@@ -21,6 +21,7 @@ from pilotlight_predictor.models.loader import LoadedVersion
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.models.parking import create_parking
 from pilotlight_predictor.models.response_cache import ResponseCache
+from pilotlight_predictor.models.warmup import DecodeExample
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.repository.layout import ModelSource, check_source, choose_versions
 from pilotlight_predictor.repository.model_config import ModelConfig, VersionPolicy
@@ -111,13 +112,13 @@ class ModelEntry(Struct):
 class ModelRegistry:
     """All models of the server, loaded or only known."""
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, decode_example: DecodeExample | None = None) -> None:
         self._settings = settings
         self._metrics = metrics
         self._entries: dict[str, ModelEntry] = {}
         self._newest: dict[str, ModelVersion] = {}
         self.bls = BlsContext(self.find, metrics)
-        self._loads = LoadQueue(settings, self.bls)
+        self._loads = LoadQueue(settings, self.bls, decode_example)
         size = settings.performance.response_cache_bytes
         self._cache = ResponseCache(size) if size else None
         self.parking = create_parking(settings, metrics)
@@ -162,6 +163,15 @@ class ModelRegistry:
     def serving(self) -> Iterator[ModelVersion]:
         for entry in self._entries.values():
             yield from entry.serving.values()
+
+    def give_up_hung(self, ticks: int) -> str:
+        """Give up instances that run the same batch as at the last `ticks` calls; return a sentence about one."""
+        found = [(version.name, version.executor.give_up_hung(ticks)) for version in self.serving()]
+        return next((f"model '{name}': {sentence}" for name, sentence in found if sentence), "")
+
+    @property
+    def loading(self) -> bool:
+        return any(entry.loading for entry in self._entries.values())
 
     def is_ready(self, name: str) -> bool:
         entry = self._entries.get(name)

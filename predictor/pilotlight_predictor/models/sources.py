@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core import backend_table
-from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.threads import ensure_blas_threads, with_deep_stack
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.repository.layout import ModelSource, is_repository, plain_source, scan
 
@@ -27,13 +27,14 @@ Fetch = Callable[[str], Path]
 
 
 class ModelSources:
-    """`fetch` downloads one remote model, `sync` a whole remote repository; both return the local directory."""
+    """Model sources. `fetch` downloads a remote model, `sync` a whole remote repository; both return the directory."""
 
     def __init__(self, settings: Settings, fetch: Fetch, sync: Fetch) -> None:
         self._path = settings.model.path
         self._name = settings.model.name
         self._version = settings.model.version
         self._labels = settings.model.version_labels
+        self._example = Path(settings.model.example).absolute() if settings.model.example else None
         self._repositories = settings.model.repositories
         self._fetch = fetch
         self._sync = sync
@@ -57,8 +58,14 @@ class ModelSources:
     def _from_path(self, path: Path) -> list[ModelSource]:
         """Return one model under the configured name, or all models of a repository (a service of Triton's format)."""
         if is_repository(path):
-            return scan(path)
-        source = plain_source(path, self._name or None)
+            sources = scan(path)
+            if self._example is not None and len(sources) > 1:
+                raise LoadFailed(
+                    f"model.example = {self._example} is for one model, and {path} has {len(sources)}: put an "
+                    "example.json into the folder of each instead (--example)"
+                )
+            return [replace(source, example=self._example) for source in sources]
+        source = replace(plain_source(path, self._name or None), example=self._example)
         number = self._labels.get(f"{source.name}/{self._version}", self._labels.get(self._version))
         return [_select_version(source, self._version if number is None else str(number))]
 
@@ -85,7 +92,7 @@ def _select_version(source: ModelSource, version: str) -> ModelSource:
 
 
 class ModelFetcher:
-    """`import_s`: duration of the imports during the first fetch; 0 if nothing was fetched."""
+    """Fetcher of remote models. `import_s`: duration of imports during the first fetch; 0 if nothing was fetched."""
 
     def __init__(self, cache_dir: str, on_progress: "Callable[[Progress], None]") -> None:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

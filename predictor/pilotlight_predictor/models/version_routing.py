@@ -10,8 +10,8 @@ from typing import Final
 
 from pilotlight_predictor.config.setting_definitions import ModelSettings
 from pilotlight_predictor.config.value_types import weights_by_model
-from pilotlight_predictor.core.errors import NotFound
 from pilotlight_predictor.core.requests import NEWEST
+from pilotlight_predictor.errors import NotFound
 from pilotlight_predictor.observability.logs import log
 
 LATEST: Final = "latest"
@@ -19,7 +19,7 @@ _GOLDEN: Final = 0.6180339887498949  # its multiples are evenly spread over [0, 
 
 
 class VersionRouter:
-    """Resolves version labels and chooses versions by weight."""
+    """Router of requests to versions, by label or by weight."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self._labels = dict(settings.version_labels)

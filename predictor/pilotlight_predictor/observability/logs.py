@@ -18,7 +18,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
 
-from pilotlight_predictor.core.errors import BadRequest, Forbidden
+from pilotlight_predictor.errors import BadRequest, Forbidden
 
 Format = Literal["json", "text", "auto"]
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
@@ -163,7 +163,7 @@ class TextFormatter(logging.Formatter):
 
 
 class LineHandler(logging.Handler):
-    """Writes whole lines; those that cannot be written are dropped. `levels`: None for all."""
+    """Handler that writes whole lines, and drops those that cannot be written. `levels`: None for all."""
 
     def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
         super().__init__()

@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol
 import orjson
 from msgspec import Struct
 
-from pilotlight_predictor.core.errors import BadRequest, Forbidden
 from pilotlight_predictor.core.requests import Done, InferRequest, InferResponse, Outputs
 from pilotlight_predictor.core.threads import in_thread
+from pilotlight_predictor.errors import BadRequest, Forbidden
 from pilotlight_predictor.observability.logs import check_file_name, log
 
 OFF: Final = "OFF"
@@ -35,7 +35,7 @@ _IDS = count(1)
 
 
 class TraceSettings(Struct, frozen=True):
-    """Every `rate`-th request is traced, up to `count` (-1: unlimited), in files of `log_frequency` traces (0: one)."""
+    """Trace settings: every `rate`-th request, up to `count` (-1: all), in files of `log_frequency` traces (0: one)."""
 
     file: str
     levels: tuple[str, ...]
@@ -101,7 +101,7 @@ def _levels(value: Any) -> tuple[str, ...]:
 
 
 class Sampler:
-    """Chooses the requests to trace."""
+    """Choice of the requests to trace."""
 
     def __init__(self, settings: TraceSettings) -> None:
         self.settings = settings
@@ -172,7 +172,7 @@ def _tensor(name: str, datatype: str, array: Any) -> dict[str, Any]:
 
 
 class ModelSampler:
-    """Starts traces of sampled requests. Shared by all models without settings of their own."""
+    """Start of traces of sampled requests. Shared by all models without settings of their own."""
 
     def __init__(self, sampler: Sampler, write: Callable[[str, bytes], None]) -> None:
         self._sampler = sampler
@@ -198,7 +198,7 @@ class ModelSampler:
 
 
 class RequestTraces:
-    """`serving` returns the serving versions; `folder`: --files-dir, empty for none."""
+    """Traces of one server. `serving` returns the serving versions; `folder`: --files-dir, empty for none."""
 
     def __init__(self, serving: Callable[[], Iterable[TracedVersion]], folder: str) -> None:
         self._serving = serving

@@ -100,7 +100,7 @@ class Span:
 
 
 class Tracer:
-    """Starts spans if it has a provider. Hot paths check `enabled` first."""
+    """Source of spans, if it has a provider. Hot paths check `enabled` first."""
 
     __slots__ = ("_provider", "_tracer", "enabled")
 

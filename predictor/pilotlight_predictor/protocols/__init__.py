@@ -1,10 +1,14 @@
 """Table of the HTTP serving protocols, one module each with a `PROTOCOL` (docs/dialects.md), and their codecs."""
 
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pilotlight_predictor.core.plugins import plugins
+from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.http.router import ServingProtocol
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 TABLE: Final = (
     "pilotlight_predictor.protocols.v2.routes",
@@ -22,8 +26,21 @@ STARTUP: Final = ("pilotlight_predictor.protocols.v2.routes", "pilotlight_predic
 def serving_protocols() -> tuple[ServingProtocol, ...]:
     """Return the built-in protocols, then those of installed packages (entry point group `pilotlight.dialects`)."""
     builtin = [import_module(name) for name in TABLE]
-    installed = [point.load() for point in plugins("pilotlight.dialects")]
-    return tuple(module.PROTOCOL for module in (*builtin, *installed))
+    installed = [_plugin_protocol(point) for point in plugins("pilotlight.dialects")]
+    return (*(module.PROTOCOL for module in builtin), *installed)
+
+
+def _plugin_protocol(point: "EntryPoint") -> ServingProtocol:
+    """Return the protocol of an installed package. Raises PredictorError, which ends the start with one sentence."""
+    try:
+        protocol: ServingProtocol = point.load().PROTOCOL
+    except Exception as error:
+        package = point.dist.name if point.dist else point.value
+        raise PredictorError(
+            f"protocol plug-in '{point.name}' of {package} cannot be loaded: {type(error).__name__}: {error}; "
+            "update it (docs/dialects.md) or uninstall it"
+        ) from error
+    return protocol
 
 
 def startup_protocols() -> tuple[ServingProtocol, ...]:

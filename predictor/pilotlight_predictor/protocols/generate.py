@@ -17,10 +17,10 @@ import numpy as np
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs, Parameters
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec
-from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.errors import BadRequest
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import Route, ServingProtocol, error_response
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -131,7 +131,7 @@ def _decode(server: Server, request: HttpRequest) -> tuple[ModelVersion, InferRe
 
 
 class GenerateEvents:
-    """Body of a stream of server-sent events; ends with the last response or when the client disconnects.
+    """Body of a stream of server-sent events, which ends with the last response or when the client disconnects.
 
     The first is awaited before the headers are sent, so that a rejected request gets its own status; later errors are
     events.
@@ -206,8 +206,8 @@ PROTOCOL = ServingProtocol(
     (
         Route("POST", "/v2/models/{model}/generate", generate, Action.INFER, hot=True),
         Route("POST", "/v2/models/{model}/versions/{version}/generate", generate, Action.INFER, hot=True),
-        Route("POST", "/v2/models/{model}/generate_stream", generate_stream, Action.INFER),
-        Route("POST", "/v2/models/{model}/versions/{version}/generate_stream", generate_stream, Action.INFER),
+        Route("POST", "/v2/models/{model}/generate_stream", generate_stream, Action.INFER, hot=True),
+        Route("POST", "/v2/models/{model}/versions/{version}/generate_stream", generate_stream, Action.INFER, hot=True),
     ),
     error_body,
 )

@@ -18,8 +18,8 @@ import numpy as np
 import orjson
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor, bf16_from_float, bf16_to_float
+from pilotlight_predictor.errors import BadRequest
 
 LONG: Final = 1 << 20  # characters; a shorter body takes at most 10 ms
 LONG_ARRAY: Final = 1 << 16  # elements; 10,000 are encoded in 0.5 ms

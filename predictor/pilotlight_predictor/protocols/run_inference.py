@@ -9,8 +9,8 @@ from time import perf_counter
 from typing import Final
 
 from pilotlight.contract import HEADER_REQUEST_ID
-from pilotlight_predictor.core.errors import Cancelled
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
+from pilotlight_predictor.errors import Cancelled
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import ServingProtocol, error_response
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn

@@ -1,6 +1,8 @@
 """`/status` for users and supervisors, `/metrics` for Prometheus."""
 
-from pilotlight_predictor.frontends.http.auth import Action
+from typing import Any
+
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import Route, ServingProtocol
 from pilotlight_predictor.protocols.v2.infer_response import error_body
@@ -8,7 +10,18 @@ from pilotlight_predictor.server.handler_context import Server
 
 
 def status(server: Server, _: HttpRequest) -> HttpResponse:
-    readiness = server.readiness()
+    """Respond with the state of the server and its models.
+
+    `verified`: the model has answered its warm-up or a request. `unverified_failures`: responses with status 500 before
+    that. V2's repository index has neither.
+    """
+    readiness, rows = server.readiness(), server.registry.index()
+    serving = {(served.name, str(served.version)): served for served in server.registry.serving()}
+    models: list[dict[str, Any]] = []
+    for row in rows:
+        served = serving.get((row["name"], row.get("version", "")))
+        verification = served.verification() if served is not None else {}
+        models.append({**row, **verification})
     return json_response(
         {
             "state": readiness.state,
@@ -16,7 +29,9 @@ def status(server: Server, _: HttpRequest) -> HttpResponse:
             "reason": readiness.reason,
             "phases": server.metrics.cold_start,
             "progress": server.progress,
-            "models": server.registry.index(),
+            "verified": readiness.ready and all(served.verified for served in serving.values()),
+            "unverified_failures": sum(served.unverified_failures for served in serving.values()),
+            "models": models,
             "in_flight": server.metrics.in_flight,
             "parked_bytes": server.metrics.parked()[1],
         },
@@ -36,7 +51,7 @@ PROTOCOL = ServingProtocol(
     "status",
     (
         Route("GET", "/status", status, Action.READ, hot=True),  # polled during every cold start
-        Route("GET", "/metrics", metrics, Action.METRICS),
+        Route("GET", "/metrics", metrics, Action.METRICS, hot=True),
     ),
     error_body,
 )

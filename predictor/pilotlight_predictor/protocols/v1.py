@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable
 
-from pilotlight_predictor.core.errors import NotFound, NotReady, Unsupported
 from pilotlight_predictor.core.requests import NEWEST, InferRequest
-from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.errors import NotFound, NotReady, Unsupported
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -98,8 +98,8 @@ def _of_model(ending: str, method: str, handler: Handler, action: Action) -> tup
 PROTOCOL = ServingProtocol(
     "v1",
     (
-        Route("GET", "/", alive, Action.HEALTH),
-        Route("GET", "/v1/models", models, Action.READ),
+        Route("GET", "/", alive, Action.HEALTH, hot=True),
+        Route("GET", "/v1/models", models, Action.READ, hot=True),
         *_of_model(":predict", "POST", predict, Action.INFER),
         *_of_model(":explain", "POST", explain, Action.INFER),
         *_of_model("", "GET", model_ready, Action.HEALTH),

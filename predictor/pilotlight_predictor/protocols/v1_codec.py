@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs
 from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec, bf16_to_float
+from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocols.json_values import FLOATS, NONFINITE_NAMES, dump_json, pack_values, quote_nonfinite
 
 Document = Mapping[str, Any]

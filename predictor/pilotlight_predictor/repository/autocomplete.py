@@ -10,8 +10,8 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import Shape, TensorSpec
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import (
     DynamicBatching,
     ModelConfig,

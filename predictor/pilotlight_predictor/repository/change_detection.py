@@ -28,8 +28,7 @@ class Stamp(NamedTuple):
 
 
 class Fingerprint(Struct, frozen=True):
-    """State of a model: `model` has the shared files (configuration, labels, warm-up data), `versions` those of each
-    version."""
+    """State of a model: `model` has its shared files (configuration, labels, warm-up data), `versions` the others."""
 
     model: tuple[Stamp, ...]
     versions: tuple[tuple[int, tuple[Stamp, ...]], ...]

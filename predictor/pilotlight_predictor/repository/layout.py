@@ -20,7 +20,7 @@ from pilotlight_predictor.core.backend_table import (
     backend_for_folder,
     find_backend,
 )
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.repository.model_config import ModelConfig, VersionPolicy, stays_inside, valid_model_name
 from pilotlight_predictor.repository.unsupported_fields import reject_unsupported
@@ -37,6 +37,7 @@ class ModelSource(Struct, frozen=True):
     versions: dict[int, Path]
     config_path: Path | None
     plain: bool = False
+    example: Path | None = None  # request of the warm-up, from the settings
 
 
 def scan(repository: Path) -> list[ModelSource]:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.repository.model_config import stays_inside
 
 PREFIX: Final = "file:"

@@ -41,7 +41,7 @@ class TensorConfig(Struct, frozen=True):
 
 
 class InstanceGroup(Struct, frozen=True):
-    """`gpus` empty with kind GPU means every GPU; count is per device."""
+    """Instances of a model. `gpus` empty with kind GPU: every GPU; `count` is per device."""
 
     count: int = 1
     kind: Literal["AUTO", "CPU", "GPU", "MODEL"] = "AUTO"

@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import ModelConfig, raw_config
 
 _BLOCKS: Final = ("runtime", "model_operations", "model_repository_agents", "model_metrics")

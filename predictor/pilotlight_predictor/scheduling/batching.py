@@ -35,7 +35,7 @@ class Decision(NamedTuple):
 
 
 class BatchPolicy(Struct, frozen=True):
-    """`max_rows` 0: no batching, every request runs alone. `target`: the size worth waiting for.
+    """Batching of one model. `max_rows` 0: every request runs alone. `target`: the size worth waiting for.
 
     From `enough` rows on the batch starts without delay; 0: from `target` on.
     """

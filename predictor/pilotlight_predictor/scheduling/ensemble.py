@@ -10,9 +10,9 @@ from copy import copy
 from time import perf_counter_ns, time_ns
 from typing import NamedTuple, Protocol
 
-from pilotlight_predictor.core.errors import BackendFailed, Cancelled, NotReady, PredictorError
 from pilotlight_predictor.core.requests import Done, InferRequest, InferResponse, Outputs
 from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.errors import BackendFailed, Cancelled, NotReady, PredictorError
 from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.repository.model_config import EnsembleStep, ModelConfig
 from pilotlight_predictor.scheduling.executor_interface import Executor, HeldExecutor, Ticket
@@ -96,6 +96,10 @@ class Ensemble:
 
     def pause(self, item: QueuedRequest, paused: bool) -> None:
         """Do nothing: an ensemble responds once."""
+
+    def give_up_hung(self, ticks: int) -> str:
+        """Do nothing: its models are watched themselves."""
+        return ""
 
     async def close(self) -> None:
         """Wait for requests in flight, which hold the models that they still need."""

@@ -15,7 +15,7 @@ InlineCall = Callable[[InferRequest, int], Outputs | Exception]  # the request a
 
 
 class RequestRunner(Protocol):
-    """Accepts queued requests."""
+    """Receiver of queued requests."""
 
     def submit(self, item: QueuedRequest) -> None: ...
     def cancel(self, item: QueuedRequest) -> None: ...
@@ -33,6 +33,9 @@ class Executor(RequestRunner, Protocol):
     def hold(self) -> HeldExecutor: ...
     def inline_call(self) -> InlineCall | None:
         """Return a function that runs a request synchronously; None if the request has to be queued."""
+
+    def give_up_hung(self, ticks: int) -> str:
+        """Give up instances that run the same batch as at the last `ticks` calls; return a sentence about it."""
 
     async def close(self) -> None: ...
     @property

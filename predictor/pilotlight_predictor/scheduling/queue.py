@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from pilotlight_predictor.core.batch import SplitOutputs
-from pilotlight_predictor.core.errors import BadRequest, QueueFull
 from pilotlight_predictor.core.requests import InferRequest, Outputs
+from pilotlight_predictor.errors import BadRequest, QueueFull
 from pilotlight_predictor.repository.model_config import DynamicBatching, QueuePolicy
 
 SWEEP_ABOVE: Final = 16  # with fewer cancelled requests a sweep would cost more than it frees
@@ -30,8 +30,10 @@ class BatchReply(Protocol):
 
 
 class QueuedRequest(msgspec.Struct, eq=False):
-    """A request in the scheduler. It is answered exactly once, on the event loop: by `done`, or where that is None by
-    its `batch_reply`, for which `origin` is the client's request."""
+    """A request in the scheduler, answered exactly once, on the event loop.
+
+    By `done`, or where that is None by its `batch_reply`, for which `origin` is the client's request.
+    """
 
     request: InferRequest
     done: Callable[[Outputs | Exception], None] | None

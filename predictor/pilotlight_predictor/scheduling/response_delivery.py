@@ -5,14 +5,15 @@ from collections.abc import Sequence
 
 from pilotlight_predictor.backends.base import Answer
 from pilotlight_predictor.core.batch import SplitOutputs
-from pilotlight_predictor.core.errors import BackendFailed, Cancelled, PredictorError
+from pilotlight_predictor.errors import BackendFailed, Cancelled, PredictorError
 from pilotlight_predictor.observability.logs import log, new_request_id
 from pilotlight_predictor.scheduling.queue import QueuedRequest
 
 
 class Delivery:
-    """`ordered`: answers are sent in the order of the requests (preserve_ordering); an early one waits for those before
-    it. Cancelled requests leave the order at once, so that they do not hold their tensors.
+    """Delivery of answers, if `ordered` in the order of the requests (preserve_ordering): an early one waits.
+
+    Cancelled requests leave the order at once, so that they do not hold their tensors.
     """
 
     def __init__(self, ordered: bool) -> None:

@@ -13,20 +13,20 @@ from msgspec.structs import replace
 
 from pilotlight_predictor.backends.base import Answer, AnyInstance, is_decoupled
 from pilotlight_predictor.core.batch import SplitOutputs
-from pilotlight_predictor.core.errors import Cancelled, NotReady, PredictorError, QueueTimeout
 from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.errors import BackendFailed, Cancelled, NotReady, PredictorError, QueueTimeout
 from pilotlight_predictor.metrics.model_stats import FailureReason, ModelStats
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.scheduling.batching import BatchPolicy, next_batch
 from pilotlight_predictor.scheduling.executor_interface import InlineCall
-from pilotlight_predictor.scheduling.instance_worker import InlineExecutionPolicy, Worker
+from pilotlight_predictor.scheduling.instance_thread import InlineExecutionPolicy, InstanceThread
 from pilotlight_predictor.scheduling.queue import QueuedRequest, RequestQueue
 from pilotlight_predictor.scheduling.response_delivery import Delivery
 from pilotlight_predictor.scheduling.streaming import OpenRequests
 
 
 class Scheduler:
-    """Owns its instances from construction to `close`."""
+    """Scheduler over instances that it owns from construction to `close`."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class Scheduler:
         self._policy = policy
         self.queue = queue
         self.stats = stats
-        self._workers = [Worker(instance, self._loop, self._finished) for instance in instances]
-        self._idle = deque(self._workers)
+        self._threads = [InstanceThread(instance, self._loop, self._finished) for instance in instances]
+        self._idle = deque(self._threads)
         self._inline_policy = InlineExecutionPolicy(all(instance.quick for instance in instances), trial_ns)
         self._decoupled = any(map(is_decoupled, instances))
         self._ordered = preserve_ordering and not self._decoupled
@@ -158,42 +158,41 @@ class Scheduler:
         self._tick()
 
     def _start(self, batch: list[QueuedRequest]) -> bool:
-        """Run the batch: on the loop if the model is fast enough (returns True), else in an idle worker's thread."""
+        """Run the batch: on the loop if the model is fast enough (returns True), else in an idle instance's thread."""
         for item in batch:
             item.gone = True
         self.executing += len(batch)
-        worker = self._idle.popleft()
+        thread = self._idle.popleft()
         if self._decoupled:
-            worker.start(batch, self._open.open(batch))
+            thread.start(batch, self._open.open(batch))
             return False
         if self._inline_policy.inline:
             measure_cpu = self._inline_policy.on_probation
             started, before = perf_counter_ns(), thread_time_ns() if measure_cpu else 0
-            answers = worker.execute(batch)
+            answers = thread.execute(batch)
             ended = perf_counter_ns()
             used = thread_time_ns() - before if measure_cpu else ended - started
-            self._finished(worker, batch, answers, started, ended, used)
+            self._finished(thread, batch, answers, started, ended, used)
             return True
-        worker.start(batch)
+        thread.start(batch)
         return False
 
     def _finished(
         self,
-        worker: Worker,
+        thread: InstanceThread,
         batch: list[QueuedRequest],
         answers: Sequence[Answer],
         started_ns: int,
         ended_ns: int,
         used_ns: int,
     ) -> None:
+        if thread.abandoned:
+            return
         self.executing -= len(batch)
-        if not worker.failure:
-            self._idle.append(worker)
-        else:  # it gets no more work
-            log("backend.died", f"an instance died: {worker.failure}", level="ERROR", model=self.stats.name)
-            if not self._live_workers:
-                self._reject_reason = f"is not ready: {worker.failure}; load it again or restart the server"
-                self.reject_all(NotReady(f"'{self.stats.name}' {self._reject_reason}"))
+        if not thread.failure:
+            self._idle.append(thread)
+        else:
+            self._instance_failed(thread)
         if self.queue.size and not self._inline_policy.inline:
             self._tick()  # start the next batch first: the instance computes while these answers are encoded
         if self._decoupled:
@@ -207,6 +206,31 @@ class Scheduler:
             self._tick_soon()
         elif self._closed is not None:
             self._finish_close()
+
+    def _instance_failed(self, thread: InstanceThread) -> None:
+        """Give the instance no more work; without any other, reject all requests."""
+        log("backend.died", f"an instance died: {thread.failure}", level="ERROR", model=self.stats.name)
+        if not self._live_threads:
+            self._reject_reason = f"is not ready: {thread.failure}; load it again or restart the server"
+            self.reject_all(NotReady(f"'{self.stats.name}' {self._reject_reason}"))
+
+    def give_up_hung(self, ticks: int) -> str:
+        """Give up instances that run the same batch as at the last `ticks` calls; return what the last one ran."""
+        given_up = ""
+        for thread in self._live_threads:
+            batch = thread.overdue(ticks)
+            if batch is None:
+                continue
+            ids = ", ".join(item.request.id for item in batch if item.request.id) or "without an id"
+            given_up = f"an execution has not ended in time (requests {ids}); the instance is given up"
+            thread.abandon(given_up)
+            self.executing -= len(batch)
+            self._instance_failed(thread)
+            now = perf_counter_ns()
+            for item in batch:
+                self.stats.record_failure(now - item.enqueued_ns, "BACKEND")
+            self._delivery.answer_batch(batch, [BackendFailed(given_up)] * len(batch))
+        return given_up
 
     def _record(self, batch: list[QueuedRequest], answers: Sequence[Answer], started_ns: int, ended_ns: int) -> None:
         took, now_ms = ended_ns - started_ns, time_ns() // 1_000_000
@@ -236,7 +260,7 @@ class Scheduler:
 
     def suspend(self) -> bool:
         """Take all instances out of service if all are idle. New requests queue up until `resume`."""
-        if self.busy or self._reject_reason or self._closed is not None or len(self._idle) < len(self._live_workers):
+        if self.busy or self._reject_reason or self._closed is not None or len(self._idle) < len(self._live_threads):
             return False
         self._idle.clear()
         self._suspended = True
@@ -244,7 +268,7 @@ class Scheduler:
 
     def resume(self) -> None:
         self._suspended = False
-        self._idle.extend(self._live_workers)
+        self._idle.extend(self._live_threads)
         self._tick_soon()
 
     def reject_all(self, error: PredictorError) -> None:
@@ -277,19 +301,21 @@ class Scheduler:
         if self._closed is None or self._stopping or self.queue.size or self.executing or self._holders or self._open:
             return
         self._reject_reason = "is unloaded"
-        self._stopping = len(self._workers)
-        for worker in self._workers:
-            worker.stop(self._worker_stopped)
+        threads = [thread for thread in self._threads if not thread.abandoned]
+        self._stopping = len(threads) + 1
+        for thread in threads:
+            thread.stop(self._thread_stopped)
+        self._thread_stopped()  # of the abandoned ones, whose end is not waited for
 
-    def _worker_stopped(self) -> None:
+    def _thread_stopped(self) -> None:
         self._stopping -= 1
         if self._stopping == 0 and self._closed is not None and not self._closed.done():
             self._stopping = -1
             self._closed.set_result(None)
 
     @property
-    def _live_workers(self) -> list[Worker]:
-        return [worker for worker in self._workers if not worker.failure]
+    def _live_threads(self) -> list[InstanceThread]:
+        return [thread for thread in self._threads if not thread.failure]
 
     @property
     def pending(self) -> int:
@@ -299,7 +325,7 @@ class Scheduler:
     @property
     def problem(self) -> str:
         """Why an instance failed; empty while all are healthy."""
-        return next((worker.failure for worker in self._workers if worker.failure), "")
+        return next((thread.failure for thread in self._threads if thread.failure), "")
 
     @property
     def alive(self) -> bool:

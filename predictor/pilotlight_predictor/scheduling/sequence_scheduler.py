@@ -12,8 +12,8 @@ from time import perf_counter_ns
 from typing import Final
 
 from pilotlight_predictor.backends.base import Answer, AnyInstance
-from pilotlight_predictor.core.errors import BadRequest, Cancelled, NotReady, PredictorError
 from pilotlight_predictor.core.requests import SequencePoint
+from pilotlight_predictor.errors import BadRequest, Cancelled, NotReady, PredictorError
 from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.repository.model_config import ModelConfig, SequenceBatching, sequence_batching
 from pilotlight_predictor.scheduling.batching import BatchPolicy
@@ -30,7 +30,7 @@ _RANGES: Final = {
 
 
 class SequenceScheduler:
-    """Owns its instances from construction to `close`. `bound`: maximum number of waiting requests, 0: unlimited."""
+    """Scheduler over instances that it owns from construction to `close`. `bound`: as in SequenceTable."""
 
     def __init__(
         self, instances: Sequence[AnyInstance], config: ModelConfig, stats: ModelStats, bound: int, trial_ns: int = 0
@@ -158,6 +158,9 @@ class SequenceScheduler:
     def release(self) -> None:
         self._holders -= 1
         self._finish_close()
+
+    def give_up_hung(self, ticks: int) -> str:
+        return max(scheduler.give_up_hung(ticks) for scheduler in self._schedulers)
 
     async def close(self) -> None:
         """Finish waiting and running requests; open sequences end."""

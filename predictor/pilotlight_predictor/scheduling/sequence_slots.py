@@ -14,20 +14,20 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from pilotlight_predictor.core.errors import BadRequest, QueueFull
 from pilotlight_predictor.core.requests import Outputs, SequencePoint
+from pilotlight_predictor.errors import BadRequest, QueueFull
 from pilotlight_predictor.scheduling.queue import QueuedRequest
 
 
 class Slot(NamedTuple):
-    """Ordered so that sequences spread over instances before they share one."""
+    """Slot of an instance, ordered so that sequences spread over instances before they share one."""
 
     number: int
     instance: int
 
 
 class SequenceRun(Struct, eq=False):
-    """`open`: its last request was not END, so more are accepted. `state`: the model's implicit state."""
+    """One sequence. `open`: its last request was not END, so more follow. `state`: the model's implicit state."""
 
     id: int | str
     slot: Slot | None = None
@@ -40,7 +40,7 @@ class SequenceRun(Struct, eq=False):
 
 
 class SequenceTable:
-    """`bound`: maximum number of waiting requests, 0: unlimited."""
+    """Sequences and their slots. `bound`: maximum number of waiting requests, 0: unlimited."""
 
     def __init__(self, slots: Iterable[Slot], bound: int, idle_ns: int) -> None:
         self._free = list(slots)

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 
 from pilotlight_predictor.backends.base import Answer, AnyInstance, Instance, is_decoupled
-from pilotlight_predictor.core.errors import BackendFailed, LoadFailed
 from pilotlight_predictor.core.requests import InferRequest, SequencePoint, with_tensors
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor, decode_raw, zeros
+from pilotlight_predictor.errors import BackendFailed, LoadFailed
 from pilotlight_predictor.repository.model_config import (
     ModelConfig,
     SequenceBatching,
@@ -116,7 +116,7 @@ class SequencedInstance:
 
 
 class _EmptySlot(SequencePoint):
-    """Marks a slot without a request."""
+    """Marker of a slot without a request."""
 
 
 def _padding_request(like: InferRequest) -> InferRequest:

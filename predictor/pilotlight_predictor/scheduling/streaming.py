@@ -15,8 +15,8 @@ from time import perf_counter_ns
 from typing import Final, Protocol
 
 from pilotlight_predictor.backends.base import Answer
-from pilotlight_predictor.core.errors import Cancelled
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Part
+from pilotlight_predictor.errors import Cancelled
 from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.scheduling.executor_interface import Ticket
 from pilotlight_predictor.scheduling.queue import QueuedRequest
@@ -29,8 +29,7 @@ Deliver = Callable[["ResponseBuffer", Answer, bool], None]
 
 
 class ResponseBuffer:
-    """Responses to one request of a decoupled model, from the backend's thread to the event loop: implements
-    backends.base.DecoupledRequest."""
+    """DecoupledRequest whose responses pass from the backend's thread to the event loop."""
 
     def __init__(self, item: QueuedRequest, loop: asyncio.AbstractEventLoop, deliver: Deliver) -> None:
         self.item, self.request = item, item.request
@@ -154,7 +153,7 @@ class OpenRequests:
 
 
 class FirstResponseTimeout:
-    """Wraps a `part` callback: limits the time to the first response, and passes nothing on after the final one."""
+    """Wrapper of a `part` callback that limits the time to the first response, and ends with the final one."""
 
     def __init__(self, part: Part) -> None:
         self._part = part
@@ -175,7 +174,7 @@ class FirstResponseTimeout:
 
 
 class StartStream(Protocol):
-    """Starts a streamed request (ModelVersion.stream)."""
+    """Start of a streamed request (ModelVersion.stream)."""
 
     def __call__(self, request: InferRequest, part: Part) -> Ticket: ...
 

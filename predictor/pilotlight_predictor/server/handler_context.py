@@ -12,20 +12,28 @@ from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.models.registry import ModelRegistry
 from pilotlight_predictor.models.sources import ModelSources
 from pilotlight_predictor.models.version_routing import VersionRouter
+from pilotlight_predictor.models.warmup import DecodeExample
 from pilotlight_predictor.observability.logs import LogSettings
 from pilotlight_predictor.observability.request_traces import RequestTraces
 from pilotlight_predictor.server.server_state import Lifecycle, Readiness, ServerState, assess_readiness
 
 
 class Server:
-    """Created after heavy modules are imported; used on the event loop."""
+    """Server context. Created after heavy modules are imported; used on the event loop."""
 
-    def __init__(self, settings: Settings, lifecycle: Lifecycle, sources: ModelSources, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        lifecycle: Lifecycle,
+        sources: ModelSources,
+        metrics: Metrics,
+        decode_example: DecodeExample | None = None,
+    ) -> None:
         self.settings = settings
         self.lifecycle = lifecycle
         self.metrics = metrics
         metrics.cold_start = lifecycle.phases
-        self.registry = ModelRegistry(settings, metrics)
+        self.registry = ModelRegistry(settings, metrics, decode_example)
         files = settings.observability.files_dir
         self.traces = RequestTraces(self.registry.serving, files)
         self.registry.on_version = self.traces.attach
@@ -75,4 +83,9 @@ class Server:
     def observe(self, served: ModelVersion, protocol: str, status: int, seconds: float) -> None:
         """Count a finished inference, once for each that was counted in flight."""
         self.metrics.in_flight -= 1
+        self.count_response(served, protocol, status, seconds)
+
+    def count_response(self, served: ModelVersion, protocol: str, status: int, seconds: float) -> None:
+        if status == 500 and not served.verified:
+            served.unverified_failures += 1
         self.metrics.request(served.name, served.version, protocol, status).observe(seconds)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.store_interface import MIB, Contents, Entry, FetchOptions
 from pilotlight_predictor.storage.uri import safe_relative
 

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import NoReturn
 
 from pilotlight import contract
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.fetcher import fetch_into, fetched_files
 from pilotlight_predictor.storage.store_interface import MIB, FetchOptions, Progress, UriNotFound
 from pilotlight_predictor.storage.uri import redact

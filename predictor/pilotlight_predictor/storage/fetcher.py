@@ -14,7 +14,7 @@ from time import monotonic, time_ns
 from typing import Any, NamedTuple, TypeVar
 
 from pilotlight.contract import ENV_CACHE_DIR
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.archives import check_file, check_size, total_size, unpack
 from pilotlight_predictor.storage.cache import (
     PARTIAL,

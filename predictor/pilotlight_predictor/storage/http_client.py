@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.store_interface import FetchOptions, TransientError
 from pilotlight_predictor.storage.uri import is_loopback_host, is_refused, redact
 

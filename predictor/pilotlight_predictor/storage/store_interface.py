@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 
 MIB = 1024 * 1024
 UNKNOWN_SIZE = -1

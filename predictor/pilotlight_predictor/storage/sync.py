@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.cache import PARTIAL, read_json
 from pilotlight_predictor.storage.fetcher import DEFAULTS, fill_directory, open_and_list
 from pilotlight_predictor.storage.store_interface import Entry, FetchOptions, ProgressCallback, Store

@@ -13,7 +13,7 @@ from threading import Event, Lock
 from time import monotonic
 from typing import TypeVar
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.archives import check_digest, check_space, new_hash, total_size
 from pilotlight_predictor.storage.store_interface import (
     MIB,

@@ -6,7 +6,7 @@ The first step of a fetch. Servers of local models import it too, so libraries a
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address

@@ -175,15 +175,30 @@ def _agreed(rows: Sequence[tuple[int, Row]]) -> Row:
     return {**row, "reason": f"worker {number}: {row['reason'] or row['state']}"}
 
 
+def _verifications(rows: Iterable[Row]) -> dict[tuple[str, str], Row]:
+    """Return what is known of each serving version: one worker that answered verifies it, failures are summed."""
+    known: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        if "verified" in row:
+            entry = known.setdefault((row["name"], row["version"]), {"verified": False, "unverified_failures": 0})
+            entry["verified"] |= row["verified"]
+            entry["unverified_failures"] += row["unverified_failures"]
+    return known
+
+
 def _status(documents: Mapping[int, Row], roster: Sequence[Row]) -> Row:
     """Merge statuses: ready if one worker is, since only ready workers take connections."""
     status = next((document for document in documents.values() if document["ready"]), next(iter(documents.values())))
     shown = ("state", "ready", "reason", "in_flight")
     unknown = {"state": "initializing", "ready": False, "reason": "", "in_flight": 0}
     workers = [{**row, **{key: documents.get(row["worker"], unknown)[key] for key in shown}} for row in roster]
+    known = _verifications(row for document in documents.values() for row in document["models"])
+    models = _index({number: document["models"] for number, document in documents.items()})
     return {
         **status,
-        "models": _index({number: document["models"] for number, document in documents.items()}),
+        "verified": status["ready"] and all(each["verified"] for each in known.values()),
+        "unverified_failures": sum(each["unverified_failures"] for each in known.values()),
+        "models": [{**row, **known.get((row["name"], row.get("version", "")), {})} for row in models],
         "in_flight": sum(document["in_flight"] for document in documents.values()),
         "parked_bytes": sum(document.get("parked_bytes", 0) for document in documents.values()),
         "workers": workers,

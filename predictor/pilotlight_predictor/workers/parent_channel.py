@@ -13,7 +13,7 @@ from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pilotlight_predictor.core.errors import PredictorError, Unavailable
+from pilotlight_predictor.errors import PredictorError, Unavailable
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 
 if TYPE_CHECKING:

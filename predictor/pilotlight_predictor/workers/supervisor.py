@@ -1,4 +1,4 @@
-"""Supervisor of the workers: binds the ports, starts, replaces and stops workers, and fans out requests to them.
+"""Supervisor of the workers: bind the ports, start, replace and stop workers, and fan out requests to them.
 
 It holds every listening socket, so that connections in the backlog of a worker that exits are accepted by another. It
 serves nothing itself and imports nothing that models need.

@@ -19,7 +19,7 @@ from pilotlight_predictor.workers.parent_channel import Frame, ParentChannel
 if TYPE_CHECKING:
     from pilotlight_predictor.frontends.grpc.dispatcher import Service
     from pilotlight_predictor.frontends.http.router import Dispatcher, ServingProtocol
-    from pilotlight_predictor.frontends.http.server import HttpFront
+    from pilotlight_predictor.frontends.http.server import HttpServer
     from pilotlight_predictor.repository.model_config import ModelConfig
     from pilotlight_predictor.server.handler_context import Server
 
@@ -45,7 +45,7 @@ class WorkerProcess:
         self.http = http
         self._socket = channel_socket
         self._channel: ParentChannel | None = None
-        self._fronts: list[HttpFront] = []
+        self._http_servers: list[HttpServer] = []
         self._signals: StopSignals | None = None
         self.sockets_assigned = asyncio.Event()  # it is ready, or no worker is
         self._orders: asyncio.Queue[Frame] = asyncio.Queue()
@@ -60,19 +60,19 @@ class WorkerProcess:
         record.fields = {**getattr(record, "fields", {}), "worker": self.number}
         return True
 
-    async def join(self, front: "HttpFront", signals: StopSignals) -> None:
+    async def join(self, http_server: "HttpServer", signals: StopSignals) -> None:
         """Connect to the supervisor, before anything heavy is imported: the first worker responds "initializing"."""
         self._signals = signals
-        self._add(front)
+        self._add(http_server)
         orders = {"listen": self._listen, "stop": self._stop, "hurry": self._hurry}
         self._channel = ParentChannel(orders, lost=self._supervisor_lost)
         await self._channel.connect(self._socket)
-        spawn(self._apply_orders(front))
+        spawn(self._apply_orders(http_server))
         spawn(self._report_stop(signals))
 
-    def _add(self, front: "HttpFront") -> None:
-        front.others_accept = True
-        self._fronts.append(front)
+    def _add(self, http_server: "HttpServer") -> None:
+        http_server.others_accept = True
+        self._http_servers.append(http_server)
 
     def fan_out(self, protocols: "tuple[ServingProtocol, ...]") -> "tuple[ServingProtocol, ...]":
         from pilotlight_predictor.workers.fanout import fan_out
@@ -86,11 +86,11 @@ class WorkerProcess:
         assert self._channel is not None
         return fan_out_services(services, self._channel)
 
-    def open(self, server: "Server", dispatcher: "Dispatcher", fronts: "Sequence[HttpFront]") -> None:
-        """Serve the supervisor's requests; `fronts` has the metrics front, whose socket all workers share."""
+    def open(self, server: "Server", dispatcher: "Dispatcher", http_servers: "Sequence[HttpServer]") -> None:
+        """Serve the supervisor's requests; `http_servers` has that of the metrics, whose socket all workers share."""
         assert self._channel is not None
-        for front in fronts:
-            self._add(front)
+        for http_server in http_servers:
+            self._add(http_server)
         self._channel.serve(dispatcher)
         spawn(self._report_readiness(server))
 
@@ -115,7 +115,7 @@ class WorkerProcess:
         if frame.head["sockets"]:
             self.sockets_assigned.set()
 
-    async def _apply_orders(self, front: "HttpFront") -> None:
+    async def _apply_orders(self, http_server: "HttpServer") -> None:
         """Apply listen orders one at a time, since listening is asynchronous; of queued orders, only the newest."""
         while True:
             orders = [await self._orders.get()]
@@ -124,9 +124,9 @@ class WorkerProcess:
             try:
                 for number, listener in enumerate(self.http):
                     if number in orders[-1].head["sockets"]:
-                        await front.listen(listener)
+                        await http_server.listen(listener)
                     else:
-                        front.stop_accepting(listener)
+                        http_server.stop_accepting(listener)
                 self._send("listens", order=orders[-1].head["order"])
             except OSError as error:  # such as EMFILE
                 log("worker.listen", f"cannot listen: {error.strerror}", level="ERROR")
@@ -146,8 +146,8 @@ class WorkerProcess:
 
     def _stop(self, _: Frame) -> None:
         """Stop together with all workers: each must accept the connections in the backlog of its sockets."""
-        for front in self._fronts:
-            front.others_accept = False
+        for http_server in self._http_servers:
+            http_server.others_accept = False
         spawn(self._stop_listening())
 
     async def _stop_listening(self) -> None:

@@ -100,8 +100,11 @@ def distribute_sockets(sockets: int, workers: Mapping[int, ShareState], now_s: f
 
 
 class WorkerHandle:
-    """State of a worker. `joined`: its routes exist. `well`: it reports ready. `ready`: it takes connections.
-    `leaving`: it is stopping on its own. `gone`: its channel is closed."""
+    """State of a worker.
+
+    `joined`: its routes exist. `well`: it reports ready. `ready`: it takes connections. `leaving`: it is stopping on
+    its own. `gone`: its channel is closed.
+    """
 
     def __init__(self, number: int, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
         self.number = number

@@ -1,5 +1,7 @@
 """Models that cannot be loaded, each in its own way: the revision before goes on serving, and `status` says why."""
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,3 +179,43 @@ def test_a_pause_after_crashes_does_not_outlive_its_service(platform: Platform, 
 
 def crashes(platform: Platform) -> int:
     return sum(event.startswith("Failed:") for event in platform.events(("default", "reborn")))
+
+
+def test_a_model_that_hangs_is_replaced_and_the_request_named(platform: Platform, tmp_path: Path) -> None:
+    platform.deploy(served(model(tmp_path / "slow"), predictor="    timeout: 1"))
+    platform.wait(lambda: platform.status("slow").revisions[0].percent == 100, "the new revision")
+    platform.wait_phase("Ready", name="slow")
+    before = platform.replicas()
+    assert platform.ask(ASK, {**seconds(3600.0), "id": "r-7"}).status == 504
+    platform.wait(lambda: any("(requests r-7)" in event for event in platform.events()), "the reason among the events")
+    platform.wait(lambda: not set(before) & set(platform.replicas()), "its end")
+    assert platform.ask(ASK, seconds(0.0)).status == 200
+
+
+def test_a_deleted_service_leaves_no_process_of_its_model(tmp_path: Path) -> None:
+    source = """
+import pathlib, subprocess
+INPUTS = {"x": ("FP32", [1])}
+OUTPUTS = {"y": ("FP32", [1])}
+
+def predict(x):
+    if x[0]:
+        for own in (True, False):
+            child = subprocess.Popen(["sleep", "3600"], start_new_session=own)
+            pathlib.Path("FOLDER", f"{child.pid}.child").touch()
+    return x
+"""
+    folder = tmp_path / "parent"
+    with Platform(tmp_path / "home", env={"PILOTLIGHT_PILOT_LIGHT": "on"}) as platform:
+        platform.deploy(served(model(folder, source)))
+        platform.wait_phase("Ready", name="slow")
+        # The first replica is not forked: the pilot light starts beside it.
+        platform.wait(lambda: any(platform.home.run.glob("pilot-*.sock")), "the pilot light")
+        first = platform.replicas()
+        os.kill(first[0], signal.SIGTERM)
+        platform.wait(lambda: not set(first) & set(platform.replicas()), "its end")
+        assert platform.ask(ASK, seconds(1.0)).status == 200
+        children = [int(mark.stem) for mark in folder.glob("*.child")]
+        assert len(children) == 2
+        platform.target.delete(("default", "slow"))
+        platform.wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "the end of its children")

@@ -1,4 +1,4 @@
-"""Clients that leave, queues that fill, models that fail: seen from outside, through both fronts."""
+"""Clients that leave, queues that fill, models that fail: seen from outside, through both frontends."""
 
 import socket
 from collections.abc import Callable

@@ -38,7 +38,7 @@ def stopping(server: RunningServer, number: int = signal.SIGTERM) -> None:
     server.wait_for_event("stopping")
 
 
-def test_everything_in_flight_is_answered_running_and_waiting_through_both_fronts(tmp_path: Path, serve: Serve) -> None:
+def test_requests_in_flight_are_answered_running_and_waiting_in_both_frontends(tmp_path: Path, serve: Serve) -> None:
     server = serve(write_signed(tmp_path, HELD))
     asked = {value: send(server, value, full=value % 2 == 0) for value in range(1, 7)}
     eventually(lambda: list(tmp_path.glob("began *")), "the first to run")

@@ -10,7 +10,7 @@ import pytest
 from pilotlight_predictor import backends
 from pilotlight_predictor.backends.python import backend
 from pilotlight_predictor.core import backend_table
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 
 PAGE = (Path(__file__).parents[3] / "docs" / "backends.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -51,7 +51,7 @@ DRIVER = """
     import numpy as np
     from pilotlight_predictor.backends.python import backend
     from pilotlight_predictor.backends.base import LoadSpec
-    from pilotlight_predictor.core.errors import BadRequest, LoadFailed
+    from pilotlight_predictor.errors import BadRequest, LoadFailed
     from pilotlight_predictor.core.requests import InferRequest
     from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
     from pilotlight_predictor.core.tensors import tensor

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from pilotlight_predictor.backends.python.source import UserModule
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 
 Write = Callable[..., Path]
 

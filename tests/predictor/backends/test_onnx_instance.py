@@ -10,7 +10,7 @@ from tests.onnx_models import write_identity
 
 from pilotlight_predictor.backends import onnxruntime as backends_onnxruntime
 from pilotlight_predictor.backends.base import Device
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from tests.onnx_models import write_identity
 
 from pilotlight_predictor.backends import onnxruntime
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import ModelConfig
 
 MODELS = 30

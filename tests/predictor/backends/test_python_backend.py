@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pilotlight_predictor.backends.python import backend
-from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec, bf16_from_float, bf16_to_float
+from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
 
 ONES = np.ones((1, 2), np.float32)
 
@@ -151,7 +151,7 @@ def test_one_requests_exception_is_its_own_and_opaque(source: Any, spec: Any, as
 
 def test_user_code_may_refuse_a_request(run: Any) -> None:
     text = """
-        from pilotlight_predictor.core.errors import BadRequest
+        from pilotlight_predictor.errors import BadRequest
 
         def predict(x):
             raise BadRequest("x must be positive")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pilotlight_predictor.backends import tensorflow
-from pilotlight_predictor.core.errors import BadRequest, LoadFailed
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec, bf16_from_float, bf16_to_float, tensor
+from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 tf = pytest.importorskip("tensorflow")
 X = np.arange(8, dtype=np.float32).reshape(2, 4)

@@ -12,8 +12,8 @@ import pytest
 
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.torch import backend, safe_load
-from pilotlight_predictor.core.errors import BadRequest, LoadFailed
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec, tensor
+from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")

@@ -23,9 +23,9 @@ from pilotlight_predictor.backends.torch.cuda_graphs import (
 )
 from pilotlight_predictor.backends.torch.forward_signature import ForwardBinding
 from pilotlight_predictor.backends.torch.tensors import PinnedStaging, to_host
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec, tensor
+from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.repository.model_config import DynamicBatching, GraphSpec, ModelConfig
 
 torch = pytest.importorskip("torch")

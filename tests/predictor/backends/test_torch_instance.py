@@ -9,8 +9,8 @@ import pytest
 
 from pilotlight_predictor.backends.base import Device
 from pilotlight_predictor.backends.torch import backend
-from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed
 from pilotlight_predictor.core.tensors import Tensor, bf16_from_float, bf16_to_float, tensor
+from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
 
 torch = pytest.importorskip("torch")
 

@@ -11,7 +11,7 @@ CODE = """
 import sys
 from pathlib import Path
 from pilotlight_predictor.backends.torch import backend as torch
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 
 
 class Watch:

@@ -1,8 +1,8 @@
 import pytest
 
 from pilotlight_predictor.backends.torch.forward_signature import Argument, bind, name_outputs, rename_outputs
-from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.errors import LoadFailed
 
 IDS_MASK = [Argument("ids"), Argument("mask"), Argument("bias", required=False)]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pilotlight_predictor.backends.python import backend
-from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed, PredictorError, Unavailable
 from pilotlight_predictor.core.requests import RequestedOutput
+from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed, PredictorError, Unavailable
 
 # After add_sub of Triton's own python_backend examples.
 ADD_SUB = """

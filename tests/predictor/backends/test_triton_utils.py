@@ -16,8 +16,8 @@ from pilotlight_predictor.backends.python.triton.types import (
     TritonModelException,
 )
 from pilotlight_predictor.backends.response_collector import ResponseCollector
-from pilotlight_predictor.core.errors import BackendFailed, BadRequest
 from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.errors import BackendFailed, BadRequest
 
 X = {"name": "x", "data_type": "TYPE_FP32", "dims": [4]}
 

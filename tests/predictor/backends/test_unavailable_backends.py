@@ -10,7 +10,7 @@ import pytest
 
 from pilotlight_predictor.backends import caffe2, tensorflow, tensorrt
 from pilotlight_predictor.core.backend_table import TABLE, find_backend, module
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 
 
 @pytest.mark.skipif(find_spec("tensorflow") is not None, reason="the tensorflow extra is installed")

@@ -8,7 +8,7 @@ import pytest
 from pilotlight_predictor.bootstrap.application import Application
 from pilotlight_predictor.config import parse
 from pilotlight_predictor.frontends.http.messages import HttpResponse
-from pilotlight_predictor.frontends.http.server import HttpFront
+from pilotlight_predictor.frontends.http.server import HttpServer
 from pilotlight_predictor.server.server_state import Lifecycle
 
 
@@ -17,7 +17,7 @@ def test_a_server_that_ends_as_it_becomes_ready_leaves_no_duty_that_nobody_await
     async def scene() -> None:
         flags = [f"--model-repository={tmp_path}", "--model-control-mode=explicit", "--grpc-port=-1"]
         assembly = Application(parse(flags, {}), Lifecycle(0.0, 0.0))
-        await assembly.open(HttpFront(lambda _: HttpResponse(503)), None)
+        await assembly.open(HttpServer(lambda _: HttpResponse(503)), None)
         work = asyncio.create_task(assembly.work(asyncio.Event()))
         async with asyncio.timeout(60):
             while not assembly.server.readiness().ready:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from tests.predictor.gpu.driver import Driver
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.cublas_warmup import (
     RESERVED_BYTES,
     has_free_memory,

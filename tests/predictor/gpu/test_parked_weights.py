@@ -5,7 +5,7 @@ import ctypes
 import pytest
 from tests.predictor.gpu.driver import GRAIN, Driver
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.cuda_driver import Context
 from pilotlight_predictor.gpu.parked_weights import ParkedWeights
 from pilotlight_predictor.gpu.safetensors_upload import Block

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 from tests.predictor.gpu.driver import Driver
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.cuda_driver import Context
 from pilotlight_predictor.gpu.safetensors_upload import MIN_BYTES_PER_THREAD, PinnedBuffer, PinnedMemory
 

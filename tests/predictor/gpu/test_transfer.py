@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 from tests.predictor.gpu.driver import Driver
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.safetensors_upload import BUFFER_BYTES, WeightTransfer
 
 

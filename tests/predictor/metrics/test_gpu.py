@@ -14,7 +14,7 @@ from tests.eventually import eventually
 from pilotlight_predictor.bootstrap.application import Application
 from pilotlight_predictor.config import parse
 from pilotlight_predictor.frontends.http.messages import HttpResponse
-from pilotlight_predictor.frontends.http.server import HttpFront
+from pilotlight_predictor.frontends.http.server import HttpServer
 from pilotlight_predictor.metrics.gpu_readings import GpuSampler
 from pilotlight_predictor.server.server_state import Lifecycle
 
@@ -140,7 +140,7 @@ def test_a_server_that_closes_ends_its_sampling(tmp_path: Path, monkeypatch: pyt
     async def scene() -> None:
         flags = [f"--model-repository={tmp_path}", "--model-control-mode=explicit", "--grpc-port=-1"]
         assembly = Application(parse(flags, {}), Lifecycle(0.0, 0.0))
-        await assembly.open(HttpFront(lambda _: HttpResponse(503)), None)
+        await assembly.open(HttpServer(lambda _: HttpResponse(503)), None)
         work = asyncio.create_task(assembly.work(asyncio.Event()))
         async with asyncio.timeout(30):
             while not assembly.server.metrics.gpus():

@@ -27,7 +27,7 @@ class Wire(asyncio.Transport):
 
 
 class Notes:
-    """A front that answers everything and notes who was alone; `gate` says how often it lets a request pass."""
+    """Connection owner that answers everything and notes who was alone; `gate`: how often it lets a request pass."""
 
     def __init__(self, gate: int | None = None) -> None:
         self.gate = gate
@@ -67,38 +67,38 @@ class Notes:
 
 
 def test_a_connection_is_alone_while_no_other_one_asks_anything() -> None:
-    front = Notes()
-    one, other = front.connection(), front.connection()
+    owner = Notes()
+    one, other = owner.connection(), owner.connection()
     for _ in range(SOLE_CLIENT_AFTER + 2):
         one.data_received(GET)
     other.data_received(GET)
     one.data_received(GET)
-    assert front.alone == [False] * SOLE_CLIENT_AFTER + [True] * 2 + [False] * 2
+    assert owner.alone == [False] * SOLE_CLIENT_AFTER + [True] * 2 + [False] * 2
 
 
 def test_a_gate_is_asked_for_each_request_of_a_connection() -> None:
-    front = Notes(gate=3)
-    lane = front.connection()
+    owner = Notes(gate=3)
+    lane = owner.connection()
     for _ in range(4):
         lane.data_received(GET)
-    assert (len(front.alone), front.asked, front.left) == (3, 4, [lane])
+    assert (len(owner.alone), owner.asked, owner.left) == (3, 4, [lane])
 
 
 def test_where_nobody_is_refused_a_head_that_repeats_is_judged_once() -> None:
-    front = Notes()
-    lane = front.connection()
+    owner = Notes()
+    lane = owner.connection()
     for text in (GET, GET, GET.replace(b"h\r", b"other\r"), GET, GET):
         lane.data_received(text)
-    assert (len(front.alone), front.asked, front.left) == (5, 3, [])
+    assert (len(owner.alone), owner.asked, owner.left) == (5, 3, [])
 
 
 def test_the_last_to_ask_is_forgotten_when_it_leaves() -> None:
-    front = Notes()
-    lane = front.connection()
+    owner = Notes()
+    lane = owner.connection()
     lane.data_received(GET)
-    assert front.last_active is lane
+    assert owner.last_active is lane
     lane.connection_lost(None)
-    assert front.last_active is None
+    assert owner.last_active is None
 
 
 def ask(house: House, replies: list[HttpResponse], alone: bool) -> HttpRequest:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.predictor.in_process_server import BROKEN, House, absent, play, replace_file, write_times
 
-from pilotlight_predictor.core.errors import BadRequest, LoadFailed, NotFound, NotReady
+from pilotlight_predictor.errors import BadRequest, LoadFailed, NotFound, NotReady
 
 ALL = "version_policy { all {} }"
 

@@ -6,7 +6,7 @@ import pytest
 from tests.eventually import eventually_async
 from tests.predictor.in_process_server import House, play, write_ensemble, write_times
 
-from pilotlight_predictor.core.errors import NotReady
+from pilotlight_predictor.errors import NotReady
 
 
 def test_an_ensemble_brings_its_models_and_takes_them_with_it_when_asked(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from tests.predictor.in_process_server import House, play, write_times
 from pilotlight_predictor.backends.base import Answer, Device, TensorInstance
 from pilotlight_predictor.backends.device_placement import gpu_count, instance_devices
 from pilotlight_predictor.backends.onnxruntime import OnnxInstance
-from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.models import loader
-from pilotlight_predictor.repository.model_config import InstanceGroup, ModelConfig, TensorConfig
+from pilotlight_predictor.models import warmup as warmup_module
+from pilotlight_predictor.repository.model_config import InstanceGroup
 
 # Writes a line for each thing that is done to it; samples above 5 are refused.
 NOTING = """
@@ -110,19 +111,6 @@ def test_a_configured_warm_up_that_fails_fails_the_load_and_frees_the_instances(
     play(scene())
 
 
-def test_zeros_that_do_not_fit_only_warn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        source = NOTING.format(notes=str(tmp_path / "notes")).replace("x.max() > 5", "x.max() < 1")
-        write_python(tmp_path / "models", "m", source)
-        house = await House(tmp_path / "models").start()
-        assert house.server.readiness().ready
-        assert await house.ask("m", 2) == 2
-
-    with caplog.at_level(logging.WARNING):
-        play(scene())
-    assert "could not answer a warm-up of zeros" in caplog.text
-
-
 def test_a_model_that_refuses_zeros_is_asked_once_and_onnxruntime_prints_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +127,7 @@ def test_a_model_that_refuses_zeros_is_asked_once_and_onnxruntime_prints_nothing
     monkeypatch.setattr(OnnxInstance, "run", run)
     with caplog.at_level(logging.WARNING):
         play(started(House(tmp_path)))
-    assert "could not answer a warm-up of zeros" in caplog.text
+    assert "its warm-up of zeros does not count: the model refuses the input" in caplog.text
     assert len(asked) == 1
     assert "onnxruntime" not in capfd.readouterr().err
 
@@ -152,8 +140,7 @@ def test_only_a_trial_that_was_answered_counts_as_quick(answer: Answer) -> None:
         def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
             return [answer] * len(batch)
 
-    config = ModelConfig("m", inputs=(TensorConfig("x", "FP32", (1,)),))
-    assert (loader._measure(Fixed(), config) > 0) == (answer == {})
+    assert (warmup_module.measure(Fixed(), InferRequest("m", {})) > 0) == (answer == {})
 
 
 def test_a_load_that_hangs_fails_with_the_setting_to_change_and_is_freed_when_it_ends(

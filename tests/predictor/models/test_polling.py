@@ -7,7 +7,7 @@ import pytest
 from tests.eventually import eventually_async
 from tests.predictor.in_process_server import BROKEN, House, absent, play, replace_file, write_times
 
-from pilotlight_predictor.core.errors import NotFound
+from pilotlight_predictor.errors import NotFound
 
 ALL = "version_policy { all {} }"
 

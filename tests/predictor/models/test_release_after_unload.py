@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, serve_module: Callable[...,
     write_identity(repository, "echo", "BYTES")
     write_python(repository, "fails", FAILS, "max_batch_size: 0")
     write_python(repository, "says", SAYS, "max_batch_size: 0")
-    return serve_module(repository)
+    return serve_module(repository, "--warmup", "none")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.observability.request_traces import Sampler, apply_changes, as_triton, trace_settings
 
 

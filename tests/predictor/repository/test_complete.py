@@ -2,8 +2,8 @@
 
 import pytest
 
-from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.autocomplete import BatchDefaults, ModelFileInfo, complete, metadata_specs
 from pilotlight_predictor.repository.config_reader import config_from_json, config_from_pbtxt
 from pilotlight_predictor.repository.model_config import DynamicBatching, ModelConfig, TensorConfig

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.config_reader import config_from_pbtxt
 from pilotlight_predictor.repository.model_config import GraphSpec, ModelConfig
 from pilotlight_predictor.repository.unsupported_fields import ignored_fields

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.layout import read_labels
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
 

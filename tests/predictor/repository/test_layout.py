@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.config_reader import config_from_json
 from pilotlight_predictor.repository.layout import (
     check_source,

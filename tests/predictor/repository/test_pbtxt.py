@@ -5,7 +5,7 @@ from google.protobuf import descriptor_pb2, text_format
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.config_reader import config_from_pbtxt
 from pilotlight_predictor.repository.pbtxt import MAX_DEPTH, PbtxtMessage, Scalar, parse_pbtxt
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.config_reader import config_from_json, config_from_pbtxt
 from pilotlight_predictor.repository.model_config import (
     DynamicBatching,

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from pilotlight_predictor.core.batch import SplitOutputs, merge, split
-from pilotlight_predictor.core.errors import BackendFailed
 from pilotlight_predictor.core.request_parameters import no_shared_memory
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.errors import BackendFailed
 from pilotlight_predictor.protocols.v2.request_codec import decode_request
 from pilotlight_predictor.protocols.v2.request_templates import BLOCK, TemplateCache
 

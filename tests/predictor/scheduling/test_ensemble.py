@@ -11,9 +11,9 @@ from tests.eventually import eventually_async
 from tests.predictor.scheduling.instances import PATIENCE_S, scheduler
 
 from pilotlight_predictor.backends.base import TensorInstance
-from pilotlight_predictor.core.errors import BackendFailed, Cancelled, NotFound, NotReady
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs, Outputs
 from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.errors import BackendFailed, Cancelled, NotFound, NotReady
 from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.models.response_cache import ResponseCache

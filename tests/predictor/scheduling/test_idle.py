@@ -6,7 +6,7 @@ import threading
 from tests.eventually import eventually_async
 from tests.predictor.scheduling.instances import Asked, Echo, Exiting, scheduler
 
-from pilotlight_predictor.core.errors import NotReady, QueueTimeout
+from pilotlight_predictor.errors import NotReady, QueueTimeout
 
 
 def test_what_comes_during_a_rest_is_told_waits_and_is_answered_after_it() -> None:

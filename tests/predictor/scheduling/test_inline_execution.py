@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tests.predictor.scheduling.instances import Asked, Echo, scheduler
 
-from pilotlight_predictor.core.errors import BackendFailed
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.errors import BackendFailed
 from pilotlight_predictor.repository.model_config import DynamicBatching
 
 

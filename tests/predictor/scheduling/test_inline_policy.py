@@ -1,6 +1,6 @@
 """When a model may run on the event loop, and when it loses that right."""
 
-from pilotlight_predictor.scheduling.instance_worker import (
+from pilotlight_predictor.scheduling.instance_thread import (
     MAX_SLOW,
     QUICK_NS,
     RETRY_AFTER,

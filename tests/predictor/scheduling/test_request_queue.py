@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pilotlight_predictor.core.errors import BadRequest, QueueFull
 from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.errors import BadRequest, QueueFull
 from pilotlight_predictor.repository.model_config import DynamicBatching, QueuePolicy
 from pilotlight_predictor.scheduling.queue import QueuedRequest, RequestQueue
 

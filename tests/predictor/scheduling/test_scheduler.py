@@ -10,8 +10,8 @@ from tests.eventually import eventually_async
 from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, Exiting, scheduler
 
 from pilotlight_predictor.backends.base import Answer
-from pilotlight_predictor.core.errors import BackendFailed, Cancelled, NotReady, QueueFull, QueueTimeout
 from pilotlight_predictor.core.requests import InferRequest, Outputs
+from pilotlight_predictor.errors import BackendFailed, Cancelled, NotReady, QueueFull, QueueTimeout
 from pilotlight_predictor.repository.model_config import DynamicBatching, QueuePolicy
 
 
@@ -363,5 +363,38 @@ def test_a_flood_on_one_model_leaves_another_its_turn() -> None:
         await flood.all()
         assert before[0] <= 2, "of 100 batches"
         assert len(flooded.executed) == 100
+
+    asyncio.run(scene())
+
+
+def test_an_instance_that_hangs_is_given_up_and_the_other_serves() -> None:
+    async def scene() -> None:
+        gate = threading.Event()
+        stuck = Echo(gate)
+        ask = Asked(scheduler(stuck, Echo()))
+        ask("r-1")
+        await eventually_async(stuck.entered.is_set)
+        assert [ask.scheduler.give_up_hung(2) for _ in range(2)] == ["", ""]
+        assert "(requests r-1)" in ask.scheduler.give_up_hung(2)
+        assert isinstance(ask.answers["r-1"], BackendFailed)
+        assert (ask.scheduler.alive, ask.scheduler.executing) == (False, 0)
+        ask("r-2", 5.0)
+        await ask.all()
+        assert ask.values("r-2") == [5.0]
+        assert ask.scheduler.give_up_hung(0) == ""
+        await ask.scheduler.close()  # without waiting for it
+        gate.set()  # what it answers now is dropped
+
+    asyncio.run(scene())
+
+
+def test_executions_that_follow_each_other_are_no_hang() -> None:
+    async def scene() -> None:
+        ask = Asked(scheduler(Echo()))
+        for number in range(5):
+            ask(str(number))
+            await ask.all()
+            assert ask.scheduler.give_up_hung(1) == ""
+        assert ask.scheduler.alive
 
     asyncio.run(scene())

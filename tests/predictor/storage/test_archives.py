@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage import FetchOptions, fetch
 from pilotlight_predictor.storage.archives import unpack
 

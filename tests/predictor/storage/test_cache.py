@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage import FetchOptions, UriNotFound, fetch
 from pilotlight_predictor.storage.cache import file_lock
 

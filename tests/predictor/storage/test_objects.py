@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage import Progress, UriNotFound, fetch, listing
 
 

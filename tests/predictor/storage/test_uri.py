@@ -1,6 +1,6 @@
 import pytest
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage import is_remote, redact
 from pilotlight_predictor.storage.store_interface import FetchOptions
 from pilotlight_predictor.storage.stores import open_store

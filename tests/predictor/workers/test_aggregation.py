@@ -167,6 +167,19 @@ def test_the_status_has_every_worker_also_one_that_does_not_answer_yet() -> None
     ]  # fmt: skip
 
 
+def test_a_model_is_verified_once_any_worker_has_answered_and_first_failures_are_summed() -> None:
+    base = {"state": "ready", "ready": True, "reason": "", "in_flight": 0}
+
+    def document(verified: bool, failures: int) -> dict[str, Any]:
+        answers = {"verified": verified, "unverified_failures": failures}
+        return {**base, "models": [{**row("a", "READY"), **answers}]}
+
+    unverified = merged("status", document(False, 2), document(False, 1), roster=())
+    assert (unverified["verified"], unverified["unverified_failures"]) == (False, 3)
+    status = merged("status", document(False, 2), document(True, 0), roster=())
+    assert (status["verified"], status["models"][0]["verified"]) == (True, True)
+
+
 def test_a_label_that_a_model_wrote_breaks_no_line() -> None:
     metrics = Metrics()
     series = metrics.custom.series(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pilotlight_predictor.core.errors import Unsupported
+from pilotlight_predictor.errors import Unsupported
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc import services
-from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpResponse
 from pilotlight_predictor.frontends.http.router import Route, ServingProtocol
 from pilotlight_predictor.protocols import serving_protocols

@@ -128,7 +128,7 @@ def test_one_that_cannot_listen_says_so_and_tries_again(
     monkeypatch.setattr(workers_worker, "RETRY_S", 0.01)
     told: list[int] = []
 
-    class Front:
+    class FakeHttpServer:
         refusals = 2
 
         async def listen(self, _: object) -> None:
@@ -141,15 +141,15 @@ def test_one_that_cannot_listen_says_so_and_tries_again(
             told.append(order)
 
     async def scene() -> None:
-        one, front = workers_worker.WorkerProcess(0, None, None, [None]), Front()  # type: ignore[arg-type, list-item]
+        one, http_server = workers_worker.WorkerProcess(0, None, None, [None]), FakeHttpServer()  # type: ignore[arg-type, list-item]
         one._channel = Link()  # type: ignore[assignment]
-        following = asyncio.create_task(one._apply_orders(front))  # type: ignore[arg-type]
+        following = asyncio.create_task(one._apply_orders(http_server))  # type: ignore[arg-type]
         one._listen(Frame({"kind": "listen", "order": 4, "sockets": [0]}))
         async with asyncio.timeout(60):
             while not told:
                 await asyncio.sleep(0.01)
         following.cancel()
-        assert (told, front.refusals) == ([4], 0)
+        assert (told, http_server.refusals) == ([4], 0)
 
     asyncio.run(scene())
     assert caplog.text.count("cannot listen: Too many open files") == 2

@@ -86,8 +86,8 @@ def create(org: str, expires: str) -> None:
     from pilotlight.microservices.registry import api_keys
 
     lives_s = api_keys.parse_period(expires) if expires else None
-    with _directory() as directory:
-        shown, record = api_keys.create(directory, org, time.time(), lives_s)
+    with _store() as store:
+        shown, record = api_keys.create(store, org, time.time(), lives_s)
     output.data({"key": shown, **_row(record)}, [shown])
     output.note(f"key {record.id} of org {org}: it is not shown again; log in with it at POST /api/v1/login")
 
@@ -102,8 +102,8 @@ def listed(org: str) -> None:
     """
     from pilotlight.microservices.registry import api_keys
 
-    with _directory() as directory:
-        rows = [_row(each) for each in api_keys.list_keys(directory, org)]
+    with _store() as store:
+        rows = [_row(each) for each in api_keys.list_keys(store, org)]
     lines = [f"{row['id']}  {row['org']}  {row['expires_at'] or 'does not end'}" for row in rows]
     output.data({"keys": rows}, lines)
 
@@ -117,18 +117,18 @@ def delete(id: str) -> None:  # noqa: A002 - what it is called on the command li
     """
     from pilotlight.microservices.registry import api_keys
 
-    with _directory() as directory:
-        api_keys.delete(directory, id)
+    with _store() as store:
+        api_keys.delete(store, id)
     output.note(f"key {id} is deleted")
 
 
-def _directory() -> Any:
+def _store() -> Any:
     from contextlib import closing
 
-    from pilotlight.microservices.registry.database import Directory
+    from pilotlight.microservices.registry.database import OrgStore
     from pilotlight.targets.local.home_directory import home
 
-    return closing(Directory.open(home().create()))
+    return closing(OrgStore.open(home().create()))
 
 
 def _row(key: Any) -> dict[str, str]:

@@ -2,14 +2,20 @@
 
 import os
 import signal
+from typing import TYPE_CHECKING
 
 import click
 
 from pilotlight import __version__
-from pilotlight.errors import TimedOut
+from pilotlight.errors import PlatformError, TimedOut
 from pilotlight.targets.local.control_process_launcher import answers, leftovers, living, wait_exit
 from pilotlight.targets.local.home_directory import home
+from pilotlight.targets.local.home_shutdown import end_processes
+from pilotlight.targets.local.supervisor.process_inspection import home_processes
 from platformctl import output, targets
+
+if TYPE_CHECKING:
+    from pilotlight.targets.local.client import LocalTarget
 
 # After the drain: time for the control process to save its state and stop its gateway.
 MARGIN_S = 10.0
@@ -28,21 +34,35 @@ def down(timeout: float) -> None:
         output.data({"ended": [], "replicas": 0}, ())
         return
     end_if_stuck()
-    target = targets.local(start=True)
+    try:
+        target = targets.local(start=True)
+    except PlatformError as error:
+        # It cannot start: its state is damaged, was removed, or another program has its port.
+        output.note(f"{error}; ending its processes by their pids")
+        processes = end_processes(home(), timeout)
+        replicas = {role for role in processes.values() if role.startswith("replica ")}
+        output.note(f"ended {', '.join(f'{role} (pid {pid})' for pid, role in processes.items())}")
+        output.data({"ended": [], "replicas": len(replicas), "pids": list(processes)}, ())
+        return
+    names, count = shut_down(target, timeout)
+    output.note(f"ended {len(names)} service{'' if len(names) == 1 else 's'} with {count} replicas, gateway, API")
+    output.data({"ended": names, "replicas": count}, names)
+
+
+def shut_down(target: "LocalTarget", timeout: float) -> tuple[list[str], int]:
+    """Stop the platform through its control process; return the services and the number of their replicas."""
     services = target.list(None) if target.address.version == __version__ else ()
     replicas = sum(each.ready + each.starting for status in services for each in status.revisions)
     target.shutdown(timeout)
     if not wait_exit(target.address, timeout + MARGIN_S):
         message = f"the control process (pid {target.address.pid}) did not end within {timeout + MARGIN_S:g} s"
         raise TimedOut(message, f"see {home().logs / 'daemon.log'}")
-    names = [f"{each.namespace}/{each.name}" for each in services]
-    output.note(f"ended {len(names)} service{'' if len(names) == 1 else 's'} with {replicas} replicas, gateway, API")
-    output.data({"ended": names, "replicas": replicas}, names)
+    return [f"{each.namespace}/{each.name}" for each in services], replicas
 
 
 def is_running() -> bool:
-    """Whether a control process runs, or a gateway and replicas that outlived one."""
-    return living(home()) is not None or (home().root.is_dir() and leftovers(home()))
+    """Whether a control process runs, or anything that outlived one or the folder."""
+    return living(home()) is not None or leftovers(home()) or bool(home_processes(home()))
 
 
 def end_if_stuck() -> None:

@@ -1,14 +1,17 @@
 """`platformctl up`: start the embedded platform if it is not running."""
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from pilotlight.errors import UsageError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.prometheus.client import INSTALL, installed, unavailable_reason
-from pilotlight.targets.local.control_process_launcher import living
+from pilotlight.targets.local.control_process_launcher import living, without_control_process
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.prometheus_process import find, is_address
+from pilotlight.targets.local.store.backup import set_aside
 from platformctl import output, targets
 
 
@@ -26,6 +29,7 @@ from platformctl import output, targets
     "--scale-to-zero-grace", type=click.FloatRange(0), metavar="SECONDS", help="Before the last replica ends."
 )
 @click.option("--no-pilot-light", is_flag=True, help="Start replicas as fresh processes, not as forks.")
+@click.option("--forget", is_flag=True, help="Start with nothing deployed; a damaged state is kept under another name.")
 @output.formats("url", "json", "yaml")
 def up(**options: Any) -> None:
     """Start the embedded platform. Verbs that need it do so themselves.
@@ -37,6 +41,8 @@ def up(**options: Any) -> None:
         raise UsageError("the platform runs already, so options cannot change it", "platformctl down, then up again")
     if options["prometheus"] and not is_address(options["prometheus"]):
         find(options["prometheus"])  # raises NotFound before a process is started that would fail without it
+    if options["forget"] and (kept := forget_state()):
+        output.note(f"starting with nothing deployed; what was there is kept in {kept}")
     address = targets.local(start=True, flags=typed).address
     document = {
         "gateway": f"http://{address.host}:{address.gateway_port}", "api": f"http://{address.host}:{address.port}",
@@ -48,6 +54,14 @@ def up(**options: Any) -> None:
         for line in prometheus_lines(address.prometheus):
             output.note(line)
     output.data(document, [str(document["gateway"])])
+
+
+def forget_state() -> Path | None:
+    """Rename the state of a platform that does not run; return its new place, None: there was none."""
+    if not home().root.is_dir():
+        return None
+    with without_control_process(home()):
+        return set_aside(home().database, utc_now("seconds").replace(":", ""))
 
 
 def prometheus_lines(url: str) -> list[str]:

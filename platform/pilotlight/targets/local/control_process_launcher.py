@@ -4,17 +4,19 @@ The control process writes its announcement to `daemon.json` once it serves, and
 runs, so that of two started at the same time one exits.
 """
 
+import fcntl
 import os
 import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
+from typing import IO, Final, NamedTuple, NoReturn
 
 from msgspec import DecodeError, Struct, ValidationError, json
 
@@ -27,6 +29,7 @@ from pilotlight.wire.machine import last_lines
 HOST: Final = "127.0.0.1"
 START_S: Final = 60.0  # a busy machine starts slowly; an early exit is reported at once
 LAST_LINES: Final = 20
+LOCK_S: Final = 5.0
 MAX_PORT: Final = 65535
 PORT_SETTINGS: Final = {
     "PILOTLIGHT_GATEWAY_PORT": GATEWAY_PORT, "PILOTLIGHT_API_PORT": API_PORT, "PILOTLIGHT_SERVICE_PORTS": 8100,
@@ -66,6 +69,30 @@ def announce(home: Home, api_port: int, gateway_port: int, prometheus: str = "")
     fresh.write_bytes(json.encode(announcement))
     fresh.replace(home.address)
     return announcement
+
+
+def lock(home: Home) -> IO[bytes] | None:
+    """Take the home folder's lock, which the kernel releases with the process; None: a control process holds it."""
+    file = home.lock.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+@contextmanager
+def without_control_process(home: Home, wait_s: float = LOCK_S) -> Iterator[None]:
+    """Keep control processes from starting within the block. Raise UsageError if one runs."""
+    until = time.monotonic() + wait_s
+    while (held := lock(home)) is None:
+        # One that refuses a lost state, started by the gateway again and again, has the lock for a moment.
+        if living(home) is not None or time.monotonic() > until:
+            raise UsageError("the platform runs; stop it first: platformctl down")
+        time.sleep(0.05)
+    with held:
+        yield
 
 
 def port_setting(name: str, default: int) -> int:
@@ -200,7 +227,7 @@ def _start(home: Home, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
         # The gateway of a dead control process serves on these ports.
         ports = ("--gateway-port", str(announcement.gateway_port), "--api-port", str(announcement.api_port))
     command = [sys.executable, "-m", "pilotlight.control_plane.daemon", "--home", str(home.root), *ports, *flags]
-    with _log(home).open("ab") as log:
+    with open(_log(home), "ab", opener=partial(os.open, mode=0o600)) as log:
         return subprocess.Popen(  # noqa: S603 - no shell
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=home.root
         )

@@ -28,16 +28,16 @@ from pilotlight_predictor.backends.python.source import UserModule, trim_traceba
 from pilotlight_predictor.backends.python.triton import model as triton_model
 from pilotlight_predictor.backends.python.triton import pb_utils
 from pilotlight_predictor.backends.python.triton.bls import BlsCaller
-from pilotlight_predictor.core.errors import BackendFailed, LoadFailed, PredictorError
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.errors import BackendFailed, LoadFailed, PredictorError
 from pilotlight_predictor.repository.model_config import ModelConfig
 
 T = TypeVar("T")
 
 
 class UserModelParking:
-    """A Parkable (base.py) of a user's object that defines `park` and `wake`, one for each instance.
+    """A Parkable (backends/base.py) of a user's object that defines `park` and `wake`, one for each instance.
 
     The object frees its GPU memory and restores it itself. Its optional `park_bytes` is the host memory it needs while
     parked, which counts against --park-memory. Its exceptions are converted by `opaque`.

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from pilotlight_predictor.backends.base import Answer
-from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
 from pilotlight_predictor.core.tensors import (
     DATATYPES,
@@ -29,6 +28,7 @@ from pilotlight_predictor.core.tensors import (
     bf16_to_float,
     tensor,
 )
+from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
 from pilotlight_predictor.repository.model_config import ModelConfig
 
 

@@ -22,9 +22,9 @@ from pilotlight_predictor.backends.python.functions import (
     attempt,
     outputs_of,
 )
-from pilotlight_predictor.core.errors import BadRequest, LoadFailed
 from pilotlight_predictor.core.requests import InferRequest, Outputs
 from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 
 def find_model_class(module: ModuleType) -> type | None:

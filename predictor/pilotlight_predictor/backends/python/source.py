@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final
 
-from pilotlight_predictor.core.errors import LoadFailed, PredictorError
+from pilotlight_predictor.errors import LoadFailed, PredictorError
 
 _PARENT: Final = "pilotlight_models"
 _package_numbers = count(1)

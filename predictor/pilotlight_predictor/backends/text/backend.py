@@ -16,10 +16,10 @@ from pilotlight_predictor.backends.text.engine import TextEngine
 from pilotlight_predictor.backends.text.generation_request import Task
 from pilotlight_predictor.backends.text.model import TextModel, integer_parameter, load_model
 from pilotlight_predictor.backends.text.prompt import PromptTokenizer, load_tokenizer, read_messages
-from pilotlight_predictor.core.errors import BadRequest, LoadFailed
 from pilotlight_predictor.core.generation_params import BadField, SamplingParameters, read_sampling
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 _LOADING: Final = Lock()  # transformers' lazy imports are not thread-safe
 SLOTS: Final = 32

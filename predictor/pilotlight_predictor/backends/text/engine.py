@@ -2,8 +2,9 @@
 
     submit → waiting → chunked prefill → rows of the batch → one token per row and step → done
 
-Runs in a thread of its own, the only one that uses the model. Requests are in task.py. The KV cache is in kv_cache.py,
-or one cache per row for models with sliding windows or recurrent states, which run one row after another.
+Runs in a thread of its own, the only one that uses the model. Requests are in generation_request.py. The KV cache is
+in kv_cache.py, or one cache per row for models with sliding windows or recurrent states, which run one row after
+another.
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ from pilotlight_predictor.backends.text.generation_request import ChoiceRow, Tas
 from pilotlight_predictor.backends.text.kv_cache import BatchKVCache
 from pilotlight_predictor.backends.text.model import TextModel
 from pilotlight_predictor.backends.text.sampler import sample_all
-from pilotlight_predictor.core.errors import BackendFailed
+from pilotlight_predictor.errors import BackendFailed
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +35,7 @@ class Prefill:
 
 
 class TextEngine:
-    """Generates up to `slots` choices at a time. `submit` is thread-safe; all else runs in the engine's thread."""
+    """Generator of up to `slots` choices at a time. `submit` is thread-safe; all else runs in the engine's thread."""
 
     def __init__(self, model: TextModel, slots: int) -> None:
         self._model = model

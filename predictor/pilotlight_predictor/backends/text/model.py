@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.torch.cuda_graphs import CapturedGraph, GraphPlan, capture_graph, first_line
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
 
 if TYPE_CHECKING:

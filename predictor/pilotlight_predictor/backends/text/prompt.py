@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from pilotlight_predictor.core.errors import BadRequest, LoadFailed
+from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 
 class PromptTokenizer:

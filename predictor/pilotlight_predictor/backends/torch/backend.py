@@ -1,7 +1,7 @@
 """PyTorch backend, on the CPU or on one GPU with one stream per instance: load, run a batch, clone.
 
-Files are read by modules.py, names are bound by signature.py, arrays are converted by tensors.py, which also recovers
-from out-of-memory; CUDA graphs are in cuda_graphs.py.
+Files are read by modules.py, names are bound by forward_signature.py, arrays are converted by tensors.py, which also
+recovers from out-of-memory; CUDA graphs are in cuda_graphs.py.
 """
 
 import re
@@ -25,9 +25,9 @@ from pilotlight_predictor.backends.torch.tensors import (
     to_torch,
 )
 from pilotlight_predictor.core.batch import rows_of, split
-from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed, PredictorError
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
 from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed, PredictorError
 from pilotlight_predictor.observability.logs import log
 
 if TYPE_CHECKING:

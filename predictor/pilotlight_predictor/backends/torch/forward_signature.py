@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final
 
-from pilotlight_predictor.core.errors import BadRequest, LoadFailed
 from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 _INDEXED: Final = re.compile(r".*__(\d+)")  # Triton's INPUT__0, OUTPUT__1: the number is the position
 

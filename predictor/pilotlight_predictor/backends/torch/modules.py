@@ -1,10 +1,10 @@
 """Loading of torch model files of any kind into one callable module on one device. Used by backend.py.
 
 TorchScript        a zip with code/            torch.jit.load
-exported program   a zip with models/*.json    torch.export.load          (formats.py)
+exported program   a zip with models/*.json    torch.export.load          (safe_load.py)
 safetensors        with a model.py             weights assigned to the module that model.py builds
 state dict         with a model.py             the same, read with weights_only=True
-pickled module     only if pinned by its hash  torch.load in full         (formats.py)
+pickled module     only if pinned by its hash  torch.load in full         (safe_load.py)
 """
 
 import inspect
@@ -22,8 +22,8 @@ from pilotlight_predictor.backends.python.source import UserModule
 from pilotlight_predictor.backends.torch import safe_load
 from pilotlight_predictor.backends.torch.forward_signature import Argument
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS, device_tensors
-from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.safetensors_header import weight_files
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import IO, Any, Final
 
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.torch.forward_signature import Argument
-from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.errors import LoadFailed
 
 # torch._export.serde.schema.ScalarType, which is part of the file format.
 _SCALAR_TYPES: Final = {

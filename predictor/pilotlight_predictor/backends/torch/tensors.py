@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pilotlight_predictor.core.batch import join, merge, rows_of, split
-from pilotlight_predictor.core.errors import BackendFailed, BadRequest, LoadFailed
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
 from pilotlight_predictor.core.tensors import Array, Tensor
+from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
 from pilotlight_predictor.gpu.safetensors_header import TYPES
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class PinnedStaging:
         self._buffers: dict[str, torch.Tensor] = {}
 
     def merge(self, batch: Sequence[InferRequest]) -> tuple[Inputs, Sequence[int]]:
-        """As batch.merge, but copy rows from the requests directly to the pinned buffers."""
+        """As core.batch.merge, but copy rows from the requests directly to the pinned buffers."""
         parts = [request.inputs for request in batch]
         if any(tensor.datatype != parts[0][name].datatype for part in parts for name, tensor in part.items()):
             return merge(batch)

@@ -15,7 +15,8 @@ from typing import Any, Final, Protocol
 from pilotlight.wire.http1 import Buffer
 from pilotlight.wire.http2.connection import Http2Connection
 from pilotlight.wire.http2.streams import STREAM_WINDOW, Http2Stream
-from pilotlight_predictor.core.errors import (
+from pilotlight_predictor.core.threads import ThreadLimiter
+from pilotlight_predictor.errors import (
     Cancelled,
     DeadlineExceeded,
     NotReady,
@@ -24,7 +25,7 @@ from pilotlight_predictor.core.errors import (
     Unreadable,
     Unsupported,
 )
-from pilotlight_predictor.core.threads import ThreadLimiter
+from pilotlight_predictor.frontends.admission import Admission
 from pilotlight_predictor.frontends.grpc.dispatcher import (
     GrpcErrorResponse,
     GrpcRequest,
@@ -42,7 +43,6 @@ from pilotlight_predictor.frontends.grpc.message_reader import (
     Reassembler,
     RejectedMessage,
 )
-from pilotlight_predictor.frontends.http.admission import Admission
 
 WINDOW_UPDATE_MIN: Final = STREAM_WINDOW // 2  # bytes for which a WINDOW_UPDATE is sent
 

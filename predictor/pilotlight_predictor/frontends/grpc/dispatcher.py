@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core import errors
-from pilotlight_predictor.core.errors import PredictorError
+from pilotlight_predictor import errors
+from pilotlight_predictor.errors import PredictorError
+from pilotlight_predictor.frontends.admission import Admission
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc.headers import CallHead
 from pilotlight_predictor.frontends.grpc.message_reader import RejectedMessage
 from pilotlight_predictor.frontends.http.access_log import RequestObserver
-from pilotlight_predictor.frontends.http.admission import Admission
-from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import error_response
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -95,8 +95,11 @@ StreamHandler = Callable[[Server, GrpcRequest, Messages, UnaryCall], Responses]
 
 
 class Method(NamedTuple):
-    """Method of a service. `unary` takes one message, in `request.body`, and returns one; `stream` takes and returns
-    any number, and may call `unary` for each."""
+    """Method of a service.
+
+    `unary` takes one message, in `request.body`, and returns one; `stream` takes and returns any number, and may call
+    `unary` for each.
+    """
 
     name: str
     action: Action
@@ -322,7 +325,7 @@ class MethodHandler:
         if served is None:
             self._server.observe_rejected(self._protocol, request.params, status, seconds)
         else:
-            self._server.metrics.request(served.name, served.version, self._protocol, status).observe(seconds)
+            self._server.count_response(served, self._protocol, status, seconds)
 
     async def stream(self, request: GrpcRequest, messages: Messages, transport: CallTransport) -> None:
         """Run the stream handler until its responses are written."""

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import QueueFull, RequestTooLarge, Unreadable
 from pilotlight_predictor.core.threads import ThreadLimiter
+from pilotlight_predictor.errors import QueueFull, RequestTooLarge, Unreadable
 from pilotlight_predictor.frontends.tasks_and_timeouts import timeout_s
 
 INLINE_BYTES: Final = 1 << 18  # decompressed on the event loop
@@ -138,7 +138,7 @@ class Reassembler:
 
 
 class ArrivalTimer:
-    """Call `late` when a message stalls: it occupies bytes of the shared budget.
+    """Timer that calls `late` when a message stalls: it occupies bytes of the shared budget.
 
     `received` returns its bytes so far, or None if no message is arriving.
     """

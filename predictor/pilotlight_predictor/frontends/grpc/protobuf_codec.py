@@ -15,8 +15,8 @@ import numpy as np
 from pilotlight.wire import protobuf
 from pilotlight.wire.http1 import Buffer
 from pilotlight.wire.protobuf import BYTES, FIXED32, FIXED64, VARINT, MalformedMessage, fields
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.tensors import Array
+from pilotlight_predictor.errors import BadRequest
 
 FILE: Final = Path(__file__).with_name("descriptors.binpb")
 REPEATED: Final = 3
@@ -32,7 +32,7 @@ _FLOATS: Final = {"double": struct.Struct("<d"), "float": struct.Struct("<f")}
 
 
 class FieldType(NamedTuple):
-    """`of` is the full name of the message or enum; `oneof` fields are encoded even if they hold the default."""
+    """Field; `of` is the full name of its message or enum; `oneof` fields are encoded even if they hold the default."""
 
     name: str
     number: int

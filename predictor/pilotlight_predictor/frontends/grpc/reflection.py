@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc import services
 from pilotlight_predictor.frontends.grpc.dispatcher import (
     GrpcRequest,
@@ -13,7 +14,6 @@ from pilotlight_predictor.frontends.grpc.dispatcher import (
     UnaryCall,
 )
 from pilotlight_predictor.frontends.grpc.protobuf_codec import Message, ProtoFile, decode, descriptors, encode
-from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.server.handler_context import Server
 
 NOT_FOUND: Final = 5  # of google.rpc.Code

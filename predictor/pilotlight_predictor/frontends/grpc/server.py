@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pilotlight.contract import GRPC_PORT
 from pilotlight_predictor.config import ServerSettings, Settings
-from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.threads import in_thread_under_load
-from pilotlight_predictor.frontends.http.admission import Admission
+from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.frontends.admission import Admission
 from pilotlight_predictor.frontends.tasks_and_timeouts import wait_for_event
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.server.handler_context import Server

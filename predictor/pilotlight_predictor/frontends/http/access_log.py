@@ -12,7 +12,7 @@ from pilotlight_predictor.observability.tracing import Tracer
 
 
 class RequestObserver:
-    """Logs and traces each request when its response is sent."""
+    """Logger and tracer of each request, when its response is sent."""
 
     def __init__(self, access_log: bool, tracer: Tracer) -> None:
         self._access_log = access_log

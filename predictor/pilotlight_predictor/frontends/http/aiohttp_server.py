@@ -10,7 +10,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import BadRequest, PredictorError
+from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.frontends.http.fast_protocol import JOIN_BELOW
 from pilotlight_predictor.frontends.http.messages import JSON, HttpRequest, HttpResponse, json_response, with_request_id
 from pilotlight_predictor.frontends.http.router import Dispatcher
@@ -60,11 +60,11 @@ class Handler(web.RequestHandler):
 
 
 class AiohttpServer:
-    """Serves connections that the front switches to aiohttp."""
+    """Server of the connections that HttpServer switches to aiohttp."""
 
-    def __init__(self, dispatcher: Dispatcher, front: Closing) -> None:
+    def __init__(self, dispatcher: Dispatcher, owner: Closing) -> None:
         self._dispatcher = dispatcher
-        self._front = front
+        self._owner = owner
         self.in_flight = 0
         self._websockets = WebSockets(dispatcher)
         self._server = web.Server(self._handle, handler_cancellation=True)
@@ -158,11 +158,11 @@ class AiohttpServer:
         headers |= {"Content-Type": response.content_type, "Server": SERVER}
         if isinstance(response.body, list) and (length := sum(map(len, response.body))) <= JOIN_BELOW:
             short = web.Response(status=response.status, body=b"".join(response.body), headers=headers)
-            if self._front.closing:
+            if self._owner.closing:
                 short.force_close()
             return short
         stream = web.StreamResponse(status=response.status, headers=headers)
-        if self._front.closing:
+        if self._owner.closing:
             stream.force_close()
         if isinstance(response.body, list):
             stream.content_length = length

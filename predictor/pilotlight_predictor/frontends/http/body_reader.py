@@ -19,7 +19,7 @@ _NOTHING: Final = memoryview(b"")
 
 
 class BodyReader(asyncio.BufferedProtocol):
-    """Filled by `feed`, or from the socket after `read_from`; then `on_complete` is called with the body."""
+    """Reader of one body, filled by `feed`, or from the socket after `read_from`; then `on_complete` gets the body."""
 
     __slots__ = ("_connection", "_on_complete", "_transport", "_view", "filled")
 

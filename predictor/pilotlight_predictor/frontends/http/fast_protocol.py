@@ -1,27 +1,28 @@
-"""Asyncio protocol for plain HTTP/1.1 requests with Content-Length on hot routes.
+"""Asyncio protocol for plain HTTP/1.1 requests with Content-Length on hot routes; responses may be streamed.
 
 Every connection starts here. The first other request (chunked, an upgrade, another route, an unusual byte) switches
 the connection, with the bytes read so far, to aiohttp's handler, once no response is outstanding.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from time import monotonic, perf_counter
 from typing import Any, Final, Protocol, cast
 
 from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
-from pilotlight.wire.http1 import END, MAX_HEAD, Buffer, PlainRequestHead, parse_head, render_head
+from pilotlight.wire.http1 import END, MAX_HEAD, Buffer, PlainRequestHead, parse_head, render_chunked_head, render_head
 from pilotlight_predictor.frontends.http.body_reader import LARGE, BodyReader, create_body_reader
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, with_request_id
-from pilotlight_predictor.frontends.tasks_and_timeouts import timeout_s
+from pilotlight_predictor.frontends.tasks_and_timeouts import abort_when_unread, spawn, timeout_s
+from pilotlight_predictor.observability.logs import log
 
 JOIN_BELOW: Final = 1 << 14  # smaller bodies are cheaper to copy after the head than to write separately
 READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests that are buffered while one is served
 SOLE_CLIENT_AFTER: Final = 16  # consecutive requests on one connection: there are no others to batch with
 
 
-class Front(Protocol):
-    """The HTTP front as its connections see it."""
+class ConnectionOwner(Protocol):
+    """HTTP server as its connections need it; implemented by HttpServer."""
 
     connections: "set[FastHttpProtocol]"
     last_active: "FastHttpProtocol | None"  # connection of the last request
@@ -57,34 +58,34 @@ class KnownHead:
 
     __slots__ = ("body_start", "echoes", "head", "length", "match", "recheck", "serve", "text")
 
-    def __init__(self, text: bytes, head: PlainRequestHead, match: Any, front: Front, recheck: bool) -> None:
+    def __init__(self, text: bytes, head: PlainRequestHead, match: Any, owner: ConnectionOwner, recheck: bool) -> None:
         self.text = text
         self.head = head
         self.match = match
-        self.serve = front.serve  # read anew for each head: a booting server replaces it
+        self.serve = owner.serve  # read anew for each head: a booting server replaces it
         self.recheck = recheck
         self.echoes = HEADER_REQUEST_ID in head.headers or HEADER_TRACEPARENT in head.headers  # in replies
         self.body_start = len(text)
         self.length = self.body_start + head.length
 
 
-def read_head(front: Front, peer: str, text: bytes) -> KnownHead | None:
+def read_head(owner: ConnectionOwner, peer: str, text: bytes) -> KnownHead | None:
     """Parse and authorize a head; `text` ends before the empty line. None: aiohttp handles the request."""
     head = parse_head(text)
-    match = front.match(head.method, head.path) if head is not None else None
-    if head is None or match is None or not front.admits(head, peer, match):
+    match = owner.match(head.method, head.path) if head is not None else None
+    if head is None or match is None or not owner.admits(head, peer, match):
         return None
-    return KnownHead(text + END, head, match, front, front.recheck(match))
+    return KnownHead(text + END, head, match, owner, owner.recheck(match))
 
 
 class FastHttpProtocol(asyncio.Protocol):
     __slots__ = (
-        "_body", "_buffer", "_consecutive", "_half", "_known", "_read_paused", "_request", "_reserved", "_unsent",
-        "_write_paused", "busy_since", "front", "peer", "transport",
+        "_body", "_buffer", "_consecutive", "_half", "_known", "_read_paused", "_request", "_reserved", "_resumed",
+        "_stream", "_unsent", "_write_paused", "busy_since", "owner", "peer", "transport",
     )  # fmt: skip
 
-    def __init__(self, front: Front) -> None:
-        self.front = front
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self.owner = owner
         self.transport: asyncio.Transport | None = None
         self.peer = ""
         self.busy_since = monotonic()  # when the request began, the response stalled, or the connection became idle
@@ -98,12 +99,14 @@ class FastHttpProtocol(asyncio.Protocol):
         self._half = False  # a part of the next head has arrived
         self._write_paused = False  # the client does not read: serve no further request until it does
         self._unsent = 0
+        self._stream: asyncio.Task[None] | None = None  # writes a streamed response
+        self._resumed = asyncio.Event()  # the client reads again
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         address = transport.get_extra_info("peername")
         self.peer = address[0] if address else ""
-        self.front.connections.add(self)
+        self.owner.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unregister()
@@ -112,14 +115,16 @@ class FastHttpProtocol(asyncio.Protocol):
         request, self._request = self._request, None
         if request is not None:
             request.abandon()
+        if self._stream is not None:
+            self._stream.cancel()
         if self._reserved:
-            self.front.release(self._reserved)
+            self.owner.release(self._reserved)
             self._reserved = 0
 
     def _unregister(self) -> None:
-        self.front.connections.discard(self)
-        if self.front.last_active is self:
-            self.front.last_active = None
+        self.owner.connections.discard(self)
+        if self.owner.last_active is self:
+            self.owner.last_active = None
 
     def data_received(self, data: bytes) -> None:
         if self._body is not None:
@@ -145,15 +150,15 @@ class FastHttpProtocol(asyncio.Protocol):
             known = self._read_head(buffer)
             if known is None:
                 return
-        elif known.recheck and not self.front.admits(known.head, self.peer, known.match):
-            self.front.switch_to_aiohttp(self)
+        elif known.recheck and not self.owner.admits(known.head, self.peer, known.match):
+            self.owner.switch_to_aiohttp(self)
             return
         self._half = False
         if known.length == known.body_start:
             self._buffer = buffer[known.body_start :]
             self._serve(b"")
-        elif (held := self.front.reserve(known.length - known.body_start)) is None:
-            self.front.switch_to_aiohttp(self)
+        elif (held := self.owner.reserve(known.length - known.body_start)) is None:
+            self.owner.switch_to_aiohttp(self)
         elif len(buffer) == known.length:
             self._reserved, self._buffer = held, b""
             self._serve(buffer[known.body_start :])
@@ -166,13 +171,13 @@ class FastHttpProtocol(asyncio.Protocol):
         end = buffer.find(END)
         if end < 0:
             if len(buffer) > MAX_HEAD or not buffer[:1].isalpha():
-                self.front.switch_to_aiohttp(self)
+                self.owner.switch_to_aiohttp(self)
             elif not self._half:
                 self._half, self.busy_since = True, monotonic()
             return None
-        known = read_head(self.front, self.peer, buffer[:end]) if 0 < end <= MAX_HEAD else None
+        known = read_head(self.owner, self.peer, buffer[:end]) if 0 < end <= MAX_HEAD else None
         if known is None:
-            self.front.switch_to_aiohttp(self)
+            self.owner.switch_to_aiohttp(self)
         else:
             self._known = known
         return known
@@ -197,31 +202,63 @@ class FastHttpProtocol(asyncio.Protocol):
         self._serve(body)
 
     def _serve(self, body: Buffer) -> None:
-        known, front = self._known, self.front
+        known, owner = self._known, self.owner
         assert known is not None
         method, path, query, headers, _, _ = known.head
         self._request = request = HttpRequest(
             method, path, query, headers, body, self.peer, self._finish, perf_counter()
         )
-        if front.last_active is self:
+        if owner.last_active is self:
             self._consecutive += 1
             request.sole_client = self._consecutive >= SOLE_CLIENT_AFTER
         else:
-            front.last_active, self._consecutive = self, 0
+            owner.last_active, self._consecutive = self, 0
         known.serve(request, known.match)
 
     def _finish(self, response: HttpResponse) -> None:
         """Write the response, then continue with pipelined requests."""
-        request, self._request = self._request, None
-        if self._reserved:
-            self.front.release(self._reserved)
-            self._reserved = 0
-        known, transport = self._known, self.transport
+        request, known, transport = self._request, self._known, self.transport
         if transport is None or request is None or known is None:
+            if not isinstance(response.body, list):
+                spawn(_close_stream(response.body))
+            self._end_request()
             return
-        close = self.front.closing or not known.head.keep_alive
+        close = self.owner.closing or not known.head.keep_alive
         headers = with_request_id(request, response) if known.echoes or response.headers else None
+        if not isinstance(response.body, list):
+            request.on_abandon = None  # the end of the stream says it
+            transport.write(render_chunked_head(response.status, response.content_type, headers, close))
+            self._stream = asyncio.get_running_loop().create_task(self._write_stream(transport, response.body, close))
+            return
         write_response(transport, response, headers, close)
+        self._after_response(transport, close)
+
+    def _end_request(self) -> None:
+        self._request = None
+        if self._reserved:
+            self.owner.release(self._reserved)
+            self._reserved = 0
+
+    async def _write_stream(self, transport: asyncio.Transport, parts: AsyncIterator[bytes], close: bool) -> None:
+        """Write a streamed body in chunks, as fast as the client reads; cancelled when it disconnects."""
+        try:
+            async for piece in parts:
+                if piece:
+                    transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                if self._write_paused:
+                    with abort_when_unread(transport, len(piece)):
+                        await self._resumed.wait()
+            transport.write(b"0\r\n\r\n")
+        except Exception as error:  # the status is sent: an incomplete body shows the client that it failed
+            log("request.failed", "a streamed response failed", level="ERROR", error=error)
+            close = True
+        finally:
+            self._stream = None
+            await _close_stream(parts)
+        self._after_response(transport, close)
+
+    def _after_response(self, transport: asyncio.Transport, close: bool) -> None:
+        self._end_request()
         if close:
             transport.close()
             return
@@ -240,9 +277,11 @@ class FastHttpProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self._resumed.clear()
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._resumed.set()
         if self._request is None:
             self._continue()
 
@@ -296,6 +335,12 @@ class FastHttpProtocol(asyncio.Protocol):
     def is_new(self) -> bool:
         """Nothing has been received yet."""
         return self._known is None and self.idle
+
+
+async def _close_stream(parts: AsyncIterator[bytes]) -> None:
+    close = getattr(parts, "aclose", None)
+    if close is not None:
+        await close()
 
 
 def write_response(

@@ -1,4 +1,4 @@
-"""HTTP router: finds a request's route, admits it, runs its handler, and turns exceptions into responses.
+"""HTTP router: find a request's route, admit it, run its handler, and turn exceptions into responses.
 
 The only place where an exception becomes an HTTP status. Both HTTP servers, the fast protocol and aiohttp, call
 `Dispatcher.serve`.
@@ -13,9 +13,9 @@ from urllib.parse import unquote
 from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.compression import decompress
-from pilotlight_predictor.core.errors import BadRequest, Cancelled, MethodNotAllowed, NotFound, PredictorError
-from pilotlight_predictor.frontends.http.admission import Admission
-from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.errors import BadRequest, Cancelled, MethodNotAllowed, NotFound, PredictorError
+from pilotlight_predictor.frontends.admission import Admission
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.observability.logs import log, new_request_id
@@ -32,8 +32,10 @@ SocketHandler = Callable[["Server", WebSocketSession], Awaitable[None]]
 
 
 class Route(NamedTuple):
-    """A row of a protocol's route table. `pattern` has `{name}` segments, also with a suffix: `{name}:predict`. The
-    fast HTTP protocol serves only `hot` routes."""
+    """A row of a protocol's route table. The fast HTTP protocol serves only `hot` routes.
+
+    `pattern` has `{name}` segments, also with a suffix: `{name}:predict`.
+    """
 
     method: str
     pattern: str
@@ -57,7 +59,7 @@ class Match(NamedTuple):
 
 
 class Dispatcher:
-    """`all_protocols` returns the complete table; `protocols` are those needed at start."""
+    """Router of HTTP requests. `all_protocols` returns the complete table; `protocols` are those needed at start."""
 
     def __init__(
         self,

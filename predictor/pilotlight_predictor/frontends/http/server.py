@@ -1,4 +1,4 @@
-"""HTTP server: listens, starts connections in the fast protocol, switches them to aiohttp on demand, drains."""
+"""HTTP server: listen, start connections in the fast protocol, switch them to aiohttp on demand, drain."""
 
 import asyncio
 import socket
@@ -11,8 +11,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.wire.http1 import PlainRequestHead
-from pilotlight_predictor.core.errors import PredictorError
 from pilotlight_predictor.core.threads import in_thread_under_load
+from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.http.fast_protocol import FastHttpProtocol
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn, wait_for_event
@@ -33,8 +33,8 @@ _SYN: Final = 0x02
 _DROP_SYN: Final = ((0x30, 0, 0, _FLAGS_BYTE), (0x45, 0, 1, _SYN), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
 
 
-class HttpFront:
-    """Until `open` sets the dispatcher the server is booting: it responds that it is alive and not ready."""
+class HttpServer:
+    """HTTP server of one port. Until `open` sets the dispatcher it responds that it is alive and not ready."""
 
     def __init__(self, boot_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.connections: set[FastHttpProtocol] = set()

@@ -7,8 +7,8 @@ from typing import Final
 from aiohttp import WSMessage, web
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import BadRequest
-from pilotlight_predictor.frontends.http.admission import Admission
+from pilotlight_predictor.errors import BadRequest
+from pilotlight_predictor.frontends.admission import Admission
 from pilotlight_predictor.frontends.http.messages import HttpRequest
 from pilotlight_predictor.frontends.http.router import Dispatcher, Match, error_response
 from pilotlight_predictor.frontends.tasks_and_timeouts import abort_when_unread

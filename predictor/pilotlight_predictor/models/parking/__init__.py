@@ -6,7 +6,7 @@ A server without --park-memory, the usual case, has `NoParking` and imports noth
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.errors import BadRequest
 
 if TYPE_CHECKING:
     from pilotlight_predictor.backends.base import AnyInstance

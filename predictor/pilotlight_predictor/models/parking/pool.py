@@ -10,7 +10,7 @@ from time import monotonic
 
 from pilotlight_predictor.backends.base import AnyInstance, parking_of
 from pilotlight_predictor.config import Settings
-from pilotlight_predictor.core.errors import BadRequest, PredictorError, Unavailable
+from pilotlight_predictor.errors import BadRequest, PredictorError, Unavailable
 from pilotlight_predictor.metrics import Metrics
 from pilotlight_predictor.metrics.cpu_readings import read_machine_bytes
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -21,7 +21,7 @@ from pilotlight_predictor.scheduling.scheduler import Scheduler
 
 
 class ParkingPool:
-    """Slots of all parkable versions; parks one at a time."""
+    """Slots of all parkable versions, of which one is parked at a time."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings.model, metrics

@@ -12,8 +12,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
-from pilotlight_predictor.core.errors import Cancelled
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
+from pilotlight_predictor.errors import Cancelled
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import ErrorBody, error_response
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -206,7 +206,7 @@ class TextGeneration:
 
 
 class CompletionEvents:
-    """Body of a stream of events; ends with the last response or when the client disconnects."""
+    """Body of a stream of events, which ends with the last response or when the client disconnects."""
 
     def __init__(self, run: TextGeneration, merger: ResponseMerger, first: ResponsePart | None) -> None:
         self._run, self._merger, self._first = run, merger, first

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.generation_params import BadField, read_sampling
+from pilotlight_predictor.errors import BadRequest
 
 SAMPLING: Final = (
     "temperature", "top_p", "top_k", "n", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias",

@@ -1,17 +1,17 @@
 """Routes of the OpenAI protocol: models, chat and text completions, embeddings; under /v1 and /openai/v1.
 
-/v1/models is a route of KServe's V1 too: v1.py serves both. User documentation: docs/openai.md.
+/v1/models is a route of KServe's V1 too: protocols/v1.py serves both. User documentation: docs/openai.md.
 """
 
 from collections.abc import Callable
 from time import time
 from typing import Any, TypeVar
 
-from pilotlight_predictor.core.errors import NotFound, NotReady, PredictorError, Unavailable
 from pilotlight_predictor.core.generation_params import BadField
 from pilotlight_predictor.core.requests import InferRequest, Inputs
+from pilotlight_predictor.errors import NotFound, NotReady, PredictorError, Unavailable
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http import startup_responses
-from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -159,15 +159,15 @@ def _request(served: ModelVersion, can: TextCapabilities, inputs: Inputs, reques
     return InferRequest(served.name, inputs, outputs=outputs, request_id=request_id, batch_first=True)
 
 
-def _both(method: str, path: str, handler: Handler, action: Action) -> tuple[Route, Route]:
-    return Route(method, f"/v1/{path}", handler, action), Route(method, f"/openai/v1/{path}", handler, action)
+def _both(method: str, path: str, handler: Handler, action: Action) -> tuple[Route, ...]:
+    return tuple(Route(method, f"{prefix}/{path}", handler, action, hot=True) for prefix in ("/v1", "/openai/v1"))
 
 
 PROTOCOL = ServingProtocol(
     NAME,
     (
-        Route("GET", "/openai/v1/models", models, Action.READ),
-        Route("GET", "/openai/v1/models/{model}", model, Action.READ),
+        Route("GET", "/openai/v1/models", models, Action.READ, hot=True),
+        Route("GET", "/openai/v1/models/{model}", model, Action.READ, hot=True),
         *_both("POST", "chat/completions", chat, Action.INFER),
         *_both("POST", "completions", completions, Action.INFER),
         *_both("POST", "embeddings", embeddings, Action.INFER),

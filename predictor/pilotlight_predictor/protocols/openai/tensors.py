@@ -26,7 +26,7 @@ FLOATS: Final = frozenset({"FP16", "FP32", "FP64"})
 
 
 class TextCapabilities(NamedTuple):
-    """`text` is the output with the generated text; `embeds` are input and output of an embedding model."""
+    """Capabilities of a model. `text`: output with the generated text; `embeds`: input and output for embeddings."""
 
     chats: bool
     completes: bool

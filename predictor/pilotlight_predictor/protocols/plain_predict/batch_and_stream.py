@@ -9,8 +9,8 @@ from typing import Final
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
 from pilotlight.wire.token_bucket import TokenBuckets
-from pilotlight_predictor.core.errors import BadRequest, Cancelled, DeadlineExceeded, PredictorError, RateLimited
 from pilotlight_predictor.core.requests import InferResponse
+from pilotlight_predictor.errors import BadRequest, Cancelled, DeadlineExceeded, PredictorError, RateLimited
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession, json_response
 from pilotlight_predictor.frontends.http.router import ErrorBody, error_response
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
@@ -28,7 +28,7 @@ Begin = Callable[[Server, HttpRequest, ErrorBody], Awaitable[HttpResponse] | Non
 
 
 class PredictInference:
-    """Runs the parts; `finish` is called exactly once, on the event loop, with the response."""
+    """Run of all parts; `finish` is called exactly once, on the event loop, with the response."""
 
     def __init__(
         self,

@@ -14,7 +14,6 @@ import numpy as np
 import orjson
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
 from pilotlight_predictor.core.tensors import (
     NUMPY_TYPES,
@@ -25,6 +24,7 @@ from pilotlight_predictor.core.tensors import (
     bf16_from_float,
     bf16_to_float,
 )
+from pilotlight_predictor.errors import BadRequest
 
 MAX_NUMBERS: Final = 10_000  # in one list
 SHOWN: Final = 60  # characters of a value quoted in an error

@@ -13,10 +13,10 @@ from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.protobuf import delimited
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import bf16_to_float
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, Method, Service, UnaryCall
 from pilotlight_predictor.frontends.grpc.ordered_stream import unary_in_order
 from pilotlight_predictor.frontends.grpc.protobuf_codec import decode, encode
-from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.protocols.plain_predict.batch_and_stream import MAX_IN_FLIGHT, NAME
 from pilotlight_predictor.protocols.plain_predict.codec import MAX_NUMBERS, InvalidInput, PredictRequest, check_rows
 from pilotlight_predictor.protocols.plain_predict.routes import STICKY_HEADER, plan

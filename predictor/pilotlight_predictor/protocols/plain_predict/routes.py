@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Final
 
 from pilotlight_predictor.config import limits
-from pilotlight_predictor.core.errors import NotReady, PredictorError
 from pilotlight_predictor.core.requests import RequestedOutput
 from pilotlight_predictor.core.tensors import TensorSpec
-from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.errors import NotReady, PredictorError
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession, json_response
 from pilotlight_predictor.frontends.http.router import ErrorBody, Route, ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion

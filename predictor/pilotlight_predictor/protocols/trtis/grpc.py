@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire import protobuf
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import BadRequest, PredictorError
 from pilotlight_predictor.core.requests import NEWEST
+from pilotlight_predictor.errors import BadRequest, PredictorError
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, Method, Responses, Service, UnaryCall
 from pilotlight_predictor.frontends.grpc.ordered_stream import unary_in_order
 from pilotlight_predictor.frontends.grpc.protobuf_codec import unpack_varints
-from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpResponse
 from pilotlight_predictor.frontends.http.router import error_response
 from pilotlight_predictor.protocols.trtis.handlers import failure, find, is_ready, run_profiler, server_status, success

@@ -7,8 +7,8 @@ from time import perf_counter
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from pilotlight_predictor.core.errors import BadRequest, NotFound, NotReady, PredictorError, Unsupported
 from pilotlight_predictor.core.requests import InferResponse
+from pilotlight_predictor.errors import BadRequest, NotFound, NotReady, PredictorError, Unsupported
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion

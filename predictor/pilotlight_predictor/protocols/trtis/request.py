@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import BadRequest, LoadFailed
 from pilotlight_predictor.core.requests import InferRequest, Parameters, RequestedOutput
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Shape, TensorSpec, decode_raw, element_count
+from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.protocols.trtis.text_protobuf import REQUEST_HEADER
 from pilotlight_predictor.repository.pbtxt import document_from_message, parse_pbtxt
 
@@ -29,7 +29,7 @@ class InputHeader(NamedTuple):
 
 
 class OutputHeader(NamedTuple):
-    """`classes` is 0 for the tensor itself, else the number of classes."""
+    """One requested output. `classes` is 0 for the tensor itself, else the number of classes."""
 
     name: str
     byte_size: int | None

@@ -6,9 +6,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import BadRequest, PredictorError
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import Tensor, encode_raw
+from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.models.model_version import ranked
 from pilotlight_predictor.protocols.trtis.request import Header

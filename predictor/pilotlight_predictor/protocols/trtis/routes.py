@@ -6,8 +6,8 @@ body and the status of the other protocols. The codecs take milliseconds to impo
 
 from collections.abc import Awaitable
 
-from pilotlight_predictor.core.errors import PredictorError
-from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.errors import PredictorError
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.server.handler_context import Server
@@ -42,8 +42,8 @@ PROTOCOL = ServingProtocol(
     (
         Route("GET", "/api/health/live", _handler("live"), Action.HEALTH, hot=True),
         Route("GET", "/api/health/ready", _handler("ready"), Action.HEALTH, hot=True),
-        Route("GET", "/api/status", _handler("status"), Action.READ),
-        Route("GET", "/api/status/{model}", _handler("status"), Action.READ),
+        Route("GET", "/api/status", _handler("status"), Action.READ, hot=True),
+        Route("GET", "/api/status/{model}", _handler("status"), Action.READ, hot=True),
         Route("POST", "/api/infer/{model}", infer, Action.INFER, hot=True),
         Route("POST", "/api/infer/{model}/{version}", infer, Action.INFER, hot=True),
         Route("GET", "/api/profile", _handler("profile"), Action.ADMIN),

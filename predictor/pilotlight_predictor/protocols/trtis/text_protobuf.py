@@ -21,7 +21,7 @@ _ESCAPES: Final = tuple(
 
 
 class Names(NamedTuple):
-    """Enum."""
+    """Enum: numbers by name."""
 
     numbers: Mapping[str, int]
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import orjson
 
-from pilotlight_predictor.core.errors import BadRequest, LoadFailed, NotFound, Unsupported
-from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.errors import BadRequest, LoadFailed, NotFound, Unsupported
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import Route
 from pilotlight_predictor.repository.load_parameters import config_parameter, file_parameters

@@ -7,8 +7,8 @@ from collections.abc import Awaitable
 from functools import partial
 
 from pilotlight.contract import HEADER_INFERENCE_LENGTH, HEADER_REQUEST_ID
-from pilotlight_predictor.core.errors import BadRequest, Unsupported
 from pilotlight_predictor.core.requests import NEWEST, InferRequest
+from pilotlight_predictor.errors import BadRequest, Unsupported
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.json_values import LONG

@@ -12,8 +12,8 @@ from pilotlight.contract import HEADER_INFERENCE_LENGTH, HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.batch import SplitOutputs
 from pilotlight_predictor.core.compression import choose_encoding, compress
-from pilotlight_predictor.core.errors import PredictorError
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Outputs
+from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.http.messages import JSON, HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import error_response
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn

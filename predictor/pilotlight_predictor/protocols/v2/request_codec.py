@@ -7,10 +7,10 @@ import msgspec
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core import request_parameters
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.request_parameters import REGION, FindRegion, no_shared_memory, read_region
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Parameters, RequestedOutput
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, TensorSpec, decode_raw, element_count
+from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocols.json_values import decode_values, explain, quote_nonfinite
 from pilotlight_predictor.protocols.v2.request_templates import TemplateCache
 

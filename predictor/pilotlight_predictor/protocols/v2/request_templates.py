@@ -29,8 +29,10 @@ _UNPACKED: Final = frozenset({"BYTES", "BF16"})
 
 
 class RequestTemplate(msgspec.Struct, eq=False):
-    """All of a request but its numbers and id. `fit` caches the validation against the model, `batch_reply` the
-    responder that handles whole batches."""
+    """All of a request but its numbers and id.
+
+    `fit` caches the validation against the model, `batch_reply` the responder that handles whole batches.
+    """
 
     before: bytes  # ends with the "[" of the array, or with the opening quote of the id
     between: bytes  # from the closing quote of the id to the "["; empty without an id

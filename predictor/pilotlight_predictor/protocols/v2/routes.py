@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pilotlight_predictor.core.errors import NotFound, PredictorError
 from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.core.tensors import TensorSpec
-from pilotlight_predictor.frontends.http.auth import Action
+from pilotlight_predictor.errors import NotFound, PredictorError
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import Route, ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -105,27 +105,27 @@ def _of_model(suffix: str, method: str, handler: Any, action: Action, hot: bool 
 PROTOCOL = ServingProtocol(
     "v2",
     (
-        Route("GET", "/v2", server_metadata, Action.READ),
+        Route("GET", "/v2", server_metadata, Action.READ, hot=True),
         Route("GET", "/v2/health/live", live, Action.HEALTH, hot=True),
         Route("GET", "/v2/health/ready", ready, Action.HEALTH, hot=True),
-        Route("GET", "/v2/models", models, Action.READ),
-        Route("GET", "/v2/models/stats", all_stats, Action.READ),
+        Route("GET", "/v2/models", models, Action.READ, hot=True),
+        Route("GET", "/v2/models/stats", all_stats, Action.READ, hot=True),
         *_of_model("/infer", "POST", infer.infer, Action.INFER, hot=True),
         *_of_model("/ready", "GET", model_ready, Action.HEALTH, hot=True),
-        *_of_model("/config", "GET", model_config, Action.READ),
-        *_of_model("/stats", "GET", model_stats, Action.READ),
-        *_of_model("", "GET", model_metadata, Action.READ),
+        *_of_model("/config", "GET", model_config, Action.READ, hot=True),
+        *_of_model("/stats", "GET", model_stats, Action.READ, hot=True),
+        *_of_model("", "GET", model_metadata, Action.READ, hot=True),
         *admin.SHARED_MEMORY_ROUTES,
         *admin.TRACE_ROUTES,
         *admin.LOG_ROUTES,
-        Route("POST", "/v2/repository/index", admin.index, Action.ADMIN),
-        Route("POST", "/v2/repository/{repository}/index", admin.index, Action.ADMIN),
-        Route("POST", "/v2/repository/models/{model}/load", admin.load, Action.ADMIN),
-        Route("POST", "/v2/repository/models/{model}/unload", admin.unload, Action.ADMIN),
+        Route("POST", "/v2/repository/index", admin.index, Action.ADMIN, hot=True),
+        Route("POST", "/v2/repository/{repository}/index", admin.index, Action.ADMIN, hot=True),
+        Route("POST", "/v2/repository/models/{model}/load", admin.load, Action.ADMIN, hot=True),
+        Route("POST", "/v2/repository/models/{model}/unload", admin.unload, Action.ADMIN, hot=True),
         Route("POST", "/v2/repository/models/{model}/park", admin.park, Action.ADMIN),
         Route("POST", "/v2/repository/models/{model}/wake", admin.wake, Action.ADMIN),
-        Route("POST", "/v2/repository/{repository}/models/{model}/load", admin.load, Action.ADMIN),
-        Route("POST", "/v2/repository/{repository}/models/{model}/unload", admin.unload, Action.ADMIN),
+        Route("POST", "/v2/repository/{repository}/models/{model}/load", admin.load, Action.ADMIN, hot=True),
+        Route("POST", "/v2/repository/{repository}/models/{model}/unload", admin.unload, Action.ADMIN, hot=True),
     ),
     error_body,
 )

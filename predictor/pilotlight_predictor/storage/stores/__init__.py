@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.store_interface import FetchOptions, Store
 from pilotlight_predictor.storage.uri import ALIASES, Location
 

@@ -7,7 +7,7 @@ The account may be in the URI as `https://<account>.blob.core.windows.net/contai
 import os
 from typing import Any, NamedTuple
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.store_interface import FetchOptions
 from pilotlight_predictor.storage.stores.object_store import ObjectStore, bucket_and_prefix, open_bucket
 from pilotlight_predictor.storage.uri import Location

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.http_client import WebClient
 from pilotlight_predictor.storage.store_interface import Contents, Entry, FetchOptions, TransientError, UriNotFound
 from pilotlight_predictor.storage.stores.web import read_range

@@ -10,7 +10,7 @@ from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.store_interface import FetchOptions, Store
 from pilotlight_predictor.storage.uri import ALIASES, Location
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.store_interface import MIB, Contents, Entry, FetchOptions, UriNotFound
 from pilotlight_predictor.storage.uri import Location
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import unquote, urlsplit
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.http_client import SMALL_BODY, StreamedResponse, WebClient
 from pilotlight_predictor.storage.store_interface import (
     MIB,

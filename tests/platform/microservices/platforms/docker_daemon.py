@@ -14,10 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.cluster.bed.archive import Image, pack
-from tests.cluster.bed.envoy import linked_libraries, place
 from tests.cluster.bed.places import Places
 from tests.cluster.bed.predictor_image import predictor_image
-from tests.cluster.bed.python_layers import made
 from tests.platform.microservices.platforms.daemons import DidNotStart, daemon
 from tests.platform.microservices.platforms.debian import Unavailable, environment, unpacked
 
@@ -93,13 +91,4 @@ def _load(folder: Path, environ: Mapping[str, str]) -> None:
 def _image() -> Image:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pilotlight" / "platforms"
     places = Places(cache, cache)
-    image = predictor_image(places)
-    return replace(image, name=IMAGE, aliases=(), layers=(*image.layers, made(places, "shell", "", _shell)))
-
-
-def _shell(folder: Path) -> None:
-    program = folder / "bin/sh"
-    program.parent.mkdir()
-    shutil.copy2("/bin/sh", program)
-    for library in linked_libraries([program]):
-        place(library, folder)
+    return replace(predictor_image(places), name=IMAGE, aliases=())

@@ -9,8 +9,8 @@ from tests.predictor.backends.text.conftest import Heard, text_instance
 from tests.predictor.backends.text.tiny import CONTEXT, text_model
 
 from pilotlight_predictor.backends.text.sampler import Sampler
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.generation_params import read_sampling
+from pilotlight_predictor.errors import BadRequest
 
 Ask = Callable[..., Heard]
 

@@ -8,7 +8,7 @@ from tests.predictor.backends.text.conftest import Heard
 
 from pilotlight_predictor.backends.text.backend import TextInstance
 from pilotlight_predictor.backends.text.prompt import PromptTokenizer
-from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.errors import BadRequest
 
 
 class Choking:

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pilotlight_predictor.core.errors import BadRequest, NotFound
 from pilotlight_predictor.core.requests import SharedMemorySlice
 from pilotlight_predictor.core.shared_memory import SharedMemory
+from pilotlight_predictor.errors import BadRequest, NotFound
 
 PLACE = SharedMemorySlice("r", 8, 16)
 

@@ -10,8 +10,10 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight.wire.http2 import frames
 from pilotlight.wire.http2.hpack import literal
 from pilotlight_predictor.config import Limits, Settings
-from pilotlight_predictor.core.errors import QueueFull
 from pilotlight_predictor.core.threads import ThreadLimiter
+from pilotlight_predictor.errors import QueueFull
+from pilotlight_predictor.frontends.admission import Admission
+from pilotlight_predictor.frontends.auth import Access, Action
 from pilotlight_predictor.frontends.grpc.connection import GrpcConnection
 from pilotlight_predictor.frontends.grpc.dispatcher import (
     GrpcDispatcher,
@@ -23,8 +25,6 @@ from pilotlight_predictor.frontends.grpc.dispatcher import (
 )
 from pilotlight_predictor.frontends.grpc.ordered_stream import OrderedResponseWriter, in_request_order
 from pilotlight_predictor.frontends.http.access_log import RequestObserver
-from pilotlight_predictor.frontends.http.admission import Admission
-from pilotlight_predictor.frontends.http.auth import Access, Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.server.handler_context import Server
 

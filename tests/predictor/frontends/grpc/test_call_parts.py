@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotlight.wire.http2.hpack import Decoder, HeaderField
-from pilotlight_predictor.core.errors import PredictorError, Unreadable
 from pilotlight_predictor.core.threads import ThreadLimiter
+from pilotlight_predictor.errors import PredictorError, Unreadable
 from pilotlight_predictor.frontends.grpc.dispatcher import code_of
 from pilotlight_predictor.frontends.grpc.headers import (
     KNOWN_DONE,

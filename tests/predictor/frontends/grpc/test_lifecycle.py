@@ -14,7 +14,7 @@ from tests.predictor.frontends.grpc.conftest import grpc_address
 from tests.serving import RunningServer
 
 from pilotlight_predictor.config import ServerSettings
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.frontends.grpc import server as grpc_server
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"

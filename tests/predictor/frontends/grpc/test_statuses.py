@@ -1,7 +1,7 @@
 """Every error has its gRPC status."""
 
-from pilotlight_predictor.core import errors
-from pilotlight_predictor.core.errors import PredictorError
+from pilotlight_predictor import errors
+from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.grpc.dispatcher import CODES, code_of
 
 

@@ -10,7 +10,7 @@ from tests.onnx_models import write_python
 from tests.predictor.in_process_server import House, play, write_ensemble, write_times
 
 from pilotlight_predictor.backends.python.backend import PythonInstance
-from pilotlight_predictor.core.errors import NotFound, NotReady
+from pilotlight_predictor.errors import NotFound, NotReady
 
 # Multiplies by two once the file `go` exists; tells that it began and that it was finalised.
 HELD = """

@@ -19,12 +19,12 @@ from tests.predictor.scheduling.instances import Echo
 from pilotlight.wire.http1 import PlainRequestHead
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import Tensor
-from pilotlight_predictor.frontends.http.admission import Admission
-from pilotlight_predictor.frontends.http.auth import Access
+from pilotlight_predictor.frontends.admission import Admission
+from pilotlight_predictor.frontends.auth import Access
 from pilotlight_predictor.frontends.http.fast_protocol import FastHttpProtocol
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import Dispatcher
-from pilotlight_predictor.frontends.http.server import HttpFront
+from pilotlight_predictor.frontends.http.server import HttpServer
 from pilotlight_predictor.frontends.tasks_and_timeouts import LEAST_RATE, SLOW_S
 from pilotlight_predictor.protocols import serving_protocols
 
@@ -51,7 +51,7 @@ class NotedLane(FastHttpProtocol):
 
 
 class Bodies:
-    """A front that keeps the body of every request, and answers it with the given pieces."""
+    """A connection owner that keeps the body of every request, and answers it with the given pieces."""
 
     def __init__(self, pieces: list[Any]) -> None:
         self.connections: set[FastHttpProtocol] = set()
@@ -151,10 +151,10 @@ def test_a_body_in_pieces_is_whole_and_what_follows_is_served(loop: Callable[[],
     """Twice on one connection, each with a small request right behind it; most of a large body is never copied."""
     body = np.random.default_rng(1).integers(0, 256, size, np.uint8).tobytes()
     small = head(3) + b"end"
-    front, answer = Bodies([b"ok"]), b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\nok"
+    owner, answer = Bodies([b"ok"]), b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\nok"
 
     async def scene() -> None:
-        made = await asyncio.get_running_loop().create_server(lambda: NotedLane(front), "127.0.0.1", 0)
+        made = await asyncio.get_running_loop().create_server(lambda: NotedLane(owner), "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*made.sockets[0].getsockname())
         for cut in (1000, size - 1):
             writer.write(head(size) + body[:cut])
@@ -163,32 +163,32 @@ def test_a_body_in_pieces_is_whole_and_what_follows_is_served(loop: Callable[[],
             assert await asyncio.wait_for(reader.readexactly(2 * len(answer)), 30) == 2 * answer
         writer.close()
         made.close()
-        await eventually_async(lambda: not front.connections)
+        await eventually_async(lambda: not owner.connections)
 
     NotedLane.copied = 0
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(scene())
-    assert [bytes(got) == want for got, want in zip(front.bodies, [body, b"end"] * 2, strict=True)] == [True] * 4
+    assert [bytes(got) == want for got, want in zip(owner.bodies, [body, b"end"] * 2, strict=True)] == [True] * 4
     if size > 4 * READ_AT_ONCE:
         assert NotedLane.copied <= 4 * READ_AT_ONCE, "the first piece of each, and the small requests"
 
 
 @pytest.mark.parametrize("loop", loops())
 def test_a_client_that_leaves_within_a_large_body_is_forgotten(loop: Callable[[], Any]) -> None:
-    front = Bodies([])
+    owner = Bodies([])
 
     async def scene() -> None:
-        made = await asyncio.get_running_loop().create_server(lambda: FastHttpProtocol(front), "127.0.0.1", 0)
+        made = await asyncio.get_running_loop().create_server(lambda: FastHttpProtocol(owner), "127.0.0.1", 0)
         client = socket.create_connection(made.sockets[0].getsockname())
         client.sendall(head(10 * MB) + b"x" * MB)
-        await eventually_async(lambda: front.connections)
+        await eventually_async(lambda: owner.connections)
         client.close()
-        await eventually_async(lambda: not front.connections)
+        await eventually_async(lambda: not owner.connections)
         made.close()
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(scene())
-    assert not front.bodies
+    assert not owner.bodies
 
 
 def test_the_memory_of_a_body_whose_client_leaves_is_free_at_once() -> None:
@@ -231,20 +231,20 @@ def test_a_large_body_that_stalls_is_ended_and_one_that_goes_on_is_not() -> None
 @pytest.mark.parametrize("text", ["{}", '{"odd": 1}', "x" * 63, "x" * 64])
 def test_tensors_behind_the_json_are_aligned(text: str) -> None:
     values = np.arange(MB, dtype=np.float32)
-    front = Bodies([])
-    lane = FastHttpProtocol(front)
+    owner = Bodies([])
+    lane = FastHttpProtocol(owner)
     wire = Wire(lane)
     lane.connection_made(wire)
     lane.data_received(head(len(text) + values.nbytes, f"Inference-Header-Content-Length: {len(text)}"))
     play(arrive(wire, text.encode() + values.tobytes()))
-    seen = np.frombuffer(front.bodies[0][len(text) :], np.float32)
+    seen = np.frombuffer(owner.bodies[0][len(text) :], np.float32)
     assert seen.__array_interface__["data"][0] % 64 == 0
     np.testing.assert_array_equal(seen, values)
 
 
 def test_a_large_body_that_is_here_at_once_leaves_others_their_turn() -> None:
-    front = Bodies([b"ok"])
-    large, small = FastHttpProtocol(front), FastHttpProtocol(front)
+    owner = Bodies([b"ok"])
+    large, small = FastHttpProtocol(owner), FastHttpProtocol(owner)
     wires = [Wire(large), Wire(small)]
 
     async def scene() -> None:
@@ -255,35 +255,35 @@ def test_a_large_body_that_is_here_at_once_leaves_others_their_turn() -> None:
         await arrive(wires[0], bytes(10 * MB))
 
     play(scene())
-    assert [len(body) for body in front.bodies] == [3, 10 * MB]
+    assert [len(body) for body in owner.bodies] == [3, 10 * MB]
 
 
 def test_a_connection_that_sends_many_requests_at_once_has_one_served_a_turn() -> None:
     """Whoever sends its only request meanwhile does not wait for all of them."""
-    front = Bodies([b"ok"])
-    many, one = FastHttpProtocol(front), FastHttpProtocol(front)
+    owner = Bodies([b"ok"])
+    many, one = FastHttpProtocol(owner), FastHttpProtocol(owner)
 
     async def scene() -> None:
         for lane in (many, one):
             lane.connection_made(Wire(lane))
         many.data_received((head(4) + b"many") * 100)
         one.data_received(head(3) + b"one")
-        await eventually_async(lambda: len(front.bodies) == 101)
+        await eventually_async(lambda: len(owner.bodies) == 101)
 
     play(scene())
-    assert bytes(front.bodies[1]) == b"one"
+    assert bytes(owner.bodies[1]) == b"one"
 
 
 def test_an_idle_connection_holds_no_memory_of_its_last_body() -> None:
-    front = Bodies([])
-    lane = FastHttpProtocol(front)
+    owner = Bodies([])
+    lane = FastHttpProtocol(owner)
     wire = Wire(lane)
     lane.connection_made(wire)
     lane.data_received(head(MB))
     reading = wire.protocol
     reading.buffer_updated(MB)
     assert wire.protocol is lane
-    assert len(front.bodies[0]) == MB
+    assert len(owner.bodies[0]) == MB
     assert len(reading.get_buffer(-1)) == 0, "uvloop keeps whoever read last"
 
 
@@ -304,11 +304,11 @@ def test_the_answer_of_a_model_that_gives_its_input_back_is_written_from_where_t
         write_python(tmp_path, "same", SAME)
         house = await House(tmp_path).start()
         limits, budget = house.server.limits, house.settings.server.max_bytes_in_flight
-        front = HttpFront(lambda call: HttpResponse(503))
-        front.open(
+        owner = HttpServer(lambda call: HttpResponse(503))
+        owner.open(
             Dispatcher(house.server, serving_protocols(), Admission(Access(house.settings.server), limits, budget))
         )
-        lane = FastHttpProtocol(front)
+        lane = FastHttpProtocol(owner)
         wire = Wire(lane)
         lane.connection_made(wire)
         lines = head(len(text) + values.nbytes, f"Inference-Header-Content-Length: {len(text)}")

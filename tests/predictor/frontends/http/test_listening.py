@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from pilotlight_predictor.frontends.http.messages import HttpResponse
-from pilotlight_predictor.frontends.http.server import HttpFront, accept_all, drop_new_connections
+from pilotlight_predictor.frontends.http.server import HttpServer, accept_all, drop_new_connections
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can filter what reaches a socket")
 
@@ -63,6 +63,6 @@ def test_who_comes_between_the_last_accept_and_the_end_of_the_port_is_not_reset(
 
 async def _drain(listener: socket.socket) -> None:
     listener.bind(("127.0.0.1", 0))
-    front = HttpFront(lambda _: HttpResponse(200))
-    await front.listen(listener)
-    await front.drain(0.0, 10.0)
+    server = HttpServer(lambda _: HttpResponse(200))
+    await server.listen(listener)
+    await server.drain(0.0, 10.0)

@@ -10,12 +10,12 @@ from tests.predictor.scheduling.instances import PATIENCE_S
 
 from pilotlight_predictor.config import Limits, Settings
 from pilotlight_predictor.frontends import tasks_and_timeouts
-from pilotlight_predictor.frontends.http.admission import Admission
+from pilotlight_predictor.frontends.admission import Admission
+from pilotlight_predictor.frontends.auth import Access, Action
 from pilotlight_predictor.frontends.http.aiohttp_server import AiohttpServer
-from pilotlight_predictor.frontends.http.auth import Access, Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import Dispatcher, Route, ServingProtocol
-from pilotlight_predictor.frontends.http.server import HttpFront
+from pilotlight_predictor.frontends.http.server import HttpServer
 
 ASK = b"GET /%b HTTP/1.1\r\nHost: here\r\n\r\n"
 PIECE = b"x" * (1 << 16)
@@ -55,7 +55,7 @@ def full_server(body: Any) -> AiohttpServer:
     routes = (Route("GET", "/it", handler, Action.READ),)
     dialect = ServingProtocol("test", routes, lambda error: HttpResponse(error.status))
     admission = Admission(Access(Settings().server), Limits(1 << 20, 0.0, None, None), 1 << 30)
-    return AiohttpServer(Dispatcher(None, (dialect,), admission), HttpFront(lambda _: HttpResponse(503)))  # type: ignore[arg-type]
+    return AiohttpServer(Dispatcher(None, (dialect,), admission), HttpServer(lambda _: HttpResponse(503)))  # type: ignore[arg-type]
 
 
 async def stalled(full: AiohttpServer) -> socket.socket:

@@ -21,7 +21,7 @@ def triton_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def triton_server(triton_repository: Path, serve_session: Callable[..., RunningServer]) -> RunningServer:
-    return serve_session(triton_repository, "--grpc-port", "0")
+    return serve_session(triton_repository, "--grpc-port", "0", "--warmup", "none")
 
 
 @pytest.fixture(scope="session")

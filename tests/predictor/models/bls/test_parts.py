@@ -11,8 +11,8 @@ from tests.predictor.scheduling.instances import Asked as AskedOf
 
 from pilotlight_predictor.backends.base import DecoupledRequest
 from pilotlight_predictor.config import Limits
-from pilotlight_predictor.core.errors import BackendFailed, BadRequest, Cancelled, DeadlineExceeded
 from pilotlight_predictor.core.requests import InferResponse
+from pilotlight_predictor.errors import BackendFailed, BadRequest, Cancelled, DeadlineExceeded
 from pilotlight_predictor.scheduling.streaming import MAX_BUFFERED, ResponseReader
 
 

@@ -11,7 +11,7 @@ from tests.eventually import eventually_async
 from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, scheduler
 
 from pilotlight_predictor.config import Settings
-from pilotlight_predictor.core.errors import BackendFailed, BadRequest, NotReady, Unavailable
+from pilotlight_predictor.errors import BackendFailed, BadRequest, NotReady, Unavailable
 from pilotlight_predictor.metrics import Metrics
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.models.parking.pool import ParkingPool

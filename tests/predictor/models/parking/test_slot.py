@@ -7,7 +7,7 @@ import pytest
 from tests.eventually import eventually_async
 from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, scheduler
 
-from pilotlight_predictor.core.errors import Unavailable
+from pilotlight_predictor.errors import Unavailable
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.models.parking.slot import ParkingSlot, ParkingState
 from pilotlight_predictor.repository.model_config import ModelConfig

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec
+from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocols.generate import decode_generate, encode_generate
 
 TEXT, COUNT = TensorSpec("text_input", "BYTES", (1,)), TensorSpec("count", "INT32", (-1,), optional=True)

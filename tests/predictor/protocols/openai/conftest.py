@@ -83,7 +83,7 @@ def speakers(tmp_path_factory: pytest.TempPathFactory, text_models: Path) -> Pat
 @pytest.fixture(scope="session")
 def speaking(speakers: Path, serve_session: Callable[..., RunningServer]) -> RunningServer:
     """No test may change its models."""
-    server = serve_session(speakers, "--threads", "1", ready=False)
+    server = serve_session(speakers, "--threads", "1", "--warmup", "none", ready=False)
     server.wait_until(lambda: server.get("/v2/health/ready").status == 200, "ready", START_S)
     return server
 

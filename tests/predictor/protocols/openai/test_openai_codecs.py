@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.generation_params import BadField
 from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocols.openai.request import read_chat, read_completion, read_embedding, read_object
 from pilotlight_predictor.protocols.openai.tensors import chat_inputs, prompt_inputs, text_capabilities
 

@@ -148,7 +148,7 @@ class Wire(asyncio.Transport):
 
 
 class OneAnswer:
-    """A front whose only route answers with the given pieces."""
+    """A connection owner whose only route answers with the given pieces."""
 
     def __init__(self, pieces: list[Any]) -> None:
         self.connections: set[FastHttpProtocol] = set()

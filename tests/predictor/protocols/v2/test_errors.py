@@ -13,8 +13,8 @@ from tests.onnx_models import write_add_sub, write_identity, write_python
 from tests.predictor.zoo import GATE, MOODY
 from tests.serving import Answer, RunningServer, json_tensor, rendered
 
-from pilotlight_predictor.core import errors
-from pilotlight_predictor.core.errors import PredictorError
+from pilotlight_predictor import errors
+from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.http.messages import HttpRequest
 from pilotlight_predictor.frontends.http.router import error_response
 from pilotlight_predictor.protocols.v2.infer_response import error_body
@@ -82,12 +82,12 @@ def test_an_error_that_is_none_of_ours_is_opaque() -> None:
 # tree are raised only through error_reply (PredictorError) or through their children (Unavailable).
 REACHED: dict[str, str] = {
     "BadRequest": "test_a_bad_request_is_400",
-    "Unreadable": "test_what_is_no_message_is_refused_by_a_status (../../frontends/grpc/own_http2/test_raw_sockets.py)",
+    "Unreadable": "test_what_is_no_message_is_refused_by_a_status (../../frontends/grpc/server/test_raw_sockets.py)",
     "Unauthenticated": "test_every_route_asks_for_its_token (test_access.py)",
     "Forbidden": "test_every_route_asks_for_its_token (test_access.py)",
     "NotFound": "test_what_is_no_route_is_404 (test_routes.py)",
     "MethodNotAllowed": "test_another_method_is_405_with_what_is_allowed (test_routes.py)",
-    "RequestTooLarge": "test_the_size_limit_is_exact_in_both_fronts (test_frontends.py)",
+    "RequestTooLarge": "test_the_size_limit_is_exact_in_both_frontends (test_frontends.py)",
     "RateLimited": "test_a_client_beyond_its_rate_is_429_with_the_time_to_wait (test_access.py)",
     "Unsupported": "test_another_encoding_is_501_with_what_is_known (test_compression.py)",
     "NotReady": "test_a_model_that_loads_is_503_with_retry_after",

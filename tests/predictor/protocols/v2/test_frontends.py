@@ -12,7 +12,7 @@ from tests.serving import Answer, RunningServer, binary_body, json_tensor, read_
 
 GOOD = {"inputs": [json_tensor("x", "FP32", [2], [1, 2])]}
 INFER = "/v2/models/identity_fp32/infer"
-NOT_HOT = b"GET /v2 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"  # a route that the fast lane leaves to the full server
+NOT_HOT = b"GET /v2/logging HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"  # a route that the fast lane leaves to the full server
 
 
 def cases() -> dict[str, tuple[str, str, Any, dict[str, str]]]:
@@ -59,7 +59,7 @@ def cases() -> dict[str, tuple[str, str, Any, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("name", list(cases()))
-def test_both_fronts_answer_alike(server: RunningServer, name: str) -> None:
+def test_both_frontends_answer_alike(server: RunningServer, name: str) -> None:
     method, path, body, headers = cases()[name]
     fast = server.request(method, path, body, headers)
     chunked = server.request(method, path, body, headers, full=True)
@@ -242,7 +242,7 @@ def test_a_client_that_leaves_in_the_middle_harms_nobody(server: RunningServer) 
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["lane", "full"])
-def test_the_size_limit_is_exact_in_both_fronts(limited: RunningServer, full: bool) -> None:
+def test_the_size_limit_is_exact_in_both_frontends(limited: RunningServer, full: bool) -> None:
     text = json.dumps(GOOD).encode()
     for length, status in ((LIMIT - 1, 200), (LIMIT, 200), (LIMIT + 1, 413)):
         body = text + b" " * (length - len(text))

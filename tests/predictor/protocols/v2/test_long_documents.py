@@ -18,9 +18,9 @@ from tests.eventually import eventually_async
 from tests.predictor.in_process_server import House, play, write_times
 from tests.serving import RunningServer, json_tensor, read_answer, rendered
 
-from pilotlight_predictor.core.errors import BadRequest, PredictorError
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, RequestedOutput
 from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.protocols import json_values
 from pilotlight_predictor.protocols.json_values import decode_values

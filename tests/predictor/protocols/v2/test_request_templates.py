@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.predictor.fuzzing import changed, fuzz
 
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.request_parameters import no_shared_memory
+from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocols.v2.request_codec import decode_request
 from pilotlight_predictor.protocols.v2.request_templates import MAX_TEMPLATES, MAX_UNUSED, RETRY_AFTER, TemplateCache
 

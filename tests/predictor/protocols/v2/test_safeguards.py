@@ -10,9 +10,9 @@ from tests.predictor.in_process_server import House, play, write_times
 from tests.serving import RunningServer, binary_body, json_tensor
 
 from pilotlight_predictor.config import Limits
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.models.input_validation import sequence_length
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.serving import ROOT, RunningServer
 
-from pilotlight_predictor.core import errors
+from pilotlight_predictor import errors
 from pilotlight_predictor.core.tensors import DATATYPES
 from pilotlight_predictor.protocols.v2.routes import PROTOCOL
 

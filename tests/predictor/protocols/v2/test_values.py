@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from pilotlight_predictor.core.errors import BadRequest
+from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocols.json_values import decode_values
 from pilotlight_predictor.protocols.v2.request_codec import decode_request
 

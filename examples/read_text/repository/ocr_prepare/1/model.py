@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pilotlight_predictor.core.errors import BadRequest  # what a model raises when the client is at fault: status 400
+from pilotlight_predictor.errors import BadRequest  # what a model raises when the client is at fault: status 400
 
 LARGEST = 50_000_000  # pixels; a small file may unpack to any size
 LONGEST_SIDE = 960

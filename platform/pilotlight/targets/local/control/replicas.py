@@ -172,7 +172,8 @@ def record_exit(revision: Revision, replica: Replica, now: float) -> None:
         return
     revision.failure, revision.start_failed = replica.reason, ready_s is None
     revision.load_failed = replica.status.get("state") == "failed"
-    revision.next_start = max(now + crash_backoff(revision.failures), revision.last_start + START_INTERVAL_S)
+    earliest = revision.last_start + START_INTERVAL_S if terminated else 0.0
+    revision.next_start = max(now + crash_backoff(revision.failures), earliest)
     progress_s = now - max(revision.created_at, revision.progress_since)
     if not revision.ready_once and progress_s > revision.spec.progress_deadline_s:
         revision.deadline_exceeded = True

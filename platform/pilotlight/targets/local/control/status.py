@@ -1,6 +1,5 @@
 """Status of a service for users: phase, conditions and revisions, computed from run-time state. Pure."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -164,10 +163,9 @@ def _revision(
     busy = [replica for replica in replicas if replica.state != "draining"]
     reasons = [replica.reason for replica in busy if replica.state != "ready" and replica.reason]
     backoff_s = revision.next_start - now if desired > len(busy) and revision.next_start > now else None
-    failure = f"{revision.failure}; next start in {math.ceil(backoff_s)} s" if backoff_s else revision.failure
     return RevisionStatus(
         revision.name, workload.name, workload.role, percent, tags, ready, starting, desired,
-        model_state=model_state(revision, busy, desired), reason=reasons[-1] if reasons else failure,
+        model_state=model_state(revision, busy, desired), reason=reasons[-1] if reasons else revision.failure,
         progress=busy[-1].status.get("progress") or {} if busy else {},
         p50_ms=log.quantile_ms(0.5, now), p99_ms=log.quantile_ms(0.99, now), error_percent=log.error_percent(now),
         requests=log.requests(now), cold_starts=log.cold_starts,

@@ -225,7 +225,7 @@ class GatewayLink:
         return True
 
     async def _borrow_sockets(self) -> None:
-        """Get duplicates of the living gateway's listeners; replace a gateway of other sources than the installed ones."""
+        """Get duplicates of the living gateway's listeners; replace a gateway of other sources."""
         gateway = self._gateway
         assert gateway is not None
         reply, received = await asyncio.wait_for(gateway.request(Lend()), HELLO_S)

@@ -34,8 +34,9 @@ class ListenerSet:
             bound = self._bind(wanted, self._setting)
             self._shared.add(str(bound))
             self._hosts.append(bound.host)
-            if bound.ipv6_equivalent is not None and self._bind_twin(bound.ipv6_equivalent, wanted.port == 0):
-                self._shared.add(str(bound.ipv6_equivalent))
+            ipv6 = bound.ipv6_equivalent
+            if ipv6 is not None and self._bind_ipv6_equivalent(ipv6, wanted.port == 0):
+                self._shared.add(str(ipv6))
         self._table_owned -= self._shared
 
     def bind(self, texts: Iterable[str]) -> tuple[str, ...]:
@@ -49,7 +50,7 @@ class ListenerSet:
         return tuple(failed)
 
     def release(self, texts: Iterable[str]) -> None:
-        for text in self.with_twins(texts):
+        for text in self.with_ipv6_equivalents(texts):
             if text in self._sockets and text not in self._table_owned | self._shared:
                 self._close(text)
 
@@ -57,7 +58,7 @@ class ListenerSet:
         """Bind the ports that the table's routes name, close those they no longer name; return failures."""
         routed = [each for route in table.routes for each in ((route.port, "http"), (route.grpc_port, "grpc"))]
         desired = [Address(host, port, kind) for host in self._hosts for port, kind in routed if port]
-        named = set(self.with_twins(map(str, desired)))
+        named = set(self.with_ipv6_equivalents(map(str, desired)))
         for unused in self._table_owned - named:
             self._close(unused)
         failed = self.bind(map(str, desired))
@@ -85,8 +86,8 @@ class ListenerSet:
         """Forget what was sent: a new gateway has no sockets yet."""
         self._served = None
 
-    def with_twins(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield each address and its IPv6 twin."""
+    def with_ipv6_equivalents(self, texts: Iterable[str]) -> Iterator[str]:
+        """Yield each address and its IPv6 equivalent."""
         for address in map(listeners.parse, texts):
             yield from (str(each) for each in (address, address.ipv6_equivalent) if each is not None)
 
@@ -107,35 +108,35 @@ class ListenerSet:
         return bound
 
     def _bind_service_port(self, address: Address) -> None:
-        """Bind an address and its IPv6 twin, or neither. Raise CannotListen for a port in use or shared."""
+        """Bind an address and its IPv6 equivalent, or neither. Raise CannotListen for a port in use or shared."""
         if address.port in {each.port for each in map(listeners.parse, self._shared)}:
             raise CannotListen(f"port {address.port} is the gateway's")
         known = str(address) in self._sockets
         bound = self._bind(address)
         try:
             if bound.ipv6_equivalent is not None:
-                self._bind_twin(bound.ipv6_equivalent, address.port == 0)
+                self._bind_ipv6_equivalent(bound.ipv6_equivalent, address.port == 0)
         except CannotListen:
             if not known:
                 self._close(str(bound))
             raise
 
-    def _bind_twin(self, twin: Address, port_is_any: bool) -> bool:
+    def _bind_ipv6_equivalent(self, address: Address, port_is_any: bool) -> bool:
         """Return False without IPv6, or if the port that the system chose for IPv4 is in use on IPv6."""
-        if str(twin) in self._sockets:
+        if str(address) in self._sockets:
             return True
-        if twin.kind == "grpc":
+        if address.kind == "grpc":
             if listeners.has_ipv6():
-                self._sockets[str(twin)] = None
+                self._sockets[str(address)] = None
             return listeners.has_ipv6()
         try:
-            listener = listeners.bind_ipv6(twin)
+            listener = listeners.bind_ipv6(address)
         except CannotListen:
             if port_is_any:
                 return False
             raise
         if listener is not None:
-            self._sockets[str(twin)] = listener
+            self._sockets[str(address)] = listener
         return listener is not None
 
     def _close(self, text: str) -> None:

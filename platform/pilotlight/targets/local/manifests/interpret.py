@@ -17,6 +17,7 @@ from typing import Any, Final
 from pilotlight.contract import ENV_REVISION, ENV_SETTINGS_PREFIX, RESERVED_NAMES
 from pilotlight.errors import PlatformError
 from pilotlight.k8s import names
+from pilotlight.k8s.quantities import unsigned_duration
 from pilotlight.targets.local.manifests.object_lookup import (
     MULTI_NODE_KINDS,
     Object,
@@ -40,7 +41,7 @@ from pilotlight.targets.local.manifests.service_spec_types import (
     WorkloadSpec,
 )
 from pilotlight.targets.local.scaling.decision import with_bounds
-from pilotlight.targets.local.scaling.from_manifests import PROGRESS_DEADLINE, scaling_of, seconds_of
+from pilotlight.targets.local.scaling.from_manifests import PROGRESS_DEADLINE, scaling_of
 from pilotlight.targets.local.scaling.promql.evaluator import supported
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Scaling
 
@@ -171,7 +172,7 @@ def _timeout(workload: Object, env: Mapping[str, str], objects: Objects) -> floa
         return float(written)
     for route in objects.of_kind("HTTPRoute"):
         for rule in at(route, "spec", "rules") or ():
-            if seconds := seconds_of(str(at(rule, "timeouts", "request") or "")):
+            if seconds := unsigned_duration(str(at(rule, "timeouts", "request") or "")):
                 return seconds
     return DEFAULT_TIMEOUT_S
 
@@ -179,7 +180,7 @@ def _timeout(workload: Object, env: Mapping[str, str], objects: Objects) -> floa
 def _deadline(workload: Object, startup: Probe | None) -> float:
     """Return the progress deadline; a StatefulSet has none, so at least its startupProbe's budget."""
     written = mapping_at(template_of(workload), "metadata", "annotations").get(PROGRESS_DEADLINE)
-    seconds = seconds_of(str(written)) if written else at(workload, "spec", "progressDeadlineSeconds")
+    seconds = unsigned_duration(str(written)) if written else at(workload, "spec", "progressDeadlineSeconds")
     budget = startup.initial_delay_s + startup.period_s * startup.failure_threshold if startup else 0.0
     return float(seconds or max(DEFAULT_DEADLINE_S, budget))
 

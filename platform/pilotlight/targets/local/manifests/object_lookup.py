@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pilotlight.k8s import names as k8s_names
 from pilotlight.k8s.manifest import canonical_json
+from pilotlight.k8s.names import ENTRY_ROLES
 from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
 
 Json = Any
@@ -21,8 +22,6 @@ SOURCES: Final = {
     "secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap", "secretRef": "Secret", "configMapRef": "ConfigMap",
 }  # fmt: skip
 Entry = tuple[tuple[str, int], ...]
-# A component in front of another one comes first; roles not listed never receive requests from outside.
-ORDER: Final = ("router", "transformer", "engine", "predictor")
 
 
 def at(document: Json, *path: str) -> Json:
@@ -126,7 +125,8 @@ def entry_of(
     """Return the entry by the HTTPRoute, else by the Service with the service's name, else by role."""
 
     def rank(workload: WorkloadSpec) -> tuple[int, int]:
-        role = ORDER.index(workload.role) if workload.role in ORDER else len(ORDER)
+        # Roles not listed never receive requests from outside.
+        role = ENTRY_ROLES.index(workload.role) if workload.role in ENTRY_ROLES else len(ENTRY_ROLES)
         return role, len(workload.name)  # a canary has a longer name than its stable workload
 
     entry = _routed(objects, {workload.name for workload in workloads})

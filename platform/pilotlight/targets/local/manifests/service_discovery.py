@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
+class ComponentAddresses:
     """`secret` is the home's: keys survive restarts of the control process, as replicas do."""
 
     gateway_url: str
@@ -43,7 +43,7 @@ class Peers:
         return hmac.new(self.secret.encode(), name, hashlib.sha256).hexdigest()[:KEY_DIGITS]
 
     def resolve(self, container: ContainerSpec, service: ServiceSpec) -> ContainerSpec:
-        """Replace the peers' addresses in a container; the predictor's moves from the arguments to a variable."""
+        """Replace the components' addresses in a container; the predictor's moves from the arguments to a variable."""
         internal = _internal(service)
         address = _addresses([service.name, *(workload.name for workload in service.workloads)], service.namespace)
         gateway = f"{self.gateway_url.partition('://')[2]}/{service.namespace}"

@@ -1,56 +1,55 @@
 """Entry point of scaling decisions, and the replica bounds of `platformctl scale`. Pure.
 
-A Kpa goes through kpa.recommend and kpa.scale, an Hpa through keda.decide, which calls hpa.decide above zero.
-The caller stores `Decision.memory` and passes it back.
+A Kpa goes through kpa.measure_load, kpa.recommend and kpa.scale, an Hpa through keda.decide, which calls hpa.decide
+above zero. The caller stores `Decision.state` and passes it back.
 """
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pilotlight.targets.local.scaling import keda, kpa, types
+from pilotlight.targets.local.scaling import keda, kpa
 from pilotlight.targets.local.scaling.types import Decision, Fixed, Hpa, Kpa, Observed, Scaling
 
 
 @dataclass(frozen=True, slots=True)
-class KpaMemory:
+class KpaDecisionState:
     at: float
-    state: kpa.KpaState
+    autoscaler: kpa.KpaState
     phase: kpa.Phase
 
 
-def decide(scaling: Scaling, observed: Observed, memory: Any, now: float) -> Decision:
-    """Decide the replica count; `memory` of another autoscaler, or None, starts from initial state."""
+def decide(scaling: Scaling, observed: Observed, state: Any, now: float) -> Decision:
+    """Decide the replica count; `state` of another autoscaler, or None, starts from initial state."""
     if isinstance(scaling, Kpa):
-        return _kpa(scaling, observed, memory if isinstance(memory, KpaMemory) else None, now)
+        return _kpa(scaling, observed, state if isinstance(state, KpaDecisionState) else None, now)
     if isinstance(scaling, Hpa):
-        return keda.decide(scaling, observed, memory if isinstance(memory, keda.KedaState) else None, now)
+        return keda.decide(scaling, observed, state if isinstance(state, keda.KedaState) else None, now)
     return Decision(scaling.replicas, f"{scaling.replicas}: fixed", rule="fixed")
 
 
-def _kpa(rules: Kpa, observed: Observed, memory: KpaMemory | None, now: float) -> Decision:
-    memory = _restore(rules, observed, memory, now)
-    phase = memory.phase
+def _kpa(rules: Kpa, observed: Observed, state: KpaDecisionState | None, now: float) -> Decision:
+    state = _restore(rules, observed, state, now)
+    phase = state.phase
     if _is_idle(rules, observed, phase):
-        memory = KpaMemory(now, memory.state, phase)
-        return Decision(0, f"0: nothing asked for {rules.window_s:g} s", memory, "zero")
-    load = _load(rules, observed, memory, now)
-    recommendation = kpa.recommend(rules, load, observed.ready, observed.reachable, memory.state, now)
+        state = KpaDecisionState(now, state.autoscaler, phase)
+        return Decision(0, f"0: nothing asked for {rules.window_s:g} s", state, "zero")
+    load = kpa.measure_load(rules, observed, phase, now)
+    recommendation = kpa.recommend(rules, load, observed.ready, observed.reachable, state.autoscaler, now)
     busy = observed.waiting + observed.in_flight
     # A request that runs longer than the window has left the averages; it still needs its replica.
     result = kpa.scale(rules, max(recommendation.desired, 1) if busy else recommendation.desired, observed, phase, now)
     phase = kpa.next_phase(rules, result.want, recommendation.excess, observed, phase, now)
-    return _decision(rules, observed, recommendation, result, KpaMemory(now, recommendation.state, phase))
+    return _decision(rules, observed, recommendation, result, KpaDecisionState(now, recommendation.state, phase))
 
 
-def _restore(rules: Kpa, observed: Observed, memory: KpaMemory | None, now: float) -> KpaMemory:
+def _restore(rules: Kpa, observed: Observed, state: KpaDecisionState | None, now: float) -> KpaDecisionState:
     """Return the state to decide from; after a backward clock jump its times are shifted, so no time is added."""
-    if memory is None:
-        state = kpa.initial_state(observed.ready, now)
-        return KpaMemory(now, state, kpa.initial_phase(rules, observed, now))
-    back = memory.at - now
+    if state is None:
+        return KpaDecisionState(now, kpa.initial_state(observed.ready, now), kpa.initial_phase(rules, observed, now))
+    back = state.at - now
     if back <= 0:
-        return memory
-    return KpaMemory(now, memory.state.shifted_back(back), memory.phase.shifted_back(back))
+        return state
+    return KpaDecisionState(now, state.autoscaler.shifted_back(back), state.phase.shifted_back(back))
 
 
 def _is_idle(rules: Kpa, observed: Observed, phase: kpa.Phase) -> bool:
@@ -64,17 +63,12 @@ def _is_idle(rules: Kpa, observed: Observed, phase: kpa.Phase) -> bool:
     )
 
 
-def _load(rules: Kpa, observed: Observed, memory: KpaMemory, now: float) -> kpa.Load:
-    seen = types.buckets(observed, rules.metric, rules.window_s, now)
-    began = memory.phase.since if memory.phase.state == "active" else None
-    weighted = rules.algorithm != "linear"
-    panic_s = rules.window_s * rules.panic_window_percent / 100
-    stable, panic = (types.average(seen, began, window, now, weighted) for window in (rules.window_s, panic_s))
-    return kpa.Load(stable, panic)
-
-
 def _decision(
-    rules: Kpa, observed: Observed, recommendation: kpa.KpaRecommendation, result: kpa.ScaleResult, memory: KpaMemory
+    rules: Kpa,
+    observed: Observed,
+    recommendation: kpa.KpaRecommendation,
+    result: kpa.ScaleResult,
+    state: KpaDecisionState,
 ) -> Decision:
     """Build the decision and its reason: `4: 37.2 concurrent over 60 s / 7 each, burst capacity -211`."""
     if result.desired is None:
@@ -82,16 +76,16 @@ def _decision(
         if not observed.was_ready and observed.reachable:  # never ready yet: at least its initial scale
             held = max(held, rules.initial_scale, rules.min_scale)
         start = f"held at {held}" if held else "0"
-        return Decision(held, f"{start}: {result.note}", memory, result.rule)
+        return Decision(held, f"{start}: {result.note}", state, result.rule)
     if result.desired == 0:
         note = result.note or f"nothing asked for {rules.window_s:g} s"
-        return Decision(0, f"0: {note}", memory, result.rule or "zero")
+        return Decision(0, f"0: {note}", state, result.rule or "zero")
     if result.rule == "window":
-        return Decision(result.desired, f"{result.desired}: {result.note}", memory, result.rule)
+        return Decision(result.desired, f"{result.desired}: {result.note}", state, result.rule)
     burst = f", burst capacity {recommendation.excess:g}" if rules.burst_capacity > 0 else ""
     note = f", {result.note}" if result.note else ""
     reason = f"{result.desired}: {recommendation.reason}{note}{burst}"
-    return Decision(result.desired, reason, memory, result.rule or recommendation.rule)
+    return Decision(result.desired, reason, state, result.rule or recommendation.rule)
 
 
 def with_bounds(scaling: Scaling, min_replicas: int | None, max_replicas: int | None) -> Scaling:

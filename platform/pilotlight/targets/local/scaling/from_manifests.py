@@ -39,12 +39,6 @@ def object_name(manifest: Mapping[str, Json]) -> str:
     return f"{manifest.get('kind') or 'object'} {(manifest.get('metadata') or {}).get('name') or 'without a name'}"
 
 
-def seconds_of(text: str) -> float | None:
-    """Parse a duration; None if invalid or signed."""
-    seconds = quantities.parse_duration(text)
-    return None if seconds is None or text.startswith(("+", "-")) else seconds
-
-
 def quantity_of(text: str) -> float | None:
     value = quantities.parse_quantity(text)
     return None if value is None else float(value)
@@ -96,7 +90,7 @@ class Fields:
     def seconds(self, key: str, default: float, low: float = 0.0, high: float = 3600.0) -> float:
         if key not in self:
             return default
-        value = seconds_of(self.text(key))
+        value = quantities.unsigned_duration(self.text(key))
         if value is None or not low <= value <= high:
             raise self.error(key, f"must be a duration from {low:g}s to {high:g}s")
         return value

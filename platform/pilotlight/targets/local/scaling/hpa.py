@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pilotlight.targets.local.scaling.types import Hpa, Metric, Observed, Policy, ScalingRules
+from pilotlight.targets.local.scaling.types import Hpa, Metric, Observed, Policy, Rule, ScalingRules
 
 Points = tuple[tuple[float, int], ...]  # time and count, or time and change; oldest first
 
@@ -37,7 +37,7 @@ class Proposal:
 class HpaResult:
     desired: int
     reason: str
-    rule: str
+    rule: Rule
     history: History
 
 
@@ -120,6 +120,7 @@ def stabilize(rules: Hpa, history: History, wanted: int, current: int, now: floa
 
 def limit_rate(rules: Hpa, history: History, wanted: int, current: int, now: float) -> tuple[int, str]:
     """Return the count that policies and bounds permit, and which of them limited it."""
+    # The events of the period may have used up a policy: then hold, never reverse.
     if wanted > current:
         allowed = max(current, _scale_up_limit(rules.up, history, current, now))
         if wanted > min(allowed, rules.max_replicas):
@@ -148,14 +149,17 @@ def record_scale_event(rules: Hpa, history: History, before: int, after: int, no
 
 
 def _scale_up_limit(rules: ScalingRules, history: History, current: int, now: float) -> int:
+    """Return the highest count that the policies permit."""
     if rules.select == "Disabled":
         return current
     starts = ((policy, _period_start_replicas(policy, history, current, now)) for policy in rules.policies)
+    # As the HPA controller: ceil here, truncated when scaling down; rounded first, since 1 + 10 / 100 is inexact.
     allowed = (n + p.value if p.type == "Pods" else math.ceil(round(n * (1 + p.value / 100), 6)) for p, n in starts)
     return _pick(allowed, least=rules.select == "Min", default=current)
 
 
 def _scale_down_limit(rules: ScalingRules, history: History, current: int, now: float) -> int:
+    """Return the lowest count that the policies permit."""
     if rules.select == "Disabled":
         return current
     starts = ((policy, _period_start_replicas(policy, history, current, now)) for policy in rules.policies)
@@ -195,8 +199,8 @@ def _amount(metric: Metric, value: float) -> str:
     return f"{metric.name} {value:.4g}{' %' if metric.kind == 'Utilization' else ''}"
 
 
-def _bounded(rules: Hpa, history: History, current: int, count: int, word: str, now: float) -> HpaResult:
-    return HpaResult(count, f"{count}: {word}", word, record_scale_event(rules, history, current, count, now))
+def _bounded(rules: Hpa, history: History, current: int, count: int, bound: Rule, now: float) -> HpaResult:
+    return HpaResult(count, f"{count}: {bound}", bound, record_scale_event(rules, history, current, count, now))
 
 
 def _result(
@@ -207,5 +211,5 @@ def _result(
         reason = f"{side} window of {rule.window_s:g} s, {best.count} by {best.reason}"
         start = f"held at {count}" if count == current else f"{count}"
         return HpaResult(count, f"{start}: {reason}" + (f", {note}" if note else ""), "window", history)
-    rule_word = "bound" if note.startswith(("maximum", "minimum")) else "policy" if note else "metrics"
+    rule_word: Rule = "bound" if note.startswith(("maximum", "minimum")) else "policy" if note else "metrics"
     return HpaResult(count, f"{count}: {best.reason}" + (f", {note}" if note else ""), rule_word, history)

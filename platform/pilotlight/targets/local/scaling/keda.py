@@ -10,7 +10,7 @@ from typing import Final
 
 from pilotlight.targets.local.scaling import hpa, keda_formula, types
 from pilotlight.targets.local.scaling.hpa import History
-from pilotlight.targets.local.scaling.types import Decision, Fallback, Hpa, Metric, Observed
+from pilotlight.targets.local.scaling.types import Decision, Fallback, Hpa, Metric, Observed, Rule
 
 COMPOSITE: Final = "formula"
 
@@ -50,28 +50,28 @@ class KedaState:
         )
 
 
-def decide(rules: Hpa, observed: Observed, memory: KedaState | None, now: float) -> Decision:
+def decide(rules: Hpa, observed: Observed, state: KedaState | None, now: float) -> Decision:
     """Decide the replica count.
 
     0 → 1      as soon as a trigger is above its activation threshold
     N → 0      when none has been active for the cooldown; a new ScaledObject first gets its initial cooldown
     failing    after `failureThreshold` failed polls the trigger reports what the fallback's replicas need
     """
-    if memory is None:
-        memory = _initial_state(rules, observed, now)
-    elif now < memory.at:
-        memory = memory.shifted_back(memory.at - now)
+    if state is None:
+        state = _initial_state(rules, observed, now)
+    elif now < state.at:
+        state = state.shifted_back(state.at - now)
     if rules.paused_replicas is not None or rules.paused:
-        count = memory.wanted if rules.paused_replicas is None else rules.paused_replicas
-        memory = replace(memory, at=now, wanted=count, history=hpa.initial_history(count, now))
-        return Decision(count, f"{count}: paused", memory, "paused")
+        count = state.wanted if rules.paused_replicas is None else rules.paused_replicas
+        state = replace(state, at=now, wanted=count, history=hpa.initial_history(count, now))
+        return Decision(count, f"{count}: paused", state, "paused")
     busy = observed.waiting or observed.in_flight or observed.samples or observed.metrics
-    if rules.keda and memory.wanted == 0 and not busy:  # fast path of the common case: idle at zero
-        return Decision(0, "0: nothing asks for it", replace(memory, at=now), "zero")
-    triggered, memory = _evaluate_triggers(rules, observed, memory, now)
-    if rules.keda and (step := _scale_from_or_to_zero(rules, observed, triggered, memory, now)) is not None:
+    if rules.keda and state.wanted == 0 and not busy:  # fast path of the common case: idle at zero
+        return Decision(0, "0: nothing asks for it", replace(state, at=now), "zero")
+    triggered, state = _evaluate_triggers(rules, observed, state, now)
+    if rules.keda and (step := _scale_from_or_to_zero(rules, observed, triggered, state, now)) is not None:
         return step
-    return _above_zero(rules, observed, triggered, memory, now)
+    return _above_zero(rules, observed, triggered, state, now)
 
 
 def _initial_state(rules: Hpa, observed: Observed, now: float) -> KedaState:
@@ -84,82 +84,80 @@ def _initial_state(rules: Hpa, observed: Observed, now: float) -> KedaState:
     return KedaState(now, current, hpa.initial_history(current, now))
 
 
-def _evaluate_triggers(
-    rules: Hpa, observed: Observed, memory: KedaState, now: float
-) -> tuple[TriggerValues, KedaState]:
+def _evaluate_triggers(rules: Hpa, observed: Observed, state: KedaState, now: float) -> tuple[TriggerValues, KedaState]:
     """Evaluate the triggers; failures count once per polling interval, though decisions are made every second."""
-    due = memory.polled_at is None or now - memory.polled_at >= rules.polling_s
+    due = state.polled_at is None or now - state.polled_at >= rules.polling_s
     raw = values(rules, observed, now)
-    failures = trigger_failures(raw, memory.failures or {}) if due else memory.failures or {}
-    triggered = evaluate(rules, raw, failures, observed.ready, memory.wanted)
-    return triggered, replace(memory, at=now, failures=failures, polled_at=now if due else memory.polled_at)
+    failures = trigger_failures(raw, state.failures or {}) if due else state.failures or {}
+    triggered = evaluate(rules, raw, failures, observed.ready, state.wanted)
+    return triggered, replace(state, at=now, failures=failures, polled_at=now if due else state.polled_at)
 
 
 def _scale_from_or_to_zero(
-    rules: Hpa, observed: Observed, triggered: TriggerValues, memory: KedaState, now: float
+    rules: Hpa, observed: Observed, triggered: TriggerValues, state: KedaState, now: float
 ) -> Decision | None:
     """Decide KEDA's own steps: from zero or idle, to zero or idle. None: the HPA decides."""
-    current = memory.wanted
+    current = state.wanted
     if triggered.active or rules.force_activation:
-        return _activate(rules, triggered, memory, now)
+        return _activate(rules, triggered, state, now)
     if triggered.failed and (rules.fallback is None or rules.fallback.replicas):
         failed = " and ".join(triggered.failed)
-        return None if current else _decision(0, f"0: {failed} cannot be asked", memory, "failed")
+        return None if current else _decision(0, f"0: {failed} cannot be asked", state, "failed")
     floor = rules.idle_replicas if rules.idle_replicas is not None else 0 if rules.min_replicas == 0 else None
     if floor is not None and current > floor:
-        passed, period, _ = _idle_for(rules, observed, memory, now)
+        passed, period, _ = _idle_for(rules, observed, state, now)
         if rules.paused_in or passed <= period:
             return None
-        return _decision(floor, f"{floor}: nothing asked for {period:g} s", memory, "zero" if floor == 0 else "idle")
+        return _decision(floor, f"{floor}: nothing asked for {period:g} s", state, "zero" if floor == 0 else "idle")
     if floor is None and current < rules.min_replicas:
-        return _decision(rules.min_replicas, f"{rules.min_replicas}: minimum", memory, "minimum")
-    return _decision(current, f"{current}: nothing asks for it", memory, "zero") if current in (0, floor) else None
+        return _decision(rules.min_replicas, f"{rules.min_replicas}: minimum", state, "minimum")
+    return _decision(current, f"{current}: nothing asks for it", state, "zero") if current in (0, floor) else None
 
 
-def _activate(rules: Hpa, triggered: TriggerValues, memory: KedaState, now: float) -> Decision | None:
+def _activate(rules: Hpa, triggered: TriggerValues, state: KedaState, now: float) -> Decision | None:
     """Scale from zero or idle to the minimum; None: already above."""
-    current = memory.wanted
+    current = state.wanted
     idle = rules.idle_replicas is not None and current < rules.min_replicas
     if current and not idle:
         return None
     if rules.paused_out:
-        return _decision(current, f"{current}: scaling out is paused", memory, "paused")
+        return _decision(current, f"{current}: scaling out is paused", state, "paused")
     count = max(1, rules.min_replicas)
     why = "activation is forced" if rules.force_activation and not triggered.active else triggered.why
-    memory = replace(memory, last_active=now, history=hpa.initial_history(count, now))
-    return _decision(count, f"{count}: {why}", memory, "activation")
+    state = replace(state, last_active=now, history=hpa.initial_history(count, now))
+    return _decision(count, f"{count}: {why}", state, "activation")
 
 
-def _idle_for(rules: Hpa, observed: Observed, memory: KedaState, now: float) -> tuple[float, float, str]:
+def _idle_for(rules: Hpa, observed: Observed, state: KedaState, now: float) -> tuple[float, float, str]:
     """Return the idle time, the cooldown that applies, and its name."""
-    if memory.last_active is not None:
-        return now - memory.last_active, rules.cooldown_s, "cooldown"
+    if state.last_active is not None:
+        return now - state.last_active, rules.cooldown_s, "cooldown"
     # A creation time in the future was taken before a backward clock jump.
-    created = observed.created_at - memory.clock_shift if observed.created_at > now else observed.created_at
+    created = observed.created_at - state.clock_shift if observed.created_at > now else observed.created_at
     return now - created, rules.initial_cooldown_s, "initial cooldown"
 
 
-def _decision(count: int, reason: str, memory: KedaState, rule: str) -> Decision:
-    return Decision(count, reason, replace(memory, wanted=count), rule)
+def _decision(count: int, reason: str, state: KedaState, rule: Rule) -> Decision:
+    return Decision(count, reason, replace(state, wanted=count), rule)
 
 
-def _above_zero(rules: Hpa, observed: Observed, triggered: TriggerValues, memory: KedaState, now: float) -> Decision:
+def _above_zero(rules: Hpa, observed: Observed, triggered: TriggerValues, state: KedaState, now: float) -> Decision:
     up = replace(rules.up, select="Disabled") if rules.paused_out else rules.up
     down = replace(rules.down, select="Disabled") if rules.paused_in else rules.down
     bounded = replace(rules, min_replicas=max(1, rules.min_replicas), up=up, down=down, metrics=triggered.metrics)
-    result = hpa.decide(bounded, triggered.values, observed, memory.wanted, memory.history, now)
+    result = hpa.decide(bounded, triggered.values, observed, state.wanted, state.history, now)
     active = triggered.active or rules.force_activation
-    last = now if active and not triggered.failed else memory.last_active  # as KEDA: unchanged while a source fails
-    before, memory = memory, replace(memory, wanted=result.desired, history=result.history, last_active=last)
+    last = now if active and not triggered.failed else state.last_active  # as KEDA: unchanged while a source fails
+    before, state = state, replace(state, wanted=result.desired, history=result.history, last_active=last)
     if triggered.fallback:
         reason = f"{result.desired} (fallback): {triggered.fallback}"
-        return Decision(result.desired, reason, memory, "fallback")
+        return Decision(result.desired, reason, state, "fallback")
     cooling = rules.keda and not active and result.rule in ("metrics", "bound") and rules.min_replicas == 0
     if cooling and result.desired == before.wanted == 1:
         passed, period, word = _idle_for(rules, observed, before, now)
         reason = f"held at 1: {word} of {period:g} s, {period - passed:.0f} s left"
-        return Decision(1, reason, memory, "cooldown")
-    return Decision(result.desired, result.reason, memory, result.rule)
+        return Decision(1, reason, state, "cooldown")
+    return Decision(result.desired, result.reason, state, result.rule)
 
 
 def query_value(metric: Metric, result: float | None) -> float | None:

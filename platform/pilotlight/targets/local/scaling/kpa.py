@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from pilotlight.targets.local.scaling.types import Kpa, Observed
+from pilotlight.targets.local.scaling import types
+from pilotlight.targets.local.scaling.types import Kpa, Observed, Rule
 
 MIN_TARGET: Final = 0.01
 DELAY_TICK_S: Final = 2  # resolution of the scale-down delay's window, Knative's tick interval
@@ -44,7 +45,7 @@ class KpaRecommendation:
 
     desired: int
     excess: float
-    rule: str
+    rule: Rule
     reason: str
     state: KpaState
 
@@ -78,7 +79,7 @@ class ScaleResult:
     desired: int | None
     want: int  # count that the next phase depends on; -1: unknown
     note: str = ""
-    rule: str = ""
+    rule: Rule | Literal[""] = ""
 
 
 def capacity(rules: Kpa) -> float:
@@ -96,6 +97,19 @@ def initial_state(ready: int, now: float) -> KpaState:
     """Return the state after a restart."""
     # As Knative: with several replicas start in panic mode, so that none is removed before a full window is known.
     return KpaState(now if ready > 1 else None, ready)
+
+
+def measure_load(rules: Kpa, observed: Observed, phase: Phase, now: float) -> Load:
+    """Average the samples over the stable window and the panic window."""
+    load_by_second = types.buckets(observed, rules.metric, rules.window_s, now)
+    began = phase.since if phase.state == "active" else None
+    weighted = rules.algorithm != "linear"
+    windows = rules.window_s, panic_window_s(rules)
+    return Load(*(types.average(load_by_second, began, window, now, weighted) for window in windows))
+
+
+def panic_window_s(rules: Kpa) -> float:
+    return rules.window_s * rules.panic_window_percent / 100
 
 
 def recommend(rules: Kpa, load: Load, ready: int, reachable: bool, state: KpaState, now: float) -> KpaRecommendation:
@@ -120,13 +134,14 @@ def recommend(rules: Kpa, load: Load, ready: int, reachable: bool, state: KpaSta
     excess = rules.burst_capacity  # 0: never through the activator at load; -1: always
     if excess > 0:
         excess = float(math.floor(ready * capacity(rules) - excess - load.panic))
-    desired, rule = stable, "stable"
+    desired = stable
+    rule: Rule = "stable"
     reason = _reason(rules, load.stable, rules.window_s, each) + _limit_note(stable_wanted, stable, ready)
     if state.panic_since is not None:
         # No scale-down in panic mode: the largest count since panic began holds.
         largest = max(stable, panic, state.panic_replicas)
         if panic > stable:
-            reason = _reason(rules, load.panic, rules.window_s * rules.panic_window_percent / 100, each)
+            reason = _reason(rules, load.panic, panic_window_s(rules), each)
         held = largest > max(stable, panic)
         reason += f", {'no step down in panic' if held else 'panic'}"
         state = replace(state, panic_replicas=largest)
@@ -159,7 +174,7 @@ def _update_delay_window(rules: Kpa, state: KpaState, desired: int, now: float) 
     """Return the delay window with `desired`, a monotonic queue: the first entry is the maximum."""
     index, size = math.floor(now / DELAY_TICK_S), math.ceil(rules.scale_down_delay_s / DELAY_TICK_S)
     window = [(at, count) for at, count in state.delayed if count > desired and index - at < size]
-    if window and window[-1][0] == index:
+    if window and window[-1][0] == index:  # a larger count of the same tick already dominates
         return tuple(window)
     return (*window, (index, desired))
 
@@ -178,8 +193,10 @@ def initial_phase(rules: Kpa, observed: Observed, now: float) -> Phase:
 
 
 def scale(rules: Kpa, wanted: int, observed: Observed, phase: Phase, now: float) -> ScaleResult:
+    """Bound the recommended count by min, max and initial scale; a count of 0 is delayed by the phase."""
     least = rules.min_scale if observed.reachable else 0
-    note, rule = "", ""
+    note = ""
+    rule: Rule | Literal[""] = ""
     # initial-scale acts as a minimum until it has been reached once.
     if rules.initial_scale > 1 and not phase.initialized and observed.reachable and rules.initial_scale > least:
         least, note, rule = rules.initial_scale, f"initial scale {rules.initial_scale}", "initial"
@@ -221,11 +238,13 @@ def _last_replica(rules: Kpa, observed: Observed, phase: Phase, now: float) -> S
 
 
 def next_phase(rules: Kpa, want: int, excess: float, observed: Observed, phase: Phase, now: float) -> Phase:
+    """Return the phase after a decision; `want` is ScaleResult.want, `excess` the excess burst capacity."""
     least = _min_ready(rules, observed, phase.initialized)
     initialized = phase.initialized or observed.ready >= least
     state: State = "active" if observed.ready >= least else "activating"
     if want == 0 or least == 0 or (want < 0 and phase.state == "inactive"):  # an unknown count must not activate
         state = "inactive"
+    # Proxied from the first moment with nothing desired or too little burst capacity, until both end.
     held = None if want > 0 and excess >= 0 else phase.held_since if phase.held_since is not None else now
     since = phase.since if state == phase.state else now
     return Phase(state, since, initialized, held)

@@ -115,6 +115,12 @@ class Fixed:
 
 
 Scaling = Kpa | Hpa | Fixed
+# What determined a decision; label of the decisions metric.
+Rule = Literal[
+    "stable", "panic", "delay", "initial", "minimum", "maximum", "activation", "deadline", "window", "grace",
+    "retention", "zero", "metrics", "policy", "bound", "missing", "idle", "cooldown", "fallback", "failed", "paused",
+    "fixed", "yield", "unreachable",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +153,8 @@ class Decision:
 
     desired: int
     reason: str
-    memory: Any = None
-    rule: str = ""  # metric label: stable, panic, zero, activation, fallback, cooldown, …
+    state: Any = None
+    rule: Rule | Literal[""] = ""
 
 
 def buckets(observed: Observed, metric: str, window_s: float, now: float) -> dict[int, float]:

@@ -7,9 +7,10 @@ contained it, which is kept as long as the revision.
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 from msgspec import json
@@ -64,14 +65,19 @@ SECOND: Final = (
 MIGRATIONS: Final[tuple[Sequence[str], ...]] = (FIRST, SECOND)
 # Only one process writes; an external tool may hold a lock for a moment.
 BUSY_S: Final = 2.0
+CHECK_S: Final = 5.0  # for quick_check, which reads the whole file; a platform's state takes milliseconds
+_STEPS_PER_LOOK: Final = 10_000  # of SQLite's virtual machine, a few milliseconds
+FRESH_START: Final = (
+    "restore a backup: platformctl restore FILE, or start with nothing deployed: platformctl up --forget"
+)
 _CAUSES: Final = {
     "SQLITE_FULL": "the disk is full; make room there, then run it again",
     "SQLITE_BUSY": "another program holds it; end that program, then run it again",
     "SQLITE_LOCKED": "another program holds it; end that program, then run it again",
     "SQLITE_READONLY": "it cannot be written; make it writable for this user",
     "SQLITE_CANTOPEN": "it cannot be opened; check that its folder exists and is writable for this user",
-    "SQLITE_NOTADB": "it is no database of Pilotlight; move it away, or set PILOTLIGHT_HOME to another folder",
-    "SQLITE_CORRUPT": "it is damaged; move it away and deploy again, or restore it from a backup",
+    "SQLITE_NOTADB": "it is no database of Pilotlight; {fix}",
+    "SQLITE_CORRUPT": "it is damaged; {fix}",
     "SQLITE_IOERR": "reading or writing failed; make sure that its disk has room and works, then run it again",
 }
 Json = Any
@@ -95,24 +101,64 @@ def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Sequence[
     connection.execute("COMMIT")
 
 
-class Database:
-    """One connection, for the thread that opened it. `steps` are the migrations. Errors are raised as PlatformError.
+def check(connection: sqlite3.Connection, seconds: float = CHECK_S) -> None:
+    """Check the structure of the whole file; one that takes longer than `seconds` passes unchecked.
 
-    With write-ahead logging a crash leaves the state before or after a change. `durable` ones are also synced to disk
-    and survive a power failure; others may be lost by one, but never torn.
+    Raise sqlite3.DatabaseError for a damaged file.
+    """
+    until = monotonic() + seconds
+    connection.set_progress_handler(lambda: monotonic() > until, _STEPS_PER_LOOK)
+    try:
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorname != "SQLITE_INTERRUPT":
+            raise
+        verdict = "ok"
+    finally:
+        connection.set_progress_handler(None, 0)
+    if verdict != "ok":
+        damage = sqlite3.DatabaseError(verdict)
+        damage.sqlite_errorname = "SQLITE_CORRUPT"
+        raise damage
+
+
+@contextmanager
+def translated_errors(path: Path, fix: str = FRESH_START) -> Iterator[None]:
+    """Raise SQLite's errors as PlatformError with the file, the cause and the fix; `fix` is for a damaged file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        # Extended codes (SQLITE_IOERR_WRITE) begin with the name of their family.
+        known = (cause for family, cause in _CAUSES.items() if name == family or name.startswith(f"{family}_"))
+        cause = next(known, f"{error}; this is a defect of ours")
+        raise PlatformError(f"{path}: {cause.replace('{fix}', fix)}") from error
+    except OSError as error:
+        raise PlatformError(f"{path}: {error.strerror or error}; check its folder") from error
+
+
+class Database:
+    """One connection, for the thread that opened it. `steps` are the migrations, `fix` is for a damaged file.
+
+    Errors are raised as PlatformError. With write-ahead logging a crash leaves the state before or after a change.
+    `durable` ones are also synced to disk and survive a power failure; others may be lost by one, but never torn. A
+    durable change ends with a checkpoint: the file alone holds everything up to it, so a copy of it is a backup.
     """
 
-    def __init__(self, path: Path, steps: Sequence[Sequence[str]] = MIGRATIONS) -> None:
-        self._path = path
-        with self._translated_errors():
+    def __init__(self, path: Path, steps: Sequence[Sequence[str]] = MIGRATIONS, fix: str = FRESH_START) -> None:
+        self._path, self._fix = path, fix
+        with translated_errors(path, fix):
             # Documents may hold secrets; SQLite gives the -wal and -shm files the same mode.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._inode = path.stat().st_ino
             self._connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
             try:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = NORMAL")
                 self._connection.execute("PRAGMA foreign_keys = ON")
+                check(self._connection)
                 migrate(self._connection, str(path), steps)
+                self._checkpoint()
             except BaseException:
                 self._connection.close()
                 raise
@@ -121,14 +167,15 @@ class Database:
         self._connection.close()
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._translated_errors():
+        with translated_errors(self._path, self._fix):
             return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
     def change(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
         """Run the body in one transaction; roll it back on any exception."""
-        with self._translated_errors():
+        with translated_errors(self._path, self._fix):
             if durable:
+                self._check_present()
                 self._connection.execute("PRAGMA synchronous = FULL")
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -140,20 +187,22 @@ class Database:
                     self._connection.execute("ROLLBACK")
                 if durable:
                     self._connection.execute("PRAGMA synchronous = NORMAL")
+            if durable:
+                self._checkpoint()
 
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        """Raise SQLite's errors as PlatformError with the file, the cause and the fix."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            name = getattr(error, "sqlite_errorname", "")
-            # Extended codes (SQLITE_IOERR_WRITE) begin with the name of their family.
-            known = (cause for family, cause in _CAUSES.items() if name == family or name.startswith(f"{family}_"))
-            cause = next(known, f"{error}; this is a defect of ours")
-            raise PlatformError(f"{self._path}: {cause}") from error
-        except OSError as error:
-            raise PlatformError(f"{self._path}: {error.strerror or error}; check its folder") from error
+    def _check_present(self) -> None:
+        """Raise PlatformError if the file was removed or replaced: SQLite would write on to the removed one."""
+        with suppress(FileNotFoundError):
+            if self._path.stat().st_ino == self._inode:
+                return
+        raise PlatformError(f"{self._path}: it was removed or replaced meanwhile; run platformctl down, then up")
+
+    def _checkpoint(self) -> None:
+        """Move the write-ahead log into the file. What a reader or a full disk prevents is left to the next one."""
+        self._connection.execute("PRAGMA busy_timeout = 0")  # a reader must not delay the event loop
+        with suppress(sqlite3.OperationalError):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._connection.execute(f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}")
 
 
 @dataclass(frozen=True, slots=True)

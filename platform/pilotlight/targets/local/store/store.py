@@ -47,6 +47,12 @@ class Store:
     def close(self) -> None:
         self._database.close()
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever deployed: a deleted service leaves its events and its last generation."""
+        tables = ("services", "deleted", "events", "replicas")
+        return not any(self._database.rows(f"SELECT 1 FROM {table} LIMIT 1") for table in tables)
+
     def apply(self, release: Release, revisions: Sequence[NewRevision], now: str, reset: bool = False) -> int:
         """Store a release unless it is unchanged; return the service's generation.
 
@@ -98,7 +104,7 @@ class Store:
     def mark_ready(self, key: Key, workload: str, revision: str, now: str) -> None:
         """Record the first readiness of a revision, and clear its failure."""
         changes = "failed = '', first_ready_at = coalesce(nullif(first_ready_at, ''), ?)"
-        self._one(f"UPDATE revisions SET {changes} {_OF_REVISION}", (now, *key, workload, revision))
+        self._one(f"UPDATE revisions SET {changes} {_OF_REVISION}", (now, *key, workload, revision), durable=True)
 
     def mark_failed(self, key: Key, workload: str, revision: str, reason: str) -> None:
         """Record why a revision cannot be started; an empty reason clears it."""
@@ -195,8 +201,8 @@ class Store:
             connection.execute(tombstone, key)
             connection.execute(f"DELETE FROM services {OF_SERVICE}", key)
 
-    def _one(self, sql: str, values: Sequence[Json]) -> None:
-        with self._database.change() as connection:
+    def _one(self, sql: str, values: Sequence[Json], *, durable: bool = False) -> None:
+        with self._database.change(durable=durable) as connection:
             connection.execute(sql, values)
 
 

@@ -145,7 +145,7 @@ def select_victims(
         return blocking if all(name in idle for name in blocking) else []
     missing = wanted.number - (devices - sum(len(holder.devices) for holder in staying.values()))
     victims: list[str] = []
-    for name in sorted(name for name in staying if name in idle):
+    for name in sorted(name for name in staying if name in idle):  # any fixed order; idle times are not compared
         if missing <= 0:
             break
         victims.append(name)

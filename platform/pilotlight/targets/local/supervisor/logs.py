@@ -1,18 +1,22 @@
-"""Log files of replicas, rotated while the replicas append to them, and the exit reasons that their ends show.
+"""Log files of replicas and processes: bounded, private, removed after a while; and the exit reasons that they show.
 
-Linux can remove whole blocks from the front of a file atomically (FALLOC_FL_COLLAPSE_RANGE on ext4 and XFS): no line is
-lost or torn. Elsewhere the file is copied and truncated, and lines written in between are lost.
+The output of replicas goes through pipes to the log writer (output_pipes.py), which bounds it while it is written. The
+control process and the gateway append to their logs themselves, as do replicas where no pipe can be made; those are
+rotated in place. Linux can remove whole blocks from the front of a file atomically (FALLOC_FL_COLLAPSE_RANGE on ext4
+and XFS): no line is lost or torn. Elsewhere the file is copied and truncated, and lines written in between are lost.
 """
 
 import errno
 import os
+import shutil
 import signal as signals
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
+from pilotlight.errors import UsageError
 from pilotlight.targets.error_from_log import last_error
 from pilotlight.targets.local.supervisor.shim import Exit
 from pilotlight.wire.machine import last_lines
@@ -31,6 +35,31 @@ _NAMES: Final = {
 _PORT_TAKEN: Final = "ddress already in use"
 
 
+class LogSettings(NamedTuple):
+    """Bounds of logs; those of deleted services go after `retention_s`, or when all together exceed `total` bytes."""
+
+    limit: int = LIMIT  # bytes of one file
+    retention_s: float = 7 * 86400.0
+    total: int = 1 << 30
+
+
+def log_settings(environ: Mapping[str, str]) -> LogSettings:
+    """Read the settings from environment variables. Raise UsageError for what is no positive whole number."""
+    defaults = LogSettings()
+    return LogSettings(
+        _number(environ, "PILOTLIGHT_LOG_BYTES", defaults.limit, "bytes of one log file"),
+        86400.0 * _number(environ, "PILOTLIGHT_LOG_DAYS", round(defaults.retention_s / 86400), "days"),
+        _number(environ, "PILOTLIGHT_LOG_TOTAL_BYTES", defaults.total, "bytes of all logs"),
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, default: int, unit: str) -> int:
+    text = environ.get(name) or str(default)
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise UsageError(f"{name} = {text}, must be a whole number of {unit} above 0")
+    return int(text)
+
+
 def open_log(path: str) -> tuple[int, int]:
     """Return a descriptor to append to and the present length; /dev/null if the file cannot be opened."""
     try:
@@ -44,7 +73,10 @@ def open_log(path: str) -> tuple[int, int]:
 def rotate(log: Path, limit: int = LIMIT, files: int = FILES) -> bool:
     """Rotate a log of at least `limit` bytes; return whether. On a full disk the older files are removed instead."""
     try:
-        if log.stat().st_size < limit:
+        found = log.stat()
+        if found.st_mode & 0o077:
+            log.chmod(0o600)
+        if found.st_size < limit:
             return False
         for number in range(files - 2, 0, -1):
             with suppress(FileNotFoundError):
@@ -72,7 +104,7 @@ def _cut(file: Any, log: Path) -> None:
     lines_end = begin + index + 1 if index >= 0 else size
     draft = log.with_name(f"{log.name}.cut")
     try:
-        with draft.open("wb") as copy:
+        with open(draft, "wb", opener=partial(os.open, mode=0o600)) as copy:
             _copy(file, copy, lines_end)
             copy.flush()
             draft.replace(_older(log, 1))
@@ -134,6 +166,47 @@ def prune(folder: Path, living: Collection[str], keep: int = MAX_ENDED_LOGS) -> 
         for log in sorted(ended, key=lambda path: path.stat().st_mtime, reverse=True)[keep:]:
             for path in [log, *folder.glob(f"{log.name}.*")]:
                 path.unlink(missing_ok=True)
+
+
+class ServiceLogs(NamedTuple):
+    """Log folder of a service: bytes in it, and when it was last written, in seconds since the epoch."""
+
+    folder: Path
+    size: int
+    modified_at: float
+
+
+def service_logs(logs: Path) -> list[ServiceLogs]:
+    """Measure the log folders of all services, deleted ones included."""
+    found = []
+    for folder in logs.glob("*/*/"):
+        with suppress(OSError):
+            files = [each.stat() for each in folder.iterdir()]
+            modified = max((file.st_mtime for file in files), default=folder.stat().st_mtime)
+            found.append(ServiceLogs(folder, sum(file.st_size for file in files), modified))
+    return found
+
+
+def expired_logs(
+    found: Sequence[ServiceLogs], deployed: Collection[tuple[str, str]], settings: LogSettings, now: float
+) -> list[Path]:
+    """Return the log folders to remove: of deleted services, after the retention time or if all logs take too much."""
+    excess = sum(each.size for each in found) - settings.total
+    expired = []
+    for each in sorted(found, key=lambda logs: logs.modified_at):
+        if (each.folder.parent.name, each.folder.name) in deployed:
+            continue
+        if excess > 0 or now - each.modified_at > settings.retention_s:
+            expired.append(each.folder)
+            excess -= each.size
+    return expired
+
+
+def remove_expired(logs: Path, deployed: Collection[tuple[str, str]], settings: LogSettings, now: float) -> None:
+    for folder in expired_logs(service_logs(logs), deployed, settings, now):
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # other services of the namespace have logs
+            folder.parent.rmdir()
 
 
 def over_limit(used: int, limit: int) -> str:

@@ -19,10 +19,17 @@ from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.supervisor.replica_record import Usage
 
 ENV_REPLICA: Final = "PILOTLIGHT_REPLICA"
+DELETED: Final = " (deleted)"  # appended by the kernel to the link of a removed file
 POLL_S: Final = 0.1  # where the kernel has no pidfd
 _PROC: Final = Path("/proc")
 # /proc/PID/environ is empty during exec, so a process that is just starting is found only by a later scan.
 SCAN_DELAYS_S: Final = (0.1, 0.5, 2.0, 10.0)
+CONTROL: Final = "control process"
+GATEWAY: Final = "gateway"
+LOG_WRITER: Final = "log writer"
+_ROLES: Final = {
+    "pilotlight.control_plane.daemon": CONTROL, "pilotlight.daemon": CONTROL, "pilotlight.gateway": GATEWAY,
+}  # fmt: skip
 
 
 class Identity(NamedTuple):
@@ -177,9 +184,17 @@ def pilot_light_pids(home: Home) -> Iterator[int]:
                 yield int(folder.name)
 
 
+def log_writer_pids(home: Home) -> list[int]:
+    return [int(folder.name) for folder in _own_processes() if _role_of(folder, home) == LOG_WRITER]
+
+
 def _own_processes() -> Iterator[Path]:
     uid, own = os.getuid(), os.getpid()
-    for folder in _PROC.iterdir() if _PROC.exists() else ():
+    try:
+        folders = list(_PROC.iterdir())
+    except OSError:  # no /proc, or no descriptor left
+        return
+    for folder in folders:
         if folder.name.isdecimal() and int(folder.name) != own:
             with suppress(OSError):
                 if folder.stat().st_uid == uid:
@@ -205,15 +220,43 @@ def _replica_of(folder: Path, home: Home) -> str:
     start = f"{ENV_REPLICA}=".encode()
     if named := next((value[len(start) :].decode() for value in variables if value.startswith(start)), ""):
         return named
-    target = Path(os.readlink(folder / "fd/2"))
+    target = Path(os.readlink(folder / "fd/2").removesuffix(DELETED))
+    if target.parent == home.run / "output":  # its pipe to the log writer
+        return target.name.removesuffix(".ended").rpartition("@")[2]
     ours = target.is_relative_to(home.logs) and len(target.relative_to(home.logs).parts) == 3
     return target.stem if ours and target.suffix == ".log" else ""
 
 
-class OrphanReaper:
-    """Kills processes of a home without a record, whose supervisor died between start and record.
+def home_processes(home: Home) -> dict[int, str]:
+    """Return the processes of a home with their roles. None of its files is read: they may have been removed."""
+    return {
+        **{int(folder.name): role for folder in _own_processes() if (role := _role_of(folder, home))},
+        **dict.fromkeys(pilot_light_pids(home), "pilot light"),
+        **{pid: f"replica {replica}" for pid, replica in replica_processes(home)},
+    }
 
-    `known` are the ids of supervised replicas.
+
+def _role_of(folder: Path, home: Home) -> str:
+    """Return the role of a process that has the home in its command line; empty: none."""
+    try:
+        command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    if f"--config.file={home.root}/prometheus/prometheus.yaml" in command:
+        return "prometheus"
+    if any(Path(word).name == "log_writer.py" for word in command) and str(home.root) in command:
+        return LOG_WRITER
+    module = command[command.index("-m") + 1] if "-m" in command[:-1] else ""
+    at = command.index("--home") + 1 if "--home" in command[:-1] else 0
+    if not module.startswith("pilotlight.") or not at or command[at] != str(home.root):
+        return ""
+    return _ROLES.get(module, module.rpartition(".")[2].replace("_", " "))
+
+
+class OrphanReaper:
+    """Kills processes of a home that belong to no supervised replica; `known` are the ids of those.
+
+    They are replicas whose supervisor died between start and record, and processes that a model has left behind.
     """
 
     def __init__(self, home: Home, known: Container[str]) -> None:
@@ -221,7 +264,8 @@ class OrphanReaper:
         self._timers: list[asyncio.TimerHandle] = []
 
     def kill(self) -> None:
-        """Scan now and again after each of SCAN_DELAYS_S; call once living replicas are adopted."""
+        """Scan now and again after each of SCAN_DELAYS_S; call once living replicas are adopted and after exits."""
+        self.close()
         self._scan()
         loop = asyncio.get_running_loop()
         self._timers = [loop.call_later(seconds, self._scan) for seconds in SCAN_DELAYS_S]

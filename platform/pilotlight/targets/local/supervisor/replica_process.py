@@ -20,7 +20,8 @@ from pilotlight.targets.local.supervisor import container_command, gpus, shim
 from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.container_command import Command
 from pilotlight.targets.local.supervisor.forkserver_client import ForkRequest, PilotLights, family_of
-from pilotlight.targets.local.supervisor.logs import open_log, out_of_memory
+from pilotlight.targets.local.supervisor.logs import out_of_memory
+from pilotlight.targets.local.supervisor.output_pipes import OutputPipes
 from pilotlight.targets.local.supervisor.probes import STOPPING, predictor_state, run_probes
 from pilotlight.targets.local.supervisor.process_inspection import ExitWatch, Identity, age_s, boot_id, identify
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Launch, Replica
@@ -40,6 +41,7 @@ class ReplicaProcess:
         launch: Launch | None,
         exit_file: Path,
         limits: Limits,
+        outputs: OutputPipes,
         changed: Callable[[Replica], None],
         ended: Callable[["ReplicaProcess", Exit], None],
     ) -> None:
@@ -49,7 +51,7 @@ class ReplicaProcess:
         self.queue_position = 0  # among replicas that wait for GPUs; 0: not waiting
         self.starts = 0  # more than one after a port conflict
         self.log_offset = 0  # of this start in the log file
-        self._limits, self._changed, self._ended = limits, changed, ended
+        self._limits, self._outputs, self._changed, self._ended = limits, outputs, changed, ended
         self._confining: asyncio.Future[None] | None = None
         self._shim_pid, self._output = 0, -1
         self._watch: ExitWatch | None = None
@@ -197,6 +199,7 @@ class ReplicaProcess:
 
     async def _collect_exit(self) -> None:
         ended = await shim.wait_exit(self._shim_pid, self.exit_file)
+        await self._outputs.finish(self.record.log)  # the reason of a crash is in its last lines
         if self._confining is not None:
             await self._confining
         if await asyncio.to_thread(self._limits.finish, self.record.id):
@@ -234,10 +237,11 @@ class Spawner:
         gateway_url: str,
         pilot: PilotLights | None,
         python: str,
+        outputs: OutputPipes,
         on_failed: Callable[[ReplicaProcess, Exit, str], None],
     ) -> None:
         self._home, self._gateway_url, self._pilot, self._python = home, gateway_url, pilot, python
-        self._on_failed = on_failed
+        self._outputs, self._on_failed = outputs, on_failed
 
     def command(self, launch: Launch) -> Command:
         """Return the command of a launch. Raise PlatformError if it cannot run here."""
@@ -265,7 +269,7 @@ class Spawner:
             port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics, started_at=utc_now("seconds"),
             checks=container_command.checks(launch, ports), status={}, pid=0, boot_id="", start_ticks=0,
         )  # fmt: skip
-        log, running.log_offset = open_log(running.record.log)
+        log, running.log_offset = self._outputs.open(running.record.log)
         try:
             if self._pilot is None or command.predictor_args is None:
                 self._execute(running, command.argv, env, log)

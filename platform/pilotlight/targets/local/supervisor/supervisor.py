@@ -4,6 +4,7 @@ Called from one event loop; every call returns at once, and `on_change` reports 
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
@@ -24,6 +25,7 @@ from pilotlight.targets.local.supervisor.gpus import (
     find_devices,
     select_victims,
 )
+from pilotlight.targets.local.supervisor.output_pipes import OutputPipes
 from pilotlight.targets.local.supervisor.process_inspection import Identity, OrphanReaper, boot_id, usage
 from pilotlight.targets.local.supervisor.replica_process import ReplicaProcess, Spawner
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
@@ -35,13 +37,19 @@ PORT_TRIES: Final = 5
 
 
 class Housekeeper:
-    """Memory limits without cgroups, and log rotation, while replicas run.
+    """Memory limits without cgroups, a running log writer, and rotation of logs without one, while replicas run.
 
     `running` is the supervisor's live table; `files` are logs besides those of replicas.
     """
 
-    def __init__(self, running: Mapping[str, ReplicaProcess], limits: Limits, files: Sequence[Path] = ()) -> None:
-        self._running, self._limits, self._files = running, limits, files
+    def __init__(
+        self,
+        running: Mapping[str, ReplicaProcess],
+        limits: Limits,
+        outputs: OutputPipes,
+        files: Sequence[Path] = (),
+    ) -> None:
+        self._running, self._limits, self._outputs, self._files = running, limits, outputs, files
         self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
@@ -61,10 +69,15 @@ class Housekeeper:
             ticks += 1
             with log_and_continue("a look at the memory of replicas"):
                 self._enforce_memory_limits()
+            self._outputs.wake(b"")  # starts a writer in place of one that was killed
             if ticks % ROTATE_EVERY == 0:
                 with log_and_continue("cutting logs"):
-                    replicas = [Path(running.record.log) for running in self._running.values()]
-                    await asyncio.to_thread(rotate_all, [*self._files, *replicas])
+                    direct = [
+                        Path(each.record.log)
+                        for each in self._running.values()
+                        if not self._outputs.has(each.record.log)
+                    ]
+                    await asyncio.to_thread(rotate_all, [*self._files, *direct])
 
     def _enforce_memory_limits(self) -> None:
         """Kill replicas above their memory limit where no cgroup enforces it; RSS includes pages shared by forks."""
@@ -101,9 +114,10 @@ class Supervisor:
         self._running: dict[str, ReplicaProcess] = {}
         self._none_left = asyncio.Event()
         self._limits = Limits(home)
-        self._spawner = Spawner(home, gateway_url, pilot, python, self._remove)
+        self._outputs = OutputPipes(home, logs.log_settings(os.environ))
+        self._spawner = Spawner(home, gateway_url, pilot, python, self._outputs, self._remove)
         self._orphans = OrphanReaper(home, self._running)
-        self._housekeeper = Housekeeper(self._running, self._limits, home.process_logs)
+        self._housekeeper = Housekeeper(self._running, self._limits, self._outputs, home.process_logs)
 
     @property
     def limits(self) -> str:
@@ -228,6 +242,7 @@ class Supervisor:
             else:
                 self._exited(running, shim.read_exit(running.exit_file) or Exit())
         self._orphans.kill()
+        self._outputs.end_others(self._running)
         self._limits.sweep(self._running)
 
     async def close(self, leave_running: bool) -> None:
@@ -243,6 +258,7 @@ class Supervisor:
         self._orphans.close()
         if not leave_running:
             await asyncio.to_thread(self._limits.sweep, ())
+            self._outputs.close()
         if self._pilot is not None:
             self._pilot.close(leave_running)
 
@@ -253,7 +269,7 @@ class Supervisor:
 
     def _register(self, record: Replica, launch: Launch | None) -> ReplicaProcess:
         exit_file = self._home.run / f"{record.id}.exit"
-        running = ReplicaProcess(record, launch, exit_file, self._limits, self._on_change, self._exited)
+        running = ReplicaProcess(record, launch, exit_file, self._limits, self._outputs, self._on_change, self._exited)
         self._running[record.id] = running
         self._none_left.clear()
         self._housekeeper.wake()
@@ -288,6 +304,7 @@ class Supervisor:
         running.stop_probing()
         if self._running.pop(record.id, None) is None:
             return  # already reported, or left to the next supervisor
+        self._orphans.kill()  # whatever session its children are in
         if not self._running:
             self._none_left.set()
         running.exit_file.unlink(missing_ok=True)

@@ -18,8 +18,8 @@ from pilotlight_predictor.backends.python.triton.types import (
     TritonError,
     TritonModelException,
 )
-from pilotlight_predictor.core.errors import BadRequest, Cancelled, NotFound, PredictorError, Unavailable, Unsupported
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
+from pilotlight_predictor.errors import BadRequest, Cancelled, NotFound, PredictorError, Unavailable, Unsupported
 
 # Triton's codes → our errors. Also inverted, error → code, where the last entry of an error class wins.
 ERRORS: Final[dict[int, type[PredictorError]]] = {

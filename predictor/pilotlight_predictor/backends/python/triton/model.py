@@ -1,6 +1,6 @@
 """Triton's `class TritonPythonModel`, unchanged: `execute(requests)` takes and returns pb_utils objects.
 
-Selected by backend.py. A decoupled model responds through response senders.
+Selected by python/backend.py. A decoupled model responds through response senders.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ from pilotlight_predictor.backends.python.triton.types import (
     TritonModelException,
 )
 from pilotlight_predictor.backends.response_collector import ResponseCollector
-from pilotlight_predictor.core.errors import LoadFailed, PredictorError
 from pilotlight_predictor.core.requests import InferRequest, OutputsWithParameters
+from pilotlight_predictor.errors import LoadFailed, PredictorError
 from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
 
 
@@ -135,7 +135,7 @@ class TritonModel:
 
 
 class DecoupledTritonModel(TritonModel):
-    """`execute` returns None; any number of responses are sent through each request's sender."""
+    """Decoupled model: `execute` returns None; any number of responses are sent through each request's sender."""
 
     def __init__(self, cls: type, args: Mapping[str, str], declared: Declared, caller: BlsCaller) -> None:
         super().__init__(cls, args, declared, caller)

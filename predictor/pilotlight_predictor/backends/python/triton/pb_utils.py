@@ -39,9 +39,9 @@ from pilotlight_predictor.backends.python.triton.types import (
     triton_string_to_numpy,
     triton_to_numpy_type,
 )
-from pilotlight_predictor.core.errors import PredictorError
 from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.core.tensors import Array
+from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.repository.load_parameters import bytes_parameter, config_parameter, file_parameters
 
 if TYPE_CHECKING:

@@ -133,7 +133,7 @@ class InferenceRequest:
 
 
 class ResponseSender:
-    """Sends the responses of one request. Dropping it before the final response fails the request."""
+    """Sender of the responses of one request. Dropping it before the final response fails the request."""
 
     def __init__(self, request: DecoupledRequest, convert: Callable[[InferenceResponse], Answer]) -> None:
         self._request, self._convert = request, convert

@@ -11,9 +11,9 @@ import numpy as np
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
 from pilotlight_predictor.backends.torch.aot import early_start
 from pilotlight_predictor.backends.torch.aot.package_lookup import CONSTANTS, Package, Port, find_package
-from pilotlight_predictor.core.errors import BadRequest, LoadFailed
 from pilotlight_predictor.core.requests import Inputs, Outputs
 from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec
+from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 if TYPE_CHECKING:
     from pilotlight_predictor.backends.torch.aot.device_memory import DeviceWeights, MappedWeights, Memory
@@ -25,7 +25,7 @@ MAX_CONCURRENT_RUNS = 4  # concurrent runs over all instances of a device
 
 
 class AotInstance(TensorInstance):
-    """Instances share the container and its weights; each has its own buffers and, on a GPU, its own stream."""
+    """Instance with its own buffers and, on a GPU, its own stream; all share the container and its weights."""
 
     def __init__(self, package: Package, shared: "SharedModel") -> None:
         self._package, self._shared = package, shared

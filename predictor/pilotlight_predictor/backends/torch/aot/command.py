@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from pilotlight import contract
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 
 PROGRAM = "python -m pilotlight_predictor compile"
 

@@ -37,8 +37,8 @@ from pilotlight_predictor.backends.torch.aot.package_lookup import (
 from pilotlight_predictor.backends.torch.forward_signature import bind, name_outputs
 from pilotlight_predictor.backends.torch.modules import LoadedModule, file_kind, load_module
 from pilotlight_predictor.backends.torch.tensors import TORCH_NAMES, dtype_of
-from pilotlight_predictor.core.errors import LoadFailed
 from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.safetensors_header import weight_files
 from pilotlight_predictor.repository.model_config import ModelConfig
 

@@ -29,7 +29,7 @@ class Memory(Protocol):
 
 
 class HostMemory:
-    """Passes input arrays without a copy; outputs are copied, since their handles are deleted afterwards."""
+    """Host memory: inputs are passed without a copy; outputs are copied, since their handles are deleted afterwards."""
 
     stream = 0
 

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pilotlight_predictor.backends.torch.aot.package_lookup import LIBRARY, torch_root
-from pilotlight_predictor.core.errors import BackendFailed, LoadFailed
+from pilotlight_predictor.errors import BackendFailed, LoadFailed
 from pilotlight_predictor.gpu.safetensors_header import TYPES
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def open_library(path: Path, mode: int) -> ctypes.CDLL:
 
 
 class LibTorch:
-    """Tensors are handles, created from our memory or returned by a model; the caller deletes them."""
+    """The library. Tensors are handles, created from our memory or returned by a model; the caller deletes them."""
 
     def __init__(self, cuda: bool) -> None:
         from pilotlight_predictor.backends.torch.tensors import TORCH_NAMES
@@ -141,7 +141,7 @@ class ConstantPair(Structure):
 
 
 class Container:
-    """`run` may be called by up to `models` threads at a time."""
+    """Container of one compiled model. `run` may be called by up to `models` threads at a time."""
 
     def __init__(self, folder: Path, torch: LibTorch, device: str, index: int, models: int = 1) -> None:
         self._torch, self._index = torch, index

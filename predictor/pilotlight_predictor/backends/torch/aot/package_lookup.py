@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.safetensors_header import read_header, read_tensor, weight_files
 
 # CPU flags (/proc/cpuinfo) required by the vector ISAs of inductor.

@@ -11,8 +11,8 @@ from typing import Final
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.config import Limits
-from pilotlight_predictor.core.errors import Cancelled, Unsupported
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
+from pilotlight_predictor.errors import Cancelled, Unsupported
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, UnaryCall, grpc_error
 from pilotlight_predictor.frontends.grpc.ordered_stream import OrderedResponseWriter, in_request_order
 from pilotlight_predictor.models.model_version import ModelVersion

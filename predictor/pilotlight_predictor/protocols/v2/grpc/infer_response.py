@@ -12,10 +12,10 @@ import numpy as np
 
 from pilotlight.wire import protobuf
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.errors import BadRequest
 from pilotlight_predictor.core.request_parameters import region_parameters
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor, element_count, encode_raw
+from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.frontends.grpc.protobuf_codec import unpack_varints
 
 FIELDS: Final = {

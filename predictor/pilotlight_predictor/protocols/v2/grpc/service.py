@@ -1,14 +1,15 @@
-"""`inference.GRPCInferenceService`: the V2 protocol over gRPC with Triton's extensions; infer.py has the inferences.
+"""`inference.GRPCInferenceService`: the V2 protocol over gRPC with Triton's extensions.
 
-The methods for log and trace settings change the given settings, if any, and return all of them.
+infer_methods.py has the inferences. The methods for log and trace settings change the given settings, if any, and
+return all of them.
 """
 
 from typing import Any
 
-from pilotlight_predictor.core.errors import BadRequest, LoadFailed, NotFound, PredictorError, Unsupported
+from pilotlight_predictor.errors import BadRequest, LoadFailed, NotFound, PredictorError, Unsupported
+from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service
 from pilotlight_predictor.frontends.grpc.protobuf_codec import Message, decode, encode
-from pilotlight_predictor.frontends.http.auth import Action
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.v2.admin import NO_CUDA, NO_SUCH_CUDA
 from pilotlight_predictor.protocols.v2.grpc import infer_methods

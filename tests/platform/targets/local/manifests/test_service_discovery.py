@@ -6,11 +6,11 @@ import pytest
 from tests.platform.targets.local.runs import container, revision, service, service_spec, workload
 
 from pilotlight.errors import PlatformError
-from pilotlight.targets.local.manifests.service_discovery import Peers, check, drain_env
+from pilotlight.targets.local.manifests.service_discovery import ComponentAddresses, check, drain_env
 from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa, Metric, Scaling, ScalingRules
 
-PEERS = Peers("http://127.0.0.1:8090", "a secret")
+PEERS = ComponentAddresses("http://127.0.0.1:8090", "a secret")
 HERE = "127.0.0.1:8090/default"
 INNER = f"{HERE}/iris-predictor@{PEERS.key('default', 'iris-predictor')}"
 
@@ -68,10 +68,10 @@ def test_any_other_argument_that_would_show_a_key_is_refused() -> None:
 
 def test_each_component_has_a_key_of_its_own_that_outlives_the_control_process() -> None:
     key = PEERS.key("default", "iris-predictor")
-    assert key == Peers("http://127.0.0.1:9", "a secret").key("default", "iris-predictor")
+    assert key == ComponentAddresses("http://127.0.0.1:9", "a secret").key("default", "iris-predictor")
     others = (("default", "iris-transformer"), ("other", "iris-predictor"))
     assert key not in {PEERS.key(*other) for other in others}
-    assert key != Peers(PEERS.gateway_url, "another").key("default", "iris-predictor")
+    assert key != ComponentAddresses(PEERS.gateway_url, "another").key("default", "iris-predictor")
 
 
 def test_a_component_behind_a_router_cannot_be_scaled_by_requests_that_nobody_counts() -> None:

@@ -25,18 +25,18 @@ class Object:
     """A ScaledObject whose replicas do at once what was decided."""
 
     def __init__(self, rules: Hpa, replicas: int, *, active: bool = False) -> None:
-        self.rules, self.replicas, self.now, self.memory = rules, replicas, 0.0, None
+        self.rules, self.replicas, self.now, self.state = rules, replicas, 0.0, None
         self.created = -1e9
         if not active and replicas:
-            self.memory = replace(self.ask(queue=0.0, after=0).memory, last_active=None, wanted=replicas)
+            self.state = replace(self.ask(queue=0.0, after=0).state, last_active=None, wanted=replicas)
 
     def ask(self, after: float = 1, waiting: int = 0, **metrics: float | None) -> Decision:
         self.now += after
         seen = Observed(
             self.replicas, self.replicas, waiting=waiting, metrics=metrics, created_at=self.created, was_ready=True
         )
-        found = decide(self.rules, seen, self.memory, self.now)
-        self.memory, self.replicas = found.memory, found.desired
+        found = decide(self.rules, seen, self.state, self.now)
+        self.state, self.replicas = found.state, found.desired
         return found
 
 
@@ -46,7 +46,7 @@ def test_not_active_goes_to_the_minimum_of_zero() -> None:
 
 def test_not_active_goes_up_to_the_minimum() -> None:
     found = Object(scaled(5), 1)
-    found.memory = replace(found.memory, wanted=1)
+    found.state = replace(found.state, wanted=1)
     assert found.ask(queue=0.0).desired == 5
 
 
@@ -94,10 +94,10 @@ def test_zero_comes_after_the_cooldown() -> None:
 
 def test_a_new_object_gets_its_initial_cooldown() -> None:
     rules = scaled(0, cooldown_s=10, initial_cooldown_s=100)
-    memory, seen = None, Observed(0, 0, metrics={"queue": 0.0}, created_at=0.0, was_ready=False)
+    state, seen = None, Observed(0, 0, metrics={"queue": 0.0}, created_at=0.0, was_ready=False)
     for now, count in ((0.0, 1), (99.0, 1), (101.0, 0)):
-        found = decide(rules, seen, memory, now)
-        memory = found.memory
+        found = decide(rules, seen, state, now)
+        state = found.state
         assert found.desired == count
 
 
@@ -157,7 +157,7 @@ def test_an_answer_ends_the_fallback() -> None:
     found = Object(scaled(1, fallback=Fallback(0, 5)), 1, active=True)
     assert found.ask(15, queue=None).desired == 5
     assert found.ask(15, queue=10.0).desired == 1
-    assert found.memory.failures == {}
+    assert found.state.failures == {}
 
 
 def test_a_fallback_wakes_from_zero() -> None:

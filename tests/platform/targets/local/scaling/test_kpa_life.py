@@ -15,7 +15,7 @@ class Life:
     """A revision whose replicas do at once what was decided."""
 
     def __init__(self, rules: Kpa) -> None:
-        self.rules, self.now, self.memory = rules, 1000.0, None
+        self.rules, self.now, self.state = rules, 1000.0, None
         self.replicas = self.ready = 0
         self.was_ready = False
         self.samples: list[Sample] = []
@@ -27,8 +27,8 @@ class Life:
         seen = Observed(
             self.replicas, self.ready, self.samples[-120:], waiting, int(load), was_ready=self.was_ready, **more
         )
-        found = decide(self.rules, seen, self.memory, self.now)
-        self.memory = found.memory
+        found = decide(self.rules, seen, self.state, self.now)
+        self.state = found.state
         self.replicas = found.desired
         self.ready = found.desired if starts else min(self.ready, found.desired)
         self.was_ready = self.was_ready or self.ready > 0
@@ -69,10 +69,10 @@ def test_a_request_of_hours_keeps_its_replica() -> None:
     life = Life(Kpa())
     life.seconds(5, 1)
     seen = Observed(1, 1, life.samples, in_flight=1)
-    memory = life.memory
+    state = life.state
     for second in range(1, 1000):
-        found = decide(life.rules, seen, memory, life.now + second)
-        memory = found.memory
+        found = decide(life.rules, seen, state, life.now + second)
+        state = found.state
         assert found.desired == 1
 
 
@@ -113,10 +113,10 @@ def test_the_initial_scale_holds_until_it_was_reached_once() -> None:
 
 
 def test_what_ran_before_a_restart_of_the_scaler_is_kept_for_a_window() -> None:
-    memory, counts = None, []
+    state, counts = None, []
     for second in range(70):
-        found = decide(Kpa(), Observed(4, 4), memory, 1000.0 + second)
-        memory = found.memory
+        found = decide(Kpa(), Observed(4, 4), state, 1000.0 + second)
+        state = found.state
         counts.append(found.desired)
     assert set(counts[:60]) == {4}
     assert counts[-1] < 4
@@ -143,16 +143,16 @@ def test_rules_of_another_kind_begin_anew() -> None:
 
 
 def test_an_idle_service_costs_microseconds() -> None:
-    memory = decide(Kpa(), Observed(0, 0), None, 0.0).memory
+    state = decide(Kpa(), Observed(0, 0), None, 0.0).state
     seen = Observed(0, 0)
-    best = min(_timed(seen, memory) for _ in range(5))
+    best = min(_timed(seen, state) for _ in range(5))
     assert best < 50e-6
 
 
-def _timed(seen: Observed, memory: object) -> float:
+def _timed(seen: Observed, state: object) -> float:
     start = time.thread_time()
     for _ in range(200):
-        decide(RULES, seen, memory, 5.0)
+        decide(RULES, seen, state, 5.0)
     return (time.thread_time() - start) / 200
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotlight.targets.local.scaling import keda
-from pilotlight.targets.local.scaling.decision import KpaMemory, decide
+from pilotlight.targets.local.scaling.decision import KpaDecisionState, decide
 from pilotlight.targets.local.scaling.from_manifests import DEFAULT_DOWN, DEFAULT_UP
 from pilotlight.targets.local.scaling.types import Hpa, Kpa, Metric, Observed, Sample
 
@@ -20,21 +20,21 @@ def samples(values: list[float], end: float) -> list[Sample]:
     return [Sample(end - len(values) + 1 + n, value, value) for n, value in enumerate(values)]
 
 
-def lived(rules: Kpa, values: list[float], ready: int) -> tuple[KpaMemory | None, float]:
-    memory, now = None, 1000.0
+def lived(rules: Kpa, values: list[float], ready: int) -> tuple[KpaDecisionState | None, float]:
+    state, now = None, 1000.0
     for n in range(len(values)):
         now = 1000.0 + n
         seen = Observed(ready, ready, samples(values[: n + 1], now))
-        memory = decide(rules, seen, memory, now).memory
-    return memory, now
+        state = decide(rules, seen, state, now).state
+    return state, now
 
 
 @settings(deadline=None, max_examples=60)
 @given(loads, counts, st.integers(0, 3), st.integers(3, 9))
 def test_a_count_is_within_its_bounds(values: list[float], ready: int, low: int, high: int) -> None:
     rules = Kpa(target=5, min_scale=low, max_scale=high)
-    memory, now = lived(rules, values, ready)
-    found = decide(rules, Observed(ready, ready, samples(values, now + 1), in_flight=1), memory, now + 1)
+    state, now = lived(rules, values, ready)
+    found = decide(rules, Observed(ready, ready, samples(values, now + 1), in_flight=1), state, now + 1)
     assert low <= found.desired <= high
 
 
@@ -42,9 +42,9 @@ def test_a_count_is_within_its_bounds(values: list[float], ready: int, low: int,
 @given(loads, counts, st.floats(1, 300))
 def test_more_load_never_means_fewer_replicas(values: list[float], ready: int, more: float) -> None:
     rules = Kpa(target=5)
-    memory, now = lived(rules, values, ready)
+    state, now = lived(rules, values, ready)
     less, extra = (
-        decide(rules, Observed(ready, ready, [*samples(values, now), Sample(now + 1, load, load)]), memory, now + 1)
+        decide(rules, Observed(ready, ready, [*samples(values, now), Sample(now + 1, load, load)]), state, now + 1)
         for load in (values[-1], values[-1] + more)
     )
     assert extra.desired >= less.desired
@@ -54,12 +54,12 @@ def test_more_load_never_means_fewer_replicas(values: list[float], ready: int, m
 @given(loads, st.integers(1, 12), st.floats(0, 500))
 def test_nothing_is_taken_away_in_panic(values: list[float], ready: int, load: float) -> None:
     rules = Kpa(target=5)
-    memory, now = lived(rules, values, ready)
-    assert memory is not None
-    held = memory.state.panic_replicas
+    state, now = lived(rules, values, ready)
+    assert state is not None
+    held = state.autoscaler.panic_replicas
     seen = Observed(ready, ready, [*samples(values, now), Sample(now + 1, load, load)])
-    found = decide(rules, seen, memory, now + 1)
-    if memory.state.panic_since is not None and found.memory.state.panic_since is not None:
+    found = decide(rules, seen, state, now + 1)
+    if state.autoscaler.panic_since is not None and found.state.autoscaler.panic_since is not None:
         assert found.desired >= held
 
 
@@ -67,9 +67,9 @@ def test_nothing_is_taken_away_in_panic(values: list[float], ready: int, load: f
 @given(loads, st.integers(1, 12), st.integers(1, 5000))
 def test_a_clock_that_jumps_back_changes_nothing(values: list[float], ready: int, back: int) -> None:
     rules = Kpa(target=5, scale_down_delay_s=30)
-    memory, now = lived(rules, values, ready)
+    state, now = lived(rules, values, ready)
     seen = Observed(ready, ready, samples(values, now))
-    assert decide(rules, seen, memory, now - back * 2).desired == decide(rules, seen, memory, now).desired
+    assert decide(rules, seen, state, now - back * 2).desired == decide(rules, seen, state, now).desired
 
 
 @settings(deadline=None, max_examples=60)
@@ -96,7 +96,7 @@ def test_a_higher_metric_never_means_fewer_replicas(metric: Metric, value: float
 def test_a_clock_that_jumps_back_takes_no_replica_of_keda(value: float, replicas: int, back: float) -> None:
     rules = Hpa(0, 50, (SHARED,), DEFAULT_UP, DEFAULT_DOWN, keda=True)
     seen = Observed(replicas, replicas, metrics={"queue": 10.0 * replicas}, created_at=900.0)
-    memory = decide(rules, seen, None, 1000.0).memory
-    assert isinstance(memory, keda.KedaState)
+    state = decide(rules, seen, None, 1000.0).state
+    assert isinstance(state, keda.KedaState)
     idle = replace(seen, metrics={"queue": value})
-    assert decide(rules, idle, memory, 1000.0 - back).desired == decide(rules, idle, memory, 1000.0).desired
+    assert decide(rules, idle, state, 1000.0 - back).desired == decide(rules, idle, state, 1000.0).desired

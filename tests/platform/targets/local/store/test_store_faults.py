@@ -144,6 +144,22 @@ def test_a_file_that_somebody_holds_is_named_and_waited_for_no_longer_than_momen
         store.close()
 
 
+def test_a_file_that_was_removed_takes_no_release(tmp_path: Path) -> None:
+    """SQLite itself would write on to the file that nobody finds any more."""
+    path = tmp_path / "state.db"
+    store = Store.open(path)
+    store.apply(Release("default", "iris", "one", ()), [], NOON)
+    path.rename(tmp_path / "moved.db")
+    for replacement in (None, "another"):
+        if replacement:
+            path.write_text(replacement)
+        with pytest.raises(
+            PlatformError, match=r"state\.db: it was removed or replaced meanwhile; run platformctl down"
+        ):
+            store.apply(Release("default", "iris", "two", ()), [], NOON)
+    store.close()
+
+
 def test_a_file_of_a_newer_program_is_refused_untouched(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with sqlite3.connect(path) as connection:
@@ -159,7 +175,7 @@ def test_a_file_of_a_newer_program_is_refused_untouched(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     path.write_text("hello, " * 1000)
-    with pytest.raises(PlatformError, match="is no database of Pilotlight; move it away"):
+    with pytest.raises(PlatformError, match="is no database of Pilotlight; restore a backup: platformctl restore FILE"):
         Store.open(path)
     assert path.read_text().startswith("hello")
 

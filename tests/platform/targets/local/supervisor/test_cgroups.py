@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.eventually import eventually_async
-from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch, program
+from tests.platform.targets.local.supervisor.supervisor_harness import Stage, alive, launch, program
 
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor import cgroups
@@ -37,6 +37,22 @@ def test_without_groups_a_watchdog_ends_what_uses_too_much(tmp_path: Path, monke
             assert ended.reason == f"used {used} MiB, limit 64 MiB"
             assert 64 <= used < 1024
             assert (ended.signal, ended.crashed) == (9, True)
+
+    asyncio.run(play())
+
+
+def test_without_groups_children_in_sessions_of_their_own_end_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "find_groups", lambda *_: None)
+    script = f"setsid sleep 600 & echo $! > {tmp_path}/child; sleep 0.5; exit 3"
+
+    async def play() -> None:
+        async with Stage(tmp_path, python=program(tmp_path, script)) as stage:
+            stage.supervisor.launch(launch())
+            await stage.until("exited")
+            child = int((tmp_path / "child").read_text())
+            await eventually_async(lambda: not alive(child), "the end of the child")
 
     asyncio.run(play())
 

@@ -17,8 +17,8 @@ from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.torch.aot import backend
 from pilotlight_predictor.backends.torch.aot.device_memory import aligned_offsets
 from pilotlight_predictor.backends.torch.aot.package_lookup import find_package, sha256
-from pilotlight_predictor.core.errors import BadRequest, LoadFailed
 from pilotlight_predictor.core.tensors import tensor
+from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.gpu.safetensors_header import TensorInfo
 from pilotlight_predictor.repository.model_config import ModelConfig
 

@@ -12,7 +12,7 @@ import pytest
 
 from pilotlight_predictor.backends.torch.aot import early_start
 from pilotlight_predictor.config import ModelSettings
-from pilotlight_predictor.core.errors import PredictorError
+from pilotlight_predictor.errors import PredictorError
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from tests.differential.triton import running_triton
 from tests.judges.gomodules import Unavailable
 from tests.judges.verdict import absent
-from tests.predictor.scheduling.sequences.sequence_models import PATIENT, write_sums
+from tests.predictor.scheduling.sequence_scheduler.sequence_models import PATIENT, write_sums
 from tests.serving import RunningServer, read_answer, rendered
 
 MODELS = {"direct": f"direct {{ }} {PATIENT}", "oldest": f"oldest {{ max_candidate_sequences: 4 }} {PATIENT}"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.onnx_models import write_python
-from tests.predictor.scheduling.sequences.sequence_models import PATIENT, SUMS, TENSORS, write_sums
+from tests.predictor.scheduling.sequence_scheduler.sequence_models import PATIENT, SUMS, TENSORS, write_sums
 from tests.serving import ROOT, RunningServer
 
 from pilotlight_predictor.repository.config_reader import config_from_pbtxt

@@ -6,8 +6,8 @@ from typing import Final
 
 from pilotlight.wire.token_bucket import TokenBuckets
 from pilotlight_predictor.config import Limits
-from pilotlight_predictor.core.errors import QueueFull, RateLimited, RequestTooLarge
-from pilotlight_predictor.frontends.http.auth import Access, Action, authorize
+from pilotlight_predictor.errors import QueueFull, RateLimited, RequestTooLarge
+from pilotlight_predictor.frontends.auth import Access, Action, authorize
 
 MAX_CLIENTS: Final = 10_000  # stored token buckets; the least recently used is evicted first
 
@@ -25,10 +25,10 @@ class AdmissionLimits:
 
 
 class Admission:
-    """Reserves bytes when a body's length is known, and releases them when its response is written.
+    """Byte budget, authorization and rate limits of requests.
 
-    A protocol may have limits of its own (`set_limits`); its rate limit shares the clients' buckets with the general
-    one if both exist.
+    Bytes are reserved when a body's length is known, and released when its response is written. A protocol may have
+    limits of its own (`set_limits`); its rate limit shares the clients' buckets with the general one if both exist.
     """
 
     def __init__(self, access: Access, limits: Limits, max_bytes_in_flight: int) -> None:

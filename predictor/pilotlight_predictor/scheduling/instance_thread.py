@@ -1,7 +1,4 @@
-"""Thread of one model instance: executes batches and passes the answers to the event loop.
-
-Also the policy that decides whether a model is fast enough to run on the loop itself.
-"""
+"""Thread of one model instance, and the policy that decides whether a model is fast enough to run on the event loop."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -12,23 +9,28 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Final
 
 from pilotlight_predictor.backends.base import Answer, AnyInstance, DecoupledRequest, is_decoupled
-from pilotlight_predictor.core.errors import BackendFailed
 from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.errors import BackendFailed
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.scheduling.queue import QueuedRequest
 
-QUICK_NS: Final = 300_000
+QUICK_NS: Final = 300_000  # above it the 50 µs of a thread are less than 17 % of the time
+# Other connections wait meanwhile. Three times QUICK_NS: a model with durations around one limit must not alternate.
 TOO_SLOW_NS: Final = 1_000_000
 TRIALS: Final = 3  # consecutive fast executions in the thread before the model moves to the loop
 MAX_SLOW: Final = 2  # consecutive slow executions on the loop that end it: a single one may be noise
 RETRY_AFTER: Final = 1_000  # fast executions in the thread before a demoted model is tried on the loop again
 
-# (worker, batch, answers, started_ns, ended_ns, used_ns); without answers a decoupled batch has been started.
-Finished = Callable[["Worker", list[QueuedRequest], Sequence[Answer], int, int, int], None]
+# (thread, batch, answers, started_ns, ended_ns, used_ns); without answers a decoupled batch has been started.
+Finished = Callable[["InstanceThread", list[QueuedRequest], Sequence[Answer], int, int, int], None]
 
 
-class Worker:
-    """`failure`: why the instance cannot execute any more; empty while it can."""
+class InstanceThread:
+    """Thread that executes batches and passes the answers to the event loop.
+
+    `failure`: why the instance cannot execute any more; empty while it can. `abandoned`: it may still execute a batch
+    that was answered for it, and its result is dropped.
+    """
 
     def __init__(self, instance: AnyInstance, loop: asyncio.AbstractEventLoop, finished: Finished) -> None:
         self._instance = instance
@@ -38,6 +40,23 @@ class Worker:
         self._thread: Thread | None = None
         self._stopped: Callable[[], None] | None = None
         self.failure = ""
+        self.abandoned = False
+        self._running: list[QueuedRequest] | None = None
+        self._watched: list[QueuedRequest] | None = None  # what ran at the last call of `overdue`
+        self._ticks = 0
+
+    def overdue(self, ticks: int) -> list[QueuedRequest] | None:
+        """Return the running batch if it also ran at the last `ticks` calls.
+
+        Calls are counted instead of time, so that a process that was paused gives up nothing.
+        """
+        running = self._running
+        self._ticks = self._ticks + 1 if running is not None and running is self._watched else 0
+        self._watched = running
+        return running if self._ticks >= ticks else None
+
+    def abandon(self, failure: str) -> None:
+        self.failure, self.abandoned = failure, True
 
     def start(self, batch: list[QueuedRequest], decoupled: Sequence[DecoupledRequest] = ()) -> None:
         """Queue a batch. The thread starts with the first one: models that run on the loop never have it.
@@ -97,17 +116,19 @@ class Worker:
             batch, decoupled = work
             started, used = perf_counter_ns(), thread_time_ns()
             answers: Sequence[Answer] = ()
-            if decoupled:
+            if decoupled:  # not watched: it may answer for as long as it likes
                 self.begin(decoupled)
             else:
+                self._running = batch
                 answers = self.execute(batch)
+                self._running = None
             ended, used = perf_counter_ns(), thread_time_ns() - used
             self._post(partial(self._finished, self, batch, answers, started, ended, used))
         try:
             self._instance.close()
         except BaseException as error:
             log("backend.close_failed", "an instance failed while it was closed", level="ERROR", error=error)
-        del self._instance  # this worker is part of a reference cycle that may never be collected: free the weights now
+        del self._instance  # this object is part of a reference cycle that may never be collected: free the weights now
         assert self._stopped is not None
         self._post(self._stopped)
 
@@ -119,7 +140,7 @@ class Worker:
 
 
 class InlineExecutionPolicy:
-    """Decides whether a model runs on the event loop. Pure.
+    """Policy of running a model on the event loop, from the durations of its executions. No clock, no I/O.
 
     Passing a batch to a thread and back costs about 50 µs; a small ONNX model computes in 20 µs. On the loop, requests
     of one tick form a batch for free; a slower model would block every connection. `trial_ns`: duration of a warm-up

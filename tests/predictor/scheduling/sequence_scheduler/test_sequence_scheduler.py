@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.predictor.scheduling.sequences.sequence_models import PATIENT
+from tests.predictor.scheduling.sequence_scheduler.sequence_models import PATIENT
 
 from pilotlight_predictor.backends.base import Answer, TensorInstance
-from pilotlight_predictor.core.errors import BadRequest, Cancelled, LoadFailed, NotReady
 from pilotlight_predictor.core.requests import InferRequest, SequencePoint
 from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.errors import BadRequest, Cancelled, LoadFailed, NotReady
 from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.repository.config_reader import config_from_pbtxt
 from pilotlight_predictor.repository.model_config import ModelConfig

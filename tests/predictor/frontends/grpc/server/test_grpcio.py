@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
-from tests.predictor.frontends.grpc.own_http2.conftest import INFER, STREAM, Message
+from tests.predictor.frontends.grpc.server.conftest import INFER, STREAM, Message
 from tests.serving import RunningServer
 
 from pilotlight.wire.http2.connection import MAX_STREAMS

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pilotlight_predictor.core.errors import BadRequest, QueueFull
 from pilotlight_predictor.core.requests import InferRequest, SequencePoint
+from pilotlight_predictor.errors import BadRequest, QueueFull
 from pilotlight_predictor.scheduling.queue import QueuedRequest
 from pilotlight_predictor.scheduling.sequence_slots import SequenceRun, SequenceTable, Slot
 

@@ -5,15 +5,16 @@ admin token for control requests. Without an admin token a loopback client is an
 behind a proxy, whose own address is loopback too, and never without the API token if there is one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum, auto
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pilotlight.wire.client_address import client_address
 from pilotlight_predictor.config import ServerSettings
-from pilotlight_predictor.core.errors import Forbidden, LoadFailed, Unauthenticated
+from pilotlight_predictor.errors import Forbidden, LoadFailed, Unauthenticated
 
 FORWARDING_HEADERS: Final = (
     "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via", "k-proxy-request"
@@ -30,7 +31,7 @@ class Action(Enum):
 
 
 class Identity(NamedTuple):
-    """`client`: key of the rate limit, a token or an address; empty if clients cannot be distinguished."""
+    """Sender of a request. `client`: key of the rate limit, a token or an address; empty if it is unknown."""
 
     client: str
     api: bool
@@ -72,32 +73,6 @@ def authorize(identity: Identity, action: Action) -> None:
         raise Unauthenticated("this server needs its API token: send Authorization: Bearer … (--api-token-file)")
     if action is Action.ADMIN and not identity.admin:
         raise Forbidden("this call needs the admin token: send Authorization: Bearer … (--admin-token-file)")
-
-
-def client_address(headers: Mapping[str, str], peer: str, proxies: Sequence[IPv4Network | IPv6Network]) -> str:
-    """Return the peer's address, or the one that trusted proxies forward.
-
-    Only trusted proxies are believed: a client that could forge its address would evade the rate limit.
-    """
-    address, hops = peer, headers.get("x-forwarded-for", "").split(",")
-    while hops and _within(address, proxies):
-        address = _without_port(hops.pop().strip()) or address
-    return address
-
-
-def _without_port(hop: str) -> str:
-    """Remove the port, which some proxies add and which differs for each connection of a client."""
-    if hop.startswith("["):
-        return hop[1:].partition("]")[0]
-    return hop.partition(":")[0] if hop.count(":") == 1 else hop
-
-
-def _within(address: str, networks: Sequence[IPv4Network | IPv6Network]) -> bool:
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return False
-    return any(parsed in network for network in networks)
 
 
 def _is_local_user(headers: Mapping[str, str], peer: str) -> bool:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from pilotlight_predictor.core.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage import FetchOptions, UriNotFound, fetch, listing
 from pilotlight_predictor.storage.stores.huggingface import reference
 from pilotlight_predictor.storage.uri import parse

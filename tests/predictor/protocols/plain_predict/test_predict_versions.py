@@ -13,8 +13,8 @@ from tests.predictor.in_process_server import write_times
 from tests.serving import RunningServer
 
 from pilotlight_predictor.config import SettingsError, parse
-from pilotlight_predictor.core.errors import NotFound
 from pilotlight_predictor.core.requests import NEWEST
+from pilotlight_predictor.errors import NotFound
 from pilotlight_predictor.models.version_routing import VersionRouter
 
 Serve = Callable[..., RunningServer]

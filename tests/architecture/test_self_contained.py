@@ -1,4 +1,4 @@
-"""The tree stands alone: it names no machine it was written on, no package index, and nothing outside itself."""
+"""No file names a machine, a package index or a folder outside the repository."""
 
 import re
 import subprocess

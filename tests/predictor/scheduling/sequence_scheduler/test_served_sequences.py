@@ -11,7 +11,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tests.predictor.frontends.grpc.conftest import grpc_address
-from tests.predictor.scheduling.sequences.sequence_models import PATIENT, write_stateful, write_sums
+from tests.predictor.scheduling.sequence_scheduler.sequence_models import PATIENT, write_stateful, write_sums
 from tests.serving import RunningServer
 from tritonclient.utils import InferenceServerException
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.predictor.frontends.grpc.own_http2.conftest import INFER, STREAM
-from tests.predictor.frontends.grpc.own_http2.raw import CALL, LIVE, Raw, called, message_of, opened
+from tests.predictor.frontends.grpc.server.conftest import INFER, STREAM
+from tests.predictor.frontends.grpc.server.raw import CALL, LIVE, Raw, called, message_of, opened
 from tests.predictor.fuzzing import changed, fuzz, unshaken
 from tests.serving import RunningServer
 

@@ -1,0 +1,78 @@
+"""Guard of a new, empty state against replicas and routes that run: their state was lost, and must not be overwritten.
+
+Started like any other, a control process with an empty store would end the replicas as orphans and publish an empty
+routing table. It refuses instead; gateway and replicas serve on until somebody restores or forgets the state.
+"""
+
+import asyncio
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pilotlight.errors import PlatformError
+from pilotlight.gateway import fd_channel
+from pilotlight.gateway.control_link import GatewayMessage, Hello
+from pilotlight.gateway.fd_channel import Channel
+from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.store.schema import FRESH_START
+from pilotlight.targets.local.store.store import Store
+from pilotlight.targets.local.supervisor.process_inspection import replica_processes
+
+HELLO_S: Final = 5.0
+REMOVED: Final = (
+    "requests are served on, but no change is kept; platformctl down ends what runs, then platformctl up starts anew"
+)
+
+
+def refusal(database: Path, routes: int, replicas: Collection[int]) -> str:
+    """Return why a control process with a new state must not start; empty: it may."""
+    if not routes and not replicas:
+        return ""
+    running = []
+    if routes:
+        running.append(f"the gateway routes {routes} service{'s' if routes > 1 else ''}")
+    if replicas:
+        running.append(f"replicas run (pids {', '.join(map(str, sorted(replicas)))})")
+    return f"{database} is new while {' and '.join(running)}: the state was lost; {FRESH_START}"
+
+
+async def check(home: Home, store: Store) -> None:
+    """Raise PlatformError if the store is new though the home's gateway or replicas serve. Call it with the lock."""
+    if store.is_new and (
+        why := refusal(home.database, await _routes(home), [pid for pid, _ in replica_processes(home)])
+    ):
+        raise PlatformError(why)
+
+
+def folder_removed(home: Home, lock: int) -> bool:
+    """Whether the folder of the lock, held by this process, was removed or replaced."""
+    with suppress(OSError):
+        present, held = home.lock.stat(), os.fstat(lock)
+        return (present.st_dev, present.st_ino) != (held.st_dev, held.st_ino)
+    return True
+
+
+async def _routes(home: Home) -> int:
+    """Return the number of routes that the living gateway serves; 0: there is none."""
+    connection = fd_channel.connect(home.gateway_socket)
+    if connection is None:
+        return 0
+    hello: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def receive(message: GatewayMessage, _: object) -> None:
+        if isinstance(message, Hello) and not hello.done():
+            hello.set_result(message.routes)
+
+    def lost() -> None:
+        if not hello.done():
+            hello.set_result(0)
+
+    channel: Channel[GatewayMessage] = Channel(connection, GatewayMessage, receive, lost)
+    try:
+        return await asyncio.wait_for(hello, HELLO_S)
+    except TimeoutError:
+        return 0
+    finally:
+        channel.close()

@@ -82,7 +82,7 @@ def test_a_database_that_is_none_is_told_in_one_sentence(home: Home, monkeypatch
     home.database.write_text("this is a diary, not a database, and longer than its header would be" * 20)
     monkeypatch.setenv("PILOTLIGHT_GATEWAY_PORT", str(free_port()))
     monkeypatch.setenv("PILOTLIGHT_API_PORT", str(free_port()))
-    with pytest.raises(PlatformError, match="it is no database of Pilotlight; move it away") as refused:
+    with pytest.raises(PlatformError, match="it is no database of Pilotlight; restore a backup") as refused:
         control_process_launcher.ensure(home, deadline_s=60)
     assert "Traceback" not in str(refused.value)
 

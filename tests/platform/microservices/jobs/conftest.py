@@ -27,6 +27,8 @@ OUTPUTS = {"text_output": ("BYTES", [1])}
 
 
 def predict(messages, sampling_parameters):
+    if not messages[0]:  # the warm-up
+        return {"text_output": np.array([""], dtype=object)}
     said = {"asked": json.loads(messages[0])[-1]["content"], "sampling": json.loads(sampling_parameters[0])}
     return {"text_output": np.array([json.dumps(said)], dtype=object)}
 """

@@ -172,7 +172,7 @@ def record_exit(revision: Revision, replica: Replica, now: float) -> None:
         return
     revision.failure, revision.start_failed = replica.reason, ready_s is None
     revision.load_failed = replica.status.get("state") == "failed"
-    earliest = revision.last_start + START_INTERVAL_S if terminated else 0.0
+    earliest = revision.last_start + START_INTERVAL_S if terminated and ready_s is not None else 0.0
     revision.next_start = max(now + crash_backoff(revision.failures), earliest)
     progress_s = now - max(revision.created_at, revision.progress_since)
     if not revision.ready_once and progress_s > revision.spec.progress_deadline_s:

@@ -1,7 +1,7 @@
 """Exceptions of the control plane; each class carries the exit code of a command that ends with it.
 
     PlatformError              1  the operation failed
-    ├── Conflict               1  the object changed meanwhile; a retry from its current state may succeed
+    ├── Conflict               1  the object was changed by another writer; a retry from its current state may succeed
     ├── Unauthorized           1  unknown or insufficient credentials; never says which part was wrong
     ├── Throttled              1  too many requests
     ├── InvalidDocument        2  all problems of a document, each with its location (spec/problems.py)

@@ -1,7 +1,7 @@
 """Guard of a new, empty state against replicas and routes that run: their state was lost, and must not be overwritten.
 
 Started like any other, a control process with an empty store would end the replicas as orphans and publish an empty
-routing table. It refuses instead; gateway and replicas serve on until somebody restores or forgets the state.
+routing table. It refuses instead; gateway and replicas keep serving until `restore` or `up --forget`.
 """
 
 import asyncio

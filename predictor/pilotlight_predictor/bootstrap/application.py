@@ -221,6 +221,12 @@ class Application:
         limit_s = self._settings.performance.hung_after_s
         if not limit_s:
             return
+        try:
+            await self._run_watchdog(limit_s, stop)
+        finally:
+            faulthandler.cancel_dump_traceback_later()  # a drain may take longer than the limit
+
+    async def _run_watchdog(self, limit_s: float, stop: asyncio.Event) -> None:
         registry = self.server.registry
         while True:
             # A model that holds the GIL stops this loop too; then a thread in C writes all stacks and ends the process.

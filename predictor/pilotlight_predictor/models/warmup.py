@@ -121,7 +121,7 @@ def run_warmups(
 
 
 def describe_failure(error: Exception, folder: Path) -> str:
-    """Return the last line of the exception's traceback and the place of the innermost frame below `folder`."""
+    """Return the exception in one line, and the file and line of its innermost frame below `folder`."""
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     text = lines[0] if lines else ""

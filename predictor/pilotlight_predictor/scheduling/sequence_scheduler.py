@@ -160,7 +160,8 @@ class SequenceScheduler:
         self._finish_close()
 
     def give_up_hung(self, ticks: int) -> str:
-        return max(scheduler.give_up_hung(ticks) for scheduler in self._schedulers)
+        given_up = [scheduler.give_up_hung(ticks) for scheduler in self._schedulers]
+        return next(filter(None, given_up), "")
 
     async def close(self) -> None:
         """Finish waiting and running requests; open sequences end."""

@@ -1,8 +1,8 @@
 """Reading of request bodies, for the fast HTTP protocol.
 
 Bytes that the event loop passes to an asyncio.Protocol must be copied into the body's buffer. The rest of a large body
-is read from the socket directly into that buffer instead: meanwhile the body, a BufferedProtocol, is the connection's
-protocol. The buffer is aligned so that a model can compute on its binary tensors in place.
+is read from the socket directly into that buffer instead: until its end the body, a BufferedProtocol, is the
+connection's protocol. The buffer is aligned so that a model can compute on its binary tensors in place.
 """
 
 import asyncio

@@ -58,7 +58,7 @@ class RotatedFile:
             self._size = os.fstat(self._file).st_size
 
     def _rotate(self) -> None:
-        """Rename the files by one number. The log itself exists at any time: readers list and open it meanwhile."""
+        """Rename the files by one number. The log itself always exists, since readers list and open it at any time."""
         self.close()
         for number in range(self._files - 1, 1, -1):
             if os.path.exists(f"{self._path}.{number - 1}"):

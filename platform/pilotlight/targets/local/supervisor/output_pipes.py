@@ -1,7 +1,7 @@
 """Pipes between the output of replicas and the log writer of their home (log_writer.py).
 
 The writer is a process of its own and outlives the supervisor, as replicas do. It is started with the first replica,
-and again by the housekeeping if it was killed; meanwhile replicas wait as soon as their pipes are full.
+and again by the housekeeping if it was killed; until then replicas block once their pipes are full.
 """
 
 import asyncio

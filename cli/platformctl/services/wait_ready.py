@@ -166,15 +166,14 @@ def _timeout_error(
 
 
 def _evidence(target: "Target", one: Expected, revision: str, known: str = "") -> tuple[list[str], bool]:
-    """Return the last event, unless `known` says the same, the end of the log, and whether its replica has ended."""
+    """Return the last event, unless an event says `known`, the end of the log, and whether its replica has ended."""
     try:
-        events = list(target.events(one.key, follow=False))[-1:]
+        events = list(target.events(one.key, follow=False))
         lines, ended = last_lines(target, one.key, revision)
     except PlatformError:
         return [], False
-    event_lines = [
-        f"  last event: {each.reason}: {each.message}" for each in events if not known or known not in each.message
-    ]
+    told = bool(known) and any(known in each.message for each in events)
+    event_lines = [] if told else [f"  last event: {each.reason}: {each.message}" for each in events[-1:]]
     return [*event_lines, *(f"  | {output.readable(line)}" for line in lines)], ended
 
 

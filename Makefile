@@ -1,6 +1,7 @@
 # `make demo` and `make test` need git, python3 >= 3.11 and make; they set up everything else in .venv themselves.
 # VENV=DIR puts the environment elsewhere; PYTHON=python3.12 picks the interpreter; STOP=1 ends the demo's platform;
-# UPGRADE=1 lets `make lock` renew pins; WORKERS=N runs tests in so many processes.
+# UPGRADE=1 lets `make lock` renew pins; WORKERS=N runs tests in so many processes; ROWS=a,b and MINUTES=N shorten
+# test-faults.
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
@@ -11,7 +12,7 @@ PACKAGES := platform/pilotlight predictor/pilotlight_predictor cli/platformctl
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo dev test test-long lint format types unit platform-test bench bench-cluster charts lock docs screenshots protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down
+.PHONY: help demo dev test test-long test-faults test-faults-short lint format types unit platform-test bench bench-cluster charts lock docs screenshots protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -57,6 +58,12 @@ unit: $(VENV)/.test ## the tests alone
 
 test-long: $(VENV)/.test ## soak tests, many repetitions, and other examples of properties than make test has
 	PILOTLIGHT_EXAMPLES=seeking $(BIN)/pytest -m "(long or hypothesis) and not cluster and not platform"
+
+test-faults: $(VENV)/.test ## every fault of docs/reliability.md under load, an hour of random verbs, kills and soak included; writes that page; some rows need root
+	$(BIN)/python -m tests.reliability $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ROWS),--rows $(ROWS))
+
+test-faults-short: $(VENV)/.test ## the part of it that continuous integration runs, in three minutes
+	$(BIN)/python -m tests.reliability --short
 
 platform-test: $(VENV)/.test ## microservices on real Docker and Slurm daemons, which the tests bring and end; needs root and Debian
 	$(BIN)/pytest -m platform tests/platform/microservices/platforms

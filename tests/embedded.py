@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -23,12 +24,16 @@ from tests.http_reply import Reply
 from tests.ports import free_port
 
 from pilotlight.errors import NotFound
-from pilotlight.release.current_state import current_of
-from pilotlight.release.plan_and_render import Sources, plan_all
+from pilotlight.k8s.model_pins import is_local, local_path
+from pilotlight.plan.types import Capabilities
+from pilotlight.release.apply import ReleaseRequest, prepare
+from pilotlight.release.model_pins import unpinned_uris, with_pins
+from pilotlight.release.plan_and_render import Sources, read
 from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.client import LocalTarget
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.target import Key, Release, ServiceStatus
+from pilotlight.targets.local.model_snapshots import ModelSnapshots
+from pilotlight.targets.target import Key, ServiceStatus
 
 ROOT = Path(__file__).resolve().parents[1]
 IRIS = ROOT / "examples" / "iris" / "model.onnx"
@@ -112,7 +117,7 @@ class Platform:
         assert not left or error is not None, f"left behind: {left}\n{self.log()}"
 
     def kill_control(self) -> None:
-        """kill -9, and the gateway's own attempt to bring it back is waited for by `wait_back`."""
+        """kill -9; its parent process starts it again."""
         os.kill(self.address.pid, signal.SIGKILL)
         if self.process is not None:
             self.process.wait(PATIENCE_S)
@@ -124,15 +129,14 @@ class Platform:
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             file.write(document)
             file.flush()
-            named = plan_all(Sources([file.name])).plans[0]
-            key = (named.namespace, named.name)
-            live = target.live(key)
-            current = {} if reset else current_of(live)
-            planned = plan_all(Sources([file.name]), current=current)
-        manifests = tuple(manifest.document for manifest in planned.manifests())
-        expected = target.status(key).generation if live else 0
-        release = Release(*key, document, manifests, expected=expected, note=note)
-        return target.apply(release, reset=reset, **how)
+            documents = read(Sources([file.name]))
+        capabilities = replace(Capabilities(), **target.capabilities())
+        snapshots = ModelSnapshots(self.home.models)
+        uris = [uri for uri in unpinned_uris(documents, capabilities) if is_local(uri)]
+        pins = {uri: snapshots.pin(local_path(uri), snapshot=True) for uri in uris if os.path.exists(local_path(uri))}
+        request = ReleaseRequest(with_pins(documents, pins), capabilities, reset=reset, note=note)
+        (prepared,), _ = prepare(request, target)
+        return target.apply(prepared.release, reset=reset, **how)
 
     def status(self, name: str = "iris", namespace: str = "default") -> ServiceStatus:
         return self.target.status((namespace, name))

@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -79,6 +81,84 @@ def _bucket_of_moto(scheme: str, endpoint: str, name: str, env: dict[str, str], 
         env,
         secret,
     )
+
+
+class VersionedBucket(Bucket):
+    """A bucket of moto whose old versions a test can remove, as a lifecycle rule does."""
+
+    def __init__(self, bucket: Bucket, endpoint: str) -> None:
+        super().__init__(bucket.root, bucket.put, bucket.delete, bucket.env, bucket.secret)
+        self._client = _s3_client(endpoint)
+
+    def expire(self, key: str) -> None:
+        name = self.root.partition("://")[2]
+        for version in self._client.list_object_versions(Bucket=name, Prefix=key)["Versions"]:
+            if not version["IsLatest"]:
+                self._client.delete_object(Bucket=name, Key=key, VersionId=version["VersionId"])
+
+
+def set_versions(endpoint: str, bucket: Bucket, status: str) -> None:
+    name = bucket.root.partition("://")[2]
+    _s3_client(endpoint).put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": status})
+
+
+class _VersionHeaders(BaseHTTPRequestHandler):
+    """Reads of moto with the version of an object in another header, and with one where moto sends none."""
+
+    protocol_version = "HTTP/1.1"
+    endpoint: str
+    header: str
+    missing: str
+    refuse_old: bool
+
+    def log_message(self, *args: Any) -> None:
+        return
+
+    def do_GET(self) -> None:
+        headers = {name: value for name, value in self.headers.items() if name.lower() == "range"}
+        url = self.endpoint + self.path.replace("generation=", "versionId=")
+        if self.refuse_old and "versionId=" in url:
+            self.send_error(403)
+            return
+        request = Request(url, method=self.command, headers=headers)
+        try:
+            reply: Any = build_opener(ProxyHandler({})).open(request, timeout=60)
+        except HTTPError as error:
+            reply = error
+        with reply:
+            body = reply.read()
+            self.send_response(reply.status)
+            for name, value in reply.headers.items():
+                if name.lower() not in {"connection", "transfer-encoding", "server", "date", "x-amz-version-id"}:
+                    self.send_header(name, value)
+            if version := reply.headers.get("x-amz-version-id") or self.missing:
+                self.send_header(self.header, version)
+            if "Content-Length" not in reply.headers:
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+
+@contextmanager
+def version_headers(endpoint: str, header: str, missing: str = "", *, refuse_old: bool = False) -> Iterator[str]:
+    """The endpoint of a proxy for unsigned reads of moto, which names versions as another store does.
+
+    Google's are in `x-goog-generation` and read by `?generation=`; S3's objects without one have `missing`, "null".
+    `refuse_old`: reading a version by its name is not allowed.
+    """
+    names = {"endpoint": endpoint, "header": header, "missing": missing, "refuse_old": refuse_old}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_VersionHeaders,), names))
+    server.daemon_threads = True
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def _s3_client(endpoint: str) -> Any:

@@ -74,7 +74,9 @@ class DocumentOptions:
 
         return read(self._sources(target))
 
-    def plan(self, *, for_cluster: bool = False) -> "Planned":
+    def plan(
+        self, *, for_cluster: bool = False, pin: "Callable[[Documents, Capabilities], Documents] | None" = None
+    ) -> "Planned":
         """Plan all services and return the selected ones; warnings are printed, or raised with --strict.
 
         `for_cluster`: the result is for `kubectl` or Helm, so local paths are warned of unless --target is given.
@@ -92,7 +94,10 @@ class DocumentOptions:
         if for_cluster and source is click.core.ParameterSource.DEFAULT:
             for unreachable in unreachable_paths(documents.services):
                 output.note(f"warning: {unreachable}; {unreachable.hint}")
-        planned = plan_documents(documents, self.target_capabilities(target), current)
+        capabilities = self.target_capabilities(target)
+        if pin is not None:
+            documents = pin(documents, capabilities)
+        planned = plan_documents(documents, capabilities, current)
         warn(planned.warnings, self.strict)
         return replace(planned, plans=tuple(self.select(planned.plans)))
 

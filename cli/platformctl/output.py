@@ -73,6 +73,13 @@ def error(sentence: str, hint: str = "") -> None:
         click.echo(f"  {hint}", err=True)
 
 
+def error_data(sentence: str, hint: str, exit_code: int) -> None:
+    """Print an error as the control API does, with -o json or yaml; a note on stderr follows in any case."""
+    running = click.get_current_context(silent=True)
+    if running and running.meta.get("output") in ("json", "yaml"):
+        data({"error": sentence, "hint": hint, "exit_code": exit_code}, ())
+
+
 def problems(items: "Iterable[Problem]") -> None:
     """Print each problem on its own line with its location. Warnings are numbered."""
     number = 0

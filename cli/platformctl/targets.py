@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
@@ -34,6 +35,10 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 class NotRunning(NotFound):
     """The embedded platform is down, and the verb does not start it."""
+
+
+class Failed(PlatformError):
+    """The embedded platform should run, and does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +108,48 @@ def kubernetes() -> "Target":
 
 def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
     from pilotlight.targets.local.client import LocalTarget
-    from pilotlight.targets.local.control_process_launcher import ensure, living
+    from pilotlight.targets.local.control_process_launcher import ensure, living, should_run
     from pilotlight.targets.local.home_directory import home
 
     folder = home()
     if living(folder) is None:
         _refuse_removed_home(folder)
-        if not start:
+        if not start and should_run(folder):
+            _wait_restarted(folder)
+        elif not start:
             back = " and brings back what was deployed" if _has_state() else ""
             raise NotRunning("the platform is not running", f"platformctl up starts it{back}")
-        output.note(f"starting the platform; its state is in {folder.root}")
+        else:
+            output.note(f"starting the platform; its state is in {folder.root}")
     try:
         return LocalTarget(ensure(folder, start=start, flags=flags))
     except OSError as error:
+        if not _is_of_home(folder, error):
+            raise PlatformError(f"the platform cannot be started: {error}", "platformctl doctor says more") from None
         message = f"the platform cannot keep its state in {folder.root}: {error.strerror}"
         raise PlatformError(message, "set PILOTLIGHT_HOME to a folder that you may write to") from None
+
+
+def _is_of_home(folder: "Home", error: OSError) -> bool:
+    """Whether the error is about a file of the state folder, or a folder above it."""
+    path = str(error.filename or "")
+    return bool(path) and (Path(path).is_relative_to(folder.root) or folder.root.is_relative_to(path))
+
+
+def _wait_restarted(folder: "Home") -> None:
+    """Wait for a control process that is being restarted. Raise Failed with the reason if it does not come back."""
+    from pilotlight.targets.local.control_process_launcher import failure_reason, wait_restarted
+
+    if wait_restarted(folder) is not None:
+        return
+    reason = failure_reason(folder) or f"its control process has ended, see {folder.logs / 'daemon.log'}"
+    mends = "platformctl restore" in reason  # the reason of a lost or damaged state names the commands
+    hint = (
+        "serving goes on; platformctl down ends it" if mends else "platformctl up starts it, and takes over what runs"
+    )
+    error = Failed(f"the platform should run and does not: {reason}", hint)
+    output.error_data(str(error), error.hint, error.exit_code)
+    raise error
 
 
 def _refuse_removed_home(folder: "Home") -> None:
@@ -127,7 +159,9 @@ def _refuse_removed_home(folder: "Home") -> None:
     if processes := processes_of_removed_home(folder):
         running = ", ".join(f"{role} (pid {pid})" for pid, role in processes.items())
         message = f"{folder.root} was removed or replaced while the platform runs; still there: {running}"
-        raise PlatformError(message, "platformctl down ends them; then platformctl up")
+        hint = "platformctl down ends them; then platformctl up"
+        output.error_data(message, hint, PlatformError.exit_code)
+        raise PlatformError(message, hint)
 
 
 # Name of --target to the function that connects to it; `start` is for targets that can be started.

@@ -22,6 +22,7 @@ API_PORT: Final = 8091
 RESERVED_NAMES: Final = frozenset({"v1", "v2", "api", "metrics", "console", "healthz"})
 
 # The only image that a target without containers can run, of any registry and tag.
+OWN_IMAGE: Final = "pilotlight/predictor"
 _OWN_IMAGE: Final = r"(?:.+/)?pilotlight/predictor(?:[:@].*)?"
 
 
@@ -36,6 +37,7 @@ ENV_SERVICE: Final = "PILOTLIGHT_SERVICE"
 ENV_NAMESPACE: Final = "PILOTLIGHT_NAMESPACE"
 ENV_REVISION: Final = "PILOTLIGHT_REVISION"
 ENV_PARK_MEMORY: Final = f"{ENV_SETTINGS_PREFIX}PARK_MEMORY"  # host memory for the weights of parked models
+ENV_MODEL_PINS: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PINS"  # JSON: the content of a URI that may be loaded
 ENV_ADMIN_TOKEN_FILE: Final = "PILOTLIGHT_ADMIN_TOKEN_FILE"  # noqa: S105 - the name of a variable
 ENV_CACHE_DIR: Final = "PILOTLIGHT_CACHE_DIR"
 ENV_GATEWAY_URL: Final = "PILOTLIGHT_GATEWAY_URL"  # base URL for requests to other components of the service

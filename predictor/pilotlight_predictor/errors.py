@@ -18,6 +18,7 @@
     ├── Cancelled                  499 CANCELLED       the client disconnected
     ├── BackendFailed              500 INTERNAL        the model raised: opaque to the client, logged in full
     └── LoadFailed                 400 INVALID_ARG     a model cannot be loaded; the reason is for the operator
+        └── ModelChanged                               the store has other bytes than the revision was deployed with
 
 An error becomes a response in one place, `error_response`.
 """
@@ -111,3 +112,7 @@ class BackendFailed(PredictorError):
 
 class LoadFailed(PredictorError):
     status, code = 400, "INVALID_ARG"
+
+
+class ModelChanged(LoadFailed):
+    pass

@@ -25,7 +25,7 @@ def test_the_demo_goes_from_deploy_over_a_canary_to_zero_and_back_and_leaves_not
     assert done.returncode == 0, done.stderr
     said = done.stderr
     assert "100 requests sent, 100 answered" in said
-    rows = re.findall(r"(\S+) +(\d+) %(?: @\w+)? +1/1 .* (\d+) +\d+$", done.stdout, re.M)
+    rows = re.findall(r"(\S+) +(\d+) %(?: @\w+)? +1/1 .* (\d+) +\d+ +sha256:\w+ +\S+ \w+$", done.stdout, re.M)
     shares = {int(percent): int(answered) for _, percent, answered in rows}
     assert shares.keys() == {20, 80}
     assert 12 <= shares[20] <= 28

@@ -133,6 +133,12 @@ def test_a_folder_tells_its_format_by_what_is_in_it(files: list[str], found: str
     assert format_of(str(tmp_path)) == found
 
 
+def test_a_model_in_python_is_shown_where_its_example_goes(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def predict(x):\n    return {'y': x}\n")
+    assert "# example: ./example.json" in call("init", str(tmp_path), "--load", "steady", "--to", "-").out
+    assert "# example:" not in call("init", MODEL, "--load", "steady", "--to", "-").out
+
+
 @pytest.mark.parametrize(
     ("uri", "name"),
     [

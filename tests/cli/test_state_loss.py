@@ -106,14 +106,23 @@ def test_without_its_state_a_platform_serves_on_and_comes_back_from_a_backup(
     code, out, err = typed(running, "backup", str(backup), "-o", "json")
     assert (code, json.loads(out)["services"]) == (0, 1), err
     before = replicas(home)
-    log = home.logs / "gateway.log"
+    log = home.logs / "daemon.log"
     (control,) = control_processes(home)
     os.kill(control, signal.SIGSTOP)  # so that it does not write meanwhile
     DAMAGE[damage](home.database)
     os.kill(control, signal.SIGKILL)
-    eventually(lambda: "platformctl restore FILE" in log.read_text() + (home.logs / "daemon.log").read_text())
+    eventually(lambda: "platformctl restore FILE" in log.read_text())
     assert ask(running) == 200
     assert replicas(home) == before
+    eventually(lambda: control_process_launcher.failure_reason(home))
+    for verb in (("status",), ("list",), ("events",), ("logs", "iris"), ("status", "iris")):
+        code, out, err = typed(running, *verb, "-o", "json")
+        assert (code, out.count("\n") > 1) == (1, True), (verb, out, err)
+        said = json.loads(out)
+        assert said["error"].startswith("the platform should run and does not: ")
+        assert "platformctl restore FILE" in said["error"]
+        assert "platformctl up --forget" in said["error"]
+        assert (said["error"] in err, said["hint"] in err, said["exit_code"]) == (True, True, 1)
     code, _, err = typed(running, "up")
     assert code == 1
     assert "platformctl restore FILE" in err
@@ -190,8 +199,7 @@ def test_a_state_folder_that_was_removed_is_noticed(running: dict[str, str], hom
         before = replicas(home)
         (control,) = control_processes(home)
         os.kill(control, signal.SIGKILL)
-        eventually(lambda: home.database.exists())
-        eventually(lambda: not control_processes(home))
+        eventually(lambda: not {"control process", "parent process"} & set(home_processes(home).values()))
         code, _, err = typed(running, "up")
         assert code == 1
         assert "is new while" in err
@@ -221,3 +229,41 @@ def test_a_running_platform_is_backed_up_and_not_restored(running: dict[str, str
     assert typed(running, "list", "-o", "name")[1] == "default/iris\n"
     assert ask(running) == 200
     assert typed(running, "down")[0] == 0
+
+
+def test_what_should_run_and_does_not_is_an_error_until_up_or_down(running: dict[str, str], home: Home) -> None:
+    """As after a crash of everything, or a reboot."""
+    for pid in sorted(home_processes(home), key=lambda pid: home_processes(home).get(pid) != "parent process"):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not processes_of(home))
+    for verb in (("status",), ("list",), ("events",), ("status", "iris"), ("logs", "iris")):
+        code, out, err = typed(running, *verb)
+        assert (code, out) == (1, ""), verb
+        assert "the platform should run and does not: its control process has ended, see " in err
+        assert "platformctl up starts it" in err
+    said = json.loads(typed(running, "list", "-o", "json")[1])
+    assert (said["exit_code"], said["hint"]) == (1, "platformctl up starts it, and takes over what runs")
+    assert checks(running)["platform"]["level"] == "fail"
+    assert typed(running, "up")[0] == 0
+    assert typed(running, "list", "-o", "name")[:2] == (0, "default/iris\n")
+    assert typed(running, "down")[0] == 0
+    assert typed(running, "list")[0] == 0
+    assert checks(running)["platform"]["level"] == "ok"
+
+
+def test_up_adopts_the_replicas_of_a_platform_whose_other_processes_were_killed(
+    running: dict[str, str], home: Home
+) -> None:
+    before = replicas(home)
+    for role in ("parent process", "control process", "gateway"):
+        os.kill(next(pid for pid, each in home_processes(home).items() if each == role), signal.SIGKILL)
+    eventually(lambda: not {"control process", "gateway"} & set(home_processes(home).values()))
+    assert typed(running, "status")[0] == 1
+    assert typed(running, "up")[0] == 0
+    assert (ask(running), replicas(home)) == (200, before)
+
+
+def test_status_waits_for_a_control_process_that_is_being_restarted(running: dict[str, str], home: Home) -> None:
+    kill_control(home)
+    code, out, err = typed(running, "list", "-o", "name")
+    assert (code, out) == (0, "default/iris\n"), err

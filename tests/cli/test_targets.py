@@ -83,6 +83,16 @@ def test_a_home_that_cannot_be_written_to_is_told(home: str, call: Call, monkeyp
     assert found["home"]["level"] == "fail"
 
 
+def test_an_interpreter_that_cannot_be_executed_is_not_told_as_a_home_that_cannot_be_written_to(
+    call: Call, nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    done = call("up")
+    assert done.code == 1
+    assert "the control process cannot be started: /nowhere/python: No such file or directory" in done.err
+    assert "cannot keep its state" not in done.err
+
+
 def test_down_where_nothing_runs_is_no_error(call: Call, nowhere: Path) -> None:
     done = call("down", "-o", "json")
     assert done.code == 0
@@ -185,6 +195,12 @@ def test_a_dry_run_is_told_as_data(before: bool, call: Call, nowhere: Path) -> N
 def test_a_page_has_the_port_of_the_service_alone() -> None:
     status = ServiceStatus("default", "iris", 1, "Ready", "http://g/iris", urls={"port": "http://127.0.0.1:8100"})
     assert "  port  http://127.0.0.1:8100" in status_views.page(status)
+
+
+def test_pages_and_lists_say_ready_and_unverified() -> None:
+    status = ServiceStatus("default", "iris", 1, "Ready", "http://g/iris", message="a request helps", verified=False)
+    assert status_views.page(status)[:2] == ["default/iris: Ready, unverified", "  a request helps"]
+    assert "Ready, unverified" in status_views.listing([status])[1]
 
 
 def test_help_of_every_verb_that_reads_documents_has_an_example(call: Call) -> None:

@@ -93,8 +93,8 @@ def test_down_ends_what_outlived_a_control_process_that_was_killed(environ: dict
     assert typed(environ, "up")[0] == 0
     address = control_process_launcher.living(home)
     assert address is not None
-    (gateway,) = [pid for pid, command in commands_of(home) if "pilotlight.gateway" in command]
-    os.kill(gateway, signal.SIGSTOP)  # it would bring the control process back while the doctor comes
+    (parent,) = [pid for pid, command in commands_of(home) if "parent_process.py" in command]
+    os.kill(parent, signal.SIGSTOP)  # it would restart the control process while the doctor comes
     os.kill(address.pid, signal.SIGKILL)
     assert control_process_launcher.wait_exit(address, 60)
     assert control_process_launcher.leftovers(home)
@@ -102,7 +102,7 @@ def test_down_ends_what_outlived_a_control_process_that_was_killed(environ: dict
     found = {each["check"]: each for each in json.loads(told)["checks"]}
     port = found[f"port {environ['PILOTLIGHT_GATEWAY_PORT']}"]
     assert (port["level"], port["message"]) == ("ok", "held by the platform's gateway")
-    os.kill(gateway, signal.SIGCONT)
+    os.kill(parent, signal.SIGCONT)
     for name in ("PILOTLIGHT_GATEWAY_PORT", "PILOTLIGHT_API_PORT"):
         environ[name] = "1"  # the ports that it was started with are kept, whatever is said elsewhere
     code, _, err = typed(environ, "down")
@@ -127,8 +127,8 @@ def test_up_starts_the_platform_when_whoever_had_its_place_leaves_it(environ: di
     assert address is not None
     os.kill(address.pid, signal.SIGSTOP)  # as one that is about to end: it answers nobody, and has the place
     for pid, command in commands_of(home):
-        if "pilotlight.gateway" in command:
-            os.kill(pid, signal.SIGKILL)  # which would bring another one
+        if "parent_process.py" in command:
+            os.kill(pid, signal.SIGKILL)  # which would start another one
     coming = start(environ, "up", "-o", "json")
     while "another control process serves" not in (home.logs / "daemon.log").read_text():
         assert coming.poll() is None

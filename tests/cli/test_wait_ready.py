@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.cli.test_release import KEY, Shelf
 
-from pilotlight.errors import NotFound, PlatformError, TimedOut
+from pilotlight.errors import NotFound, PlatformError, RolledBack, TimedOut
 from pilotlight.targets.target import Event, Key, RevisionStatus, ServiceStatus
 from platformctl import output
 from platformctl.services import wait_ready
@@ -45,6 +46,20 @@ def test_where_a_deploy_stands_follows_from_its_status(seen: ServiceStatus, phas
     assert (found.phase, found.message) == (phase, message)
     assert found.done == (phase in ("Ready", "Standby", "Superseded"))
     assert (found.failed is not None) == (phase == "Failed")
+
+
+def test_a_deploy_ends_ready_and_unverified_where_the_model_has_not_answered() -> None:
+    seen = replace(status("Ready", revision(), message="a request verifies it"), verified=False)
+    found = progress(seen, EXPECTED)
+    assert (found.phase, found.done) == ("Ready, unverified", True)
+    assert found.message == f"100 % to {NEW}; a request verifies it"
+
+
+def test_a_deploy_that_is_rolled_back_while_it_is_waited_for_says_so_with_a_code_of_its_own() -> None:
+    seen = replace(status("Degraded", revision(OLD), generation=3), rolled_back="rolled back to generation 1: all 500")
+    with pytest.raises(RolledBack, match="rolled back to generation 1") as raised:
+        progress(seen, EXPECTED)
+    assert raised.value.exit_code == 5
 
 
 def test_a_download_has_its_amount_as_a_bar() -> None:

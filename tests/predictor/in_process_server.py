@@ -87,7 +87,7 @@ class House:
             performance=replace(default.performance, **(performance or {})),
             server=replace(default.server, **(server or {})),
         )
-        bringing = ModelFetcher(self.settings.model.cache_dir, lambda progress: None)
+        bringing = ModelFetcher(self.settings.model.cache_dir, lambda progress: None, self.settings.model.pins)
         sources = ModelSources(self.settings, bringing.model, bringing.repository)
         self.server = Server(self.settings, Lifecycle(0.0, 0.0), sources, Metrics(), decode_example)
         self.registry, self.control, self.metrics = self.server.registry, self.server.control, self.server.metrics

@@ -56,7 +56,7 @@ FLAGS: Final = (
     ("promql", "NAME=QUERY...", "A check of your own, with --max or --min; repeatable."),
     ("max", "[NAME=]NUMBER...", "What the query may give at most; of several, by name."),
     ("min", "[NAME=]NUMBER...", "What the query must give at least; of several, by name."),
-    ("example", "JSON|@FILE", "The body that probes send. [default: zeros, by the model's metadata]"),
+    ("example", "JSON|@FILE", "The body that probes send. [default: model.example of the document, else zeros]"),
     ("keep-stable", "DURATION", "For which the revision before stays after the promotion. [default: 30s]"),
     ("deadline", "DURATION", "For all steps together, pauses aside. [default: 1h]"),
 )
@@ -139,6 +139,13 @@ class CanaryRequest:
         (service,) = self.release_request.documents.services
         return service.namespace, service.name
 
+    def policy_with_example(self) -> "CanaryPolicy":
+        """Return the policy; its probes send the model's example unless they have one of their own."""
+        from pilotlight.spec.canary_policy import with_example
+
+        (service,) = self.release_request.documents.services
+        return with_example(self.policy, service.example)
+
     def document(self) -> str:
         (service,) = self.release_request.documents.services
         return history.document_without_percent(service, self.release_request.capabilities)
@@ -213,7 +220,7 @@ def start(request: CanaryRequest, target: "Target", ticker: output.ProgressLog, 
     ):
         apply_release(target, request.at_zero_percent())
     release = history.releases(target, request.key)[0]
-    canary = start_canary(target, release, stable, request.policy, datetime.now(UTC))
+    canary = start_canary(target, release, stable, request.policy_with_example(), datetime.now(UTC))
     ticker.log("Applied", f"{canary.revision} (generation {release.generation})")
     return canary
 

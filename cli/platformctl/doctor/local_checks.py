@@ -19,15 +19,25 @@ from pilotlight.errors import NotFound, PlatformError
 from pilotlight.gateway.control_link import is_running
 from pilotlight.gateway.listeners import Address as ListenAddress
 from pilotlight.gateway.listeners import CannotListen, bind
-from pilotlight.targets.local.control_process_launcher import Announcement, answers, leftovers, living, port_setting
+from pilotlight.targets.local.control_process_launcher import (
+    Announcement,
+    answers,
+    failure_reason,
+    leftovers,
+    living,
+    port_setting,
+    should_run,
+)
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.home_shutdown import processes_of_removed_home
+from pilotlight.targets.local.model_snapshots import ModelSnapshots
 from pilotlight.targets.local.prometheus_process import find, running, url_of
 from pilotlight.targets.local.store.backup import count_services
 from pilotlight.targets.local.store.schema import FRESH_START
 from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.gpus import find_devices
 from pilotlight.targets.local.supervisor.process_inspection import replica_processes
+from platformctl import output
 from platformctl.targets import Gateway
 
 if TYPE_CHECKING:
@@ -57,6 +67,7 @@ def findings(home: Home) -> Iterator[Finding]:
     yield gpus()
     yield folder(home)
     yield state(home, address)
+    yield models(home)
     yield daemon(home, address)
     yield gateway(address)
     yield from ports(address, _orphaned_gateway_port(home) if address is None else 0)
@@ -130,6 +141,12 @@ def state(home: Home, address: "Address | None") -> Finding:
     return Finding("ok", "state", f"{home.database}, {services} service{'' if services == 1 else 's'}")
 
 
+def models(home: Home) -> Finding:
+    """Disk use of the snapshots that revisions serve from."""
+    used = ModelSnapshots(home.models).usage()
+    return Finding("ok", "models", f"{used.count} snapshot{'' if used.count == 1 else 's'}, {output.size(used.bytes)}")
+
+
 def _is_writable(folder: Path) -> bool:
     """Try an unnamed temporary file: permissions say nothing about file systems such as /proc."""
     try:
@@ -148,6 +165,9 @@ def daemon(home: Home, address: "Address | None") -> Finding:
         if home.root.is_dir() and leftovers(home):
             message = "the control process is gone, its gateway serves on"
             return Finding("warn", "platform", message, "platformctl up takes over what runs")
+        if should_run(home):
+            reason = failure_reason(home) or f"its control process has ended, see {home.logs / 'daemon.log'}"
+            return Finding("fail", "platform", f"it should run and does not: {reason}", "platformctl up starts it")
         return Finding("ok", "platform", "not running; the first deploy starts it")
     if not answers(address):
         message = f"process {address.pid} does not answer on port {address.port}"

@@ -11,6 +11,7 @@ from pilotlight.release.apply import Apply, PreparedRelease, ReleaseRequest
 from platformctl import output, targets
 from platformctl.options import ApplyOptions, DocumentOptions, warn
 from platformctl.services import status_views, wait_ready
+from platformctl.services.model_pins import Keep, changed_models, note_changed_models, resolve
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Change
@@ -19,15 +20,27 @@ if TYPE_CHECKING:
 FORMATS: Final = ("url", "json", "yaml", "table", "wide", "name")
 
 
-def request_from_files(document_options: DocumentOptions, target: "Target | None") -> ReleaseRequest:
-    """Read and check all documents; the request holds the selected services."""
+def request_from_files(
+    document_options: DocumentOptions, target: "Target | None", keep: Keep = "snapshot"
+) -> ReleaseRequest:
+    """Read and check all documents; the request holds the selected services, pinned to the content of their models."""
+    from pilotlight.release.model_pins import without_pins
+
     read = document_options.read(target)
-    selected = replace(read, services=tuple(document_options.select(read.services)))
-    return ReleaseRequest(selected, document_options.target_capabilities(target))
+    selected = without_pins(replace(read, services=tuple(document_options.select(read.services))))
+    return _pinned(ReleaseRequest(selected, document_options.target_capabilities(target)), target, keep)
 
 
-def request_from_target(document_options: DocumentOptions, target: "Target | None") -> ReleaseRequest:
-    """Return a request from the stored document of one service, changed by --set."""
+def _pinned(request: ReleaseRequest, target: "Target | None", keep: Keep) -> ReleaseRequest:
+    release_apply.check_paths_reachable(request.documents.services, target)
+    local = target is None or target.name == targets.LOCAL
+    return replace(request, documents=resolve(request.documents, request.capabilities, keep, local=local))
+
+
+def request_from_target(
+    document_options: DocumentOptions, target: "Target | None", keep: Keep = "snapshot"
+) -> ReleaseRequest:
+    """Return a request from the stored document of one service, with its pins, changed by --set."""
     if not document_options.names:
         raise UsageError("neither -f FILE nor a NAME is given", "platformctl deploy -f service.yaml")
     if len(document_options.names) > 1:
@@ -35,7 +48,7 @@ def request_from_target(document_options: DocumentOptions, target: "Target | Non
     assert target is not None
     key = targets.service_key(document_options.names[0], document_options.namespace)
     release = history.releases(target, key)[0]
-    return ReleaseRequest(*release_apply.read_release(release, document_options.sets))
+    return _pinned(ReleaseRequest(*release_apply.read_release(release, document_options.sets)), target, keep)
 
 
 def run(
@@ -125,6 +138,8 @@ def note_changes(prepared: Sequence[PreparedRelease]) -> None:
     """Print the differences to the live manifests on stderr."""
     for line in _changed_lines(_changes(prepared)):
         output.note(line)
+    for one in prepared:
+        note_changed_models(changed_models(one.live_manifests, one.manifests))
 
 
 def _changes(prepared: Sequence[PreparedRelease]) -> "list[Change]":

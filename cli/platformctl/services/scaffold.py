@@ -106,6 +106,7 @@ def document(model: Model, answers: Answers, mode: Mode, reason: str, file: str)
 
 def _kserve(model: Model, answers: Answers, mode: Mode) -> list[str]:
     """A KServe document: the model by its storage URI."""
+    code = model.format == "python"
     workers = ["    workerSpec:", f"      pipelineParallelSize: {answers.nodes}  # nodes of one replica"]
     return [
         "apiVersion: serving.kserve.io/v1beta1", "kind: InferenceService", "metadata:", f"  name: {model.name}",
@@ -116,6 +117,8 @@ def _kserve(model: Model, answers: Answers, mode: Mode) -> list[str]:
         *(["      protocolVersion: v2"] if model.format in OURS else []),
         "      # Where the cluster's nodes find it: s3://…, gs://…, pvc://…, hf://…. A path is for this machine alone.",
         f"      storageUri: {_text(model.uri)}",
+        # A model in Python may declare no inputs, so that no warm-up can be made for it.
+        *(["      # example: ./example.json  # a request that it must answer before it is ready"] if code else []),
         *_indented(_resources(answers, model.size), "      "),
     ]  # fmt: skip
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pilotlight.targets.target import Event, RevisionStatus, ServiceStatus, Target
 
 REVISION = ("REVISION", "TRAFFIC", "REPLICAS", "MODEL", "P50", "P99", "ERRORS")
-REVISION_WIDE = (*REVISION, "REQUESTS", "COLD STARTS")
+REVISION_WIDE = (*REVISION, "REQUESTS", "COLD STARTS", "DIGEST", "SIZE")
 SERVICE_FORMATS = ("table", "json", "yaml", "wide", "name", "url")
 
 
@@ -52,11 +52,16 @@ def label(status: "ServiceStatus") -> str:
     return f"{status.namespace}/{status.name}"
 
 
+def phase(status: "ServiceStatus") -> str:
+    """Return the phase; `Ready, unverified` while a model has not answered anything yet."""
+    return "Ready, unverified" if status.phase == "Ready" and not status.verified else status.phase
+
+
 def listing(statuses: "Sequence[ServiceStatus]", wide: bool = False) -> list[str]:
     """Return the table of services, within 80 columns for short names; `wide` adds columns."""
     heading = ["NAME", "NAMESPACE", "PHASE", "REPLICAS", "TRAFFIC", "URL"]
     rows = [
-        [status.name, status.namespace, status.phase, replicas(status.revisions), traffic(status), status.url]
+        [status.name, status.namespace, phase(status), replicas(status.revisions), traffic(status), status.url]
         for status in statuses
     ]
     if wide:
@@ -96,7 +101,7 @@ def cold_starts(status: "ServiceStatus") -> str:
 
 def page(status: "ServiceStatus", wide: bool = False) -> list[str]:
     """Return one service in full: addresses, revisions, latency, reasons and decisions."""
-    head = [f"{label(status)}: {status.phase}" + (f", {status.mode}" if status.mode else "")]
+    head = [f"{label(status)}: {phase(status)}" + (f", {status.mode}" if status.mode else "")]
     if status.message:
         head.append(f"  {status.message}")
     own = [("port", status.urls.get("port", ""))]
@@ -120,7 +125,14 @@ def _revision(each: "RevisionStatus", name: str) -> tuple[str, ...]:
     return (
         name, share, count, each.model_state, milliseconds(each.p50_ms), milliseconds(each.p99_ms),
         percentage(each.error_percent), str(each.requests), str(each.cold_starts),
+        _short_digest(each.model_digest), output.size(each.model_bytes) if each.model_bytes else "-",
     )  # fmt: skip
+
+
+def _short_digest(digests: str) -> str:
+    """`sha256:9f2c41d07a6b`: enough to tell two apart; `unpinned` for a model that is not pinned to its content."""
+    shortened = (f"{kind}:{value[:12]}" for kind, _, value in (each.partition(":") for each in digests.split()))
+    return ", ".join(shortened) or "unpinned"
 
 
 def _remarks(status: "ServiceStatus", wide: bool) -> list[str]:
@@ -166,10 +178,10 @@ def percentage(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} %"
 
 
-def change_document(change: "Change") -> dict[str, Any]:
-    """Return a difference between manifests as `-o json` prints it."""
+def change_document(change: "Change", models: "Mapping[str, Sequence[str]]" = {}) -> dict[str, Any]:  # noqa: B006
+    """Return a difference between manifests as `-o json` prints it; `models`: changed files by model URI."""
     group, kind, namespace, name = change.key
     return {
         "change": change.kind, "group": group, "kind": kind, "namespace": namespace, "name": name,
-        "diff": list(change.lines),
+        "diff": list(change.lines), **({"models": models} if models else {}),
     }  # fmt: skip

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pilotlight.errors import NotFound, PlatformError, TimedOut
+from pilotlight.errors import NotFound, PlatformError, RolledBack, TimedOut
 from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus, find_revision
 from platformctl import output
+from platformctl.services import status_views
 
 if TYPE_CHECKING:
     from pilotlight.targets.target import Target
@@ -41,6 +42,8 @@ def progress(status: ServiceStatus, expected: Expected) -> Progress:
     """Return how far a deploy is. The least advanced of its revisions decides."""
     rows = {name: row for name in expected.revisions if (row := find_revision(status, name)) is not None}
     missing = [name for name in expected.revisions if name not in rows]
+    if missing and status.generation > expected.generation and status.rolled_back:
+        raise RolledBack(status.rolled_back, f"platformctl events {service_argument(expected.key)}")
     if missing and status.generation > expected.generation:
         return Progress("Superseded", f"generation {status.generation} of another deploy took its place", done=True)
     if status.generation < expected.generation or missing:
@@ -54,7 +57,10 @@ def progress(status: ServiceStatus, expected: Expected) -> Progress:
         return _starting(unproven[0])
     shares = ", ".join(f"{each.percent} % to {each.name}" for each in status.revisions if each.percent)
     if status.phase in SERVING:
-        return Progress(status.phase, shares or status.message or "nothing to run", done=True)
+        message = shares or status.message or "nothing to run"
+        if status.phase == "Ready" and not status.verified:
+            return Progress(status_views.phase(status), f"{message}; {status.message}", done=True)
+        return Progress(status.phase, message, done=True)
     return Progress("Probed", status.message or ", ".join(each.name for each in revisions))
 
 
@@ -87,7 +93,7 @@ def wait(
             elif clock() - failing.setdefault(one.key, clock()) >= FAILED_S:
                 target.record_status(status)
                 raise failure(target, one, status, state.failed)
-            unanswered = target.probe(status) if state.done and state.phase == "Ready" else ""
+            unanswered = target.probe(status) if state.done and status.phase == "Ready" else ""
             if unanswered:
                 ticker.log("Probed", _with_service(one, unanswered, len(expected)), of=one.key)
             if state.done and not unanswered:
@@ -199,10 +205,8 @@ def service_argument(key: Key) -> str:
 
 def override_notes(key: Key, overrides: Mapping[str, Mapping[str, object]]) -> list[str]:
     """Return a note per workload with manual overrides, with the commands that reset them."""
-    from platformctl.services.status_views import format_overrides
-
     return [
-        f"kept as set by hand: {workload} {format_overrides(written)} ({_reset_hint(key, written)})"
+        f"kept as set by hand: {workload} {status_views.format_overrides(written)} ({_reset_hint(key, written)})"
         for workload, written in overrides.items()
         if written
     ]

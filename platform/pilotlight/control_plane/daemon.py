@@ -1,7 +1,7 @@
 """`python -m pilotlight.control_plane.daemon`: the control process of the embedded platform, engine and control API.
 
 One per home folder: it holds a lock while it runs, and a second one exits. A shutdown over the API stops everything; a
-signal stops only this process, and the next one adopts replicas and gateway.
+signal stops only this process, and the next one, started by the parent process, adopts replicas and gateway.
 """
 
 import argparse
@@ -24,10 +24,13 @@ from typing import Any, Final
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import process
 from pilotlight.targets.local.home_directory import ENV_HOME, Home, home
+from pilotlight.wire.bounded_stderr import BoundedStderrHandler
 from pilotlight.wire.machine import free_port
 
 HOLDER: Final = "the control process"  # of canaries; unique by the home folder's lock
 HOUSEKEEPING_S: Final = 1.0
+FAILED_START_S: Final = 10.0
+SIGNALLED: Final = 128 + signal.SIGTERM  # exit code in the foreground after a signal
 CLEAN_LOGS_EVERY: Final = 10  # of these
 log = logging.getLogger("pilotlight.daemon")  # the name of earlier releases
 
@@ -42,6 +45,7 @@ class Options:
     pilot_light: bool
     zero_grace_s: float
     forget: bool = False  # start with a new state, whatever runs; only this process, not those restarted after it
+    foreground: bool = False  # whoever started it, such as systemd, restarts it
 
     def command(self) -> tuple[str, ...]:
         """Return the command that starts the same control process again."""
@@ -51,9 +55,10 @@ class Options:
         )  # fmt: skip
         prometheus = ("--prometheus", self.prometheus) if self.prometheus else ()
         pilot_light = () if self.pilot_light else ("--no-pilot-light",)
+        foreground = ("--foreground",) if self.foreground else ()
         return (
             sys.executable, "-m", "pilotlight.control_plane.daemon", "--home", str(self.home.root),
-            *map(str, flags), *prometheus, *pilot_light,
+            *map(str, flags), *prometheus, *pilot_light, *foreground,
         )  # fmt: skip
 
 
@@ -78,11 +83,13 @@ def options(argv: Sequence[str]) -> Options:
     )  # fmt: skip
     parser.add_argument("--no-pilot-light", action="store_true", default=variable("PILOTLIGHT_PILOT_LIGHT") == "off")
     parser.add_argument("--forget", action="store_true", help="start with nothing deployed, and end what still runs")
+    parser.add_argument("--foreground", action="store_true", help="without a parent process; systemd restarts it")
     args = parser.parse_args(argv)
     folder = Home(Path(args.home).absolute()) if args.home else home()
     return Options(
         folder, args.gateway_port or free_port(), args.api_port or free_port(), args.service_ports,
         args.prometheus, not args.no_pilot_light, args.scale_to_zero_grace, args.forget,
+        args.foreground,
     )  # fmt: skip
 
 
@@ -100,17 +107,27 @@ def main(argv: Sequence[str]) -> int:
     except UsageError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[BoundedStderrHandler()]
+    )
     settings.home.create()
     held = control_process_launcher.lock(settings.home)
     if held is None:
         log.info("another control process serves %s", settings.home.root)
-        return 0
+        return _failed_in_foreground() if settings.foreground else 0
     from pilotlight.targets.local.supervisor.supervisor import rotate_all
 
     with held:
         rotate_all(settings.home.process_logs)  # the supervisor rotates them only while replicas run
-        return process.run(serve(settings, held.fileno()))
+        code = process.run(serve(settings, held.fileno()))
+    return _failed_in_foreground() if settings.foreground and code == 1 else code
+
+
+def _failed_in_foreground() -> int:
+    """Return the exit code of a failed start, after a pause if systemd repeats the start at once."""
+    if "INVOCATION_ID" in os.environ:
+        time.sleep(FAILED_START_S)
+    return 1
 
 
 async def serve(settings: Options, held_lock: int) -> int:
@@ -121,17 +138,16 @@ async def serve(settings: Options, held_lock: int) -> int:
     from pilotlight.targets.local import prometheus_process
     from pilotlight.targets.local.control.service_operations import Engine, ReconcilerSettings
 
-    shutdown = Shutdown()
+    shutdown = Shutdown(settings.home)
     try:
         listener = listeners.bind(listeners.Address("127.0.0.1", settings.api_port), "PILOTLIGHT_API_PORT")
         prometheus = await prometheus_process.start(settings.home, settings.prometheus, settings.api_port)
-        engine_settings = ReconcilerSettings(
-            settings.gateway_port, settings.service_ports, prometheus, settings.pilot_light, settings.zero_grace_s,
-            respawn=settings.command(),
-        )  # fmt: skip
-        engine = Engine(settings.home, engine_settings)
+        ports = settings.gateway_port, settings.service_ports
+        engine = Engine(
+            settings.home, ReconcilerSettings(*ports, prometheus, settings.pilot_light, settings.zero_grace_s)
+        )
     except PlatformError as error:
-        log.error("%s", error)
+        log.error("not started: %s", error)
         await prometheus_process.stop(settings.home)
         return 1
     try:
@@ -140,11 +156,11 @@ async def serve(settings: Options, held_lock: int) -> int:
         await engine.start()
         runner = await _api(engine, settings, shutdown, listener)
     except (PlatformError, OSError) as error:
-        log.error("%s", error)
+        log.error("not started: %s", error)
         await engine.close(stop_all=False)
         await prometheus_process.stop(settings.home)
         return 1
-    housekeeping = asyncio.create_task(_keep_house(engine, settings.home, held_lock))
+    housekeeping = asyncio.create_task(_keep_house(engine, settings, held_lock))
     async with _canaries(engine, settings):
         await shutdown.wait()
     housekeeping.cancel()
@@ -157,19 +173,27 @@ async def serve(settings: Options, held_lock: int) -> int:
     with contextlib.suppress(FileNotFoundError):
         settings.home.address.unlink()
     log.info("ended; %s", "nothing runs any more" if shutdown.stop_all else "replicas and gateway go on")
-    return 0
+    # systemd restarts what ends with another status; after `down` it must not.
+    return SIGNALLED if settings.foreground and not shutdown.stop_all else 0
 
 
-async def _keep_house(engine: Any, folder: Home, held_lock: int) -> None:
-    """Remove logs of deleted services, and report once that the state folder was removed while the platform runs."""
+async def _keep_house(engine: Any, settings: Options, held_lock: int) -> None:
+    """Keep a parent process running, remove logs of deleted services, report a removed state folder once."""
     from pilotlight.control_plane import lost_state
+    from pilotlight.targets.local import control_process_launcher
     from pilotlight.targets.local.supervisor import logs
 
+    folder = settings.home
     log_settings = logs.log_settings(os.environ)
     for tick in count():
         if lost_state.folder_removed(folder, held_lock):
             log.error("%s was removed or replaced while the platform runs: %s", folder.root, lost_state.REMOVED)
             return
+        if not settings.foreground and not control_process_launcher.parent_running(folder):
+            try:
+                control_process_launcher.start_parent(folder)
+            except OSError as error:
+                log.warning("the parent process cannot be started: %s; the next attempt is in a second", error)
         if tick % CLEAN_LOGS_EVERY == 0:
             deployed = set(engine.reconciler.runs)
             await asyncio.to_thread(logs.remove_expired, folder.logs, deployed, log_settings, time.time())
@@ -204,7 +228,8 @@ def _run_canaries(folder: Home, wake_event: Any) -> None:
 class Shutdown:
     """Requested shutdown: of everything (API), or only of this process (signal)."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Home) -> None:
+        self._home = folder
         self.stop_all = False
         self.drain_s = 0.0
         self._requested = asyncio.Event()
@@ -212,6 +237,9 @@ class Shutdown:
             asyncio.get_running_loop().add_signal_handler(number, self._requested.set)
 
     def stop_everything(self, drain_s: float) -> None:
+        from pilotlight.targets.local import control_process_launcher
+
+        control_process_launcher.record_stopped(self._home)
         self.stop_all, self.drain_s = True, drain_s
         self._requested.set()
 
@@ -231,6 +259,10 @@ async def _api(engine: Any, settings: Options, shutdown: Shutdown, listener: soc
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
+    try:
+        control_process_launcher.record_restart_command(settings.home, settings.command())
+    except OSError as error:
+        log.warning("%s cannot be written: %s; after a crash nobody restarts this process", settings.home.root, error)
     control_process_launcher.announce(
         settings.home, settings.api_port, settings.gateway_port, engine.settings.prometheus
     )

@@ -1,7 +1,6 @@
 """Command line: gateway of one machine (`--home`), router component (`route`), or gateway in a pod (`cluster`)."""
 
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import process
 from pilotlight.wire.early_sigterm import handle_sigterm
 
-USAGE: Final = "usage: python -m pilotlight.gateway (--home DIR [--respawn COMMAND] | route | cluster)"
+USAGE: Final = "usage: python -m pilotlight.gateway (--home DIR | route | cluster)"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,23 +24,22 @@ def main(arguments: Sequence[str]) -> int:
 
             process.run(cluster_gateway.run(settings.read(os.environ)))
         else:
-            process.run(_serve(*_options(arguments)))
+            process.run(_serve(_folder(arguments)))
     except PlatformError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     return 0
 
 
-def _options(arguments: Sequence[str]) -> tuple[Path, list[str]]:
+def _folder(arguments: Sequence[str]) -> Path:
     # Without argparse: its import would slow down a restart.
-    pairs = dict(zip(arguments[::2], arguments[1::2], strict=False))
-    if len(arguments) % 2 or "--home" not in pairs or pairs.keys() - {"--home", "--respawn"}:
+    if len(arguments) != 2 or arguments[0] != "--home":
         raise UsageError(USAGE)
-    return Path(pairs["--home"]), shlex.split(pairs.get("--respawn", ""))
+    return Path(arguments[1])
 
 
-async def _serve(folder: Path, respawn: Sequence[str]) -> None:
-    await process.Gateway(folder, respawn).run()
+async def _serve(folder: Path) -> None:
+    await process.Gateway(folder).run()
 
 
 if __name__ == "__main__":

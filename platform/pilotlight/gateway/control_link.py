@@ -21,7 +21,7 @@ from pilotlight import __version__
 from pilotlight.errors import PlatformError
 from pilotlight.gateway.fd_channel import Channel
 from pilotlight.gateway.routing_table import Table
-from pilotlight.wire.unix_socket import listen, peer_pid
+from pilotlight.wire.unix_socket import listen
 
 SOCKET: Final = "gateway.sock"
 LOCK: Final = "gateway.lock"
@@ -150,14 +150,11 @@ class AlreadyRunning(PlatformError):
 class ControlServer:
     """One connection at a time: a newer one replaces the older one.
 
-    `on_message` gets each message with its sockets and a function to reply; `on_lost` is called after a disconnect.
-    `hello` makes the first message; it gets the pid of the control process, 0 where unknown.
+    `on_message` gets each message with its sockets and a function to reply. `hello` makes the first message.
     """
 
-    def __init__(
-        self, folder: Path, hello: Callable[[int], Hello], on_message: OnControlMessage, on_lost: Callable[[], None]
-    ) -> None:
-        self._folder, self._hello, self._on_message, self._on_lost = folder, hello, on_message, on_lost
+    def __init__(self, folder: Path, hello: Callable[[], Hello], on_message: OnControlMessage) -> None:
+        self._folder, self._hello, self._on_message = folder, hello, on_message
         self._channel: Channel[ControlMessage] | None = None
         self._lock = -1
         self._listener: socket.socket | None = None
@@ -205,10 +202,9 @@ class ControlServer:
         def on_lost() -> None:
             if self._channel is channel:
                 self._channel = None
-                self._on_lost()
 
         self._channel = channel = Channel[ControlMessage](connection, ControlMessage, on_message, on_lost)
-        channel.send(self._hello(peer_pid(connection)))
+        channel.send(self._hello())
 
 
 def is_running(folder: Path) -> bool:

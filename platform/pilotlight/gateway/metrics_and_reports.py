@@ -27,6 +27,7 @@ from pilotlight.gateway.proxy.data_plane import DataPlane
 from pilotlight.gateway.routing_table import Route, Table
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.wire import prometheus_text
+from pilotlight.wire.bounded_stderr import rotate_stderr
 from pilotlight.wire.prometheus_text import Family, MetricKind
 
 INTERVAL_S: Final = 1.0
@@ -155,6 +156,7 @@ class Metrics:
 def log(event: str, message: str, *, level: str = "INFO", **fields: Any) -> None:
     """Write a log line. Never raises: a full disk or a closed pipe must not fail requests."""
     line = {"ts": utc_now(), "level": level, "event": event, "message": message, "logger": "pilotlight.gateway"}
+    rotate_stderr()
     with suppress(OSError, ValueError):
         sys.stderr.write(json.encode(line | fields).decode() + "\n")
         sys.stderr.flush()

@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -28,7 +28,6 @@ from pilotlight.gateway.control_link import (
     Stop,
     build_id,
 )
-from pilotlight.gateway.control_process_restart import Respawn
 from pilotlight.gateway.listeners import Address, Listeners, Server
 from pilotlight.gateway.metrics_and_reports import Metrics, Reporter, log
 from pilotlight.gateway.proxy.data_plane import DataPlane, RouteKey
@@ -41,14 +40,11 @@ T = TypeVar("T")
 
 
 class Gateway:
-    """`folder` is the platform's home; `respawn` the command that restarts the control process, empty: no restart."""
+    """`folder` is the platform's home."""
 
-    def __init__(self, folder: Path, respawn: Sequence[str] = ()) -> None:
-        self._respawn = Respawn(respawn)
+    def __init__(self, folder: Path) -> None:
         self._messages: asyncio.Queue[tuple[ControlMessage, list[socket.socket], SendReply]] = asyncio.Queue()
-        self._link = ControlServer(
-            folder, self._hello, lambda *message: self._messages.put_nowait(message), self._respawn.disconnected
-        )
+        self._link = ControlServer(folder, self._hello, lambda *message: self._messages.put_nowait(message))
         self._metrics = Metrics()
         self._admission = AccessAdmission(self._metrics.rejected)
         self._plane = DataPlane(self._link.send, self._link.send, self._admission)
@@ -73,8 +69,7 @@ class Gateway:
             processing.cancel()
             self._link.release(disconnect=True)
 
-    def _hello(self, pid: int) -> Hello:
-        self._respawn.connected(pid)
+    def _hello(self) -> Hello:
         return Hello(build_id(), os.getpid(), self._plane.generation, len(self._plane.routing.routes))
 
     async def _process_messages(self) -> None:
@@ -115,7 +110,6 @@ class Gateway:
 
     async def _drain(self, drain_s: float) -> None:
         """Finish requests in flight; connections not yet accepted wait for the successor."""
-        self._respawn.cancel()
         self._listeners.close()
         self._link.release(disconnect=False)
         log("gateway.draining", f"finishing what is in flight, for {drain_s:g} s at most")

@@ -53,10 +53,12 @@ ANNOTATION_CANARY: Final = f"{DOMAIN}/canary"  # canary policy of its next relea
 ANNOTATION_PARK: Final = f"{DOMAIN}/park"  # "true": its predictor frees GPU memory while idle
 ANNOTATION_PREDICTOR: Final = f"{DOMAIN}/predictor"  # on a runtime: its container is our predictor
 ANNOTATION_PLANNED_WITH: Final = f"{DOMAIN}/planned-with"  # on a stored release: the flags of its deploy
+# On a stored release and its pod templates: what its model URIs contained when it was deployed, as JSON.
+ANNOTATION_PINS: Final = f"{DOMAIN}/model-pins"
 # On a stored release: "both" during a canary analysis. Each variant is reachable by its tag, and the previous one stays
 # at 100 percent too, until it is released.
 ANNOTATION_SIDES: Final = f"{DOMAIN}/sides"
-RELEASE_ANNOTATIONS: Final = (ANNOTATION_PLANNED_WITH, ANNOTATION_SIDES)  # set by the platform on stored documents
+RELEASE_ANNOTATIONS: Final = (ANNOTATION_PLANNED_WITH, ANNOTATION_SIDES, ANNOTATION_PINS)  # set on stored documents
 COMPONENT_ANNOTATIONS: Final = (
     ANNOTATION_TRIGGERS, ANNOTATION_FORMULA, ANNOTATION_FORMULA_TARGET, ANNOTATION_WAKE_BY
 )  # fmt: skip

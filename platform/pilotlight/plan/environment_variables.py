@@ -1,5 +1,6 @@
 """Environment variables of our predictor and of our gateway as a router, and request timeouts."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -9,6 +10,7 @@ from pilotlight.k8s import names
 from pilotlight.k8s.names import ANNOTATION_PARK
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.types import DecisionLog
+from pilotlight.spec.example_request import WARMUP_KEYS
 
 Json = Any
 DRAIN_DELAY_S: Final = 10
@@ -78,9 +80,31 @@ def _settings(context: PlanContext, timeout_s: int) -> Iterator[tuple[str, str]]
     if component.batcher is not None:  # a sidecar in KServe; our predictor batches itself
         yield "MAX_BATCH_SIZE", str(component.batcher.get("maxBatchSize") or 32)
         yield "BATCH_TIMEOUT_MS", str(component.batcher.get("maxLatency") or 5000)
+    if component.example.keys() & set(WARMUP_KEYS):
+        yield "EXAMPLE", json.dumps(component.example, separators=(",", ":"))
+    if component.warmup:
+        yield "WARMUP", component.warmup
     if context.service.annotations.get(ANNOTATION_PARK) == "true":
         yield "PARK_MEMORY", PARK_MEMORY
         yield "PARK_AFTER_S", str(PARK_AFTER_S)
+
+
+def decide_warmup(context: PlanContext, log: DecisionLog) -> None:
+    """Record what a model must answer before it is ready; warn if another server than ours will not do it (PL360)."""
+    component = context.component
+    if not component.example and not component.warmup:
+        return
+    model = "spec.model" if context.service.group == "ome" else context.path("model")
+    if not context.choice.is_pilotlight:
+        field = "example" if component.example else "warmup"
+        probes = "; probes of a canary use it" if component.example else ""
+        log.warn("PL360", f"{model}.{field}", f"has no effect on readiness: only our predictor has a warm-up{probes}")
+    elif component.example.keys() & set(WARMUP_KEYS):
+        log.decide(component.role, "warm-up", "the example", f"{model}.example is set")
+    elif component.warmup == "none":
+        log.decide(component.role, "warm-up", "none", f"{model}.warmup is set: ready before it has answered anything")
+    else:
+        log.decide(component.role, "warm-up", "zeros", f"{model}.example is for probes of a canary: it is OpenAI's")
 
 
 def grace_seconds(timeout_s: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pilotlight.contract import ENV_CACHE_DIR, ENV_SETTINGS_PREFIX
-from pilotlight.plan import document_annotations
+from pilotlight.plan import document_annotations, model_pins
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.types import DecisionLog
 from pilotlight.spec.service import BaseModel
@@ -71,6 +71,16 @@ def _with_adapter(context: PlanContext, storage: ModelStorage, log: DecisionLog)
         mounts=(*storage.mounts, mount),
         init_containers=(*storage.init_containers, *fetches),
     )
+
+
+def model_uris(context: PlanContext) -> tuple[str, ...]:
+    """Return the URIs that the component loads; none if it follows a repository that changes under it."""
+    is_explainer = context.component.role == "explainer" and context.component.model is not None
+    if not (context.serves_model or is_explainer) or context.choice.gateway or model_pins.follows_repository(context):
+        return ()
+    uris = [entry["uri"] for entry in context.component.storage_uris] or [location(context)[0]]
+    adapter = [context.choice.adapter.uri] if context.choice.adapter is not None else []
+    return tuple(dict.fromkeys(uri for uri in (*uris, *adapter) if uri))
 
 
 def location(context: PlanContext) -> tuple[str, str]:
@@ -145,7 +155,8 @@ def _model_path(context: PlanContext, path: str) -> tuple[Object, ...]:
 
 def _in_process(context: PlanContext, uri: str) -> ModelStorage:
     cache: Object = {"name": "model-cache", "emptyDir": {}}
-    env = (*_model_path(context, uri), {"name": ENV_CACHE_DIR, "value": CACHE_DIR}, *_token(context))
+    pins = model_pins.remote_pins_env(context, *model_uris(context))
+    env = (*_model_path(context, uri), {"name": ENV_CACHE_DIR, "value": CACHE_DIR}, *pins, *_token(context))
     return ModelStorage(uri, env, (cache,), ({"name": "model-cache", "mountPath": CACHE_DIR},))
 
 
@@ -161,7 +172,7 @@ def _init_container(context: PlanContext, uri: str) -> ModelStorage:
 
 def _fetched(name: str, container: str, context: PlanContext, uri: str, folder: str) -> tuple[Object, Object, Object]:
     """Return an empty volume, its read-only mount, and the init container that fetches the URI into it."""
-    variables = list(_token(context))
+    variables = [*model_pins.remote_pins_env(context, uri), *_token(context)]
     fetch = {
         "name": container,
         "image": context.capabilities.image,

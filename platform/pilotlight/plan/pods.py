@@ -12,9 +12,10 @@ from pilotlight.catalogue.runtime_merge import strategic_merge
 from pilotlight.contract import GRPC_PORT, HTTP_PORT, METRICS_PORT
 from pilotlight.k8s import names, quantities
 from pilotlight.k8s.knative_features import PROBE_FIELDS
-from pilotlight.plan import document_annotations, environment_variables
+from pilotlight.k8s.model_pins import encode
+from pilotlight.plan import document_annotations, environment_variables, model_pins
 from pilotlight.plan.component_context import PlanContext
-from pilotlight.plan.model_storage import ModelStorage, decide_storage
+from pilotlight.plan.model_storage import ModelStorage, decide_storage, model_uris
 from pilotlight.plan.pod_security import Level, container_context, decide_level, fit_to_knative, pod_context
 from pilotlight.plan.probes import PROBES, decide_probes
 from pilotlight.plan.types import Capabilities, DecisionLog
@@ -43,6 +44,7 @@ class PodTemplate:
 
 def decide_template(context: PlanContext, timeout_s: int, account: str, log: DecisionLog) -> PodTemplate:
     storage = decide_storage(context, log)
+    environment_variables.decide_warmup(context, log)
     level = decide_level(context, list(storage.volumes), log)
     port, port_name = serving_port(context)
     container = _main_container(context, storage, level, port, port_name, timeout_s, log)
@@ -64,7 +66,9 @@ def metadata(context: PlanContext) -> dict[str, Json]:
     labels = {**service.labels, **component.labels, **ours}
     labels.pop(names.LABEL_VISIBILITY, None)
     written = {**service.annotations, **component.annotations}
-    return {"labels": labels, "annotations": document_annotations.for_pods(written)}
+    pins = encode(model_pins.pins_of(context, model_uris(context)))
+    pinned = {names.ANNOTATION_PINS: pins} if pins else {}
+    return {"labels": labels, "annotations": {**document_annotations.for_pods(written), **pinned}}
 
 
 def serving_port(context: PlanContext) -> tuple[int, str]:

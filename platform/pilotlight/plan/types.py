@@ -104,6 +104,7 @@ class Workload:
     canary: bool = False  # the canary variant of its role
     pod_security: Literal["restricted", "baseline", "privileged"] = "restricted"
     model_bytes: int = 0  # size of its model; 0: unknown, or none
+    model_uris: tuple[str, ...] = ()  # whose content the revision is to be pinned to
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from typing import Any
 
 from pilotlight.catalogue.runtime_merge import group_size
 from pilotlight.k8s import names
-from pilotlight.plan import document_annotations, environment_variables
+from pilotlight.plan import document_annotations, environment_variables, model_pins
 from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.model_storage import model_uris
 from pilotlight.plan.pods import PodTemplate, decide_template
 from pilotlight.plan.probes import progress_deadline
 from pilotlight.plan.scaling.scaling import decide_scaling, replicas_of
@@ -56,6 +57,9 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
     deadline = progress_deadline(context, log)
     revision = revision_name(context, template, _revision_fields(context, scaling, timeout_s, deadline))
     log.decide(component.role, "revision", revision, "hash of the rendered pod template")
+    uris = model_uris(context)
+    for uri, pin in model_pins.pins_of(context, uris).items():
+        log.decide(component.role, "model", pin.digest, f"content of {uri} when it was deployed")
     written = {**context.service.annotations, **component.annotations} if context.serverless else {}
     object_annotations: dict[str, str] = {
         key: written[key] for key in document_annotations.ON_SERVICE_OBJECT if key in written
@@ -74,6 +78,7 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
         is_pilotlight=context.choice.is_pilotlight, cluster="ray" if context.on_ray else "leader-worker-set",
         internal=not entry, pod_security=template.level,
         model_bytes=context.model_bytes if context.serves_model else 0,
+        model_uris=uris,
     )  # fmt: skip
 
 

@@ -81,7 +81,7 @@ class CanaryPolicy(Struct, frozen=True, omit_defaults=True):
     min_requests: int = 50  # of the canary, before a measurement can succeed
     failure_limit: int = 2  # failed measurements without a successful one in between, before the rollback
     on_no_data: OnNoData = "probe"
-    example: str = ""  # request body of probes as JSON; default: zeros, by the metadata of the model
+    example: str = ""  # request body of probes as JSON; default: the example of the model, else zeros
     on_inconclusive: OnInconclusive = "pause"
     inconclusive_limit: int = 120  # consecutive, after the bake, before on_inconclusive applies
     deadline_s: float = 3600.0
@@ -225,6 +225,11 @@ def parse_example(key: str, value: Json) -> str:
     if len(text) > MAX_EXAMPLE_BYTES:
         raise UsageError(f"{key} has {len(text)} bytes, must have {MAX_EXAMPLE_BYTES} at most")
     return text
+
+
+def with_example(policy: CanaryPolicy, example: Mapping[str, Json]) -> CanaryPolicy:
+    """Return the policy with the model's example as the body of its probes, unless it has its own."""
+    return replace(policy, example=json.dumps(example)) if example and not policy.example else policy
 
 
 def request_path(body: Mapping[str, Json], model: str) -> str:

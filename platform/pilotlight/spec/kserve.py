@@ -17,6 +17,7 @@ from pilotlight.spec.component_fields import (
     pod_of,
     resolve_uri,
 )
+from pilotlight.spec.example_request import MODEL_FIELDS
 from pilotlight.spec.field_types import read, source_locations
 from pilotlight.spec.kserve_fields import ART_TYPES, FRAMEWORKS, inference_service, record
 from pilotlight.spec.problems import Problems, SourceLocation
@@ -117,6 +118,7 @@ def _predictor(value: Mapping[str, Json], path: str, context: DocumentContext) -
         worker=worker,
         name=value.get("name", ""),
         storage_container=value.get("storageContainerName", ""),
+        **({name: value[models[0]][name] for name in MODEL_FIELDS if name in value[models[0]]} if models else {}),
     )
 
 
@@ -148,7 +150,7 @@ def _model(kind: str, value: Mapping[str, Json], path: str, context: DocumentCon
             message = f'excludes storageUri "{uri}": it gives credentials for s3://, hdfs:// and webhdfs://'
             context.error("PL111", f"{path}.storage", message)
     inline = record("FrameworkSpec").fields
-    own = ("name", "storageUri", "storage", "protocolVersion", "runtimeVersion", "confidential")
+    own = ("name", "storageUri", "storage", "protocolVersion", "runtimeVersion", "confidential", *MODEL_FIELDS)
     if value.get("name"):
         context.warn("PL114", f"{path}.name", "has no effect: the container's name is the runtime's; leave it out")
     return ModelSpec(

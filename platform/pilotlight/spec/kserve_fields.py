@@ -6,6 +6,7 @@ from typing import Final
 from pilotlight.spec import pod_fields
 from pilotlight.spec.annotation_checks import POLICY
 from pilotlight.spec.component_fields import EXTENSION, NAME, STORAGE, STORAGE_URI, document, inline_pod_fields
+from pilotlight.spec.example_request import MODEL_FIELDS
 from pilotlight.spec.field_types import (
     Boolean,
     Duration,
@@ -152,6 +153,7 @@ def _framework(name: str) -> Record:
         "runtimeVersion": Field(String(), "Version of the runtime's image."),
         "protocolVersion": Field(OneOf(PROTOCOLS), "Dialect that is spoken."),
         "confidential": Field(confidential, "Encrypted model files."),
+        **MODEL_FIELDS,
     }
     return Record(name, fields, "A model, and overrides of the container that serves it.")
 

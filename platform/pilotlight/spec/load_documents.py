@@ -12,6 +12,7 @@ from typing import Final, TextIO
 
 from pilotlight.spec import annotation_checks, kserve, kserve_fields, ome, ome_fields
 from pilotlight.spec.annotation_checks import check_annotations
+from pilotlight.spec.example_request import inline_examples
 from pilotlight.spec.field_types import Step, child_path, parse_path, suggestion
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.service import Service
@@ -74,6 +75,7 @@ def load(
             apply_sets(node, sets, problems)
             annotation_checks.move_to_annotation(node, problems)
             check_annotations(node, problems)
+            inline_examples(node, problems, lambda path: Path(path).read_text(encoding="utf-8"))
             services.append(_READERS[version](node, problems, namespace))
         else:
             _reject_kind(node, kind, version, problems)

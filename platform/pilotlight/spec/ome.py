@@ -18,6 +18,7 @@ from pilotlight.spec.component_fields import (
     pod_of,
     resolve_uri,
 )
+from pilotlight.spec.example_request import MODEL_FIELDS
 from pilotlight.spec.field_types import read, source_locations
 from pilotlight.spec.ome_fields import WEIGHTS, inference_service
 from pilotlight.spec.problems import Problems, SourceLocation
@@ -37,6 +38,10 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
     components = _components(spec, context)
     model, weights = _model(spec, context)
     older = spec.get("predictor", {}).get("model", {})
+    if "engine" in components:
+        fields = {**older, **spec.get("model", {})}
+        own = {name: fields[name] for name in MODEL_FIELDS if name in fields}
+        components["engine"] = replace(components["engine"], **own)
     runtime = spec.get("runtime", {"name": older["runtime"]} if "runtime" in older else {})
     return Service(
         group="ome",

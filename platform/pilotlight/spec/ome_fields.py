@@ -6,6 +6,7 @@ from typing import Final
 from pilotlight.spec import pod_fields
 from pilotlight.spec.annotation_checks import POLICY
 from pilotlight.spec.component_fields import EXTENSION, STORAGE_URI, container, document, inline_pod_fields
+from pilotlight.spec.example_request import MODEL_FIELDS
 from pilotlight.spec.field_types import (
     Boolean,
     Field,
@@ -90,6 +91,7 @@ _MODEL: Final = Record(
         ),
         "apiGroup": Field(OneOf(("ome.io",)), "Its API group."),
         "fineTunedWeights": Field(ListOf(String()), "Fine-tuned weights to serve it with; one at most."),
+        **MODEL_FIELDS,
     },
     hints={"storageUri": "give it in the storage of a BaseModel, and name that here"},
 )
@@ -177,6 +179,7 @@ def _predictor(name: str) -> Record:
             "storageUri": Field(STORAGE_URI, "Where the model is."),
             "runtimeVersion": Field(String(), "Version of the runtime's image."),
             "protocolVersion": Field(String(), "Dialect that is spoken."),
+            **MODEL_FIELDS,
         },
     )
     own = {"model": Field(model, "The model."), "workerSpec": Field(RecordRef("WorkerSpec", record), "Workers.")}

@@ -112,6 +112,8 @@ class Component:
     name: str = ""  # KServe: of a predictor variant
     storage_uris: tuple[Mapping[str, str], ...] = ()  # KServe: uri, mountPath
     storage_container: str = ""
+    example: Mapping[str, Json] = field(default_factory=dict)  # request that its model must answer before it is ready
+    warmup: str = ""  # none: no automatic warm-up
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,11 @@ class Service:
         if self.model is not None and self.model.kind == "FineTunedWeight":
             return self.model.name, "spec.model.name"
         return next(iter(self.fine_tuned_weights), ""), "spec.model.fineTunedWeights"
+
+    @property
+    def example(self) -> Mapping[str, Json]:
+        """Example request of the model that answers, empty without one."""
+        return next((each.example for each in self.components.values() if each.example), {})
 
     def location(self, path: str) -> SourceLocation:
         """Return the source location of a path, or of its nearest parent that has one."""

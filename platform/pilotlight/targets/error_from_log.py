@@ -7,6 +7,7 @@ from typing import Final
 
 MAX_LENGTH: Final = 300
 ERRORS: Final = ("ERROR", "CRITICAL")
+_STACKS: Final = "Timeout ("  # faulthandler's first line before the stacks of all threads
 
 
 def last_error(log: Sequence[str]) -> str:
@@ -15,10 +16,22 @@ def last_error(log: Sequence[str]) -> str:
     for line in reversed(log):
         document = _document(line)
         if document is None:
+            if line.startswith(_STACKS):
+                return _held(log)[:MAX_LENGTH]
             plain = plain or line.strip()
         elif document.get("level") in ERRORS:
             return str(document.get("message", ""))[:MAX_LENGTH]
     return plain[:MAX_LENGTH]
+
+
+def last_exception(log: Sequence[str]) -> str:
+    """Return the last line of the last logged exception, such as `KeyError: 'petal'`; else the last error."""
+    for line in reversed(log):
+        document = _document(line) or {}
+        lines = str(document.get("traceback") or "").strip().splitlines()
+        if document.get("level") in ERRORS and lines:
+            return lines[-1].strip()[:MAX_LENGTH]
+    return last_error(log)
 
 
 def failed_event(log: Sequence[str]) -> str:
@@ -28,6 +41,13 @@ def failed_event(log: Sequence[str]) -> str:
         if document.get("level") in ERRORS and document.get("event") in ("failed", "model.failed"):
             return str(document.get("message", "")).partition("; /status tells it too")[0][:MAX_LENGTH]
     return ""
+
+
+def _held(log: Sequence[str]) -> str:
+    """Describe the stacks that the watchdog of a predictor writes, by the frame of a model."""
+    frames = [line.strip() for line in log if line.startswith("  File ")]
+    place = next((frame for frame in frames if "/model.py" in frame), frames[0] if frames else "")
+    return f"an execution has not ended in time and holds the GIL; the process is given up: {place}"
 
 
 def _document(line: str) -> dict[str, object] | None:

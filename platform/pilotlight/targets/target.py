@@ -65,7 +65,10 @@ class RevisionStatus(Struct, frozen=True):
     url: str = ""  # of this revision alone
     cold_start: Mapping[str, float] = {}  # seconds by phase of its latest start
     per_second: float | None = None  # requests, over the last seconds
+    model_digest: str = ""  # of the model that it serves; empty: not pinned to its content
+    model_bytes: int = 0
     retry_in_s: float | None = None  # until the next start, in the backoff after a failure
+    verified: bool = True  # false: ready, and its model has not answered a warm-up or a request yet
 
 
 class ServiceStatus(Struct, frozen=True):
@@ -78,9 +81,11 @@ class ServiceStatus(Struct, frozen=True):
     urls: Mapping[str, str] = {}  # http, grpc, host
     conditions: tuple[Condition, ...] = ()
     revisions: tuple[RevisionStatus, ...] = ()  # newest first
-    message: str = ""  # one sentence if the phase is not Ready
+    message: str = ""  # one sentence if the phase is not Ready, or it is unverified
     overrides: Mapping[str, Mapping[str, Json]] = {}
     warnings: tuple[str, ...] = ()
+    verified: bool = True  # false: a model that gets requests has not answered a warm-up or a request yet
+    rolled_back: str = ""  # why the release before this one was taken back automatically
 
 
 class Event(Struct, frozen=True):

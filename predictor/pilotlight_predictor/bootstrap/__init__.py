@@ -5,11 +5,15 @@ from time import perf_counter
 
 
 def run_command(argv: list[str]) -> int:
-    """Serve models, or run `fetch` or `compile`; return the exit code."""
+    """Serve models, or run `fetch`, `pin` or `compile`; return the exit code."""
     if argv[:1] == ["fetch"]:
         from pilotlight_predictor.storage.command import main as fetch
 
         return fetch(argv[1:])
+    if argv[:1] == ["pin"]:
+        from pilotlight_predictor.storage.pin_command import main as pin
+
+        return pin(argv[1:])
     if argv[:1] == ["compile"]:
         from pilotlight_predictor.backends.torch.aot.command import main as compile_model
 

@@ -55,7 +55,7 @@ class Application:
         if settings.model.predictor_host:  # user code reads the variable, wherever the setting comes from
             os.environ[PREDICTOR_VARIABLE] = settings.model.predictor_host
         metrics = Metrics(identity_labels(settings.observability))
-        self._fetcher = ModelFetcher(settings.model.cache_dir, self._progress)
+        self._fetcher = ModelFetcher(settings.model.cache_dir, self._progress, settings.model.pins)
         sources = ModelSources(settings, self._fetcher.model, self._fetcher.repository)
         self.server = Server(settings, lifecycle, sources, metrics, decode_example)
         self._admission = Admission(Access(settings.server), self.server.limits, settings.server.max_bytes_in_flight)

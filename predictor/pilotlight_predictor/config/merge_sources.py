@@ -79,7 +79,7 @@ def _conflicts(merged: ParsedSource) -> Iterator[str]:
         yield "model.path and model.repositories are empty, one must be given: --model-path or --model-repository"
     if model.example and not model.path:
         yield (
-            f"{origins['model.example']}: model.example = {model.example} needs --model-path; for the models of a "
+            f"{origins['model.example']}: model.example = {model.example[:60]} needs --model-path; for the models of a "
             "repository, put an example.json into the folder of each"
         )
     if model.load_models and model.control_mode != "explicit":

@@ -222,8 +222,8 @@ class ModelSettings(SettingsGroup):
     )  # fmt: skip
     example: str = setting(
         "", TEXT, "--example",
-        "Request in V2's or V1's JSON that the model of --model-path must answer before it is ready; "
-        "empty: example.json in its folder, if there is one.",
+        "File with a request in V2's or V1's JSON, or that JSON, which the model of --model-path must answer before it "
+        "is ready; empty: example.json in its folder, if there is one.",
     )  # fmt: skip
     trusted_pickles: Mapping[str, str] = setting(
         {}, value_types.PICKLES, "--trust-pickle", "Pickle that may be loaded, with its SHA-256; may be repeated."
@@ -235,6 +235,10 @@ class ModelSettings(SettingsGroup):
     cache_dir: str = setting(
         "", TEXT, "--cache-dir", "Where fetched models are kept; empty: the user's cache.", env=contract.ENV_CACHE_DIR
     )
+    pins: Mapping[str, Any] = setting(
+        {}, value_types.PINS, "--model-pins",
+        "Content that a model URI had when its revision was deployed, set by the platform (docs/storage.md).",
+    )  # fmt: skip
     allow_inline_files: bool = setting(
         False, BOOL, "--allow-inline-files", "Take model files that come within a repository load call."
     )

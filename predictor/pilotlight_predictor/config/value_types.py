@@ -103,6 +103,16 @@ def weight(text: str) -> tuple[str, float]:
     return name, percentage
 
 
+def pins(text: str) -> dict[str, Any]:
+    """Return the pins by URI; storage/pins.py reads the one that is used."""
+    import json
+
+    documents = json.loads(text)
+    if not isinstance(documents, dict):
+        raise ValueError
+    return documents
+
+
 def text(value: str) -> str:
     return value
 
@@ -132,6 +142,7 @@ LABELS = ValueKind("[MODEL/]LABEL=N", "a label that is no number, = and the numb
 MEMORY = ValueKind("MEMORY", "a number of bytes such as 8GiB, or a share of the machine's such as 25%", memory)
 MILLISECONDS = ValueKind("MS", "a number of milliseconds, 0 or greater", amount)
 NETWORKS = ValueKind("CIDR", "a network such as 10.0.0.0/8", network, "list")
+PINS = ValueKind("JSON", "a JSON object of URIs and their pins, as `python -m pilotlight_predictor pin` prints", pins)
 PICKLES = ValueKind("FILE=SHA256", "a file name, = and the 64 hex digits of its SHA-256", pickle, "map")
 PORT = ValueKind("PORT", "a port from 0 to 65535", lambda value: integer(value, 0, 65535))
 PORT_OR_OFF = ValueKind("PORT", "a port from 0 to 65535, or -1 or none for off", port)

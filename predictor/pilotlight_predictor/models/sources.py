@@ -4,12 +4,12 @@ Remote models are fetched, and their runtime is imported during the download; a 
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -34,7 +34,7 @@ class ModelSources:
         self._name = settings.model.name
         self._version = settings.model.version
         self._labels = settings.model.version_labels
-        self._example = Path(settings.model.example).absolute() if settings.model.example else None
+        self._example = _example(settings.model.example)
         self._repositories = settings.model.repositories
         self._fetch = fetch
         self._sync = sync
@@ -60,14 +60,22 @@ class ModelSources:
         if is_repository(path):
             sources = scan(path)
             if self._example is not None and len(sources) > 1:
+                given = f" = {self._example}" if isinstance(self._example, Path) else ""
                 raise LoadFailed(
-                    f"model.example = {self._example} is for one model, and {path} has {len(sources)}: put an "
+                    f"model.example{given} is for one model, and {path} has {len(sources)}: put an "
                     "example.json into the folder of each instead (--example)"
                 )
             return [replace(source, example=self._example) for source in sources]
         source = replace(plain_source(path, self._name or None), example=self._example)
         number = self._labels.get(f"{source.name}/{self._version}", self._labels.get(self._version))
         return [_select_version(source, self._version if number is None else str(number))]
+
+
+def _example(setting: str) -> Path | bytes | None:
+    """Return the example of the setting, which is a file or, beginning with a brace, the request itself."""
+    if setting.lstrip().startswith("{"):
+        return setting.encode()
+    return Path(setting).absolute() if setting else None
 
 
 def _select_version(source: ModelSource, version: str) -> ModelSource:
@@ -94,10 +102,13 @@ def _select_version(source: ModelSource, version: str) -> ModelSource:
 class ModelFetcher:
     """Fetcher of remote models. `import_s`: duration of imports during the first fetch; 0 if nothing was fetched."""
 
-    def __init__(self, cache_dir: str, on_progress: "Callable[[Progress], None]") -> None:
+    def __init__(
+        self, cache_dir: str, on_progress: "Callable[[Progress], None]", pins: Mapping[str, Any] | None = None
+    ) -> None:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         self._cache = Path(cache_dir) if cache_dir else base / "pilotlight"
         self._on_progress = on_progress
+        self._pins = pins or {}
         self._prepared: set[str] = set()
         self.import_s = 0.0
 
@@ -107,8 +118,13 @@ class ModelFetcher:
             return Path(uri)
         from pilotlight_predictor import storage
 
+        pin = None
+        if uri in self._pins and storage.is_remote(uri):
+            pin = storage.parse_pin(self._pins[uri], storage.redact(uri))
+            if (copy := storage.cached_pin(uri, self._cache, pin)) is not None:
+                return copy
         self._prepare_in_background(uri)
-        return storage.fetch(uri, self._cache, self._on_progress)
+        return storage.fetch(uri, self._cache, self._on_progress, options=storage.FetchOptions(pin=pin))
 
     def repository(self, uri: str) -> Path:
         """Return a local directory of a whole repository, synchronized by every call."""

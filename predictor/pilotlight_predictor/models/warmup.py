@@ -24,7 +24,7 @@ from pilotlight_predictor.repository.model_config import ModelConfig, Warmup, Wa
 
 EXAMPLE_FILE: Final = "example.json"
 REMEDY: Final = (
-    "mend the model, give a request that it can answer (--example FILE, or example.json in its folder), "
+    "mend the model, give a request that it can answer (model.example, --example FILE, or example.json in its folder), "
     "or turn the warm-up off (warmup: none, --warmup none)"
 )
 
@@ -62,15 +62,16 @@ def plan_warmup(
     """
     if config.warmups:
         return WarmupPlan(tuple(configured_requests(config, source.model_dir)), origin="model_warmup")
-    path = find_example(source, version)
-    if path is not None and decode is not None:
-        return WarmupPlan((read_example(path, config, verbs, decode),), origin=path.name)
+    example = find_example(source, version)
+    if example is not None and decode is not None:
+        origin = example.name if isinstance(example, Path) else "the example of the settings"
+        return WarmupPlan((read_example(example, config, verbs, decode),), origin=origin)
     if automatic and config.inputs:
         return WarmupPlan((zero_request(config),), automatic=True)
     return WarmupPlan()
 
 
-def find_example(source: ModelSource, version: int) -> Path | None:
+def find_example(source: ModelSource, version: int) -> Path | bytes | None:
     """Return the example of the setting, of the version's folder or of the model's folder, in that order."""
     if source.example is not None:
         return source.example
@@ -79,15 +80,18 @@ def find_example(source: ModelSource, version: int) -> Path | None:
     return next((path for path in (folder / EXAMPLE_FILE, source.model_dir / EXAMPLE_FILE) if path.is_file()), None)
 
 
-def read_example(path: Path, config: ModelConfig, verbs: frozenset[str], decode: DecodeExample) -> InferRequest:
+def read_example(
+    example: Path | bytes, config: ModelConfig, verbs: frozenset[str], decode: DecodeExample
+) -> InferRequest:
+    name = f"example {example}" if isinstance(example, Path) else "the example"
     try:
-        request = decode(path.read_bytes(), config, verbs)
+        request = decode(example.read_bytes() if isinstance(example, Path) else example, config, verbs)
         if request.document is None:
             InputValidator(config).check(request)
     except OSError as error:
-        raise LoadFailed(f"example {path} of model '{config.name}' cannot be read: {error.strerror}") from None
+        raise LoadFailed(f"{name} of model '{config.name}' cannot be read: {error.strerror}") from None
     except BadRequest as error:
-        raise LoadFailed(f"example {path} of model '{config.name}' is not a request that it takes: {error}") from None
+        raise LoadFailed(f"{name} of model '{config.name}' is not a request that it takes: {error}") from None
     return request
 
 

@@ -37,7 +37,7 @@ class ModelSource(Struct, frozen=True):
     versions: dict[int, Path]
     config_path: Path | None
     plain: bool = False
-    example: Path | None = None  # request of the warm-up, from the settings
+    example: Path | bytes | None = None  # request of the warm-up, from the settings: its file, or its JSON
 
 
 def scan(repository: Path) -> list[ModelSource]:

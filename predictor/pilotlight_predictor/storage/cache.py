@@ -5,7 +5,7 @@
     <cache>/partial/<key>/             a download in progress, resumed after an interruption
     <cache>/locks/<key>.lock           held by the downloading process
 
-The key is a hash of the URI and a hash of its revision: the pinned hash or commit, else all etags and sizes.
+The key is a hash of the URI and a hash of its revision: the pinned hash, commit or versions, else all etags and sizes.
 """
 
 import fcntl
@@ -74,17 +74,17 @@ def revision_of(contents: Contents, now_ns: int) -> str:
     if any(not entry.etag and not entry.digest for entry in contents.entries):
         return f"{UNVERSIONED}{now_ns}"
     lines = (f"{entry.path}\0{entry.size}\0{entry.etag}\0{entry.digest}" for entry in contents.entries)
-    return _short_hash("\n".join(lines))
+    return short_hash("\n".join(lines))
 
 
 def cache_key(location: Location, revision: str) -> str:
     """Return the key of a URI and revision."""
     # With a pinned hash without the query: a signed URL has another one each time.
     text = location.text.partition("?")[0] if location.sha256 else location.text
-    return f"{_short_hash(text)}-{_short_hash(revision)}"
+    return f"{short_hash(text)}-{short_hash(revision)}"
 
 
-def _short_hash(text: str) -> str:
+def short_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 

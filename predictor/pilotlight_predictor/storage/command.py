@@ -1,6 +1,7 @@
 """`python -m pilotlight_predictor fetch URI DIR`: the init container of servers that cannot download.
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 3 nothing is stored under the URI, 130 interrupted.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 nothing is stored under the URI, 4 the pinned content is not there
+any more, 130 interrupted.
 """
 
 import argparse
@@ -16,8 +17,9 @@ from types import FrameType
 from typing import NoReturn
 
 from pilotlight import contract
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed, ModelChanged
 from pilotlight_predictor.storage.fetcher import fetch_into, fetched_files
+from pilotlight_predictor.storage.pins import parse_pins, read_pin
 from pilotlight_predictor.storage.store_interface import MIB, FetchOptions, Progress, UriNotFound
 from pilotlight_predictor.storage.uri import redact
 
@@ -31,20 +33,14 @@ def main(argv: list[str]) -> int:
         arguments = _parser(os.environ.get(contract.ENV_PROGRAM, PROGRAM)).parse_args(argv)
     except SystemExit as leaving:
         return int(leaving.code or 0)
-    options = FetchOptions(
-        sha256=arguments.sha256,
-        size=arguments.size,
-        concurrency=arguments.concurrency,
-        allow_http=arguments.allow_http,
-        unpack=not arguments.no_unpack,
-    )
     directory, show = Path(arguments.directory), ProgressLine(sys.stderr.isatty(), monotonic())
     try:
+        options = _options(arguments)
         with _interruptible():
             path = fetch_into(arguments.uri, directory, show, options=options)
     except LoadFailed as error:
         sys.stderr.write(f"{error}\n")
-        return 3 if isinstance(error, UriNotFound) else 1
+        return 3 if isinstance(error, UriNotFound) else 4 if isinstance(error, ModelChanged) else 1
     if arguments.output == "json":
         fetched = fetched_files(directory)
         result = {"uri": redact(arguments.uri), "path": str(path), "bytes": fetched.bytes, "files": fetched.files}
@@ -52,6 +48,19 @@ def main(argv: list[str]) -> int:
     else:
         sys.stdout.write(f"{path}\n")
     return 0
+
+
+def _options(arguments: argparse.Namespace) -> FetchOptions:
+    """Return the options; the pin of the flag, else that of the variable that the platform sets."""
+    pins, uri = os.environ.get(contract.ENV_MODEL_PINS, ""), arguments.uri
+    return FetchOptions(
+        sha256=arguments.sha256,
+        size=arguments.size,
+        pin=read_pin(arguments.pin, uri) if arguments.pin else parse_pins(pins, uri),
+        concurrency=arguments.concurrency,
+        allow_http=arguments.allow_http,
+        unpack=not arguments.no_unpack,
+    )
 
 
 @contextmanager
@@ -109,6 +118,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("directory", metavar="DIR", help="where the model goes; created when missing")
     parser.add_argument("--sha256", default="", help="hash that the one file (or archive) must have")
     parser.add_argument("--size", type=int, help="total bytes that the URI must name")
+    parser.add_argument("--pin", default="", metavar="JSON", help=f"content to fetch; also {contract.ENV_MODEL_PINS}")
     parser.add_argument("--concurrency", type=_positive, default=8, help="parts read at once (8)")
     parser.add_argument("--allow-http", action="store_true", help="plain http:// beyond this machine")
     parser.add_argument("--no-unpack", action="store_true", help="leave .tar, .tar.gz, .tgz and .zip as they are")

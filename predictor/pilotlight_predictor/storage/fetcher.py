@@ -22,10 +22,10 @@ from pilotlight_predictor.storage.cache import (
     cached,
     file_lock,
     get_or_build,
-    pinned_revision,
     read_json,
     revision_of,
 )
+from pilotlight_predictor.storage.pins import at_pin, check_etags, fixed_revision
 from pilotlight_predictor.storage.store_interface import (
     ContentChanged,
     Contents,
@@ -34,6 +34,7 @@ from pilotlight_predictor.storage.store_interface import (
     Progress,
     ProgressCallback,
     Store,
+    VersionedStore,
 )
 from pilotlight_predictor.storage.stores import open_store
 from pilotlight_predictor.storage.stores.local import existing_path
@@ -62,17 +63,20 @@ class FetchedFiles(NamedTuple):
 
 
 def fetch(uri: str, cache: Path, progress: ProgressCallback | None = None, *, options: FetchOptions = DEFAULTS) -> Path:
-    """Return a complete copy in the cache; a local path is returned as it is. Blocks: call it in a thread."""
+    """Return a complete copy in the cache; a local path is returned as it is. Blocks: call it in a thread.
+
+    Raise ModelChanged if the pinned content of the options is neither in the cache nor in the store.
+    """
     location = locate(uri, options)
     if location.scheme == "file":
         path = existing_path(location)
         check_file(path, location.sha256, options.size, location.redacted)
         return path
-    pin = pinned_revision(location)
-    if pin and (content := cached(cache, cache_key(location, pin))):
+    fixed = fixed_revision(location, options.pin)
+    if fixed and (content := cached(cache, cache_key(location, fixed))):
         return content
     try:
-        return retry_while_changing(lambda: _fetch_into_cache(location, pin, cache, progress, options), location)
+        return retry_while_changing(lambda: _fetch_into_cache(location, fixed, cache, progress, options), location)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         advice = f"set {ENV_CACHE_DIR} to a directory that can be written"
@@ -80,10 +84,10 @@ def fetch(uri: str, cache: Path, progress: ProgressCallback | None = None, *, op
 
 
 def _fetch_into_cache(
-    location: Location, pin: str, cache: Path, progress: ProgressCallback | None, options: FetchOptions
+    location: Location, fixed: str, cache: Path, progress: ProgressCallback | None, options: FetchOptions
 ) -> Path:
     store, contents = open_and_list(location, options)
-    revision = pin or revision_of(contents, time_ns())
+    revision = fixed or revision_of(contents, time_ns())
     key = cache_key(location, revision)
 
     def build(partial: Path) -> str:
@@ -100,8 +104,10 @@ def listing(uri: str, *, options: FetchOptions = DEFAULTS) -> list[Entry]:
 
 
 def locate(uri: str, options: FetchOptions) -> Location:
-    """Parse the URI, with the pinned hash of the options. Raise LoadFailed if two hashes differ."""
+    """Parse the URI, with the pinned hash or commit of the options. Raise LoadFailed if two hashes differ."""
     location = parse(uri)
+    if options.pin is not None:
+        location = at_pin(location, options.pin)
     if not options.sha256:
         return location
     sha256 = validate_sha256(options.sha256, location.redacted)
@@ -111,9 +117,14 @@ def locate(uri: str, options: FetchOptions) -> Location:
 
 
 def open_and_list(location: Location, options: FetchOptions) -> tuple[Store, Contents]:
-    """Open the store and list the URI; a pinned hash becomes the digest of the entry."""
-    store = open_store(location, options)
-    contents = with_retries(store.contents, location.redacted, options)
+    """Open the store and list the URI, or its pinned content; a pinned hash becomes the digest of the entry."""
+    store, pin = open_store(location, options), options.pin
+    list_files = store.contents
+    if pin is not None and pin.files and isinstance(store, VersionedStore):
+        list_files = partial(store.at_versions, pin.files)
+    contents = with_retries(list_files, location.redacted, options)
+    if pin is not None and pin.kind == "etags":
+        check_etags(location, contents, pin)
     check_size(contents, options.size, location.redacted)
     if not location.sha256:
         return store, contents
@@ -215,12 +226,12 @@ def fill_directory(uri: str, directory: Path, options: FetchOptions, fill: Calla
 
 
 def _fetch_into(directory: Path, progress: ProgressCallback | None, options: FetchOptions, location: Location) -> Path:
-    pin = pinned_revision(location)
+    fixed = fixed_revision(location, options.pin)
     before = read_json(directory / SOURCE)
-    if pin and _is_current(directory, before, cache_key(location, pin)):
+    if fixed and _is_current(directory, before, cache_key(location, fixed)):
         return directory / str(before["content"])
     store, contents = open_and_list(location, options)
-    revision = cache_key(location, pin or revision_of(contents, time_ns()))
+    revision = cache_key(location, fixed or revision_of(contents, time_ns()))
     if _is_current(directory, before, revision):
         return directory / str(before["content"])
     partial = directory / PARTIAL / revision

@@ -3,9 +3,9 @@
 URI ── uri.parse ──> Location ── stores.open_store ──> Store ── transfer.download ──> files ── cache ──> path
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from pilotlight_predictor.errors import LoadFailed
 
@@ -35,6 +35,7 @@ class Entry:
     digest: str = ""
     key: str = ""  # name in the store
     ranges: bool = True  # whether a read may start in the middle
+    version: str = ""  # version of the object to read; empty: the current one
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,27 @@ class Contents:
 
     entries: tuple[Entry, ...]
     single: bool = False
+    commit: str = ""  # of a repository of the Hugging Face Hub
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """The content of a URI when its revision was deployed.
+
+    `digest` is `commit:…`, `versions:…`, `etags:…` or `sha256:…`; `files` maps paths to versions for `versions` only.
+    """
+
+    digest: str
+    size: int = 0  # bytes; 0 if the store does not say
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return self.digest.partition(":")[0]
+
+    @property
+    def value(self) -> str:
+        return self.digest.partition(":")[2]
 
 
 class Progress(NamedTuple):
@@ -63,6 +85,7 @@ class FetchOptions:
 
     sha256: str = ""  # of a single file; also `#sha256=…` at the end of the URI
     size: int | None = None  # expected total bytes
+    pin: Pin | None = None  # content to fetch, whatever the URI names by now
     concurrency: int = 8
     part_bytes: int = 16 * MIB
     retries: int = 5  # consecutive failures of one part without a byte of progress
@@ -84,3 +107,14 @@ class Store(Protocol):
 
     def read(self, entry: Entry, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes [start, end) in pieces of about a megabyte; `end` -1 reads to the end of the file."""
+
+
+@runtime_checkable
+class VersionedStore(Store, Protocol):
+    """Store whose objects may have versions. The methods block and raise as those of Store."""
+
+    def with_versions(self, contents: Contents) -> Contents | None:
+        """Return the listing with the version of each object; None if one of them has no version."""
+
+    def at_versions(self, files: Mapping[str, str]) -> Contents:
+        """Return the listing of these paths at these versions. Raise ModelChanged if one is not stored any more."""

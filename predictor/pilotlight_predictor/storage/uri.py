@@ -111,6 +111,33 @@ def safe_relative(path: str) -> bool:
     return all(part not in {"", ".", ".."} and "\0" not in part and "\\" not in part for part in parts)
 
 
+class HubReference(NamedTuple):
+    """Parts of a URI of the Hugging Face Hub."""
+
+    repo: str
+    revision: str
+    path: str
+
+
+def reference(location: Location) -> HubReference:
+    """Parse `org/repo@rev/path` of a hub, or `org/repo:rev` as in KServe."""
+    from urllib.parse import unquote
+
+    segments = location.rest.strip("/").split("/")
+    owner_and_repo, path = segments[:2], "/".join(segments[2:])
+    name, at, revision = owner_and_repo[-1].replace(":", "@", 1).partition("@")
+    repo = "/".join([*owner_and_repo[:-1], name])
+    if not name or (at and not revision) or (path and not safe_relative(path)):
+        raise LoadFailed(f"{location.redacted}: cannot be read; write hf://org/repo[@revision][/path]")
+    return HubReference(repo, unquote(revision) or "main", path)
+
+
+def at_commit(location: Location, commit: str) -> Location:
+    """Return the URI with the commit in the place of its branch or tag."""
+    repo, _, path = reference(location)
+    return location._replace(rest=f"{repo}@{commit}/{path}".rstrip("/"))
+
+
 def is_loopback_host(host: str) -> bool:
     if host.lower() == "localhost" or host.lower().endswith(".localhost"):
         return True

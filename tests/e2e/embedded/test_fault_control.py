@@ -1,6 +1,7 @@
 """kill -9 of the control process at any moment of a deploy, a scale or a canary: nobody who asks notices.
 
-Its gateway brings it back. What it finds is the state before or after what was interrupted, and the living replicas.
+Its parent process starts it again. What it finds is the state before or after what was interrupted, and the living
+replicas.
 """
 
 import os
@@ -52,7 +53,7 @@ def control_processes(platform: Platform) -> list[int]:
 def killed_after(platform: Platform, seconds: float, *, restart: bool = False) -> Iterator[None]:
     """The control process dies while the block runs, or just after; the block is left when it is back.
 
-    By the gateway, whose pauses grow with every death, or by whoever wants something of it (`restart`).
+    By its parent process, or by whoever wants something of it (`restart`).
     """
     address = platform.address
     process, platform.process = platform.process, None  # its end is no surprise
@@ -66,9 +67,7 @@ def killed_after(platform: Platform, seconds: float, *, restart: bool = False) -
             process.wait(10)
         if restart:
             platform.start()
-        platform.wait(
-            lambda: platform.answers() and platform.address.pid != address.pid, "the gateway to bring it back"
-        )
+        platform.wait(lambda: platform.answers() and platform.address.pid != address.pid, "it to be back")
 
 
 def deploy(platform: Platform, turn: int) -> None:
@@ -118,7 +117,7 @@ def turns(platform: Platform, count: int, seed: int) -> None:
                 CHANGES[turn % len(CHANGES)](platform, turn)
             assert platform.status().generation in (before, before + 1)
             platform.wait(lambda: settled(platform), f"turn {turn} to settle")
-            # One that the gateway has started as well gives way when it has seen that there is another.
+            # One that the parent process has started as well ends when it has seen that there is another.
             platform.wait(lambda: len(control_processes(platform)) == 1, "one control process")
     assert traffic.answers
     assert not traffic.failed, traffic.failed[:5]

@@ -72,7 +72,7 @@ def test_a_model_is_loading_then_loaded_then_on_standby(platform: Platform, tmp_
     }  # fmt: skip
     sign.touch()
     platform.wait(lambda: row(platform).model_state == "Loaded", "its load to end")
-    assert set(conditions(platform).values()) == {"True"}
+    platform.wait(lambda: set(conditions(platform).values()) == {"True"}, "its status to be read")
     platform.wait(lambda: row(platform).model_state == "Standby", "it to fall asleep")
     assert platform.status("slow").phase == "Standby"
     assert set(conditions(platform).values()) == {"True"}

@@ -29,7 +29,7 @@ def test_the_routes_of_a_living_gateway_count_even_while_everything_is_at_zero(t
     home = Home(tmp_path).create()
 
     async def play() -> None:
-        gateway = ControlServer(home.root, lambda pid: Hello("0", 1, 9, routes), lambda *_: None, lambda: None)
+        gateway = ControlServer(home.root, lambda: Hello("0", 1, 9, routes), lambda *_: None)
         await gateway.open()
         store = Store.open(home.database)
         try:

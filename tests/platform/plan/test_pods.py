@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -112,6 +113,30 @@ def test_concurrency_timeout_and_batching_reach_our_predictor() -> None:
     assert told["INFERENCE_MAX_QUEUE_SIZE"] == "4"
     assert told["INFERENCE_TIMEOUT_SECONDS"] == told["INFERENCE_EXIT_TIMEOUT_SECS"] == "90"
     assert (told["INFERENCE_MAX_BATCH_SIZE"], told["INFERENCE_BATCH_TIMEOUT_MS"]) == ("8", "20")
+
+
+def test_an_example_and_the_warm_up_reach_our_predictor_and_only_ours() -> None:
+    body = {"instances": [[1, 2]]}
+    service = with_component(ome(), "engine", example=body, warmup="none")
+    variables = env(workload(service))
+    assert json.loads(variables["INFERENCE_EXAMPLE"]) == body
+    assert variables["INFERENCE_WARMUP"] == "none"
+    assert reason(planned(service), "engine: warm-up") == ("the example", "spec.model.example is set")
+    foreign = with_component(ome(runtime_name=FOREIGN), "engine", example=body)
+    assert "INFERENCE_EXAMPLE" not in env(workload(foreign))
+    (warning,) = [each for each in planned(foreign).warnings if each.path == "spec.model.example"]
+    assert "only our predictor has a warm-up" in warning.message
+
+
+def test_an_example_of_openai_is_for_probes_only() -> None:
+    service = with_component(ome(), "engine", example={"messages": []})
+    assert "INFERENCE_EXAMPLE" not in env(workload(service))
+    assert reason(planned(service), "engine: warm-up")[0] == "zeros"
+
+
+def test_another_example_is_another_revision() -> None:
+    one, two = (with_component(ome(), "engine", example={"instances": [n]}) for n in (1, 2))
+    assert workload(one).revision != workload(two).revision
 
 
 def test_parking_reaches_our_predictor_only_where_the_annotation_says_so() -> None:

@@ -3,16 +3,22 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.eventually import eventually
 from tests.onnx_models import write_add_sub
 
+from pilotlight_predictor.config import SettingsError, parse
 from pilotlight_predictor.core import backend_table
+from pilotlight_predictor.errors import ModelChanged
 from pilotlight_predictor.models import sources
 from pilotlight_predictor.models.sources import ModelFetcher, backends_for, file_names
+from pilotlight_predictor.storage import FetchOptions
+from pilotlight_predictor.storage.pin_command import resolve
 
 
 @contextmanager
@@ -23,6 +29,7 @@ def serving(body: bytes, may_send: threading.Event) -> Iterator[str]:
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("ETag", f'"{len(body)}"')
             self.end_headers()
             self.wfile.flush()
             may_send.wait(60)
@@ -84,3 +91,35 @@ def test_backends_are_guessed_from_file_names_each_once() -> None:
     assert [row.names[0] for row in backends_for(names)] == ["onnxruntime", "python"]
     assert file_names("https://host/a/resnet.onnx?version=3") == ["resnet.onnx"]
     assert file_names("s3://bucket/model.tar.gz") == ["model.tar.gz"]
+
+
+def _pinned(uri: str) -> dict[str, Any]:
+    return {uri: asdict(resolve(uri, FetchOptions()))}
+
+
+def test_a_pinned_model_in_the_cache_is_served_without_its_store(tmp_path: Path) -> None:
+    """Also of a URI whose runtime only a listing could name: none is sent."""
+    may_send = threading.Event()
+    may_send.set()
+    with serving(b"bytes", may_send) as url:
+        pins = _pinned(url)
+        first = ModelFetcher(str(tmp_path), lambda progress: None, pins).model(url)
+    again = ModelFetcher(str(tmp_path), lambda progress: None, pins)
+    assert again.model(url) == first
+    assert not again._prepared
+
+
+def test_a_model_that_changed_since_its_revision_was_deployed_fails_to_load(tmp_path: Path) -> None:
+    may_send = threading.Event()
+    may_send.set()
+    with serving(b"bytes", may_send) as url:
+        pins = _pinned(url)
+        pins[url]["digest"] = "etags:" + "0" * 20
+        with pytest.raises(ModelChanged, match=r"model\.onnx changed since this revision was deployed"):
+            ModelFetcher(str(tmp_path), lambda progress: None, pins).model(url)
+        assert ModelFetcher(str(tmp_path), lambda progress: None).model(url).read_bytes() == b"bytes"
+
+
+def test_pins_that_are_no_json_object_are_refused_at_start() -> None:
+    with pytest.raises(SettingsError, match=r"model\.pins = .*, must be a JSON object of URIs and their pins"):
+        parse(["--model-path", "m", "--model-pins", "[]"], {})

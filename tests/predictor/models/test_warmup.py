@@ -140,6 +140,19 @@ def test_the_example_of_the_setting_wins(tmp_path: Path) -> None:
     play(scene())
 
 
+def test_the_example_of_the_setting_may_be_the_request_itself(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write_python(tmp_path, "m", ONLY_SEVEN)
+        house = await House(model={"path": str(tmp_path / "m"), "example": json.dumps(v2(7))}).start()
+        assert house.registry.find("m").verified
+        house = await House(model={"path": str(tmp_path / "m"), "example": json.dumps(v2(7, name="z"))}).start()
+        assert "the example of model 'm' is not a request that it takes: unexpected" in house.server.readiness().reason
+        house = await House(model={"path": str(tmp_path / "m"), "example": json.dumps(v2(1))}).start()
+        assert "warm-up of model 'm' failed (the example of the settings): KeyError" in house.server.readiness().reason
+
+    play(scene())
+
+
 def test_a_bad_request_of_an_example_fails_the_load(tmp_path: Path) -> None:
     async def scene() -> None:
         write_python(tmp_path, "m", BAD_REQUEST)

@@ -323,6 +323,30 @@ def az_bucket(azurite: str, bucket_name: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
+def suspended_bucket(s3_server: str, s3_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """A bucket whose versions were on and are off: S3 sends the version "null" then, which moto leaves out."""
+    for status in ("Enabled", "Suspended"):
+        object_stores.set_versions(s3_server, s3_bucket, status)
+    with object_stores.version_headers(s3_server, "x-amz-version-id", "null") as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+        yield s3_bucket
+
+
+@pytest.fixture(params=["s3", "gs"])
+def versioned_bucket(request: pytest.FixtureRequest, s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A bucket that has old versions; Azurite has none."""
+    bucket: Bucket = request.getfixturevalue(f"{request.param}_bucket")
+    object_stores.set_versions(s3_server, bucket, "Enabled")
+    if request.param == "s3":
+        yield object_stores.VersionedBucket(bucket, s3_server)
+        return
+    with object_stores.version_headers(s3_server, "x-goog-generation") as endpoint:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", urlsplit(endpoint).netloc)
+        yield object_stores.VersionedBucket(bucket, s3_server)
+
+
+@pytest.fixture
 def azure_signature() -> str:
     """An account's shared access signature that may read and list blobs for an hour."""
     ends = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -5,8 +5,7 @@ import pytest
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage import FetchOptions, UriNotFound, fetch, listing
-from pilotlight_predictor.storage.stores.huggingface import reference
-from pilotlight_predictor.storage.uri import parse
+from pilotlight_predictor.storage.uri import parse, reference
 
 LFS = frozenset({"model.safetensors"})
 

@@ -11,6 +11,7 @@ from pilotlight.k8s.names import LABEL_SERVICE
 from pilotlight.release import apply
 from platformctl import manifest_files, options, output, targets
 from platformctl.services import rollout, status_views
+from platformctl.services.model_pins import changed_models, note_changed_models
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,11 +30,11 @@ def diff(document_options: options.DocumentOptions, against: tuple[str, ...]) ->
 
     Example: platformctl diff -f service.yaml
     """
-    changes = k8s_manifest.diff(
-        *(compare_files(document_options, against) if against else compare_target(document_options))
-    )
+    old, new = compare_files(document_options, against) if against else compare_target(document_options)
+    changes, models = k8s_manifest.diff(old, new), changed_models(old, new)
     lines = [output.diff_coloured(line) for change in changes for line in change.lines]
-    output.data([status_views.change_document(change) for change in changes], lines)
+    output.data([status_views.change_document(change, models.get(change.key, {})) for change in changes], lines)
+    note_changed_models(models)
     counts = {kind: sum(change.kind == kind for change in changes) for kind in ("added", "changed", "removed")}
     output.note(", ".join(f"{count} {kind}" for kind, count in counts.items() if count) or "no difference")
     return 1 if changes else 0
@@ -56,7 +57,7 @@ def compare_target(document_options: options.DocumentOptions) -> "tuple[list[Man
     if document_options.current:
         raise UsageError("--current and a target both say what runs", "leave --current out, or give --against FILE")
     connected = targets.ServiceOptions(document_options.target or targets.LOCAL, "").connect_if_running()
-    prepared, warnings = apply.prepare(rollout.request_from_files(document_options, connected), connected)
+    prepared, warnings = apply.prepare(rollout.request_from_files(document_options, connected, "compare"), connected)
     options.warn(warnings, document_options.strict)
     return [m for one in prepared for m in one.live_manifests], [m for one in prepared for m in one.manifests]
 

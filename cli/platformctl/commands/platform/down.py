@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotlight import __version__
-from pilotlight.errors import PlatformError, TimedOut
-from pilotlight.targets.local.control_process_launcher import answers, leftovers, living, wait_exit
+from pilotlight.errors import PlatformError, TimedOut, UsageError
+from pilotlight.targets.local.control_process_launcher import (
+    answers,
+    leftovers,
+    living,
+    record_stopped,
+    wait_exit,
+    wait_parent_exit,
+)
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.home_shutdown import end_processes
 from pilotlight.targets.local.supervisor.process_inspection import home_processes
 from platformctl import output, targets
+from platformctl.services import installation
 
 if TYPE_CHECKING:
     from pilotlight.targets.local.client import LocalTarget
@@ -23,13 +31,20 @@ MARGIN_S = 10.0
 
 @click.command()
 @click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS", help="For requests to finish.")
+@click.option("--uninstall", is_flag=True, help="Remove the systemd unit, too.")
+@click.option("--system/--user", "system", default=None, help="With --uninstall: of the machine, or of a user.")
 @output.formats("table", "json")
-def down(timeout: float) -> None:
+def down(timeout: float, uninstall: bool, system: bool | None) -> None:
     """Stop all services, the gateway and the control process. What was deployed comes back with `up`.
 
     Example: platformctl down
     """
+    if system is not None and not uninstall:
+        raise UsageError("--system and --user go with --uninstall")
+    if uninstall:
+        installation.uninstall(system)
     if not is_running():
+        record_stopped(home())
         output.note("the platform is not running")
         output.data({"ended": [], "replicas": 0}, ())
         return
@@ -39,6 +54,7 @@ def down(timeout: float) -> None:
     except PlatformError as error:
         # It cannot start: its state is damaged, was removed, or another program has its port.
         output.note(f"{error}; ending its processes by their pids")
+        record_stopped(home())
         processes = end_processes(home(), timeout)
         replicas = {role for role in processes.values() if role.startswith("replica ")}
         output.note(f"ended {', '.join(f'{role} (pid {pid})' for pid, role in processes.items())}")
@@ -57,6 +73,7 @@ def shut_down(target: "LocalTarget", timeout: float) -> tuple[list[str], int]:
     if not wait_exit(target.address, timeout + MARGIN_S):
         message = f"the control process (pid {target.address.pid}) did not end within {timeout + MARGIN_S:g} s"
         raise TimedOut(message, f"see {home().logs / 'daemon.log'}")
+    wait_parent_exit(home())
     return [f"{each.namespace}/{each.name}" for each in services], replicas
 
 

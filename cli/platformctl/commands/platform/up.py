@@ -1,18 +1,21 @@
 """`platformctl up`: start the embedded platform if it is not running."""
 
+import os
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from pilotlight.errors import UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.prometheus.client import INSTALL, installed, unavailable_reason
-from pilotlight.targets.local.control_process_launcher import living, without_control_process
+from pilotlight.targets.local.control_process_launcher import command, living, without_control_process
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.prometheus_process import find, is_address
 from pilotlight.targets.local.store.backup import set_aside
 from platformctl import output, targets
+from platformctl.services import installation
 
 
 @click.command()
@@ -30,19 +33,34 @@ from platformctl import output, targets
 )
 @click.option("--no-pilot-light", is_flag=True, help="Start replicas as fresh processes, not as forks.")
 @click.option("--forget", is_flag=True, help="Start with nothing deployed; a damaged state is kept under another name.")
+@click.option("--foreground", is_flag=True, help="Become the control process, for systemd and other init systems.")
+@click.option("--install", is_flag=True, help="Write a systemd unit, so that the platform is back after a reboot.")
+@click.option(
+    "--system/--user", "system", default=None, help="With --install: of the machine, the default of root, or of a user."
+)
+@click.option("--dry-run", is_flag=True, help="With --install: print the unit only.")
 @output.formats("url", "json", "yaml")
-def up(**options: Any) -> None:
+def up(foreground: bool, install: bool, system: bool | None, dry_run: bool, **options: Any) -> None:
     """Start the embedded platform. Verbs that need it do so themselves.
 
     Example: platformctl up
     """
     typed = flags(options)
+    if (dry_run or system is not None) and not install:
+        raise UsageError("--dry-run, --system and --user go with --install")
+    if install and (foreground or options["forget"]):
+        raise UsageError("--install does not go with --foreground or --forget")
+    if install:
+        installation.install(typed, system, dry_run=dry_run)
+        return
     if typed and living(home()) is not None:
         raise UsageError("the platform runs already, so options cannot change it", "platformctl down, then up again")
     if options["prometheus"] and not is_address(options["prometheus"]):
         find(options["prometheus"])  # raises NotFound before a process is started that would fail without it
     if options["forget"] and (kept := forget_state()):
         output.note(f"starting with nothing deployed; what was there is kept in {kept}")
+    if foreground:
+        become_control_process(typed)
     address = targets.local(start=True, flags=typed).address
     document = {
         "gateway": f"http://{address.host}:{address.gateway_port}", "api": f"http://{address.host}:{address.port}",
@@ -54,6 +72,11 @@ def up(**options: Any) -> None:
         for line in prometheus_lines(address.prometheus):
             output.note(line)
     output.data(document, [str(document["gateway"])])
+
+
+def become_control_process(typed: list[str]) -> NoReturn:
+    """Replace this process with the control process, so that signals and the exit code are its own."""
+    os.execv(sys.executable, command(home(), [*typed, "--foreground"]))  # noqa: S606 - itself, no shell
 
 
 def forget_state() -> Path | None:

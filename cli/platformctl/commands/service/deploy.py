@@ -9,6 +9,7 @@ from pilotlight.release import apply as release_apply
 from platformctl import options, output, targets
 from platformctl.canary import start
 from platformctl.services import helm, rollout
+from platformctl.services.model_pins import Keep
 
 if TYPE_CHECKING:
     from pilotlight.targets.target import Target
@@ -21,10 +22,15 @@ if TYPE_CHECKING:
 @click.option(
     "--with", "tool", type=click.Choice(["helm"]), help="Let this program apply and own it: helm, with our chart."
 )
+@click.option("--no-snapshot", is_flag=True, help="Serve a local model where it is; if it changes, refuse to start.")
 @click.option("--reset", is_flag=True, help="Forget what scale and traffic have set by hand.")
 @output.formats(*rollout.FORMATS)
 def deploy(
-    document_options: options.DocumentOptions, apply_options: options.ApplyOptions, tool: str | None, reset: bool
+    document_options: options.DocumentOptions,
+    apply_options: options.ApplyOptions,
+    tool: str | None,
+    no_snapshot: bool,
+    reset: bool,
 ) -> None:
     """Make services run as documents say, or as they were deployed before.
 
@@ -33,7 +39,8 @@ def deploy(
     offline = apply_options.dry_run == "client" and not apply_options.diff and document_options.files
     target = None if offline else targets.connect(document_options.target or targets.LOCAL)
     read = rollout.request_from_files if document_options.files else rollout.request_from_target
-    request = replace(read(document_options, target), reset=reset)
+    keep: Keep = "compare" if apply_options.dry_run else "record" if no_snapshot else "snapshot"
+    request = replace(read(document_options, target, keep), reset=reset)
     if tool is None and target is not None:
         request = _start_canaries(request, target, apply_options, document_options.strict)
         if not request.documents.services:

@@ -1,7 +1,8 @@
 """Find or start the control process of a home folder; every command of platformctl begins with this.
 
 The control process writes its announcement to `daemon.json` once it serves, and holds a lock on `daemon.lock` while it
-runs, so that of two started at the same time one exits.
+runs, so that of two started at the same time one exits. `daemon.command` says that the platform should run; a parent
+process (parent_process.py) restarts it by that command.
 """
 
 import fcntl
@@ -23,12 +24,17 @@ from msgspec import DecodeError, Struct, ValidationError, json
 from pilotlight import __version__
 from pilotlight.contract import API_PORT, GATEWAY_PORT
 from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
+from pilotlight.targets.local import parent_process
+from pilotlight.targets.local.detached_process import start_detached
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.wire.machine import last_lines
 
 HOST: Final = "127.0.0.1"
 START_S: Final = 60.0  # a busy machine starts slowly; an early exit is reported at once
 LAST_LINES: Final = 20
+REASON_BYTES: Final = 65536
+RESTART_S: Final = 5.0  # a restart of the control process takes one or two seconds
+PARENT_EXIT_S: Final = 5.0
 LOCK_S: Final = 5.0
 MAX_PORT: Final = 65535
 PORT_SETTINGS: Final = {
@@ -71,6 +77,88 @@ def announce(home: Home, api_port: int, gateway_port: int, prometheus: str = "")
     return announcement
 
 
+def record_restart_command(home: Home, command: Sequence[str]) -> None:
+    """Record that the platform should run, and the command that restarts its control process."""
+    written = "\0".join(command)
+    with suppress(OSError):
+        if home.restart_command.read_text() == written:
+            return
+    fresh = home.restart_command.with_suffix(".command.new")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(written)
+    fresh.replace(home.restart_command)
+
+
+def should_run(home: Home) -> bool:
+    """Whether the platform was started and not stopped since."""
+    return home.restart_command.exists()
+
+
+def record_stopped(home: Home) -> None:
+    """Record that the platform should not run; its parent process ends with its control process."""
+    with suppress(OSError):
+        home.restart_command.unlink(missing_ok=True)
+
+
+def parent_running(home: Home) -> bool:
+    try:
+        held = os.open(home.parent_lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(held)
+    return False
+
+
+def start_parent(home: Home) -> None:
+    """Start a parent process, which adopts the control process that runs."""
+    command = (sys.executable, "-I", "-S", parent_process.__file__, "--home", str(home.root))
+    start_detached(command, _log(home))
+
+
+def wait_parent_exit(home: Home, deadline_s: float = PARENT_EXIT_S) -> None:
+    until = time.monotonic() + deadline_s
+    while parent_running(home) and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def wait_restarted(home: Home, deadline_s: float = RESTART_S) -> Address | None:
+    """Wait for the parent process, or systemd, to restart the control process, unless it fails at every start."""
+    until = time.monotonic() + deadline_s
+    by_systemd = False
+    with suppress(OSError):
+        by_systemd = home.restart_command.read_text().endswith("--foreground")
+    while (address := living(home)) is None and (by_systemd or parent_running(home)) and not failure_reason(home):
+        if time.monotonic() >= until:
+            return None
+        time.sleep(0.05)
+    return address
+
+
+def failure_reason(home: Home) -> str:
+    """Return the last error of a control process that failed to start; empty: it had started, and was killed."""
+    try:
+        lines = last_lines(_log(home), max_bytes=REASON_BYTES, whole=True)
+    except OSError:
+        return ""
+    return reason_in(lines)
+
+
+def reason_in(lines: Sequence[str]) -> str:
+    """Return why the last start failed, unless a control process has started after that."""
+    for line in reversed(lines):
+        for failed in (" ERROR pilotlight.daemon: not started: ", " ERROR pilotlight.parent: "):
+            if failed in line:
+                return line.partition(failed)[2]
+        if " INFO pilotlight.daemon: started: " in line:
+            return ""
+    return ""
+
+
 def lock(home: Home) -> IO[bytes] | None:
     """Take the home folder's lock, which the kernel releases with the process; None: a control process holds it."""
     file = home.lock.open("ab")
@@ -87,7 +175,7 @@ def without_control_process(home: Home, wait_s: float = LOCK_S) -> Iterator[None
     """Keep control processes from starting within the block. Raise UsageError if one runs."""
     until = time.monotonic() + wait_s
     while (held := lock(home)) is None:
-        # One that refuses a lost state, started by the gateway again and again, has the lock for a moment.
+        # One that refuses a lost state, started by the parent process again and again, has the lock for a moment.
         if living(home) is not None or time.monotonic() > until:
             raise UsageError("the platform runs; stop it first: platformctl down")
         time.sleep(0.05)
@@ -219,6 +307,19 @@ def start_ticks(pid: int) -> int:
 
 def _start(home: Home, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
     """Start a control process in a session of its own, out of reach of Ctrl-C and the end of the terminal."""
+    words = command(home, flags)
+    with open(_log(home), "ab", opener=partial(os.open, mode=0o600)) as log:
+        try:
+            return subprocess.Popen(  # noqa: S603 - no shell
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=home.root
+            )
+        except OSError as error:
+            message = f"the control process cannot be started: {error.filename or words[0]}: {error.strerror}"
+            raise PlatformError(message, f"check that this user may run {words[0]}, and how many processes") from None
+
+
+def command(home: Home, flags: Sequence[str] = ()) -> list[str]:
+    """Create the home folder and return the command of its control process. Raise UsageError for invalid settings."""
     for name, default in PORT_SETTINGS.items():
         port_setting(name, default)  # raises here: the started process would only fail
     home.create()
@@ -226,11 +327,7 @@ def _start(home: Home, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
     if (announcement := _announced(home)) is not None and _gateway_running(home):
         # The gateway of a dead control process serves on these ports.
         ports = ("--gateway-port", str(announcement.gateway_port), "--api-port", str(announcement.api_port))
-    command = [sys.executable, "-m", "pilotlight.control_plane.daemon", "--home", str(home.root), *ports, *flags]
-    with open(_log(home), "ab", opener=partial(os.open, mode=0o600)) as log:
-        return subprocess.Popen(  # noqa: S603 - no shell
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=home.root
-        )
+    return [sys.executable, "-m", "pilotlight.control_plane.daemon", "--home", str(home.root), *ports, *flags]
 
 
 class StartWait(NamedTuple):

@@ -34,6 +34,15 @@ class Home:
         return self.root / "daemon.lock"
 
     @property
+    def restart_command(self) -> Path:
+        """Command of the control process, NUL-separated: exists from its first start until `down` (should run)."""
+        return self.root / "daemon.command"
+
+    @property
+    def parent_lock(self) -> Path:
+        return self.run / "parent.lock"
+
+    @property
     def gateway_socket(self) -> Path:
         return self.root / "gateway.sock"
 
@@ -54,6 +63,11 @@ class Home:
     @property
     def cache(self) -> Path:
         return self.root / "cache"
+
+    @property
+    def models(self) -> Path:
+        """Snapshots of local models: model_snapshots.py."""
+        return self.root / "models"
 
     def create(self) -> "Home":
         for folder in (self.root, self.logs, self.run, self.cache):

@@ -18,11 +18,11 @@ from msgspec import DecodeError, Struct, ValidationError
 from msgspec import json as records
 
 from pilotlight.errors import NotFound, PlatformError
-from pilotlight.gateway.control_process_restart import start_detached
 from pilotlight.gateway.listeners import listening_inodes, listening_pids
 from pilotlight.observability.rules import rules
 from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.control_process_launcher import HOST
+from pilotlight.targets.local.detached_process import start_detached
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor.process_inspection import ExitWatch, Identity, identify
 from pilotlight.wire.machine import free_port, last_lines

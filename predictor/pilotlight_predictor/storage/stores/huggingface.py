@@ -7,33 +7,15 @@ disk check and shared cache are the same as for every other store.
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
-from urllib.parse import unquote
+from typing import Any
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.http_client import WebClient
 from pilotlight_predictor.storage.store_interface import Contents, Entry, FetchOptions, TransientError, UriNotFound
 from pilotlight_predictor.storage.stores.web import read_range
-from pilotlight_predictor.storage.uri import Location, is_loopback_url, redact_text, safe_relative
+from pilotlight_predictor.storage.uri import Location, is_loopback_url, redact_text, reference, safe_relative
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
-
-
-class HubReference(NamedTuple):
-    repo: str
-    revision: str
-    path: str
-
-
-def reference(location: Location) -> HubReference:
-    """Parse `org/repo@rev/path`, or `org/repo:rev` as in KServe."""
-    segments = location.rest.strip("/").split("/")
-    owner_and_repo, path = segments[:2], "/".join(segments[2:])
-    name, at, revision = owner_and_repo[-1].replace(":", "@", 1).partition("@")
-    repo = "/".join([*owner_and_repo[:-1], name])
-    if not name or (at and not revision) or (path and not safe_relative(path)):
-        raise LoadFailed(f"{location.redacted}: cannot be read; write hf://org/repo[@revision][/path]")
-    return HubReference(repo, unquote(revision) or "main", path)
 
 
 class HubStore:
@@ -51,12 +33,12 @@ class HubStore:
         path = self._reference.path
         for entry in entries:
             if path and entry.path == path:
-                return Contents((replace(entry, path=path.rpartition("/")[2]),), single=True)
+                return Contents((replace(entry, path=path.rpartition("/")[2]),), single=True, commit=info.sha)
         prefix = f"{path}/" if path else ""
         below = tuple(replace(e, path=e.path[len(prefix) :]) for e in entries if e.path.startswith(prefix))
         if not below:
             raise UriNotFound(f"{self._location.redacted}: the repository has no {path or 'files'}; check the path")
-        return Contents(below)
+        return Contents(below, commit=info.sha)
 
     def _model_info(self) -> Any:
         from huggingface_hub import HfApi

@@ -1,11 +1,12 @@
 """Object stores through obstore: the common part of s3, gs and az. Their modules configure the bucket."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.errors import LoadFailed, ModelChanged
 from pilotlight_predictor.storage.store_interface import (
     MIB,
     ContentChanged,
@@ -22,6 +23,8 @@ T = TypeVar("T")
 RETRY_ONCE = {"max_retries": 1, "retry_timeout": timedelta(seconds=60)}
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _RETRIED_STATUS = {408, 425, 429}
+PARALLEL_HEADS = 8
+NULL_VERSION = "null"  # S3's version of an object that the next write replaces, in buckets without versioning
 # Without credentials in the environment obstore queries the metadata service of the instance.
 _METADATA_SERVICE = re.compile(r"169\.254\.169\.254|/latest/api/token|computeMetadata|/metadata/identity/")
 
@@ -67,10 +70,73 @@ class ObjectStore:
             raise LoadFailed(f"{self._location.redacted}: the object name {name!r} cannot be a file name; rename it")
         return Contents(tuple(entries)) if entries else None
 
+    def with_versions(self, contents: Contents) -> Contents | None:
+        """Return the listing with the version of each object, one request each: listings do not have versions."""
+        import obstore
+
+        def head(entry: Entry) -> Entry:
+            meta = self._call(lambda key: obstore.head(self._bucket, key), entry.key)
+            return replace(_entry(meta, entry.path), version=_version(meta))
+
+        if not head(contents.entries[0]).version:
+            return None
+        entries = tuple(_in_parallel(head, contents.entries))
+        return replace(contents, entries=entries) if all(entry.version for entry in entries) else None
+
+    def at_versions(self, files: Mapping[str, str]) -> Contents:
+        """Return the listing of these paths at these versions. Raise ModelChanged if one is not stored any more."""
+        prefix = self._prefix.rstrip("/")
+        if [*files] == [prefix.rpartition("/")[2]]:  # one object, unless a folder has one file of its own name
+            path, version = next(iter(files.items()))
+            entry = self._at_version(prefix, path, version)
+            if entry is not None:
+                return Contents((entry,), single=True)
+
+        def find(item: tuple[str, str]) -> Entry:
+            path, version = item
+            entry = self._at_version(f"{prefix}/{path}" if prefix else path, path, version)
+            if entry is None:
+                raise ModelChanged(
+                    f"{self._location.redacted}: {path} changed since this revision was deployed, and its version"
+                    f" {version} is not stored any more; deploy again for a new revision"
+                )
+            return entry
+
+        return Contents(tuple(_in_parallel(find, sorted(files.items()))))
+
+    def _at_version(self, key: str, path: str, version: str) -> Entry | None:
+        """Return the object at a version; None if it is not stored.
+
+        The current version is read without naming it: on S3 that needs a permission less (s3:GetObjectVersion).
+        """
+        import obstore
+        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+        def head(_: str) -> Entry | None:
+            try:
+                current = obstore.head(self._bucket, key)
+            except FileNotFoundError:
+                current = None
+            if current is not None and current["version"] == version:
+                return _entry(current, path)
+            try:
+                old = obstore.get(self._bucket, key, options={"version": version, "head": True}).meta
+            except FileNotFoundError:
+                return None
+            except (PermissionDeniedError, UnauthenticatedError) as error:
+                raise ModelChanged(
+                    f"{self._location.redacted}: {path} changed since this revision was deployed, and reading its"
+                    f" version {version} was refused; allow it (on S3: s3:GetObjectVersion) or deploy again"
+                ) from error
+            return replace(_entry(old, path), version=version)
+
+        return self._call(head, key)
+
     def read(self, entry: Entry, start: int, end: int) -> Iterator[bytes]:
         import obstore
 
-        result = self._call(lambda key: obstore.get(self._bucket, key, options={"range": (start, end)}), entry.key)
+        options: Any = {"range": (start, end), **({"version": entry.version} if entry.version else {})}
+        result = self._call(lambda key: obstore.get(self._bucket, key, options=options), entry.key)
         if _etag(result.meta) != entry.etag:
             raise ContentChanged(self._location.redacted)
         pieces = iter(result.stream(min_chunk_size=MIB))
@@ -112,6 +178,18 @@ def without_directory_markers(entries: Sequence[Entry]) -> list[Entry]:
     folders = {entry.path[:at] for entry in entries for at, char in enumerate(entry.path) if char == "/"}
     files = (entry for entry in entries if entry.size > 0 or not (entry.path in folders or entry.path in {"", "/"}))
     return sorted(files, key=lambda entry: entry.path)
+
+
+def _in_parallel(call: Callable[[T], Entry], items: Sequence[T]) -> list[Entry]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(PARALLEL_HEADS, thread_name_prefix="head") as pool:
+        return list(pool.map(call, items))
+
+
+def _version(meta: Any) -> str:
+    version = str(meta["version"] or "")
+    return "" if version == NULL_VERSION else version
 
 
 def _entry(meta: Any, path: str) -> Entry:

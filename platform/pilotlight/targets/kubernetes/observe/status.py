@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec import DecodeError, json
 
 from pilotlight.k8s import names
+from pilotlight.k8s.model_pins import decode
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.observe.diagnosis import (
     Diagnosis,
@@ -87,7 +88,7 @@ def _knative_row(
     return RevisionStatus(
         name, str(workload["metadata"]["name"]), role_of(workload), percent, tags, ready, starting,
         max(int(status.get("desiredReplicas") or 0), ready), state, reason,
-        url=next((str(each["url"]) for each in shares if each.get("url")), ""),
+        url=next((str(each["url"]) for each in shares if each.get("url")), ""), **_model(revision),
     )  # fmt: skip
 
 
@@ -136,7 +137,15 @@ def _raw_row(
     return RevisionStatus(
         revision, name, role_of(workload), percent, (), ready, len(pods) - ready,
         wanted if newest else 0, state, reason, decision=_decision(snapshot, name) if newest else "",
+        **_model(pods[0] if pods else workload["spec"].get("template") or {}),
     )  # fmt: skip
+
+
+def _model(pod: Document) -> dict[str, Any]:
+    """Return digest and size of the models that a pod or template is pinned to."""
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    pins = decode(str(annotations.get(names.ANNOTATION_PINS, ""))).values()
+    return {"model_digest": " ".join(pin.digest for pin in pins), "model_bytes": sum(pin.size for pin in pins)}
 
 
 def traffic_percent(snapshot: Snapshot, workload: str) -> int:

@@ -25,6 +25,7 @@ from pilotlight.targets.target import Key
 
 Json = Any
 RETRY_S: Final = 1.0
+ROLLED_BACK: Final = "rolled back to generation "  # how the note of an automatic rollback begins
 log = logging.getLogger("pilotlight.restoring")
 queue_log = logging.getLogger("pilotlight.notes")
 
@@ -52,8 +53,11 @@ def _restore_service(stored: StoredService, store: Store, now: float, zero_grace
             if workload.revision.name == recorded.name:
                 revision = run.add_revision(workload.revision, now, ready_once=bool(recorded.first_ready_at))
                 revision.failure, revision.deadline_exceeded = recorded.failed, bool(recorded.failed)
+                revision.restored = True
     run.update(stored.generation, run.spec, now)
     run.history = _traffic_history(store, stored.key, run)
+    note = store.note(stored.key, stored.generation)
+    run.rolled_back = note if note.startswith(ROLLED_BACK) else ""
     return run
 
 

@@ -6,12 +6,13 @@ routing tables in line with the specification. service_operations.py calls it fo
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pilotlight.gateway.control_link import BackendReport, GatewayMessage, Hello, Report, Unreachable, Wake
 from pilotlight.gateway.routing_table import Replica as RoutedReplica
 from pilotlight.gateway.routing_table import Route
 from pilotlight.k8s.timestamps import utc_now
+from pilotlight.targets.error_from_log import last_exception
 from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.control import gateway_routes, persistence, replicas
 from pilotlight.targets.local.control import status as control_status
@@ -21,6 +22,7 @@ from pilotlight.targets.local.control.metrics_source import MetricsSource
 from pilotlight.targets.local.control.persistence import StateWriter
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun, Unit, initial_replicas
+from pilotlight.targets.local.control.verification import HINT, READY, verification
 from pilotlight.targets.local.delayed_queue import DelayedQueue
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.gateway.publisher import Publisher
@@ -28,7 +30,7 @@ from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_discovery import ComponentAddresses, EndpointFiles
 from pilotlight.targets.local.scaling.types import Decision
 from pilotlight.targets.local.store.store import EventRecorder, Store
-from pilotlight.targets.local.supervisor import gpus
+from pilotlight.targets.local.supervisor import gpus, logs
 from pilotlight.targets.local.supervisor.forkserver_client import pilot_lights
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
@@ -43,7 +45,6 @@ class ReconcilerSettings:
     pilot_light: bool = True
     zero_grace_s: float = 0.0  # between the end of the idle window and the removal of the last replica
     drain_s: float = 30.0
-    respawn: tuple[str, ...] = field(default=())  # command by which the gateway restarts the control process
 
 
 class Reconciler:
@@ -54,13 +55,14 @@ class Reconciler:
         self.base_url = f"http://127.0.0.1:{settings.gateway_port}"
         self.runs: dict[Key, ServiceRun] = {}
         self.events = EventRecorder(store)
+        self.on_failing_answers: Callable[[ServiceRun, Revision], None] = lambda run, revision: None
         self._closing = False
         self._state = StateWriter(store)
         self._requeue: DelayedQueue[ServiceRun] = DelayedQueue(lambda run: self.reconcile(run))
         self._peers = ComponentAddresses(self.base_url, control_process_launcher.token(home))
         pilot = pilot_lights(home) if settings.pilot_light else None
         self.supervisor = Supervisor(home, self._replica_changed, self.base_url, pilot)
-        self._link = GatewayLink(home, self._on_gateway_message, gateway_command(home, settings.respawn))
+        self._link = GatewayLink(home, self._on_gateway_message, gateway_command(home))
         endpoints = EndpointFiles(home.run / "endpoints")
         self._publisher = Publisher(self._link, self._routes, self._replica_unrouted, endpoints.update)
         self.replica_set = ReplicaSet(
@@ -187,7 +189,34 @@ class Reconciler:
             unit = run.unit_of(revision, self.clock())
             unit.desired = max(unit.desired, initial_replicas(unit.bounded(run.override_of(unit.name))))
             self._state.mark_ready(run.key, revision)
-            self.events.record(run.key, f"Revision/{revision.name}", "Ready", "its first replica has answered")
+            self.events.record(run.key, f"Revision/{revision.name}", "Ready", "its first replica is ready")
+        self._verify(run, revision)
+
+    def _verify(self, run: ServiceRun, revision: Revision) -> None:
+        """Record whether the revision has answered, or that its first answers were errors."""
+        replicas = self._ready_replicas(run, revision)
+        before = revision.verification
+        revision.verification = verification(before, [replica.status for replica in replicas])
+        if revision.verification == before:
+            return
+        subject = f"Revision/{revision.name}"
+        if revision.verification == "unverified":
+            self.events.record(run.key, subject, "Unverified", f"{READY}; {HINT}")
+        elif revision.verification == "failing":
+            self.on_failing_answers(run, revision)
+        elif before != "unknown":
+            revision.answer_failure = ""
+            self.events.record(run.key, subject, "Verified", "its model has answered a request")
+
+    def last_error(self, run: ServiceRun, revision: Revision) -> str:
+        """Return the last exception in the logs of the revision's ready replicas; empty: none is logged."""
+        errors = (last_exception(logs.tail(replica.log)) for replica in self._ready_replicas(run, revision))
+        return next(filter(None, errors), "")
+
+    def _ready_replicas(self, run: ServiceRun, revision: Revision) -> list[Replica]:
+        return [
+            each for each in self.replica_set.living(run) if each.revision == revision.name and each.state == "ready"
+        ]
 
     def _replica_exited(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
         self.metrics.forget(replica)
@@ -247,6 +276,9 @@ class Reconciler:
             if run.key[0] == report.namespace and revision is not None and revision.spec.workload == report.workload:
                 run.unit_of(revision, now).traffic.report(report, now)
                 self.metrics.count_lost(run.key, report.revision, report.lost)
+                if report.requests and revision.verification in ("unverified", "failing"):
+                    for replica in self._ready_replicas(run, revision):
+                        self.supervisor.read_status(replica.id)
 
     def _on_wake(self, message: Wake, now: float) -> None:
         for run in list(self.runs.values()):

@@ -6,6 +6,7 @@ own, is notified through `on_canary_change`, and uses the control API like any c
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,19 +23,24 @@ from pilotlight.k8s.manifest import Manifest
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.control import persistence
 from pilotlight.targets.local.control.reconciler import Reconciler, ReconcilerSettings
-from pilotlight.targets.local.control.service_state import ServiceRun
+from pilotlight.targets.local.control.service_state import Revision, ServiceRun
 from pilotlight.targets.local.control.status import check_name
+from pilotlight.targets.local.control.verification import failure_reason
+from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests import service_discovery
 from pilotlight.targets.local.manifests.interpret import check_queries, revisions_of
 from pilotlight.targets.local.manifests.service_spec_types import ServiceSpec
+from pilotlight.targets.local.model_snapshots import ModelSnapshots
 from pilotlight.targets.local.store.releases import live_manifests
 from pilotlight.targets.local.store.store import Store
 from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceStatus, Share, check_shares
 
+log = logging.getLogger("pilotlight.engine")
 __all__ = ["Engine", "ReconcilerSettings"]
 
 Json = Any
+COLLECT_EVERY_S: Final = 600.0
 APPLY_TIMEOUT_S: Final = 5.0  # replacing a gateway takes up to that long
 
 
@@ -48,17 +54,32 @@ class Engine:
         self.reconciler = Reconciler(home, settings, self.store, clock)
         self._record_event = self.reconciler.events.record
         self._clock = clock
+        self._collector: asyncio.Task[None] | None = None
+        self.reconciler.on_failing_answers = self._roll_back
         self.on_canary_change: Callable[[], None] = lambda: None  # called after every change
         for record in self.store.canaries():
             self._track_canary(record)
 
     async def start(self) -> None:
         await self.reconciler.start()
+        self._collector = asyncio.create_task(self._collect_snapshots())
 
     async def close(self, *, stop_all: bool, drain_s: float = 30.0) -> None:
         """Close the engine; with `stop_all` end replicas and gateway too, else leave them running."""
+        if self._collector is not None:
+            self._collector.cancel()
         await self.reconciler.close(stop_all=stop_all, drain_s=drain_s)
         self.store.close()
+
+    async def _collect_snapshots(self) -> None:
+        """Remove the snapshots of models that no stored release needs, now and then."""
+        snapshots = ModelSnapshots(self.home.models)
+        while True:
+            with log_and_continue("collecting snapshots of models"):
+                needed = self.store.model_digests()
+                for name in await asyncio.to_thread(snapshots.collect, needed, time.time()):
+                    log.info("removed the snapshot %s: no release needs it", name)
+            await asyncio.sleep(COLLECT_EVERY_S)
 
     def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
         """Deploy a release.
@@ -79,8 +100,41 @@ class Engine:
         generation = self.store.apply(release, revisions_of(release.manifests), utc_now(), reset)
         run = self._update_run(key, generation, spec)
         run.overrides = overrides
+        if run.rolled_back:
+            run.rolled_back = ""
+            self.store.set_note(key, generation, release.note)
         self._record_event(key, f"Service/{key[1]}", "Deployed", f"generation {generation}: {release.note or 'deploy'}")
         return self._reconcile(run)
+
+    def _roll_back(self, run: ServiceRun, revision: Revision) -> None:
+        """Deploy the release before one whose first answers were all errors, if there is one; else the status says so.
+
+        A canary judges its revision itself, and one that was ready before this process started may have answered.
+        """
+        reason = failure_reason(revision.name, self.reconciler.last_error(run, revision))
+        latest = revision in run.latest_revisions() and not revision.restored
+        chosen = None if not latest or run.key in self.reconciler.metrics.canary_services else self._earlier(run.key)
+        try:
+            if chosen is not None:
+                note = f"{persistence.ROLLED_BACK}{chosen.generation}: {reason}"
+                self.apply(msgspec.structs.replace(chosen, expected=run.generation, note=note, generation=0, at=""))
+                self.store.mark_failed(run.key, revision.spec.workload, revision.name, reason)
+                run.rolled_back = note
+                self._record_event(run.key, f"Revision/{revision.name}", "RolledBack", note, "Warning")
+                return
+        except PlatformError as error:
+            reason = f"{reason}; it could not be rolled back: {error}"
+        revision.answer_failure = reason
+        self._record_event(run.key, f"Revision/{revision.name}", "Failing", reason, "Warning")
+
+    def _earlier(self, key: Key) -> Release | None:
+        """Return the release that `rollback` would deploy; None if nothing else was deployed, or it failed."""
+        from pilotlight.release.history import previous_release  # reads documents
+
+        releases = self.store.releases(key)
+        with suppress(NotFound):
+            return previous_release(releases, "", frozenset().union(*(each.failed for each in releases)))
+        return None
 
     def _update_run(self, key: Key, generation: int, spec: ServiceSpec) -> ServiceRun:
         runs, now = self.reconciler.runs, self._clock()

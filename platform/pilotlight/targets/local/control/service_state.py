@@ -14,6 +14,7 @@ from typing import Any, Final
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.gateway.control_link import BackendReport
 from pilotlight.prometheus import histograms
+from pilotlight.targets.local.control.verification import Verification
 from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec, ServiceSpec, TrafficShare, WorkloadSpec
 from pilotlight.targets.local.scaling.decision import decide, with_bounds
 from pilotlight.targets.local.scaling.types import Decision, Fixed, Hpa, Kpa, Observed, Sample, Scaling
@@ -103,6 +104,9 @@ class Revision:
     next_start: float = 0.0  # earliest, after the backoff of a crash
     ready_since: dict[str, float] = field(default_factory=dict)  # by replica
     cold_start: Mapping[str, float] = field(default_factory=dict)  # seconds by phase of its latest start
+    verification: Verification = "unknown"
+    restored: bool = False  # by a later control process: these may not be its first answers
+    answer_failure: str = ""  # why its first answers failed, where there is nothing to roll back to
 
     @property
     def name(self) -> str:
@@ -193,6 +197,7 @@ class ServiceRun:
         self.key, self.generation, self.spec, self.zero_grace_s = key, generation, spec, zero_grace_s
         self.port = self.grpc_port = 0
         self.deleting = False
+        self.rolled_back = ""  # why the release before this one was taken back
         self.unreadable = ""  # why the stored service cannot be run; then it has no workloads
         self.overrides: Mapping[str, Mapping[str, Json]] = {}
         self.history: dict[str, list[Shares]] = {}
@@ -223,6 +228,8 @@ class ServiceRun:
         elif not state.ready_once:  # deployed again: restart the progress deadline and drop the backoff
             state.retry(now)
             state.created_at, state.failures, state.next_start = now, 0, 0.0
+            if state.verification != "verified":
+                state.verification, state.answer_failure = "unknown", ""
         state.spec = revision
         return state
 

@@ -9,7 +9,9 @@ from msgspec.structs import replace
 from pilotlight.contract import RESERVED_NAMES
 from pilotlight.errors import UsageError
 from pilotlight.targets.local.control.service_state import FAILURES_TO_REPORT, Revision, ServiceRun
+from pilotlight.targets.local.control.verification import HINT, READY
 from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
+from pilotlight.targets.local.supervisor.probes import STATUS_TIMEOUT_S
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
 from pilotlight.targets.target import Condition, Key, ModelState, Phase, RevisionStatus, ServiceStatus
 
@@ -41,12 +43,16 @@ def status_of(view: ServiceView) -> ServiceStatus:
     run = view.run
     revisions = tuple(_revisions(view))
     phase, message = phase_of(view, revisions)
+    verified = all(row.verified for row in revisions if row.percent and row.ready)
+    unverified = phase == "Ready" and not verified
+    if unverified:
+        message = f"{READY}; {HINT}"
     url = url_of(view.base_url, run.key)
     return ServiceStatus(
         *run.key, run.generation, phase, url, mode="/".join(sorted({work.mode for work in run.spec.workloads})),
         urls=_urls(view, url),
-        conditions=tuple(_conditions(view, phase, message)), revisions=revisions, message=message,
-        overrides=run.overrides,
+        conditions=tuple(_conditions(view, phase, message, unverified)), revisions=revisions, message=message,
+        overrides=run.overrides, verified=verified, rolled_back=run.rolled_back,
     )  # fmt: skip
 
 
@@ -74,13 +80,17 @@ def with_transition_times(status: ServiceStatus, before: Mapping[str, Condition]
 
 def phase_of(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:
     """Return the phase and a message; Progressing until the gateway has applied the shares."""
+    run = view.run
     phase, message = _phase(view, revisions)
-    entries = dict(view.run.spec.entry)
+    entries = dict(run.spec.entry)
     routed = [row for row in revisions if row.workload in entries]
-    if view.confirmed is None or phase not in ("Ready", "Standby", "Parked"):
+    if phase not in ("Ready", "Standby", "Parked"):
         return phase, message
-    pending = any(view.confirmed.get(row.name, 0) != row.percent for row in routed)
-    return ("Progressing", "the gateway is being told who gets which share") if pending else (phase, message)
+    confirmed = view.confirmed
+    pending = confirmed is not None and any(confirmed.get(row.name, 0) != row.percent for row in routed)
+    if pending:
+        return "Progressing", "the gateway is being told who gets which share"
+    return ("Degraded", run.rolled_back) if run.rolled_back else (phase, message)
 
 
 def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:
@@ -99,6 +109,11 @@ def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phas
     if starting:
         return "Progressing", f"{starting[0].name} is starting" + _waiting_for(view, starting[0])
     if any(row.ready for row in revisions if row.percent):
+        if any(_status_awaited(view, replica) for replica in view.replicas):
+            return "Progressing", "it is asked whether its model has answered"
+        failing = next((row for row in revisions if row.percent and run.revisions[row.name].answer_failure), None)
+        if failing is not None:
+            return "Degraded", run.revisions[failing.name].answer_failure
         short = [row for row in revisions if row.ready < row.desired and row.percent and row.reason]
         return ("Degraded", f"{short[0].name}: {short[0].reason}") if short else ("Ready", "")
     broken = next((row for row in revisions if row.percent and row.desired and row.model_state == "FailedToLoad"), None)
@@ -109,6 +124,16 @@ def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phas
         return "Progressing", "a replica is starting" + (f" ({reason})" if reason else "")
     parked = any(row.model_state == "Parked" for row in revisions if row.percent)
     return ("Parked", "") if parked else ("Standby", "")
+
+
+def _status_awaited(view: ServiceView, replica: Replica) -> bool:
+    """Whether a replica of a revision that may be unverified has just become ready and its /status is not read yet."""
+    revision = view.run.revisions.get(replica.revision)
+    if revision is None or revision.verification != "unknown" or not replica.checks.predictor:
+        return False
+    since = revision.ready_since.get(replica.id)
+    read = replica.state != "ready" or replica.status.get("state") == "ready"
+    return not read and since is not None and view.now - since < STATUS_TIMEOUT_S
 
 
 def has_failed(revision: Revision) -> bool:
@@ -163,6 +188,7 @@ def _revision(
     busy = [replica for replica in replicas if replica.state != "draining"]
     reasons = [replica.reason for replica in busy if replica.state != "ready" and replica.reason]
     backoff_s = revision.next_start - now if desired > len(busy) and revision.next_start > now else None
+    pins = revision.spec.container.pins.values()
     return RevisionStatus(
         revision.name, workload.name, workload.role, percent, tags, ready, starting, desired,
         model_state=model_state(revision, busy, desired), reason=reasons[-1] if reasons else revision.failure,
@@ -172,6 +198,8 @@ def _revision(
         decision=unit.decision.reason if unit.decision else "", decided_at=unit.decided_at,
         url=f"{url_of(view.base_url, view.run.key)}@{tags[0] if tags else revision.name}",
         cold_start=revision.cold_start, per_second=log.per_second(now), retry_in_s=backoff_s,
+        verified=revision.verification in ("unknown", "verified"),
+        model_digest=" ".join(pin.digest for pin in pins), model_bytes=sum(pin.size for pin in pins),
     )  # fmt: skip
 
 
@@ -189,7 +217,7 @@ def model_state(revision: Revision, replicas: Sequence[Replica], desired: int) -
     return "Standby" if revision.ready_once and not desired else "Pending"
 
 
-def _conditions(view: ServiceView, phase: Phase, message: str) -> Iterator[Condition]:
+def _conditions(view: ServiceView, phase: Phase, message: str, unverified: bool) -> Iterator[Condition]:
     """Yield KServe's and OME's component conditions (EngineReady, PredictorReady, …), then the summary ones."""
     for role in dict.fromkeys(work.role for work in view.run.spec.workloads):
         revisions = [revision for revision in view.run.latest_revisions() if revision.spec.role == role]
@@ -198,7 +226,8 @@ def _conditions(view: ServiceView, phase: Phase, message: str) -> Iterator[Condi
         yield _condition("LatestDeploymentReady", view.run.latest_revisions())
         yield Condition("IngressReady", "True", "Routed", f"{url_of(view.base_url, view.run.key)} leads here")
     not_ready: Literal["False", "Unknown"] = "Unknown" if phase == "Progressing" else "False"
-    yield Condition("Ready", "True" if phase in ("Ready", "Standby", "Parked") else not_ready, phase, message)
+    reason = "Unverified" if unverified else phase
+    yield Condition("Ready", "True" if phase in ("Ready", "Standby", "Parked") else not_ready, reason, message)
 
 
 def _condition(name: str, revisions: Sequence[Revision]) -> Condition:

@@ -7,7 +7,6 @@ from the living gateway. A leaving gateway still has requests, so it gets tables
 
 import asyncio
 import os
-import shlex
 import signal
 import socket
 import sys
@@ -32,9 +31,9 @@ from pilotlight.gateway.control_link import (
     Stop,
     build_id,
 )
-from pilotlight.gateway.control_process_restart import start_detached
 from pilotlight.gateway.fd_channel import Channel
 from pilotlight.gateway.routing_table import Table
+from pilotlight.targets.local.detached_process import start_detached
 from pilotlight.targets.local.gateway.sockets import ListenerSet
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.wire.machine import last_lines
@@ -340,10 +339,8 @@ class GatewayLink:
         self._sync()
 
 
-def gateway_command(home: Home, respawn: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the gateway's command line; `respawn` is the command by which it restarts the control process."""
-    command = (sys.executable, "-m", "pilotlight.gateway", "--home", str(home.root))
-    return (*command, "--respawn", shlex.join(respawn)) if respawn else command
+def gateway_command(home: Home) -> tuple[str, ...]:
+    return (sys.executable, "-m", "pilotlight.gateway", "--home", str(home.root))
 
 
 class GatewayStarter:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pilotlight.contract import GRPC_PORT, HTTP_PORT, is_predictor_image
+from pilotlight.k8s.model_pins import decode
+from pilotlight.k8s.names import ANNOTATION_PINS
 from pilotlight.targets.local.manifests.object_lookup import SOURCES, Objects, at, mapping_at
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Probe
 from pilotlight.targets.local.scaling.from_manifests import quantity_of
@@ -200,7 +202,9 @@ def container_of(
     return ContainerSpec(
         name=str(main.get("name") or "main"), image=image, command=command, args=args,
         env={name: map_path(value, paths) for name, value in variables.values.items()},
-        port=serving, replica_env=tuple(variables.own_name), **resources, **probes,
+        port=serving, replica_env=tuple(variables.own_name),
+        pins=decode(str(mapping_at(template, "metadata", "annotations").get(ANNOTATION_PINS, ""))),
+        **resources, **probes,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pilotlight.contract import ENV_PARK_MEMORY
+from pilotlight.k8s.model_pins import ModelPin
 from pilotlight.targets.local.scaling.types import Scaling
 
 Mode = Literal["serverless", "raw", "stateful"]
@@ -41,6 +42,7 @@ class ContainerSpec:
     readiness: Probe | None = None
     liveness: Probe | None = None
     replica_env: tuple[str, ...] = ()  # variables that hold the replica's own name (fieldRef metadata.name)
+    pins: Mapping[str, ModelPin] = field(default_factory=dict)  # by model URI
 
     @property
     def parks(self) -> bool:

@@ -4,6 +4,7 @@ The engine writes before it acts and reads when it starts; nothing else opens th
 from the caller, such as `EventRecorder`: the store has no clock.
 """
 
+import re
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +32,7 @@ _SERVICES: Final = """SELECT s.namespace, s.name, s.generation, r.document, s.cr
     r.manifests, r.catalogue FROM services s JOIN releases r USING (namespace, name, generation)"""
 _REVISIONS: Final = """SELECT namespace, name, workload, revision, generation, created_at, first_ready_at, failed,
     manifests FROM revisions"""
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _OF_REVISION: Final = f"{OF_SERVICE} AND workload = ? AND revision = ?"
 
 
@@ -96,10 +98,23 @@ class Store:
             for document, manifests, catalogue, note, generation, at in self._database.rows(sql, key)
         ]  # fmt: skip
 
+    def model_digests(self) -> set[str]:
+        """Return the digests of local models that any stored release is pinned to."""
+        rows = self._database.rows("SELECT document FROM releases")
+        return {digest for (document,) in rows for digest in _DIGEST.findall(document)}
+
     def revisions(self, key: Key) -> list[StoredRevision]:
         """Return revisions, the latest deployed first."""
         sql = f"{_REVISIONS} {OF_SERVICE} ORDER BY generation DESC, rowid DESC"
         return [StoredRevision(*row) for row in self._database.rows(sql, key)]
+
+    def note(self, key: Key, generation: int) -> str:
+        """Return the note of a release; empty if it has none."""
+        rows = self._database.rows(f"SELECT note FROM releases {OF_SERVICE} AND generation = ?", (*key, generation))
+        return str(rows[0][0]) if rows else ""
+
+    def set_note(self, key: Key, generation: int, note: str) -> None:
+        self._one(f"UPDATE releases SET note = ? {OF_SERVICE} AND generation = ?", (note, *key, generation))
 
     def mark_ready(self, key: Key, workload: str, revision: str, now: str) -> None:
         """Record the first readiness of a revision, and clear its failure."""

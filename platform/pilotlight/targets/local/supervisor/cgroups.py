@@ -19,6 +19,7 @@ from pilotlight.targets.local.home_directory import Home
 PERIOD_US: Final = 100_000
 _ENABLE: Final = "+memory +cpu"
 NICE: Final = 5
+SYSTEMD_SUBGROUP: Final = "control"  # of the unit, for the control process
 LOG: Final = logging.getLogger("pilotlight.supervisor")
 
 
@@ -221,7 +222,9 @@ class Limits:
                 own = ""
                 with suppress(OSError):
                     own = Path("/proc/self/cgroup").read_text()
-                self._groups = find_groups(self._key, self._mount, own)
+                # Set by systemd for the process that it has started itself.
+                by_systemd = os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())
+                self._groups = find_groups(self._key, self._mount, own, by_systemd=by_systemd)
                 self._detected = True
             return self._groups
 
@@ -230,11 +233,18 @@ def group_key(home: Home) -> str:
     return "pilotlight-" + hashlib.sha256(str(home.root).encode()).hexdigest()[:8]
 
 
-def find_groups(key: str, mount: Path, own: str) -> Cgroups | None:
-    """Prepare cgroups below the present ones (`own`: /proc/self/cgroup), so that outer limits still apply."""
+def find_groups(key: str, mount: Path, own: str, *, by_systemd: bool = False) -> Cgroups | None:
+    """Prepare cgroups below the present ones (`own`: /proc/self/cgroup), so that outer limits still apply.
+
+    systemd restarts a control process in the group of its unit, which fails while subgroups have limits. So limits need
+    a subgroup for the control process (DelegateSubgroup); without one there are none but the watchdog's.
+    """
     paths = {names: path for _, names, path in (line.split(":", 2) for line in own.splitlines())}
     if (mount / "cgroup.controllers").exists():
-        return CgroupsV2.prepare(_mounted(mount, paths.get("", "/")), key)
+        group = _mounted(mount, paths.get("", "/"))
+        if group.name in (f"{key}-control", SYSTEMD_SUBGROUP if by_systemd else ""):
+            return CgroupsV2.prepare(group.parent, key)
+        return None if by_systemd else CgroupsV2.prepare(group, key)
     memory, cpu = (
         next((_mounted(mount / names, path) for names, path in paths.items() if controller in names.split(",")), None)
         for controller in ("memory", "cpu")

@@ -11,9 +11,11 @@ from typing import Final
 
 from pilotlight import contract
 from pilotlight.errors import PlatformError
+from pilotlight.k8s.model_pins import encode, is_local, local_path
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
-from pilotlight.targets.local.manifests.pods import READY_PATH
+from pilotlight.targets.local.manifests.pods import READY_PATH, map_path
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Probe
+from pilotlight.targets.local.model_snapshots import ModelSnapshots
 from pilotlight.targets.local.supervisor.probes import start_budget
 from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica_record import Checks, Launch
@@ -89,6 +91,7 @@ def variables(
 ) -> dict[str, str]:
     """Return the complete environment of the process."""
     container = launch.revision.container
+    remote = {uri: pin for uri, pin in container.pins.items() if not is_local(uri)}
     # NVML numbers devices in PCI bus order; CUDA does so only with CUDA_DEVICE_ORDER.
     cuda = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return {
@@ -96,6 +99,7 @@ def variables(
         **({} if gpus else cuda),
         **({contract.ENV_ADMIN_TOKEN_FILE: str(home.token)} if container.parks else {}),
         **container.env,
+        **({contract.ENV_MODEL_PINS: encode(remote)} if remote else {}),
         **(cuda if gpus else {}),
         **dict(zip(_PORT_SETTINGS, map(str, (ports.http, ports.grpc, ports.metrics)), strict=True)),
         "INFERENCE_HOST": "127.0.0.1",
@@ -110,6 +114,18 @@ def variables(
         ENV_REPLICA: launch.replica,
         **launch.extra_env,
     }
+
+
+def with_pinned_models(launch: Launch, snapshots: ModelSnapshots) -> Launch:
+    """Replace the paths of local models by those of their snapshots. Raise ModelChanged if they are not as deployed."""
+    container = launch.revision.container
+    local = {local_path(uri): pin for uri, pin in container.pins.items() if is_local(uri)}
+    paths = {path: snapshots.serving_path(pin, path) for path, pin in local.items()}
+    if not paths:
+        return launch
+    env = {name: map_path(value, paths) for name, value in container.env.items()}
+    args = tuple(map_path(word, paths) for word in container.args)
+    return replace(launch, revision=replace(launch.revision, container=replace(container, env=env, args=args)))
 
 
 def inherited_env(environ: Mapping[str, str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ MAX_INTERVAL_S: Final = 0.1
 RELATIVE_INTERVAL: Final = 0.05  # a start that took 1 s is seen at most 50 ms late
 STATUS_S: Final = 0.1  # between two reads of /status during startup
 STATUS_TIMEOUT_S: Final = 1.0
-STATUS_FIELDS: Final = ("state", "reason", "progress", "phases")
+STATUS_FIELDS: Final = ("state", "reason", "progress", "phases", "verified", "unverified_failures")
 STOPPING: Final = "stopping"  # state of a predictor that is shutting down
 TOTAL_PHASE: Final = "total"  # reported once all other phases are over
 
@@ -120,7 +120,7 @@ async def _await_startup(checks: Checks, observer: ReplicaObserver, began: float
             continue
         now = monotonic()
         if checks.predictor and now - status_at >= STATUS_S:
-            status_at, status = now, await _read_status(checks, observer)
+            status_at, status = now, await read_status(checks, observer)
             reason = str(status.get("reason") or reason)
             if status.get("state") == "failed":
                 observer.on_start_failed(reason)
@@ -133,7 +133,8 @@ async def _await_startup(checks: Checks, observer: ReplicaObserver, began: float
         await asyncio.sleep(start_interval(now - began))
 
 
-async def _read_status(checks: Checks, observer: ReplicaObserver) -> Mapping[str, Json]:
+async def read_status(checks: Checks, observer: ReplicaObserver) -> Mapping[str, Json]:
+    """Read and report the predictor's /status; empty: no response, or it needs a token."""
     answer = await request(checks.readiness.port, "/status", STATUS_TIMEOUT_S)
     status = {name: value for name, value in answer.json().items() if name in STATUS_FIELDS} if answer.ok else {}
     if status:
@@ -148,7 +149,7 @@ async def predictor_state(checks: Checks) -> str:
 
 
 async def _startup_recorded(checks: Checks, observer: ReplicaObserver) -> bool:
-    return TOTAL_PHASE in (await _read_status(checks, observer)).get("phases", ())
+    return TOTAL_PHASE in (await read_status(checks, observer)).get("phases", ())
 
 
 async def _watch_readiness(checks: Checks, observer: ReplicaObserver, holds: bool, known: bool) -> None:
@@ -164,7 +165,7 @@ async def _watch_readiness(checks: Checks, observer: ReplicaObserver, holds: boo
             observer.on_ready()
             continue
         observer.on_unready(_failure_reason("readiness", count))
-        reason = (await _read_status(checks, observer)).get("reason") if checks.predictor else ""
+        reason = (await read_status(checks, observer)).get("reason") if checks.predictor else ""
         if reason:
             observer.on_unready(str(reason))
 

@@ -27,6 +27,8 @@ SCAN_DELAYS_S: Final = (0.1, 0.5, 2.0, 10.0)
 CONTROL: Final = "control process"
 GATEWAY: Final = "gateway"
 LOG_WRITER: Final = "log writer"
+PARENT: Final = "parent process"
+_SCRIPTS: Final = {"log_writer.py": LOG_WRITER, "parent_process.py": PARENT}
 _ROLES: Final = {
     "pilotlight.control_plane.daemon": CONTROL, "pilotlight.daemon": CONTROL, "pilotlight.gateway": GATEWAY,
 }  # fmt: skip
@@ -244,8 +246,9 @@ def _role_of(folder: Path, home: Home) -> str:
         return ""
     if f"--config.file={home.root}/prometheus/prometheus.yaml" in command:
         return "prometheus"
-    if any(Path(word).name == "log_writer.py" for word in command) and str(home.root) in command:
-        return LOG_WRITER
+    scripts = [role for word in command if (role := _SCRIPTS.get(Path(word).name))]
+    if scripts and str(home.root) in command:
+        return scripts[0]
     module = command[command.index("-m") + 1] if "-m" in command[:-1] else ""
     at = command.index("--home") + 1 if "--home" in command[:-1] else 0
     if not module.startswith("pilotlight.") or not at or command[at] != str(home.root):

@@ -16,13 +16,14 @@ from msgspec.structs import replace
 
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.model_snapshots import ModelChanged, ModelSnapshots
 from pilotlight.targets.local.supervisor import container_command, gpus, shim
 from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.container_command import Command
 from pilotlight.targets.local.supervisor.forkserver_client import ForkRequest, PilotLights, family_of
 from pilotlight.targets.local.supervisor.logs import out_of_memory
 from pilotlight.targets.local.supervisor.output_pipes import OutputPipes
-from pilotlight.targets.local.supervisor.probes import STOPPING, predictor_state, run_probes
+from pilotlight.targets.local.supervisor.probes import STOPPING, predictor_state, read_status, run_probes
 from pilotlight.targets.local.supervisor.process_inspection import ExitWatch, Identity, age_s, boot_id, identify
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Launch, Replica
 from pilotlight.targets.local.supervisor.shim import Exit
@@ -58,6 +59,7 @@ class ReplicaProcess:
         self._probing: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._parking: asyncio.Task[None] | None = None
+        self._reading: asyncio.Future[Mapping[str, Json]] | None = None
         self._killer: asyncio.TimerHandle | None = None
         self._pending: signal.Signals | None = None  # sent once the pid is known
 
@@ -97,6 +99,11 @@ class ReplicaProcess:
     def probe(self, age: float = 0.0) -> None:
         """Start probing; the pid need not be known yet."""
         self._probing = asyncio.get_running_loop().create_task(run_probes(self.record, self, age))
+
+    def read_status(self) -> None:
+        """Read the predictor's /status once more, unless a read is under way; `on_status` gets it."""
+        if self._probing is not None and (self._reading is None or self._reading.done()):
+            self._reading = asyncio.ensure_future(read_status(self.record.checks, self))
 
     def adopt(self, identity: Identity) -> None:
         """Continue supervising a process that another supervisor started."""
@@ -211,6 +218,9 @@ class ReplicaProcess:
         if self._parking is not None:
             self._parking.cancel()
             self._parking = None
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
         if self._probing is not None:
             self._probing.cancel()
             self._probing = None
@@ -250,17 +260,20 @@ class Spawner:
     def spawn(self, running: ReplicaProcess) -> None:
         try:
             self._start(running)
-        except OSError as error:  # no descriptor left, for one
+        except (OSError, ModelChanged) as error:  # no descriptor left, for one
             self._report_failure(running, error)
 
-    def _report_failure(self, running: ReplicaProcess, error: OSError) -> None:
+    def _report_failure(self, running: ReplicaProcess, error: OSError | ModelChanged) -> None:
         """Report the failure after the caller of `spawn` has returned."""
-        reason = f"could not be started: {error.strerror or error}"
+        if isinstance(error, ModelChanged):
+            reason = f"{error}; {error.hint}"
+        else:
+            reason = f"could not be started: {error.strerror or error}"
         asyncio.get_running_loop().call_soon(self._on_failed, running, Exit(), reason)
 
     def _start(self, running: ReplicaProcess) -> None:
-        launch = running.launch
-        assert launch is not None
+        assert running.launch is not None
+        launch = container_command.with_pinned_models(running.launch, ModelSnapshots(self._home.models))
         ports = container_command.free_ports()
         env = container_command.variables(launch, ports, running.record.gpus, self._home, self._gateway_url, os.environ)
         command = self.command(launch)

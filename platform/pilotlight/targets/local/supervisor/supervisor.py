@@ -39,17 +39,11 @@ PORT_TRIES: Final = 5
 class Housekeeper:
     """Memory limits without cgroups, a running log writer, and rotation of logs without one, while replicas run.
 
-    `running` is the supervisor's live table; `files` are logs besides those of replicas.
+    `running` is the supervisor's live table.
     """
 
-    def __init__(
-        self,
-        running: Mapping[str, ReplicaProcess],
-        limits: Limits,
-        outputs: OutputPipes,
-        files: Sequence[Path] = (),
-    ) -> None:
-        self._running, self._limits, self._outputs, self._files = running, limits, outputs, files
+    def __init__(self, running: Mapping[str, ReplicaProcess], limits: Limits, outputs: OutputPipes) -> None:
+        self._running, self._limits, self._outputs = running, limits, outputs
         self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
@@ -77,7 +71,7 @@ class Housekeeper:
                         for each in self._running.values()
                         if not self._outputs.has(each.record.log)
                     ]
-                    await asyncio.to_thread(rotate_all, [*self._files, *direct])
+                    await asyncio.to_thread(rotate_all, direct)
 
     def _enforce_memory_limits(self) -> None:
         """Kill replicas above their memory limit where no cgroup enforces it; RSS includes pages shared by forks."""
@@ -117,7 +111,7 @@ class Supervisor:
         self._outputs = OutputPipes(home, logs.log_settings(os.environ))
         self._spawner = Spawner(home, gateway_url, pilot, python, self._outputs, self._remove)
         self._orphans = OrphanReaper(home, self._running)
-        self._housekeeper = Housekeeper(self._running, self._limits, self._outputs, home.process_logs)
+        self._housekeeper = Housekeeper(self._running, self._limits, self._outputs)
 
     @property
     def limits(self) -> str:
@@ -130,6 +124,10 @@ class Supervisor:
     def usage(self, replica_id: str) -> Usage:
         pid = self._find(replica_id).record.pid
         return usage(pid) if pid else Usage()
+
+    def read_status(self, replica_id: str) -> None:
+        """Read the /status of a predictor again; its record changes with the response."""
+        self._find(replica_id).read_status()
 
     def launch(self, launch: Launch) -> Replica:
         """Start a replica, or queue it for a GPU (`waiting`). Raise PlatformError if it cannot run here."""

@@ -98,6 +98,21 @@ def test_a_shell_tells_signals_and_codes() -> None:
     assert from_shell(255) == Exit(255, None)
 
 
+def test_the_stacks_of_a_model_that_holds_the_gil_become_one_sentence() -> None:
+    stacks = [
+        "Timeout (0:00:16)!",
+        "Thread 0x00007fb8e0dd2b80 (most recent call first):",
+        '  File "/usr/lib/python3.11/re/__init__.py", line 166 in match',
+        '  File "/models/slow/model.py", line 17 in predict',
+        '  File "<frozen runpy>", line 198 in _run_module_as_main',
+    ]
+    error = last_error(['{"level":"INFO","message":"ready"}', *stacks])
+    assert error == (
+        "an execution has not ended in time and holds the GIL; the process is given up: "
+        'File "/models/slow/model.py", line 17 in predict'
+    )
+
+
 def test_the_last_error_of_a_log_is_found() -> None:
     error = '{"level":"ERROR","message":"model \'x\': no such file"}'
     assert last_error(["{}", error, '{"level":"INFO","message":"stopped"}', "plain"]) == "model 'x': no such file"

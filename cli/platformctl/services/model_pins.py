@@ -1,0 +1,95 @@
+"""Resolve the content of model URIs before a plan: digests and snapshots of local models, versions of remote ones."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+from platformctl import output
+
+if TYPE_CHECKING:
+    from pilotlight.k8s.manifest import Manifest, ObjectKey
+    from pilotlight.k8s.model_pins import ModelPin
+    from pilotlight.plan.types import Capabilities
+    from pilotlight.release.plan_and_render import Documents
+
+# `snapshot` keeps local models for the revision, `record` serves them where they are, `compare` keeps nothing.
+Keep = Literal["snapshot", "record", "compare"]
+SHOWN_BYTES: Final = 256 << 20  # larger models show their progress
+
+
+def resolve(documents: "Documents", capabilities: "Capabilities", keep: Keep, *, local: bool) -> "Documents":
+    """Return the documents with pins for all model URIs that have none; a note names those that cannot be pinned.
+
+    `local`: they are for this machine; on a cluster a path is one of the image.
+    """
+    from pilotlight.k8s.model_pins import REMOTE_SCHEMES, is_local, scheme_of
+    from pilotlight.release.model_pins import unpinned_uris, with_pins
+
+    uris = unpinned_uris(documents, capabilities)
+    pins = {uri: _pin_local(uri, keep) for uri in uris if is_local(uri) and local}
+    reasons = {uri: f"{scheme_of(uri)}:// cannot be pinned" for uri in uris if not is_local(uri)}
+    remote = [uri for uri in reasons if scheme_of(uri) in REMOTE_SCHEMES]
+    if remote:
+        from platformctl.services.remote_pins import resolve_remote
+
+        for uri, pin in resolve_remote(remote).items():
+            if isinstance(pin, str):
+                reasons[uri] = pin
+            else:
+                pins[uri] = pin
+    for uri, reason in reasons.items():
+        if uri not in pins:
+            output.note(f"note: a revision serves whatever {uri} holds when it starts: {reason}")
+    return with_pins(documents, pins)
+
+
+def _pin_local(uri: str, keep: Keep) -> "ModelPin":
+    from pilotlight.k8s.model_pins import local_path
+    from pilotlight.targets.local.home_directory import home
+    from pilotlight.targets.local.model_snapshots import ModelSnapshots
+
+    path, snapshots = local_path(uri), ModelSnapshots(home().models)
+    ticker = output.ProgressLog()
+    progress = _progress(ticker, path)
+    try:
+        if keep == "compare":
+            return snapshots.digest(path, progress)
+        return snapshots.pin(path, snapshot=keep == "snapshot", progress=progress)
+    finally:
+        ticker.close()
+
+
+def _progress(ticker: output.ProgressLog, path: str) -> "Callable[[int, int], None]":
+    def show(done: int, total: int) -> None:
+        if total >= SHOWN_BYTES:
+            ticker.log("Reading", path, output.bar(done, total))
+
+    return show
+
+
+def changed_models(old: "Iterable[Manifest]", new: "Iterable[Manifest]") -> "dict[ObjectKey, dict[str, list[str]]]":
+    """Return the changed files (`~ model.py`) by object and model URI; of a model with too many files its digests."""
+    from pilotlight.k8s.model_pins import changed_files
+
+    before = {manifest.key: _pins(manifest) for manifest in old}
+    changes: dict[ObjectKey, dict[str, list[str]]] = {}
+    for manifest in new:
+        running = before.get(manifest.key, {})
+        for uri, pin in _pins(manifest).items():
+            if uri in running and running[uri].digest != pin.digest:
+                files = changed_files(running[uri], pin) or [f"{running[uri].digest} to {pin.digest}"]
+                changes.setdefault(manifest.key, {})[uri] = files
+    return changes
+
+
+def note_changed_models(changes: "Mapping[ObjectKey, Mapping[str, Sequence[str]]]") -> None:
+    for uri, files in (item for models in changes.values() for item in models.items()):
+        output.note(f"model {uri}: {', '.join(files)}")
+
+
+def _pins(manifest: "Manifest") -> "dict[str, ModelPin]":
+    from pilotlight.k8s.model_pins import decode
+    from pilotlight.k8s.names import ANNOTATION_PINS
+
+    template = (manifest.document.get("spec") or {}).get("template") or {}
+    annotations = (template.get("metadata") or {}).get("annotations") or {} if isinstance(template, dict) else {}
+    return decode(str(annotations.get(ANNOTATION_PINS, "")))

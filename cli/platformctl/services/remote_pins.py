@@ -1,0 +1,53 @@
+"""Pins of remote model URIs, resolved by `python -m pilotlight_predictor pin` with the credentials of this shell.
+
+In a process of its own: the store's libraries take long to import, and a call to a silent store cannot be interrupted.
+"""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pilotlight.k8s.model_pins import REMOTE_SCHEMES, ModelPin, scheme_of
+from platformctl.targets import command
+
+TIMEOUT_S: Final = 20.0
+START_S: Final = 5.0  # for Python and the store's libraries, on a busy machine
+
+
+def resolve_remote(uris: Sequence[str], timeout: float = TIMEOUT_S) -> dict[str, ModelPin | str]:
+    """Return the pin of each URI, or in one sentence why it has none; `timeout` seconds for all of them together."""
+    results: dict[str, ModelPin | str] = {uri: _refusal(uri) for uri in uris}
+    wanted = [uri for uri, reason in results.items() if not reason]
+    return results | (_resolve(wanted, timeout) if wanted else {})
+
+
+def _refusal(uri: str) -> str:
+    scheme = scheme_of(uri)
+    if not scheme:
+        return f"{uri} is a path, which is not in a store"
+    return "" if scheme.lower() in REMOTE_SCHEMES else f"{scheme}:// cannot be pinned"
+
+
+def _resolve(uris: list[str], timeout: float) -> dict[str, ModelPin | str]:
+    """Run the predictor's command. The URIs go to its stdin: arguments are visible to others, and may be signed."""
+    limit = max(timeout - START_S, timeout / 2)
+    try:
+        process = subprocess.run(  # noqa: S603 - the predictor, no shell
+            command("pin", "--timeout", f"{limit:g}", "-"),
+            input="\n".join(uris), capture_output=True, text=True, timeout=timeout, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return dict.fromkeys(uris, f"its store did not answer within {timeout:g} s")
+    try:
+        documents: dict[str, Any] = json.loads(process.stdout)
+    except ValueError:
+        last = process.stderr.strip().rpartition("\n")[2] or f"exit code {process.returncode}"
+        return dict.fromkeys(uris, f"its content cannot be resolved ({last})")
+    return {uri: _pin(documents.get(uri) or {}) for uri in uris}
+
+
+def _pin(document: dict[str, Any]) -> ModelPin | str:
+    if "digest" not in document:
+        return str(document.get("error", "its content cannot be resolved"))
+    return ModelPin(digest=document["digest"], size=document["size"], files=document["files"])

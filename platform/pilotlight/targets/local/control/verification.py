@@ -1,0 +1,35 @@
+"""Verification of a revision by its first answers, for models that could not be warmed up before they were ready. Pure.
+
+A predictor's /status says whether its models have answered a warm-up or a request, and how often they have failed
+before (docs/lifecycle.md). The reconciler reads it once after the start, and after requests while it is unverified.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal
+
+Json = Any
+Verification = Literal["unknown", "unverified", "failing", "verified"]
+FIRST_ANSWERS: Final = 5  # all of them 500: the revision does not work
+HINT: Final = (
+    "a request verifies it, or an example that it answers before it is ready: model.example of the document, "
+    "--example, or example.json beside the model"
+)
+READY: Final = "ready, but its model has not answered anything yet"
+
+
+def verification(before: Verification, statuses: Iterable[Mapping[str, Json]]) -> Verification:
+    """Return the verification of a revision from the last /status of its ready replicas.
+
+    A single answer verifies it for good. Servers other than ours say nothing: they stay unknown.
+    """
+    known = [status for status in statuses if status.get("state") == "ready" and "verified" in status]
+    if before == "verified" or any(status["verified"] for status in known):
+        return "verified"
+    if not known or before == "failing":
+        return before
+    failures = sum(int(status.get("unverified_failures") or 0) for status in known)
+    return "failing" if failures >= FIRST_ANSWERS else "unverified"
+
+
+def failure_reason(revision: str, last_error: str) -> str:
+    return f"the first {FIRST_ANSWERS} answers of {revision} were all 500" + (f": {last_error}" if last_error else "")

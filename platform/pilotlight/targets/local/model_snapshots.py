@@ -1,0 +1,280 @@
+"""Digests and snapshots of local models: each revision serves the bytes it was deployed with.
+
+    <home>/models/<sha256>/files.json         source, and inode, size, mtime and digest of each file
+    <home>/models/<sha256>/content/<name>    the snapshot: a file or a folder; missing with --no-snapshot
+    <home>/models/digests.json               digests by inode, size and mtime, so that unchanged files are read once
+
+Snapshots are reflinks or copies, never hard links, which a rewrite in place would change. `platformctl` takes them when
+it deploys; the control process checks them before each start and collects those that no stored revision needs.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.k8s.model_pins import ModelPin
+
+Json = Any
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+FILES_LIMIT: Final = 64  # files that a pin lists by name, so that `diff` can tell which of them changed
+EXCLUDED: Final = frozenset({"__pycache__", ".git"})
+GRACE_S: Final = 3600.0  # a snapshot is taken before the release that needs it is stored
+SPARE_BYTES: Final = 256 << 20  # left free on the disk
+_RACY_NS: Final = 2_000_000_000  # a file written so recently may change again without another mtime
+_CHUNK: Final = 1 << 20
+_FICLONE: Final = 0x40049409  # ioctl of Linux: share the blocks of another file, copied on write
+_ATTEMPTS: Final = 3
+
+
+class ModelChanged(PlatformError):
+    """The content of a local model is not the one that the revision was deployed with."""
+
+
+class Stat(NamedTuple):
+    inode: int
+    size: int
+    mtime_ns: int
+
+
+class FileRecord(NamedTuple):
+    """A file of a model; stored as a list in JSON."""
+
+    stat: Stat
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    count: int
+    bytes: int
+
+
+class ModelSnapshots:
+    """The `models` folder of a home."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def pin(self, path: str, *, snapshot: bool, progress: Progress = lambda done, total: None) -> ModelPin:
+        """Return the pin of a file or folder, and keep its record, with `snapshot` also a copy of its bytes."""
+        source = Path(path)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        records = self._records(source, progress)
+        pin = _pin(records)
+        home = self._home(pin)
+        if (home / "content").exists() and not self.changed_files(pin, path):
+            os.utime(home)
+        elif snapshot:
+            shutil.rmtree(home, ignore_errors=True)  # damaged, or a record without a snapshot
+            return self._take(source, pin.size, progress)
+        else:
+            home.mkdir(mode=0o700, exist_ok=True)
+            _write_json(home / "files.json", {"source": str(source), "files": records})
+        return pin
+
+    def digest(self, path: str, progress: Progress = lambda done, total: None) -> ModelPin:
+        """Return the pin without keeping anything, to compare with."""
+        return _pin(self._records(Path(path), progress))
+
+    def serving_path(self, pin: ModelPin, path: str) -> str:
+        """Return the path to serve the pinned content from. Raise ModelChanged if it is not there any more."""
+        changed = self.changed_files(pin, path)
+        if changed is None:
+            message = f"ModelChanged: the copy of {path} that this revision serves is gone ({pin.digest[:19]})"
+            raise ModelChanged(message, "deploy it again: platformctl deploy -f FILE")
+        content = self._home(pin) / "content"
+        if changed:
+            where = "its snapshot" if content.exists() else path
+            message = f"ModelChanged: {where} has changed since this revision was deployed: {', '.join(changed[:3])}"
+            raise ModelChanged(message, "deploy it again for a new revision, or put the old files back")
+        return str(content / Path(path).name) if content.exists() else path
+
+    def changed_files(self, pin: ModelPin, path: str) -> list[str] | None:
+        """Compare sizes and times with the record, of an original also the inode; None: there is no record."""
+        home = self._home(pin)
+        snapshot = (home / "content").exists()
+        root = home / "content" / Path(path).name if snapshot else Path(path)
+        written = _read_json(home / "files.json")
+        if not written:
+            return None
+        recorded = {name: FileRecord(Stat(*stat), digest) for name, (stat, digest) in written["files"].items()}
+        changed = []
+        for name, record in recorded.items():
+            try:
+                now = _stat(_member(root, name))
+            except OSError:
+                changed.append(name)
+                continue
+            if now[1:] != record.stat[1:] if snapshot else now != record.stat:
+                changed.append(name)
+        if not snapshot:
+            changed += sorted({name for name, _ in _files(root)} - recorded.keys())
+        return changed
+
+    def collect(self, needed: Collection[str], now: float) -> list[str]:
+        """Remove what no digest of `needed` names and no deploy has taken within GRACE_S; return the removed names."""
+        removed = []
+        for home in self._homes():
+            with suppress(OSError):
+                if f"sha256:{home.name}" not in needed and now - home.stat().st_mtime > GRACE_S:
+                    shutil.rmtree(home)
+                    removed.append(home.name)
+        return removed
+
+    def usage(self) -> Usage:
+        contents = [home / "content" for home in self._homes() if (home / "content").exists()]
+        return Usage(len(contents), sum(stat.size for content in contents for _, stat in _files(content)))
+
+    def _home(self, pin: ModelPin) -> Path:
+        return self._folder / pin.digest.removeprefix("sha256:")
+
+    def _homes(self) -> list[Path]:
+        return [each for each in self._folder.iterdir() if each.is_dir()] if self._folder.is_dir() else []
+
+    def _records(self, source: Path, progress: Progress) -> dict[str, FileRecord]:
+        """Return the files with their digests, from the cache where inode, size and mtime are known."""
+        files = dict(_files(source))
+        if not files:
+            raise UsageError(f"storageUri: {source} is not there, or holds no file", "correct the path")
+        cache = _read_json(self._folder / "digests.json")
+        known = {name: FileRecord(Stat(*stat), digest) for name, (stat, digest) in cache.get(str(source), {}).items()}
+        total, done = sum(stat.size for stat in files.values()), 0
+        records = {}
+        for name, stat in files.items():
+            record = known.get(name)
+            if record is None or record.stat != stat:
+                record = FileRecord(stat, _sha256(_member(source, name), _from(done, total, progress)))
+            records[name] = record
+            done += stat.size
+        settled = time.time_ns() - _RACY_NS
+        cache[str(source)] = {name: each for name, each in records.items() if each.stat.mtime_ns < settled}
+        if self._folder.is_dir():
+            remaining = {key: value for key, value in cache.items() if os.path.exists(key)}
+            _write_json(self._folder / "digests.json", remaining)
+        return records
+
+    def _take(self, source: Path, size: int, progress: Progress) -> ModelPin:
+        free = shutil.disk_usage(self._folder).free
+        if size + SPARE_BYTES > free:
+            message = f"storageUri: a snapshot of {source} needs {size:,} bytes, {free:,} are free in {self._folder}"
+            raise PlatformError(message, "free some, or serve it where it is: platformctl deploy --no-snapshot")
+        for _ in range(_ATTEMPTS):
+            stage = self._folder / f"partial-{secrets.token_hex(4)}"
+            try:
+                pin = self._copy(source, stage, size, progress)
+            finally:
+                shutil.rmtree(stage, ignore_errors=True)
+            if pin is not None:
+                return pin
+        message = f"storageUri: {source} changes while it is copied"
+        raise PlatformError(message, "deploy when it is complete")
+
+    def _copy(self, source: Path, stage: Path, size: int, progress: Progress) -> ModelPin | None:
+        """Copy and hash what was copied; None: a file has changed meanwhile."""
+        before, done = dict(_files(source)), 0
+        root = stage / "content" / source.name
+        for name, stat in before.items():
+            target = root if source.is_file() else root / name
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _clone(_member(source, name), target)
+            done += stat.size
+            progress(done, 2 * size)
+        if dict(_files(source)) != before:
+            return None
+        records, read = {}, 0
+        for name, stat in before.items():
+            target = root if source.is_file() else root / name
+            records[name] = FileRecord(_stat(target), _sha256(target, _from(size + read, 2 * size, progress)))
+            read += stat.size
+        pin = _pin(records)
+        _write_json(stage / "files.json", {"source": str(source), "files": records})
+        home = self._home(pin)
+        if (home / "content").exists():
+            os.utime(home)  # another deploy was faster
+        else:
+            shutil.rmtree(home, ignore_errors=True)  # a record of --no-snapshot
+            os.rename(stage, home)
+        return pin
+
+
+def _files(root: Path) -> Iterator[tuple[str, Stat]]:
+    """Yield the files in order of their names, with links followed; a single file under its own name."""
+    if root.is_file():
+        yield root.name, _stat(root)
+        return
+    found, entered = [], set()
+    for folder, subfolders, names in os.walk(root, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in entered:  # a link to a folder above
+            subfolders.clear()
+            continue
+        entered.add(real)
+        subfolders[:] = [name for name in subfolders if name not in EXCLUDED]
+        found += [Path(folder) / name for name in names]
+    for path in sorted(found):
+        if path.is_file():
+            yield path.relative_to(root).as_posix(), _stat(path)
+
+
+def _member(source: Path, name: str) -> Path:
+    return source if source.is_file() else source / name
+
+
+def _stat(path: Path) -> Stat:
+    found = path.stat()
+    return Stat(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _pin(records: Mapping[str, FileRecord]) -> ModelPin:
+    lines = (f"{name}\0{record.stat.size}\0{record.digest}" for name, record in sorted(records.items()))
+    digest = hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+    files = {name: record.digest[:16] for name, record in records.items()} if len(records) <= FILES_LIMIT else {}
+    return ModelPin(f"sha256:{digest}", sum(record.stat.size for record in records.values()), files)
+
+
+def _from(base: int, total: int, progress: Progress) -> Callable[[int], None]:
+    return lambda read: progress(base + read, total)
+
+
+def _sha256(path: Path, progress: Callable[[int], None]) -> str:
+    running, read = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            running.update(chunk)
+            read += len(chunk)
+            progress(read)
+    return running.hexdigest()
+
+
+def _clone(source: Path, target: Path) -> None:
+    """Copy a file with its times; by reflink where the file system can."""
+    with source.open("rb") as original, target.open("wb") as copy:
+        try:
+            fcntl.ioctl(copy.fileno(), _FICLONE, original.fileno())
+        except OSError:
+            shutil.copyfileobj(original, copy, _CHUNK)
+    shutil.copystat(source, target)
+
+
+def _read_json(path: Path) -> dict[str, Json]:
+    try:
+        document: dict[str, Json] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return document
+
+
+def _write_json(path: Path, document: Mapping[str, Json]) -> None:
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    fresh.write_text(json.dumps(document))
+    fresh.replace(path)

@@ -1,0 +1,142 @@
+"""Digests and snapshots of local models: what is read again, what is copied, what is refused, what is collected."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pilotlight.errors import PlatformError
+from pilotlight.k8s.model_pins import changed_files
+from pilotlight.targets.local import model_snapshots
+from pilotlight.targets.local.model_snapshots import GRACE_S, ModelChanged, ModelSnapshots
+
+OLD_NS = time.time_ns() - 60_000_000_000
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    (folder / "1").mkdir(parents=True)
+    write(folder / "config.pbtxt", "name: 'm'")
+    write(folder / "1" / "weights.bin", "weights")
+    return folder
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> ModelSnapshots:
+    return ModelSnapshots(tmp_path / "models")
+
+
+def write(path: Path, text: str) -> None:
+    """Write with an mtime in the past, so that the digest may be cached."""
+    path.write_text(text)
+    os.utime(path, ns=(OLD_NS, OLD_NS))
+
+
+def test_the_digest_is_that_of_the_content_and_not_of_times_or_caches(snapshots: ModelSnapshots, model: Path) -> None:
+    first = snapshots.digest(str(model))
+    assert first.size == len("name: 'm'") + len("weights")
+    (model / "__pycache__").mkdir()
+    (model / "__pycache__" / "model.pyc").write_text("x")
+    os.utime(model / "config.pbtxt")
+    assert snapshots.digest(str(model)) == first
+    write(model / "1" / "weights.bin", "WEIGHTS")
+    second = snapshots.digest(str(model))
+    assert second.digest != first.digest
+    assert changed_files(first, second) == ["~ 1/weights.bin"]
+    os.rename(model / "config.pbtxt", model / "other.pbtxt")
+    assert changed_files(second, snapshots.digest(str(model))) == ["- config.pbtxt", "+ other.pbtxt"]
+
+
+def test_unchanged_files_are_not_read_again(snapshots: ModelSnapshots, model: Path) -> None:
+    first = snapshots.pin(str(model), snapshot=True)
+    read: list[int] = []
+    assert snapshots.pin(str(model), snapshot=True, progress=lambda done, total: read.append(done)) == first
+    assert not read
+    (model / "config.pbtxt").write_text("name: 'n'")  # just now: another write may follow within the same mtime
+    snapshots.pin(str(model), snapshot=True)
+    read.clear()
+    snapshots.digest(str(model), lambda done, total: read.append(done))
+    assert read
+
+
+def test_a_snapshot_is_independent_of_its_original(snapshots: ModelSnapshots, model: Path) -> None:
+    pin = snapshots.pin(str(model), snapshot=True)
+    served = Path(snapshots.serving_path(pin, str(model)))
+    assert served.name == "model"
+    with (model / "1" / "weights.bin").open("r+") as file:  # in place: a hard link would change with it
+        file.write("W")
+    assert (served / "1" / "weights.bin").read_text() == "weights"
+    assert snapshots.serving_path(pin, str(model)) == str(served)
+
+
+def test_a_single_file_keeps_its_name(snapshots: ModelSnapshots, model: Path) -> None:
+    pin = snapshots.pin(str(model / "1" / "weights.bin"), snapshot=True)
+    served = Path(snapshots.serving_path(pin, str(model / "1" / "weights.bin")))
+    assert (served.name, served.read_text()) == ("weights.bin", "weights")
+
+
+def test_links_are_followed_and_cycles_end(snapshots: ModelSnapshots, model: Path, tmp_path: Path) -> None:
+    write(tmp_path / "blob", "linked")
+    (model / "linked.bin").symlink_to(tmp_path / "blob")
+    (model / "loop").symlink_to(model)
+    pin = snapshots.pin(str(model), snapshot=True)
+    served = Path(snapshots.serving_path(pin, str(model)))
+    assert not (served / "linked.bin").is_symlink()
+    assert (served / "linked.bin").read_text() == "linked"
+    assert set(pin.files) == {"config.pbtxt", "1/weights.bin", "linked.bin"}
+
+
+def test_damaged_and_lost_snapshots_are_refused_and_made_anew(snapshots: ModelSnapshots, model: Path) -> None:
+    pin = snapshots.pin(str(model), snapshot=True)
+    served = Path(snapshots.serving_path(pin, str(model)))
+    write(served / "config.pbtxt", "damaged")
+    with pytest.raises(ModelChanged, match=r"its snapshot has changed .*: config\.pbtxt"):
+        snapshots.serving_path(pin, str(model))
+    assert snapshots.pin(str(model), snapshot=True) == pin
+    assert (Path(snapshots.serving_path(pin, str(model))) / "config.pbtxt").read_text() == "name: 'm'"
+    snapshots.collect((), time.time() + 2 * GRACE_S)
+    with pytest.raises(ModelChanged, match="is gone"):
+        snapshots.serving_path(pin, str(model))
+
+
+@pytest.mark.parametrize("change", ["rewrite", "replace", "add", "remove"])
+def test_an_original_without_a_snapshot_must_stay_as_it_was(
+    snapshots: ModelSnapshots, model: Path, change: str
+) -> None:
+    pin = snapshots.pin(str(model), snapshot=False)
+    assert snapshots.serving_path(pin, str(model)) == str(model)
+    weights = model / "1" / "weights.bin"
+    if change == "rewrite":
+        weights.write_text("WEIGHTS")
+    elif change == "replace":  # same size and time, another inode
+        write(model / "fresh", "WEIGHTS")
+        os.replace(model / "fresh", weights)
+    elif change == "add":
+        write(model / "2.bin", "x")
+    else:
+        weights.unlink()
+    with pytest.raises(ModelChanged, match="has changed since this revision was deployed"):
+        snapshots.serving_path(pin, str(model))
+
+
+def test_what_no_release_needs_is_collected_after_a_while(snapshots: ModelSnapshots, model: Path) -> None:
+    first = snapshots.pin(str(model), snapshot=True)
+    write(model / "config.pbtxt", "other")
+    second = snapshots.pin(str(model), snapshot=True)
+    assert snapshots.usage().count == 2
+    now = time.time()
+    assert snapshots.collect((), now) == []  # the release may not be stored yet
+    assert snapshots.collect({second.digest}, now + 2 * GRACE_S) == [first.digest.removeprefix("sha256:")]
+    assert snapshots.usage() == model_snapshots.Usage(1, second.size)
+
+
+def test_a_full_disk_is_said_before_anything_is_copied(
+    snapshots: ModelSnapshots, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_snapshots, "SPARE_BYTES", 1 << 60)
+    with pytest.raises(PlatformError, match="needs 16 bytes") as raised:
+        snapshots.pin(str(model), snapshot=True)
+    assert "--no-snapshot" in raised.value.hint
+    assert snapshots.usage().count == 0

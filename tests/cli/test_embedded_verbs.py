@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,11 @@ import pytest
 from tests.cli.conftest import Call
 from tests.embedded import IRIS, Platform
 
+from pilotlight.plan.types import Capabilities
+from pilotlight.release.apply import ReleaseRequest, prepare
+from pilotlight.release.plan_and_render import Sources, read
 from platformctl import main
+from platformctl.services.model_pins import resolve
 
 DOCUMENT = """
 apiVersion: serving.kserve.io/v1beta1
@@ -61,13 +66,10 @@ def shares(call: Call) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def names(platform: Platform, folder: Path) -> tuple[str, str]:
     """The revisions of both documents, as a plan names them."""
-    from pilotlight.release.apply import ReleaseRequest, prepare
-
     def revision(file: str) -> str:
-        from pilotlight.plan.types import Capabilities
-        from pilotlight.release.plan_and_render import Sources, read
-
-        (one,), _ = prepare(ReleaseRequest(read(Sources([str(folder / file)])), Capabilities()), None)
+        capabilities = replace(Capabilities(), **platform.target.capabilities())
+        documents = resolve(read(Sources([str(folder / file)])), capabilities, "compare", local=True)
+        (one,), _ = prepare(ReleaseRequest(documents, capabilities), None)
         return one.plan.workloads[0].revision
 
     return revision("iris.yaml"), revision("new.yaml")

@@ -116,7 +116,7 @@ def test_an_edited_model_can_be_tried_by_a_canary(call: Call, platform: Platform
     write_model(document, 100)
     assert call("canary", "start", "-f", str(document), "--percent", "50").code == 0
     # By plain requests: `infer` reads the metadata first, and the split counts both.
-    request = urllib.request.Request(f"{platform.url}/sum/v2/models/sum/infer", ROW.encode())
+    request = urllib.request.Request(f"http://127.0.0.1:{platform.gateway_port}/sum/v2/models/sum/infer", ROW.encode())
     replies = [json.load(urllib.request.urlopen(request, timeout=10)) for _ in range(10)]
     assert {reply["outputs"][0]["data"][0] for reply in replies} == {10, 1000}
     assert call("canary", "abort", "sum").code == 0

@@ -65,25 +65,27 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
 
 @row(GROUP, short=True)
 async def disk_full(run: Scenario) -> None:
-    """The home folder, a file system of 3 MiB, is full; replica, gateway and control process are killed meanwhile.
+    """The home folder, a file system of its own, is full; replica, gateway and control process are killed meanwhile.
 
     Changes are refused in one sentence, serving goes on: only what was in flight fails. Changes work once there is
     space.
     """
-    with mounted(run.home.root, "size=3m"):
+    with mounted(run.home.root, "size=300m"):
         await run.serve(least=1, most=1)
         other = run.document(run.model("r2", 2), least=1, most=1)
         async with Load(run.gateway_port, rate=20) as load:
             filler = run.home.root / "filler"
             with filler.open("wb", buffering=0) as file:
-                size = 1 << 16
+                size = 1 << 20
                 while size:
                     try:
                         file.write(b"\0" * size)
                     except OSError:
                         size //= 2
-            done = await run.verb("deploy", "-f", other, "--timeout", "15", ok=False)
-            run.expect("full" in done.stderr, f"the reason is not said: {done.stderr[-200:]}")
+            for change in (["deploy", "-f", other], ["scale", "slow", "--min", "2", "--max", "2"]):
+                done = await run.verb(*change, "--timeout", "15", ok=False)
+                said = done.stderr
+                run.expect("full" in said or "free" in said, f"the reason is not said: {said[-200:]}")
             for kind in ("replica", "gateway", "control"):
                 gone = run.kill([kind], signal.SIGKILL, load)
                 if kind != "control":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.reliability.load import Counts
-from tests.reliability.scenario import Scenario
+from tests.reliability.scenario import Scenario, patience
 
 Run = Callable[[Scenario], Awaitable[None]]
 
@@ -75,6 +75,8 @@ def execute(row: Row, folder: Path, short: bool, limit_s: float) -> Outcome:
         scenario.missed.append(f"{type(error).__name__}: {str(error)[-400:]}")
     finally:
         scenario.finish()
+    if (factor := patience()) > 1.2:
+        scenario.notes.append(f"the machine was busy: bounds in seconds × {factor:.1f}")
     outcome.counts, outcome.back_s = scenario.counts, scenario.back_s
     outcome.missed, outcome.notes = scenario.missed, scenario.notes
     outcome.seconds = time.monotonic() - began

@@ -158,7 +158,7 @@ async def model_edited_in_place(run: Scenario) -> None:
 async def unverified_release(run: Scenario) -> None:
     """A release whose model declares no inputs, so that no warm-up can try it, and which raises on every request.
 
-    Its first answers decide: after at most 5 with status 500 the release before is brought back.
+    Its first answers decide: after 5 with status 500 the release before is brought back; at most 10 requests fail.
     """
     await run.serve(least=1, most=1)
     folder = run.folder / "bad"

@@ -146,14 +146,15 @@ class Walk:
 
 @row(GROUP)
 async def random_walk(run: Scenario) -> None:
-    """30 minutes of verbs in random order (deploy, rollback, canary start, promote and abort, scale, broken deploys and
-    canaries, delete) and of kills (control process, gateway, replica, pilot light, parent, and pairs of them).
+    """Verbs in random order for 30 minutes, unless noted below: deploy, rollback, canary start, promote and abort,
+    scale, broken deploys and canaries, delete; among them kills of control process, gateway, replica, pilot light,
+    parent, and pairs of them.
 
     After each step only revisions that a model of the service allows answer; every verb ends as it should; another
     service loses only what was in flight in killed processes; nothing is left after `down`.
     """
     seed = SEED if SEED is not None else random.randrange(1 << 32)
-    run.notes.append(f"seed {seed}")
+    run.notes.append(f"{MINUTES:g} minutes, seed {seed}")
     print(f"random walk: seed {seed}", flush=True)
     await run.serve(least=2, most=2, name="calm", uri=run.model("calm"))
     walk = Walk(run, seed)
@@ -169,14 +170,15 @@ async def random_walk(run: Scenario) -> None:
 
 @row(GROUP)
 async def soak(run: Scenario) -> None:
-    """30 minutes of 20 requests a second, a service that falls to zero and wakes three times a minute, and a deploy
-    each minute.
+    """20 requests a second for 30 minutes, unless noted below; a service that falls to zero and wakes three times a
+    minute; and a deploy each minute.
 
     Nothing is lost. After 5 minutes memory (8 MiB an hour), descriptors (4 an hour) of every process that lives on, and
     the disk (16 MiB an hour) grow no faster than that.
     """
     await run.serve(least=1, most=1)
     await run.serve(least=0, most=1, name="zero")
+    run.notes.append(f"{MINUTES:g} minutes")
     series: dict[tuple[str, int, str], list[tuple[float, float]]] = defaultdict(list)
     began = time.monotonic()
     revision = 1

@@ -235,7 +235,8 @@ def test_a_service_that_cannot_wake_is_failed_and_not_progressing(platform: Plat
     platform.deploy(serverless(uri=model.as_uri()))
     platform.wait_phase("Ready")
     platform.wait_phase("Standby")
-    model.unlink()
+    (snapshot,) = platform.home.models.glob("*/content/model.onnx")
+    snapshot.unlink()
     assert platform.ask(timeout=120).status == 503
     status = platform.wait_phase("Failed")
     assert "model.onnx" in status.message

@@ -29,7 +29,8 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 FILES_LIMIT: Final = 64  # files that a pin lists by name, so that `diff` can tell which of them changed
 EXCLUDED: Final = frozenset({"__pycache__", ".git"})
 GRACE_S: Final = 3600.0  # a snapshot is taken before the release that needs it is stored
-SPARE_BYTES: Final = 256 << 20  # left free on the disk
+SPARE_BYTES: Final = 256 << 20  # left free on the disk, but not more than SPARE_SHARE of it
+SPARE_SHARE: Final = 20
 _RACY_NS: Final = 2_000_000_000  # a file written so recently may change again without another mtime
 _CHUNK: Final = 1 << 20
 _FICLONE: Final = 0x40049409  # ioctl of Linux: share the blocks of another file, copied on write
@@ -160,13 +161,15 @@ class ModelSnapshots:
         cache[str(source)] = {name: each for name, each in records.items() if each.stat.mtime_ns < settled}
         if self._folder.is_dir():
             remaining = {key: value for key, value in cache.items() if os.path.exists(key)}
-            _write_json(self._folder / "digests.json", remaining)
+            with suppress(OSError):  # a cache: a full disk must not refuse what needs no copy
+                _write_json(self._folder / "digests.json", remaining)
         return records
 
     def _take(self, source: Path, size: int, progress: Progress) -> ModelPin:
-        free = shutil.disk_usage(self._folder).free
-        if size + SPARE_BYTES > free:
-            message = f"storageUri: a snapshot of {source} needs {size:,} bytes, {free:,} are free in {self._folder}"
+        total, _, free = shutil.disk_usage(self._folder)
+        if size + min(SPARE_BYTES, total // SPARE_SHARE) > free:
+            needs = f"a snapshot of {source} needs {size:,} bytes and leaves {SPARE_BYTES:,} free"
+            message = f"storageUri: {needs}; {free:,} are free in {self._folder}"
             raise PlatformError(message, "free some, or serve it where it is: platformctl deploy --no-snapshot")
         for _ in range(_ATTEMPTS):
             stage = self._folder / f"partial-{secrets.token_hex(4)}"
@@ -276,5 +279,9 @@ def _read_json(path: Path) -> dict[str, Json]:
 
 def _write_json(path: Path, document: Mapping[str, Json]) -> None:
     fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    fresh.write_text(json.dumps(document))
-    fresh.replace(path)
+    try:
+        fresh.write_text(json.dumps(document))
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise

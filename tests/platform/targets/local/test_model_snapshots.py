@@ -1,6 +1,7 @@
 """Digests and snapshots of local models: what is read again, what is copied, what is refused, what is collected."""
 
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -47,6 +48,19 @@ def test_the_digest_is_that_of_the_content_and_not_of_times_or_caches(snapshots:
     assert changed_files(first, second) == ["~ 1/weights.bin"]
     os.rename(model / "config.pbtxt", model / "other.pbtxt")
     assert changed_files(second, snapshots.digest(str(model))) == ["- config.pbtxt", "+ other.pbtxt"]
+
+
+def test_a_disk_without_space_for_the_cache_of_digests_refuses_nothing(snapshots: ModelSnapshots, model: Path) -> None:
+    pin = snapshots.pin(str(model), snapshot=True)
+    write(model / "config.pbtxt", "name: 'other'")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    folder = sorted(snapshots._folder.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # every write to a file fails
+    try:
+        assert snapshots.digest(str(model)).digest != pin.digest
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert sorted(snapshots._folder.iterdir()) == folder
 
 
 def test_unchanged_files_are_not_read_again(snapshots: ModelSnapshots, model: Path) -> None:
@@ -136,6 +150,7 @@ def test_a_full_disk_is_said_before_anything_is_copied(
     snapshots: ModelSnapshots, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_snapshots, "SPARE_BYTES", 1 << 60)
+    monkeypatch.setattr(model_snapshots, "SPARE_SHARE", 1)
     with pytest.raises(PlatformError, match="needs 16 bytes") as raised:
         snapshots.pin(str(model), snapshot=True)
     assert "--no-snapshot" in raised.value.hint

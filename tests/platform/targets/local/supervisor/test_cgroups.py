@@ -26,7 +26,7 @@ ROOT_V1 = os.getuid() == 0 and Path("/sys/fs/cgroup/memory/cgroup.procs").exists
 
 
 def test_without_groups_a_watchdog_ends_what_uses_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "find_groups", lambda *_: None)
+    monkeypatch.setattr(cgroups, "find_groups", lambda *_, **__: None)
 
     async def play() -> None:
         async with Stage(tmp_path, python=program(tmp_path, HUNGRY)) as stage:
@@ -44,7 +44,7 @@ def test_without_groups_a_watchdog_ends_what_uses_too_much(tmp_path: Path, monke
 def test_without_groups_children_in_sessions_of_their_own_end_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroups, "find_groups", lambda *_: None)
+    monkeypatch.setattr(cgroups, "find_groups", lambda *_, **__: None)
     script = f"setsid sleep 600 & echo $! > {tmp_path}/child; sleep 0.5; exit 3"
 
     async def play() -> None:
@@ -114,7 +114,7 @@ def test_groups_that_are_not_ours_are_not_used(tmp_path: Path) -> None:
 def test_a_cpu_limit_without_groups_lowers_the_priority_and_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroups, "find_groups", lambda *_: None)
+    monkeypatch.setattr(cgroups, "find_groups", lambda *_, **__: None)
 
     async def play() -> None:
         async with Stage(tmp_path, python=program(tmp_path, "exec sleep 600")) as stage:

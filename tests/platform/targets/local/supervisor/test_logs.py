@@ -115,23 +115,6 @@ def test_the_log_of_a_living_replica_is_cut_while_it_writes(tmp_path: Path, monk
     asyncio.run(play())
 
 
-def test_logs_of_the_control_process_and_the_gateway_are_cut_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "INTERVAL_S", 0.02)
-
-    async def play() -> None:
-        async with Stage(tmp_path, python=program(tmp_path, "exec sleep 60")) as stage:
-            logs = [stage.home.logs / name for name in ("daemon.log", "gateway.log")]
-            for log in logs:
-                log.write_bytes((b"x" * 99 + b"\n") * (supervisor_logs.LIMIT // 100 + 1))
-            stage.supervisor.launch(launch())
-            await eventually_async(lambda: all(log.with_name(f"{log.name}.1").exists() for log in logs))
-            await eventually_async(lambda: all(log.stat().st_size < supervisor_logs.LIMIT for log in logs))
-
-    asyncio.run(play())
-
-
 def test_a_log_that_cannot_be_opened_keeps_no_replica_from_starting(tmp_path: Path) -> None:
     async def play() -> None:
         async with Stage(tmp_path, python=program(tmp_path, "echo lost; exit 5")) as stage:

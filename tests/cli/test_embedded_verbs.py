@@ -66,6 +66,7 @@ def shares(call: Call) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def names(platform: Platform, folder: Path) -> tuple[str, str]:
     """The revisions of both documents, as a plan names them."""
+
     def revision(file: str) -> str:
         capabilities = replace(Capabilities(), **platform.target.capabilities())
         documents = resolve(read(Sources([str(folder / file)])), capabilities, "compare", local=True)

@@ -7,6 +7,7 @@ faults are injected, and verbs run in threads.
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -165,6 +166,13 @@ class Scenario(Platform):
             return all(living[kind] >= count for kind, count in counts.items())
 
         await self.until(complete, f"{', '.join(counts)} again", seconds)
+
+    def accepts(self) -> bool:
+        """Whether the gateway's port accepts connections."""
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.gateway_port), 1.0).close()
+            return True
+        return False
 
     # Expectations
 

@@ -129,6 +129,7 @@ class Walk:
         self.done[" and ".join(kinds)] += 1
         needed = {kind: 1 for kind in kinds if kind not in ("replica", "pilot light")}
         await self.run.back(needed, gone, 10.0)
+        await self.run.until(self.run.accepts, "the gateway to accept connections", BACK_S)
 
     async def check(self, after: str) -> None:
         """Only revisions that the model allows answer."""

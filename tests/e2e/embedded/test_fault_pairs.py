@@ -139,8 +139,10 @@ def test_serving_is_back_in_three_seconds_twice_in_a_row(
     finally:
         client.stop()
     assert not client.wrong, client.wrong[:5]
-    assert len(client.lost) <= (2 * CLIENTS if GATEWAY in killed else 0), client.lost
-    assert not client.refused or (CONTROL in killed and GATEWAY in killed)
+    # Who reconnects in the instant before the last holder of the listener is gone, is reset a second time.
+    both = CONTROL in killed and GATEWAY in killed
+    assert len(client.lost) <= (4 if both else 2 if GATEWAY in killed else 0) * CLIENTS, client.lost
+    assert not client.refused or both
     executed = Counter((tmp_path / "double" / "executed").read_text().split())
     assert set(executed.values()) == {1}
     assert len(executed) - len(client.lost) <= len(client.right) <= len(executed)

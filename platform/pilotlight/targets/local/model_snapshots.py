@@ -1,7 +1,8 @@
 """Digests and snapshots of local models: each revision serves the bytes it was deployed with.
 
-    <home>/models/<sha256>/files.json         source, and inode, size, mtime and digest of each file
     <home>/models/<sha256>/content/<name>    the snapshot: a file or a folder; missing with --no-snapshot
+    <home>/models/<sha256>/files.json        inode, size, mtime and digest of each of its files
+    <home>/models/<sha256>/<path>.json       the same of an original without a snapshot; a hash of its path
     <home>/models/digests.json               digests by inode, size and mtime, so that unchanged files are read once
 
 Snapshots are reflinks or copies, never hard links, which a rewrite in place would change. `platformctl` takes them when
@@ -27,6 +28,7 @@ from pilotlight.k8s.model_pins import ModelPin
 Json = Any
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 FILES_LIMIT: Final = 64  # files that a pin lists by name, so that `diff` can tell which of them changed
+SNAPSHOT_RECORD: Final = "files.json"
 EXCLUDED: Final = frozenset({"__pycache__", ".git"})
 GRACE_S: Final = 3600.0  # a snapshot is taken before the release that needs it is stored
 SPARE_BYTES: Final = 256 << 20  # left free on the disk, but not more than SPARE_SHARE of it
@@ -71,7 +73,7 @@ class ModelSnapshots:
         source = Path(path)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         records = self._records(source, progress)
-        pin = _pin(records)
+        pin = _pin(source, records)
         home = self._home(pin)
         if (home / "content").exists() and not self.changed_files(pin, path):
             os.utime(home)
@@ -80,12 +82,12 @@ class ModelSnapshots:
             return self._take(source, pin.size, progress)
         else:
             home.mkdir(mode=0o700, exist_ok=True)
-            _write_json(home / "files.json", {"source": str(source), "files": records})
+            _write_json(home / _record_of(path), {"source": path, "files": records})
         return pin
 
     def digest(self, path: str, progress: Progress = lambda done, total: None) -> ModelPin:
         """Return the pin without keeping anything, to compare with."""
-        return _pin(self._records(Path(path), progress))
+        return _pin(Path(path), self._records(Path(path), progress))
 
     def serving_path(self, pin: ModelPin, path: str) -> str:
         """Return the path to serve the pinned content from. Raise ModelChanged if it is not there any more."""
@@ -105,7 +107,7 @@ class ModelSnapshots:
         home = self._home(pin)
         snapshot = (home / "content").exists()
         root = home / "content" / Path(path).name if snapshot else Path(path)
-        written = _read_json(home / "files.json")
+        written = _read_json(home / (SNAPSHOT_RECORD if snapshot else _record_of(path)))
         if not written:
             return None
         recorded = {name: FileRecord(Stat(*stat), digest) for name, (stat, digest) in written["files"].items()}
@@ -199,8 +201,8 @@ class ModelSnapshots:
             target = root if source.is_file() else root / name
             records[name] = FileRecord(_stat(target), _sha256(target, _from(size + read, 2 * size, progress)))
             read += stat.size
-        pin = _pin(records)
-        _write_json(stage / "files.json", {"source": str(source), "files": records})
+        pin = _pin(source, records)
+        _write_json(stage / SNAPSHOT_RECORD, {"source": str(source), "files": records})
         home = self._home(pin)
         if (home / "content").exists():
             os.utime(home)  # another deploy was faster
@@ -229,6 +231,11 @@ def _files(root: Path) -> Iterator[tuple[str, Stat]]:
             yield path.relative_to(root).as_posix(), _stat(path)
 
 
+def _record_of(path: str) -> str:
+    """Return the name of the record of an original that is served where it is."""
+    return f"{hashlib.sha256(path.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}.json"
+
+
 def _member(source: Path, name: str) -> Path:
     return source if source.is_file() else source / name
 
@@ -238,9 +245,10 @@ def _stat(path: Path) -> Stat:
     return Stat(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def _pin(records: Mapping[str, FileRecord]) -> ModelPin:
+def _pin(source: Path, records: Mapping[str, FileRecord]) -> ModelPin:
+    """Return the pin. The name of the file or folder is part of it: a server may call the model by it."""
     lines = (f"{name}\0{record.stat.size}\0{record.digest}" for name, record in sorted(records.items()))
-    digest = hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+    digest = hashlib.sha256("\n".join([source.name, *lines]).encode("utf-8", "surrogateescape")).hexdigest()
     files = {name: record.digest[:16] for name, record in records.items()} if len(records) <= FILES_LIMIT else {}
     return ModelPin(f"sha256:{digest}", sum(record.stat.size for record in records.values()), files)
 

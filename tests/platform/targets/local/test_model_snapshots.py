@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import time
 from pathlib import Path
 
@@ -61,6 +62,20 @@ def test_a_disk_without_space_for_the_cache_of_digests_refuses_nothing(snapshots
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert sorted(snapshots._folder.iterdir()) == folder
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+@pytest.mark.parametrize("other", ["other", "elsewhere/model"])
+def test_models_with_equal_content_do_not_disturb_each_other(
+    snapshots: ModelSnapshots, model: Path, other: str, snapshot: bool
+) -> None:
+    copied = model.parent / other
+    shutil.copytree(model, copied)
+    pins = {str(path): snapshots.pin(str(path), snapshot=snapshot) for path in (model, copied)}
+    for path, pin in pins.items():
+        served = Path(snapshots.serving_path(pin, path))
+        assert served.name == Path(path).name  # a server may call the model by it
+        assert (served / "config.pbtxt").read_text() == "name: 'm'"
 
 
 def test_unchanged_files_are_not_read_again(snapshots: ModelSnapshots, model: Path) -> None:

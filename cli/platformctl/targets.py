@@ -138,15 +138,11 @@ def _is_of_home(folder: "Home", error: OSError) -> bool:
 
 def _wait_restarted(folder: "Home") -> None:
     """Wait for a control process that is being restarted. Raise Failed with the reason if it does not come back."""
-    from pilotlight.targets.local.control_process_launcher import failure_reason, wait_restarted
+    from pilotlight.targets.local.control_process_launcher import failure, wait_restarted
 
     if wait_restarted(folder) is not None:
         return
-    reason = failure_reason(folder) or f"its control process has ended, see {folder.logs / 'daemon.log'}"
-    mends = "platformctl restore" in reason  # the reason of a lost or damaged state names the commands
-    hint = (
-        "serving goes on; platformctl down ends it" if mends else "platformctl up starts it, and takes over what runs"
-    )
+    reason, hint = failure(folder)
     error = Failed(f"the platform should run and does not: {reason}", hint)
     output.error_data(str(error), error.hint, error.exit_code)
     raise error

@@ -138,6 +138,10 @@ def test_without_a_snapshot_changed_bytes_are_refused_until_they_are_deployed(
     assert "deploy it again" in reason
     assert call("deploy", "-f", str(document), "--no-snapshot").code == 0
     assert answer(call) == 1000
+    # The old bytes again, in another inode: the revision of the same name starts at once when it is deployed.
+    write_model(document, 1)
+    assert call("deploy", "-f", str(document), "--no-snapshot").code == 0
+    assert answer(call) == 10
 
 
 def test_a_repository_that_is_polled_is_not_pinned(call: Call, platform: Platform, document: Path) -> None:

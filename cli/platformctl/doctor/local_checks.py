@@ -22,7 +22,7 @@ from pilotlight.gateway.listeners import CannotListen, bind
 from pilotlight.targets.local.control_process_launcher import (
     Announcement,
     answers,
-    failure_reason,
+    failure,
     leftovers,
     living,
     port_setting,
@@ -162,12 +162,12 @@ def daemon(home: Home, address: "Address | None") -> Finding:
             pids = ", ".join(map(str, processes))
             message = f"{home.root} was removed or replaced while the platform runs (pids {pids})"
             return Finding("fail", "platform", message, "platformctl down ends them; then platformctl up")
+        if should_run(home):
+            reason, fix = failure(home)
+            return Finding("fail", "platform", f"it should run and does not: {reason}", fix)
         if home.root.is_dir() and leftovers(home):
             message = "the control process is gone, its gateway serves on"
             return Finding("warn", "platform", message, "platformctl up takes over what runs")
-        if should_run(home):
-            reason = failure_reason(home) or f"its control process has ended, see {home.logs / 'daemon.log'}"
-            return Finding("fail", "platform", f"it should run and does not: {reason}", "platformctl up starts it")
         return Finding("ok", "platform", "not running; the first deploy starts it")
     if not answers(address):
         message = f"process {address.pid} does not answer on port {address.port}"

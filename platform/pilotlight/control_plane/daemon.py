@@ -118,7 +118,7 @@ def main(argv: Sequence[str]) -> int:
     from pilotlight.targets.local.supervisor.supervisor import rotate_all
 
     with held:
-        rotate_all(settings.home.process_logs)  # the supervisor rotates them only while replicas run
+        rotate_all(settings.home.process_logs)
         code = process.run(serve(settings, held.fileno()))
     return _failed_in_foreground() if settings.foreground and code == 1 else code
 

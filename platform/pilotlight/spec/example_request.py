@@ -42,12 +42,17 @@ def inline_examples(document: Node, problems: Problems, read_text: Callable[[str
             model.value[EXAMPLE] = example
 
 
+_SOURCES: Final = frozenset({"storageUri", "storage", "modelFormat", "protocolVersion"})
+
+
 def _read(field: Node, path: str, problems: Problems, read_text: Callable[[str], str]) -> Node | None:
     from pilotlight.spec.canary_policy import parse_example  # few documents have one
 
     example, origin = field, path
     if isinstance(field.value, str) and not field.value.lstrip().startswith("{"):
-        file = resolve_uri(field.value if field.value.startswith((".", "/")) else f"./{field.value}", field.location)
+        file = resolve_uri(
+            field.value if field.value.startswith(("./", "../", "/")) else f"./{field.value}", field.location
+        )
         origin = f"{file}:"
         try:
             text = read_text(file)
@@ -75,6 +80,10 @@ def _models(document: Node) -> Iterator[tuple[str, Node]]:
     for path, holder in holders:
         children = holder.value if holder is not None and isinstance(holder.value, dict) else {}
         for name, child in children.items():
-            # A framework predictor (`sklearn: …`) is a model too.
-            if isinstance(child.value, dict) and EXAMPLE in child.value:
+            # A framework predictor (`sklearn: …`) is a model too; labels and the like are not.
+            if (
+                isinstance(child.value, dict)
+                and EXAMPLE in child.value
+                and (name == "model" or _SOURCES & {*child.value})
+            ):
                 yield child_path(child_path(path, name), EXAMPLE), child

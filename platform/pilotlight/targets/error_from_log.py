@@ -1,23 +1,25 @@
 """Error message from the last lines of a replica's log; used by every target to explain a failure. Pure."""
 
 import json
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 MAX_LENGTH: Final = 300
 ERRORS: Final = ("ERROR", "CRITICAL")
-_STACKS: Final = "Timeout ("  # faulthandler's first line before the stacks of all threads
+_STACKS: Final = re.compile(r"Timeout \(\d+:\d\d:\d\d.*\)!")  # faulthandler's first line before all stacks
 
 
 def last_error(log: Sequence[str]) -> str:
     """Return the message of the last error in our log schema, else the last other line (the end of a traceback)."""
     plain = ""
-    for line in reversed(log):
+    for index in range(len(log) - 1, -1, -1):
+        line = log[index]
         document = _document(line)
         if document is None:
-            if line.startswith(_STACKS):
-                return _held(log)[:MAX_LENGTH]
+            if _STACKS.match(line):
+                return _gil_holder(log[index:])[:MAX_LENGTH]
             plain = plain or line.strip()
         elif document.get("level") in ERRORS:
             return str(document.get("message", ""))[:MAX_LENGTH]
@@ -43,7 +45,7 @@ def failed_event(log: Sequence[str]) -> str:
     return ""
 
 
-def _held(log: Sequence[str]) -> str:
+def _gil_holder(log: Sequence[str]) -> str:
     """Describe the stacks that the watchdog of a predictor writes, by the frame of a model."""
     frames = [line.strip() for line in log if line.startswith("  File ")]
     place = next((frame for frame in frames if "/model.py" in frame), frames[0] if frames else "")

@@ -25,11 +25,12 @@ def rotate_stderr(limit: int = 0, files: int = FILES) -> bool:
         path = os.readlink("/proc/self/fd/2")
         if not path.endswith(".log") or not os.path.samestat(found, os.stat(path)):
             return False  # removed, or rotated by another process that writes to it
+        fresh = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)  # may fail: first
         for number in range(files - 1, 0, -1):
             older = path if number == 1 else f"{path}.{number - 1}"
             with suppress(FileNotFoundError):
                 os.replace(older, f"{path}.{number}")
-        fresh = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.replace(f"{path}.new", path)
         if os.path.samestat(os.fstat(1), found):
             os.dup2(fresh, 1)
         os.dup2(fresh, 2)

@@ -107,3 +107,11 @@ def test_probes_of_a_canary_send_the_models_example_unless_they_have_their_own()
     assert json.loads(with_example(CanaryPolicy(), BODY).example) == BODY
     assert with_example(CanaryPolicy(example="{}"), BODY).example == "{}"
     assert with_example(CanaryPolicy(), {}) == CanaryPolicy()
+
+
+@pytest.mark.parametrize("field", ["labels", "annotations", "nodeSelector"])
+def test_a_key_that_is_called_example_elsewhere_is_none(field: str) -> None:
+    document = KSERVE.format(model="model", format="modelFormat: {name: onnx}, ", fields="")
+    service, problems = read(document + f"    {field}: {{example: demo}}\n")
+    assert not problems
+    assert not service.example

@@ -35,3 +35,14 @@ def test_a_log_has_three_files_of_the_limit_and_no_line_is_torn(tmp_path: Path) 
 def test_another_file_is_left_alone(tmp_path: Path) -> None:
     write(tmp_path / "output.txt")
     assert [file.name for file in tmp_path.iterdir()] == ["output.txt"]
+
+
+def test_a_rotation_that_fails_is_tried_again(tmp_path: Path) -> None:
+    log = tmp_path / "daemon.log"
+    obstacle = tmp_path / "daemon.log.new"
+    obstacle.mkdir()  # the new file cannot be opened, as without a free descriptor
+    write(log)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["daemon.log", "daemon.log.new"]
+    obstacle.rmdir()
+    write(log)
+    assert log.stat().st_size <= 10_100

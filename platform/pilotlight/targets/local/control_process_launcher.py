@@ -148,6 +148,13 @@ def failure_reason(home: Home) -> str:
     return reason_in(lines)
 
 
+def failure(home: Home) -> tuple[str, str]:
+    """Return why a platform that should run does not, and the command to type."""
+    reason = failure_reason(home) or f"its control process has ended, see {_log(home)}"
+    lost = "platformctl restore" in reason  # of a lost or damaged state; it names the commands
+    return reason, "serving goes on; platformctl down ends it" if lost else "platformctl up starts it"
+
+
 def reason_in(lines: Sequence[str]) -> str:
     """Return why the last start failed, unless a control process has started after that."""
     for line in reversed(lines):

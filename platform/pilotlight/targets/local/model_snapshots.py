@@ -11,21 +11,21 @@ it deploys; the control process checks them before each start and collects those
 
 import fcntl
 import hashlib
-import json
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.model_pins import ModelPin
 
-Json = Any
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 FILES_LIMIT: Final = 64  # files that a pin lists by name, so that `diff` can tell which of them changed
 SNAPSHOT_RECORD: Final = "files.json"
@@ -56,6 +56,9 @@ class FileRecord(NamedTuple):
     digest: str
 
 
+Records = dict[str, FileRecord]  # by path within the model
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     count: int
@@ -75,14 +78,15 @@ class ModelSnapshots:
         records = self._records(source, progress)
         pin = _pin(source, records)
         home = self._home(pin)
-        if (home / "content").exists() and not self.changed_files(pin, path):
+        if (home / "content").exists() and self.changed_files(pin, path) == []:
             os.utime(home)
         elif snapshot:
             shutil.rmtree(home, ignore_errors=True)  # damaged, or a record without a snapshot
             return self._take(source, pin.size, progress)
         else:
             home.mkdir(mode=0o700, exist_ok=True)
-            _write_json(home / _record_of(path), {"source": path, "files": records})
+            shutil.rmtree(home / "content", ignore_errors=True)  # a damaged snapshot
+            _write_json(home / _record_of(path), records)
         return pin
 
     def digest(self, path: str, progress: Progress = lambda done, total: None) -> ModelPin:
@@ -99,7 +103,7 @@ class ModelSnapshots:
         if changed:
             where = "its snapshot" if content.exists() else path
             message = f"ModelChanged: {where} has changed since this revision was deployed: {', '.join(changed[:3])}"
-            raise ModelChanged(message, "deploy it again for a new revision, or put the old files back")
+            raise ModelChanged(message, "deploy it again: platformctl deploy -f FILE")
         return str(content / Path(path).name) if content.exists() else path
 
     def changed_files(self, pin: ModelPin, path: str) -> list[str] | None:
@@ -107,10 +111,9 @@ class ModelSnapshots:
         home = self._home(pin)
         snapshot = (home / "content").exists()
         root = home / "content" / Path(path).name if snapshot else Path(path)
-        written = _read_json(home / (SNAPSHOT_RECORD if snapshot else _record_of(path)))
-        if not written:
+        recorded = _read_records(home / (SNAPSHOT_RECORD if snapshot else _record_of(path)))
+        if not recorded:
             return None
-        recorded = {name: FileRecord(Stat(*stat), digest) for name, (stat, digest) in written["files"].items()}
         changed = []
         for name, record in recorded.items():
             try:
@@ -144,13 +147,13 @@ class ModelSnapshots:
     def _homes(self) -> list[Path]:
         return [each for each in self._folder.iterdir() if each.is_dir()] if self._folder.is_dir() else []
 
-    def _records(self, source: Path, progress: Progress) -> dict[str, FileRecord]:
+    def _records(self, source: Path, progress: Progress) -> Records:
         """Return the files with their digests, from the cache where inode, size and mtime are known."""
         files = dict(_files(source))
         if not files:
             raise UsageError(f"storageUri: {source} is not there, or holds no file", "correct the path")
-        cache = _read_json(self._folder / "digests.json")
-        known = {name: FileRecord(Stat(*stat), digest) for name, (stat, digest) in cache.get(str(source), {}).items()}
+        cache = _read_cache(self._folder / "digests.json")
+        known = cache.get(str(source), {})
         total, done = sum(stat.size for stat in files.values()), 0
         records = {}
         for name, stat in files.items():
@@ -202,7 +205,7 @@ class ModelSnapshots:
             records[name] = FileRecord(_stat(target), _sha256(target, _from(size + read, 2 * size, progress)))
             read += stat.size
         pin = _pin(source, records)
-        _write_json(stage / SNAPSHOT_RECORD, {"source": str(source), "files": records})
+        _write_json(stage / SNAPSHOT_RECORD, records)
         home = self._home(pin)
         if (home / "content").exists():
             os.utime(home)  # another deploy was faster
@@ -245,7 +248,7 @@ def _stat(path: Path) -> Stat:
     return Stat(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def _pin(source: Path, records: Mapping[str, FileRecord]) -> ModelPin:
+def _pin(source: Path, records: Records) -> ModelPin:
     """Return the pin. The name of the file or folder is part of it: a server may call the model by it."""
     lines = (f"{name}\0{record.stat.size}\0{record.digest}" for name, record in sorted(records.items()))
     digest = hashlib.sha256("\n".join([source.name, *lines]).encode("utf-8", "surrogateescape")).hexdigest()
@@ -277,18 +280,27 @@ def _clone(source: Path, target: Path) -> None:
     shutil.copystat(source, target)
 
 
-def _read_json(path: Path) -> dict[str, Json]:
+def _read_records(path: Path) -> Records | None:
     try:
-        document: dict[str, Json] = json.loads(path.read_text())
-    except (OSError, ValueError):
+        return msgspec.json.decode(path.read_bytes(), type=Records)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _read_cache(path: Path) -> dict[str, Records]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Records])
+    except (OSError, msgspec.MsgspecError):
         return {}
-    return document
 
 
-def _write_json(path: Path, document: Mapping[str, Json]) -> None:
+def _write_json(path: Path, document: Any) -> None:
     fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
-        fresh.write_text(json.dumps(document))
+        with fresh.open("wb") as file:
+            file.write(msgspec.json.encode(document))
+            file.flush()
+            os.fsync(file.fileno())
         fresh.replace(path)
     except OSError:
         fresh.unlink(missing_ok=True)

@@ -43,7 +43,7 @@ ExecStop={command} down
 Restart=always
 # 0 is the exit code after `platformctl down`.
 RestartPreventExitStatus=0
-RestartSec=200ms
+RestartSec=1s
 TimeoutStopSec=60
 # Gateway and replicas outlive a crash of the control process and are adopted by the next one.
 KillMode=process

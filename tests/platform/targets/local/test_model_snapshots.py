@@ -170,3 +170,19 @@ def test_a_full_disk_is_said_before_anything_is_copied(
         snapshots.pin(str(model), snapshot=True)
     assert "--no-snapshot" in raised.value.hint
     assert snapshots.usage().count == 0
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+@pytest.mark.parametrize("damage", ["record", "garbage", "content"])
+def test_a_deploy_mends_whatever_is_damaged(
+    snapshots: ModelSnapshots, model: Path, tmp_path: Path, damage: str, snapshot: bool
+) -> None:
+    pin = snapshots.pin(str(model), snapshot=True)
+    home = tmp_path / "models" / pin.digest.removeprefix("sha256:")
+    if damage == "content":
+        (home / "content" / "model" / "config.pbtxt").unlink()
+    else:
+        (home / "files.json").write_text("" if damage == "record" else '{"files": [1]}')
+    (tmp_path / "models" / "digests.json").write_text('{"x": 1}' if damage == "garbage" else "")
+    assert snapshots.pin(str(model), snapshot=snapshot) == pin
+    assert (Path(snapshots.serving_path(pin, str(model))) / "config.pbtxt").read_text() == "name: 'm'"

@@ -225,9 +225,10 @@ class ServiceRun:
         state = self.revisions.get(revision.name)
         if state is None:
             state = self.revisions[revision.name] = Revision(revision, now, ready_once)
-        elif not state.ready_once:  # deployed again: restart the progress deadline and drop the backoff
+        elif not state.ready_once or state.failures:  # deployed again: restart the progress deadline, drop the backoff
             state.retry(now)
             state.created_at, state.failures, state.next_start = now, 0, 0.0
+            state.failure, state.start_failed = "", False
             if state.verification != "verified":
                 state.verification, state.answer_failure = "unknown", ""
         state.spec = revision

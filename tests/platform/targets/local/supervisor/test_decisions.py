@@ -170,3 +170,10 @@ def test_gpus_are_named_in_the_order_of_the_bus(tmp_path: Path) -> None:
     assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("1,3", "PCI_BUS_ID")
     assert env["PATH"] == "/bin"
     assert "X" not in env
+
+
+def test_only_the_stacks_of_the_watchdog_are_told_as_a_held_gil() -> None:
+    others = ['  File "/old/model.py", line 3', "ValueError: x", "Timeout (30 s) while connecting to db", "Retrying"]
+    assert last_error(others) == "Retrying"
+    stacks = ["Timeout (0:00:10)!", "Thread 0x1 (most recent call first):", '  File "/new/model.py", line 7 in predict']
+    assert "/new/model.py" in last_error([*others, *stacks])

@@ -4,7 +4,8 @@ Standard library only, since every process imports it first.
 """
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 # Default ports of a predictor, and those of Triton and TRTIS (`--compat triton|trtis`).
 HTTP_PORT: Final = 8080
@@ -22,8 +23,9 @@ API_PORT: Final = 8091
 RESERVED_NAMES: Final = frozenset({"v1", "v2", "api", "metrics", "console", "healthz"})
 
 # The only image that a target without containers can run, of any registry and tag.
-OWN_IMAGE: Final = "pilotlight/predictor"
 _OWN_IMAGE: Final = r"(?:.+/)?pilotlight/predictor(?:[:@].*)?"
+# Of the target on one machine. Without a tag: the installed version runs, so an upgrade alone is no new revision.
+LOCAL_CAPABILITIES: Final[Mapping[str, Any]] = {"image": "pilotlight/predictor"}
 
 
 def is_predictor_image(image: str) -> bool:

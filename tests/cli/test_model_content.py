@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,6 +143,39 @@ def test_without_a_snapshot_changed_bytes_are_refused_until_they_are_deployed(
     write_model(document, 1)
     assert call("deploy", "-f", str(document), "--no-snapshot").code == 0
     assert answer(call) == 10
+
+
+def test_a_document_that_is_stored_keeps_its_content_and_says_so(
+    call: Call, platform: Platform, document: Path
+) -> None:
+    planned = call("deploy", "-f", str(document), "--dry-run").out.split()[-1]
+    assert call("deploy", "-f", str(document)).code == 0
+    assert revision(call)["name"] == planned
+    write_model(document, 100)
+    again = call("deploy", "sum")
+    assert again.code == 0
+    assert "has changed since it was deployed" in again.err
+    assert answer(call) == 10
+    write_model(document, 1)
+    shutil.rmtree(platform.home.models)
+    assert call("deploy", "sum").code == 0  # takes the snapshot again
+    assert call("scale", "sum", "--to", "2", "--timeout", "20").code == 0
+
+
+def test_a_backup_brings_models_back_into_another_home(
+    call: Call, platform: Platform, document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call("deploy", "-f", str(document)).code == 0
+    write_model(document, 100)
+    assert call("deploy", "-f", str(document)).code == 0
+    assert call("backup", str(tmp_path / "backup")).code == 0
+    monkeypatch.setenv("PILOTLIGHT_HOME", str(tmp_path / "other"))
+    restored = call("restore", str(tmp_path / "backup"), "-o", "json")
+    assert restored.code == 0, restored.err
+    assert json.loads(restored.out)["lost"] == [str(tmp_path / "model")]  # of the first release, whose bytes are gone
+    assert "deploy it again" in restored.err
+    (kept,) = (tmp_path / "other" / "models").glob("*/content/model/model.py")
+    assert "100" in kept.read_text()
 
 
 def test_a_repository_that_is_polled_is_not_pinned(call: Call, platform: Platform, document: Path) -> None:

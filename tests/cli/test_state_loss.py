@@ -123,10 +123,14 @@ def test_without_its_state_a_platform_serves_on_and_comes_back_from_a_backup(
         assert "platformctl restore FILE" in said["error"]
         assert "platformctl up --forget" in said["error"]
         assert (said["error"] in err, said["hint"] in err, said["exit_code"]) == (True, True, 1)
-    code, _, err = typed(running, "up")
-    assert code == 1
-    assert "platformctl restore FILE" in err
-    assert "platformctl up --forget" in err
+    for verb in (("up",), ("infer", "iris", "--data", "{}")):
+        code, _, err = typed(running, *verb)
+        said = [line for line in err.splitlines() if not line.startswith("starting the platform")]
+        assert (code, len(said)) == (1, 2), err
+        assert "the platform cannot be started: " in said[0]
+        assert "platformctl restore FILE" in said[0]
+        assert "platformctl up --forget" in said[0]
+        assert "serving goes on; platformctl down ends it" in said[1]
     found = checks(running)["state"]
     assert found["level"] == "fail"
     assert "platformctl restore FILE" in found["fix"]
@@ -242,7 +246,7 @@ def test_what_should_run_and_does_not_is_an_error_until_up_or_down(running: dict
         assert "the platform should run and does not: its control process has ended, see " in err
         assert "platformctl up starts it" in err
     said = json.loads(typed(running, "list", "-o", "json")[1])
-    assert (said["exit_code"], said["hint"]) == (1, "platformctl up starts it, and takes over what runs")
+    assert (said["exit_code"], said["hint"]) == (1, "platformctl up starts it")
     assert checks(running)["platform"]["level"] == "fail"
     assert typed(running, "up")[0] == 0
     assert typed(running, "list", "-o", "name")[:2] == (0, "default/iris\n")

@@ -201,6 +201,8 @@ def test_pages_and_lists_say_ready_and_unverified() -> None:
     status = ServiceStatus("default", "iris", 1, "Ready", "http://g/iris", message="a request helps", verified=False)
     assert status_views.page(status)[:2] == ["default/iris: Ready, unverified", "  a request helps"]
     assert "Ready, unverified" in status_views.listing([status])[1]
+    at_zero = ServiceStatus("default", "iris", 1, "Standby", "http://g/iris", verified=False)
+    assert status_views.page(at_zero)[0] == "default/iris: Standby, unverified"
 
 
 def test_help_of_every_verb_that_reads_documents_has_an_example(call: Call) -> None:

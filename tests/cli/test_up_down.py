@@ -86,7 +86,8 @@ def test_a_deploy_starts_the_platform_and_what_was_deployed_comes_back(environ: 
     assert typed(environ, "up")[0] == 0
     code, out, err = typed(environ, "list", "-o", "name")
     assert (code, out) == (0, "default/iris\n"), err
-    assert typed(environ, "down")[0] == 0
+    assert typed(environ, "scale", "iris", "--min", "1", "--wait")[0] == 0
+    assert "ended 1 service with 1 replica, gateway, API" in typed(environ, "down")[2]
 
 
 def test_down_ends_what_outlived_a_control_process_that_was_killed(environ: dict[str, str], home: Home) -> None:

@@ -55,6 +55,14 @@ def test_a_deploy_ends_ready_and_unverified_where_the_model_has_not_answered() -
     assert found.message == f"100 % to {NEW}; a request verifies it"
 
 
+def test_a_deploy_of_what_never_answered_and_is_at_zero_is_not_waited_for() -> None:
+    seen = replace(status("Degraded", revision(state="Standby"), message="all 500"), verified=False)
+    found = progress(seen, EXPECTED)
+    assert (found.phase, found.message, found.done) == ("Degraded", f"100 % to {NEW}; all 500", True)
+    running = replace(status("Degraded", revision(desired=1), message="all 500"), verified=False)
+    assert not progress(running, EXPECTED).done
+
+
 def test_a_deploy_that_is_rolled_back_while_it_is_waited_for_says_so_with_a_code_of_its_own() -> None:
     seen = replace(status("Degraded", revision(OLD), generation=3), rolled_back="rolled back to generation 1: all 500")
     with pytest.raises(RolledBack, match="rolled back to generation 1") as raised:
@@ -167,6 +175,14 @@ def test_a_failure_tells_its_reason_once_with_log_who_serves_and_what_to_type() 
     ]
     assert raised.value.hint == f"platformctl logs iris --previous --replica {NEW}"
     assert raised.value.exit_code == 1
+
+
+@pytest.mark.parametrize("reason", ["ModelChanged: /m has changed", "could not be started: Too many open files"])
+def test_a_start_without_a_process_shows_no_log_of_another_replica(reason: str) -> None:
+    with pytest.raises(PlatformError) as raised:
+        wait([status("Failed", revision(state="FailedToLoad", reason=reason))])
+    assert str(raised.value).splitlines() == [f"{NEW} does not start: {reason}", "  last event: Failed: exit code 3"]
+    assert raised.value.hint == "platformctl events iris"
 
 
 def test_time_that_is_up_has_a_code_of_its_own_and_says_where_it_stands() -> None:

@@ -1,8 +1,10 @@
 """Resolve the content of model URIs before a plan: digests and snapshots of local models, versions of remote ones."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
+from pilotlight.errors import PlatformError
 from platformctl import output
 
 if TYPE_CHECKING:
@@ -42,6 +44,23 @@ def resolve(documents: "Documents", capabilities: "Capabilities", keep: Keep, *,
     return with_pins(documents, pins)
 
 
+def check_stored(documents: "Documents", keep: Keep) -> None:
+    """Take lost snapshots of stored documents again from unchanged originals; note originals that have changed."""
+    from pilotlight.k8s.model_pins import decode, is_local, local_path
+    from pilotlight.k8s.names import ANNOTATION_PINS
+
+    for service in documents.services:
+        for uri, pin in decode(service.annotations.get(ANNOTATION_PINS, "")).items():
+            if not is_local(uri) or not os.path.exists(local_path(uri)):
+                continue
+            if _pin_local(uri, "compare").digest == pin.digest:
+                _pin_local(uri, keep)
+            else:
+                output.note(
+                    f"{uri} has changed since it was deployed; the old files are served, -f FILE deploys the new"
+                )
+
+
 def _pin_local(uri: str, keep: Keep) -> "ModelPin":
     from pilotlight.k8s.model_pins import local_path
     from pilotlight.targets.local.home_directory import home
@@ -54,6 +73,10 @@ def _pin_local(uri: str, keep: Keep) -> "ModelPin":
         if keep == "compare":
             return snapshots.digest(path, progress)
         return snapshots.pin(path, snapshot=keep == "snapshot", progress=progress)
+    except OSError as error:
+        place = error.filename or path
+        message = f"storageUri: {path} cannot be read or kept: {place}: {error.strerror or error}"
+        raise PlatformError(message, "serve it where it is: platformctl deploy --no-snapshot") from error
     finally:
         ticker.close()
 
@@ -68,13 +91,13 @@ def _progress(ticker: output.ProgressLog, path: str) -> "Callable[[int, int], No
 
 def changed_models(old: "Iterable[Manifest]", new: "Iterable[Manifest]") -> "dict[ObjectKey, dict[str, list[str]]]":
     """Return the changed files (`~ model.py`) by object and model URI; of a model with too many files its digests."""
-    from pilotlight.k8s.model_pins import changed_files
+    from pilotlight.k8s.model_pins import changed_files, pins_of
 
-    before = {manifest.key: _pins(manifest) for manifest in old}
+    before = {manifest.key: pins_of(manifest.document) for manifest in old}
     changes: dict[ObjectKey, dict[str, list[str]]] = {}
     for manifest in new:
         running = before.get(manifest.key, {})
-        for uri, pin in _pins(manifest).items():
+        for uri, pin in pins_of(manifest.document).items():
             if uri in running and running[uri].digest != pin.digest:
                 files = changed_files(running[uri], pin) or [f"{running[uri].digest} to {pin.digest}"]
                 changes.setdefault(manifest.key, {})[uri] = files
@@ -84,12 +107,3 @@ def changed_models(old: "Iterable[Manifest]", new: "Iterable[Manifest]") -> "dic
 def note_changed_models(changes: "Mapping[ObjectKey, Mapping[str, Sequence[str]]]") -> None:
     for uri, files in (item for models in changes.values() for item in models.items()):
         output.note(f"model {uri}: {', '.join(files)}")
-
-
-def _pins(manifest: "Manifest") -> "dict[str, ModelPin]":
-    from pilotlight.k8s.model_pins import decode
-    from pilotlight.k8s.names import ANNOTATION_PINS
-
-    template = (manifest.document.get("spec") or {}).get("template") or {}
-    annotations = (template.get("metadata") or {}).get("annotations") or {} if isinstance(template, dict) else {}
-    return decode(str(annotations.get(ANNOTATION_PINS, "")))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from pilotlight.contract import LOCAL_CAPABILITIES
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.release import apply as release_apply
 from pilotlight.release import history
@@ -11,7 +12,7 @@ from pilotlight.release.apply import Apply, PreparedRelease, ReleaseRequest
 from platformctl import output, targets
 from platformctl.options import ApplyOptions, DocumentOptions, warn
 from platformctl.services import status_views, wait_ready
-from platformctl.services.model_pins import Keep, changed_models, note_changed_models, resolve
+from platformctl.services.model_pins import Keep, changed_models, check_stored, note_changed_models, resolve
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Change
@@ -28,13 +29,12 @@ def request_from_files(
 
     read = document_options.read(target)
     selected = without_pins(replace(read, services=tuple(document_options.select(read.services))))
-    return _pinned(ReleaseRequest(selected, document_options.target_capabilities(target)), target, keep)
-
-
-def _pinned(request: ReleaseRequest, target: "Target | None", keep: Keep) -> ReleaseRequest:
-    release_apply.check_paths_reachable(request.documents.services, target)
-    local = target is None or target.name == targets.LOCAL
-    return replace(request, documents=resolve(request.documents, request.capabilities, keep, local=local))
+    local = (document_options.target or targets.LOCAL) == targets.LOCAL
+    capabilities = document_options.target_capabilities(target)
+    if target is None and local:  # as the target would report them
+        capabilities = replace(capabilities, **LOCAL_CAPABILITIES)
+    release_apply.check_paths_reachable(selected.services, target)
+    return ReleaseRequest(resolve(selected, capabilities, keep, local=local), capabilities)
 
 
 def request_from_target(
@@ -48,7 +48,12 @@ def request_from_target(
     assert target is not None
     key = targets.service_key(document_options.names[0], document_options.namespace)
     release = history.releases(target, key)[0]
-    return _pinned(ReleaseRequest(*release_apply.read_release(release, document_options.sets)), target, keep)
+    documents, capabilities = release_apply.read_release(release, document_options.sets)
+    release_apply.check_paths_reachable(documents.services, target)
+    local = target.name == targets.LOCAL
+    if local:
+        check_stored(documents, keep)
+    return ReleaseRequest(resolve(documents, capabilities, keep, local=local), capabilities)
 
 
 def run(

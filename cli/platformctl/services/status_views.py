@@ -53,8 +53,9 @@ def label(status: "ServiceStatus") -> str:
 
 
 def phase(status: "ServiceStatus") -> str:
-    """Return the phase; `Ready, unverified` while a model has not answered anything yet."""
-    return "Ready, unverified" if status.phase == "Ready" and not status.verified else status.phase
+    """Return the phase; `Ready, unverified` or `Standby, unverified` while a model has not answered anything yet."""
+    unverified = status.phase in ("Ready", "Standby", "Parked") and not status.verified
+    return f"{status.phase}, unverified" if unverified else status.phase
 
 
 def listing(statuses: "Sequence[ServiceStatus]", wide: bool = False) -> list[str]:

@@ -18,6 +18,7 @@ FAILED_S: Final = 1.0
 LAST_LINES: Final = 20
 SERVING: Final = ("Ready", "Standby", "Parked")
 PROVEN: Final = ("Loaded", "Standby", "Parked")
+NO_PROCESS: Final = ("ModelChanged:", "could not be started:")  # reasons of starts that ended before a process ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,11 @@ def progress(status: ServiceStatus, expected: Expected) -> Progress:
     if unproven:
         return _starting(unproven[0])
     shares = ", ".join(f"{each.percent} % to {each.name}" for each in status.revisions if each.percent)
-    if status.phase in SERVING:
+    # At zero, what its first answers were does not change before the next request.
+    failing = status.phase == "Degraded" and not status.verified and not any(each.desired for each in revisions)
+    if status.phase in SERVING or failing:
         message = shares or status.message or "nothing to run"
-        if status.phase == "Ready" and not status.verified:
+        if not status.verified:
             return Progress(status_views.phase(status), f"{message}; {status.message}", done=True)
         return Progress(status.phase, message, done=True)
     return Progress("Probed", status.message or ", ".join(each.name for each in revisions))
@@ -153,12 +156,11 @@ def failure(target: "Target", one: Expected, status: ServiceStatus, revision: Re
     """Return the error: reason, last event, end of the log, serving revisions, and the command to type next."""
     reason = revision.reason or "its model cannot be loaded"
     evidence, previous = _evidence(target, one, revision.name, reason)
-    parts = [f"{revision.name} does not start: {reason}", *evidence, _serving(status, one)]
-    ended = " --previous" if previous else ""
-    return PlatformError(
-        "\n".join(filter(None, parts)),
-        f"platformctl logs {service_argument(one.key)}{ended} --replica {revision.name}",
-    )
+    message = "\n".join(filter(None, [f"{revision.name} does not start: {reason}", *evidence, _serving(status, one)]))
+    service = service_argument(one.key)
+    if reason.startswith(NO_PROCESS):
+        return PlatformError(message, f"platformctl events {service}")
+    return PlatformError(message, f"platformctl logs {service}{' --previous' * previous} --replica {revision.name}")
 
 
 def _timeout_error(
@@ -172,10 +174,13 @@ def _timeout_error(
 
 
 def _evidence(target: "Target", one: Expected, revision: str, known: str = "") -> tuple[list[str], bool]:
-    """Return the last event, unless an event says `known`, the end of the log, and whether its replica has ended."""
+    """Return the last event, unless an event says `known`, the end of the log, and whether its replica has ended.
+
+    Of a start without a process there is no log: what `last_lines` would find is another replica's.
+    """
     try:
         events = list(target.events(one.key, follow=False))
-        lines, ended = last_lines(target, one.key, revision)
+        lines, ended = ([], True) if known.startswith(NO_PROCESS) else last_lines(target, one.key, revision)
     except PlatformError:
         return [], False
     told = bool(known) and any(known in each.message for each in events)

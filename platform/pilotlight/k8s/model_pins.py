@@ -6,7 +6,7 @@ serves whatever the URI holds when it starts.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -56,6 +56,13 @@ def decode(text: str) -> dict[str, ModelPin]:
     except msgspec.MsgspecError as error:
         message = f"metadata.annotations.{ANNOTATION_PINS} is set by deploy and cannot be read: {error}"
         raise UsageError(message, "remove it from the document") from error
+
+
+def pins_of(manifest: Mapping[str, Any]) -> dict[str, ModelPin]:
+    """Return the pins in the pod template of a workload's manifest."""
+    template = (manifest.get("spec") or {}).get("template")
+    metadata = (template.get("metadata") or {}) if isinstance(template, Mapping) else {}
+    return decode(str((metadata.get("annotations") or {}).get(ANNOTATION_PINS, "")))
 
 
 def changed_files(old: ModelPin, new: ModelPin) -> list[str]:

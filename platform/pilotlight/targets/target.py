@@ -68,7 +68,7 @@ class RevisionStatus(Struct, frozen=True):
     model_digest: str = ""  # of the model that it serves; empty: not pinned to its content
     model_bytes: int = 0
     retry_in_s: float | None = None  # until the next start, in the backoff after a failure
-    verified: bool = True  # false: ready, and its model has not answered a warm-up or a request yet
+    verified: bool = True  # false: has been ready, and its model has not answered a warm-up or a request yet
 
 
 class ServiceStatus(Struct, frozen=True):

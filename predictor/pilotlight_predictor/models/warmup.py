@@ -24,8 +24,8 @@ from pilotlight_predictor.repository.model_config import ModelConfig, Warmup, Wa
 
 EXAMPLE_FILE: Final = "example.json"
 REMEDY: Final = (
-    "mend the model, give a request that it can answer (model.example, --example FILE, or example.json in its folder), "
-    "or turn the warm-up off (warmup: none, --warmup none)"
+    "mend the model, give a request that it can answer (model.example, or example.json in its folder), or turn the "
+    "warm-up off (model.warmup: none); options of the predictor: --example FILE, --warmup none"
 )
 
 # Body of an example, configuration, V1 verbs that the model implements itself → request. Raises BadRequest.
@@ -64,7 +64,7 @@ def plan_warmup(
         return WarmupPlan(tuple(configured_requests(config, source.model_dir)), origin="model_warmup")
     example = find_example(source, version)
     if example is not None and decode is not None:
-        origin = example.name if isinstance(example, Path) else "the example of the settings"
+        origin = example.name if isinstance(example, Path) else "the example (model.example or --example)"
         return WarmupPlan((read_example(example, config, verbs, decode),), origin=origin)
     if automatic and config.inputs:
         return WarmupPlan((zero_request(config),), automatic=True)
@@ -83,15 +83,15 @@ def find_example(source: ModelSource, version: int) -> Path | bytes | None:
 def read_example(
     example: Path | bytes, config: ModelConfig, verbs: frozenset[str], decode: DecodeExample
 ) -> InferRequest:
-    name = f"example {example}" if isinstance(example, Path) else "the example"
+    name = f"example {example}" if isinstance(example, Path) else "the example (model.example or --example)"
     try:
         request = decode(example.read_bytes() if isinstance(example, Path) else example, config, verbs)
         if request.document is None:
             InputValidator(config).check(request)
     except OSError as error:
-        raise LoadFailed(f"{name} of model '{config.name}' cannot be read: {error.strerror}") from None
+        raise LoadFailed(f"{name} cannot be read: {error.strerror}") from None
     except BadRequest as error:
-        raise LoadFailed(f"{name} of model '{config.name}' is not a request that it takes: {error}") from None
+        raise LoadFailed(f"{name} is not a request that the model takes: {error}") from None
     return request
 
 
@@ -113,8 +113,11 @@ def run_warmups(
                 log("model.unverified", message, level="WARNING", model=config.name, version=version)
                 return WarmupResult(False)
             what = "zeros" if plan.automatic else plan.origin
-            reason = describe_failure(problem, folder)
-            raise LoadFailed(f"warm-up of model '{config.name}' failed ({what}): {reason}; {REMEDY}") from problem
+            cause = cause_of(problem)
+            if not isinstance(cause, PredictorError):
+                message = f"the warm-up of model '{config.name}' raised {type(cause).__name__}"
+                log("model.warmup_failed", message, level="ERROR", error=cause, model=config.name, version=version)
+            raise LoadFailed(f"warm-up failed ({what}): {describe_failure(problem, folder)}; {REMEDY}") from problem
     if not plan.requests:
         return WarmupResult(False)
     if not instances[0].quick:
@@ -124,9 +127,14 @@ def run_warmups(
     return WarmupResult(True, measure(instances[0], sample))
 
 
+def cause_of(error: Exception) -> Exception:
+    """Return the exception of the model's own code, where a backend has replaced it."""
+    return error.__cause__ if isinstance(error.__cause__, Exception) else error
+
+
 def describe_failure(error: Exception, folder: Path) -> str:
     """Return the exception in one line, and the file and line of its innermost frame below `folder`."""
-    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    cause = cause_of(error)
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     text = lines[0] if lines else ""
     if not isinstance(cause, PredictorError):

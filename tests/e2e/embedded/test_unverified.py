@@ -97,6 +97,58 @@ def test_without_an_earlier_release_it_is_degraded_and_well_again_after_an_answe
     assert platform.status("slow").verified
 
 
+def test_a_model_that_never_answered_is_degraded_at_zero_too(platform: Platform, tmp_path: Path) -> None:
+    deployed(platform, tmp_path / "m", FAILS, annotations="    autoscaling.knative.dev/window: 6s")
+    assert [platform.ask(ASK, REQUEST).status for _ in range(5)] == [500] * 5
+    message = platform.wait_phase("Degraded", name="slow").message
+    platform.target.scale(("default", "slow"), {"minReplicas": 0})
+    platform.wait(lambda: not platform.status("slow").revisions[0].ready, "it is at zero")
+    status = platform.status("slow")
+    assert (status.phase, status.message, status.verified) == ("Degraded", message, False)
+
+
+def test_a_rollback_passes_over_what_never_answered_and_happens_once(platform: Platform, tmp_path: Path) -> None:
+    good = deployed(platform, tmp_path / "good", WORKS)
+    assert platform.ask(ASK, REQUEST).status == 200
+    platform.wait(lambda: platform.status("slow").verified, "it has answered")
+    deployed(platform, tmp_path / "unasked", FAILS, again=True)
+    bad = deployed(platform, tmp_path / "bad", FAILS + "# another\n", again=True)
+    generation = platform.status("slow").generation
+    assert [platform.ask(ASK, REQUEST).status for _ in range(5)] == [500] * 5
+    platform.wait(lambda: platform.ask(ASK, REQUEST).status == 200, "the release that had answered serves")
+    assert [platform.ask(ASK, REQUEST).status for _ in range(20)] == [200] * 20
+    status = platform.wait_phase("Degraded", name="slow")
+    assert [row.name for row in status.revisions if row.percent] == [good]
+    assert status.generation == generation + 1
+    assert len(events(platform, bad, "RolledBack")) == 1
+
+
+def test_when_all_releases_fail_the_rollbacks_end_and_the_reason_is_shown(platform: Platform, tmp_path: Path) -> None:
+    first = deployed(platform, tmp_path / "first", FAILS)
+    second = deployed(platform, tmp_path / "second", FAILS + "# another\n", again=True)
+    generation = platform.status("slow").generation
+
+    def failing() -> bool:
+        platform.ask(ASK, REQUEST)
+        return bool(events(platform, first, "Failing"))
+
+    platform.wait(failing, "the first release fails too")
+    assert [platform.ask(ASK, REQUEST).status for _ in range(10)] == [500] * 10
+    status = platform.wait_phase("Degraded", name="slow")
+    assert f"the first 5 answers of {first} were all 500" in status.message
+    assert status.generation == generation + 1
+    assert [len(events(platform, name, "RolledBack")) for name in (first, second)] == [0, 1]
+    restart(platform)
+    assert platform.wait_phase("Degraded", name="slow").message == status.message
+    assert platform.status("slow").generation == generation + 1
+    # By hand it is tried again; there is still nothing to go back to.
+    platform.deploy(python_service(write_model(tmp_path / "second", FAILS + "# another\n")))
+    platform.wait(lambda: platform.status("slow").phase == "Ready", "it is tried again")
+    assert [platform.ask(ASK, REQUEST).status for _ in range(5)] == [500] * 5
+    assert second in platform.wait_phase("Degraded", name="slow").message
+    assert platform.status("slow").generation == generation + 2
+
+
 def test_four_failures_before_an_answer_are_no_reason_to_roll_back(platform: Platform, tmp_path: Path) -> None:
     deployed(platform, tmp_path / "good", WORKS)
     assert platform.ask(ASK, REQUEST).status == 200

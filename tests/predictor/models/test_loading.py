@@ -95,7 +95,7 @@ def test_a_sample_comes_from_a_file_beside_the_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (warmup(rows=4), "warm-up of model 'm' failed"),
+        (warmup(rows=4), "warm-up failed (model_warmup)"),
         (warmup(source='input_data_file: "nowhere"'), "cannot read nowhere for input 'x'"),
     ],
 )

@@ -62,17 +62,21 @@ async def started(repository: Path, **model: Any) -> House:
     return await House(repository, model=model).start()
 
 
-def test_a_model_that_raises_for_zeros_is_not_ready_and_its_last_line_and_place_are_known(tmp_path: Path) -> None:
+def test_a_model_that_raises_for_zeros_is_not_ready_and_its_last_line_and_place_are_known(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene() -> None:
         write_python(tmp_path, "m", ONLY_SEVEN)
         house = await started(tmp_path)
         readiness = house.server.readiness()
         assert not readiness.ready
-        assert "warm-up of model 'm' failed (zeros): KeyError: 'no such row' (1/model.py:5)" in readiness.reason
-        assert "--example FILE" in readiness.reason
-        assert "warmup: none" in readiness.reason
+        assert readiness.reason.startswith("model 'm': warm-up failed (zeros): KeyError: 'no such row' (1/model.py:5)")
+        assert "(model.example, or example.json in its folder)" in readiness.reason
+        assert "(model.warmup: none); options of the predictor: --example FILE" in readiness.reason
 
     play(scene())
+    (raised,) = [record.exc_info for record in caplog.records if record.exc_info]
+    assert raised[0] is KeyError, "its traceback is in the log, once"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ def test_every_other_error_of_triton_fails_the_load(tmp_path: Path, code: str) -
     async def scene() -> None:
         write_python(tmp_path, "m", TRITON.format(code=code), TRITON_CONFIG)
         house = await started(tmp_path)
-        assert "warm-up of model 'm' failed (zeros): x must be positive;" in house.server.readiness().reason
+        assert "warm-up failed (zeros): x must be positive;" in house.server.readiness().reason
 
     play(scene())
 
@@ -146,9 +150,12 @@ def test_the_example_of_the_setting_may_be_the_request_itself(tmp_path: Path) ->
         house = await House(model={"path": str(tmp_path / "m"), "example": json.dumps(v2(7))}).start()
         assert house.registry.find("m").verified
         house = await House(model={"path": str(tmp_path / "m"), "example": json.dumps(v2(7, name="z"))}).start()
-        assert "the example of model 'm' is not a request that it takes: unexpected" in house.server.readiness().reason
+        assert (
+            "(model.example or --example) is not a request that the model takes: unexpected"
+            in house.server.readiness().reason
+        )
         house = await House(model={"path": str(tmp_path / "m"), "example": json.dumps(v2(1))}).start()
-        assert "warm-up of model 'm' failed (the example of the settings): KeyError" in house.server.readiness().reason
+        assert "warm-up failed (the example (model.example or --example)): KeyError" in house.server.readiness().reason
 
     play(scene())
 
@@ -158,7 +165,7 @@ def test_a_bad_request_of_an_example_fails_the_load(tmp_path: Path) -> None:
         write_python(tmp_path, "m", BAD_REQUEST)
         (tmp_path / "m/example.json").write_text(json.dumps(v2(0)))
         house = await started(tmp_path)
-        assert "warm-up of model 'm' failed (example.json): x must be positive" in house.server.readiness().reason
+        assert "warm-up failed (example.json): x must be positive" in house.server.readiness().reason
 
     play(scene())
 
@@ -166,11 +173,11 @@ def test_a_bad_request_of_an_example_fails_the_load(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "example.json of model 'm' is not a request that it takes: the body is not valid JSON"),
+        ("{", "example.json is not a request that the model takes: the body is not valid JSON"),
         ("[]", "the body must be a JSON object"),
         ("{}", "the JSON has neither inputs (V2) nor instances (V1)"),
         (json.dumps(v2(1, datatype="FP23")), "inputs[0].datatype = 'FP23', must be one of"),
-        (json.dumps(v2(1, name="z")), "example.json of model 'm' is not a request that it takes: unexpected"),
+        (json.dumps(v2(1, name="z")), "example.json is not a request that the model takes: unexpected"),
         (json.dumps({"instances": [["a"]]}), "instances has 'a', must be a number for FP32"),
     ],
 )
@@ -189,7 +196,7 @@ def test_an_example_that_is_not_there_is_named(tmp_path: Path) -> None:
     async def scene() -> None:
         write_times(tmp_path, "m", 2)
         house = await House(model={"path": str(tmp_path / "m"), "example": "nowhere.json"}).start()
-        assert "nowhere.json of model 'm' cannot be read: No such file" in house.server.readiness().reason
+        assert "nowhere.json cannot be read: No such file" in house.server.readiness().reason
 
     play(scene())
 
@@ -282,7 +289,7 @@ def test_a_reload_whose_warm_up_fails_leaves_the_version_that_serves(tmp_path: P
         await house.polled()
         assert await house.ask("m", 3) == 6
         reason = house.reasons()["m/1"]
-        assert "the last reload failed, what was loaded before goes on: warm-up of model 'm' failed" in reason
+        assert "the last reload failed, what was loaded before goes on: warm-up failed" in reason
         assert "NameError: name 'factor' is not defined (1/model.py:4)" in reason
         assert house.server.readiness().ready
 

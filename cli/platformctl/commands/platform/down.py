@@ -61,7 +61,8 @@ def down(timeout: float, uninstall: bool, system: bool | None) -> None:
         output.data({"ended": [], "replicas": len(replicas), "pids": list(processes)}, ())
         return
     names, count = shut_down(target, timeout)
-    output.note(f"ended {len(names)} service{'' if len(names) == 1 else 's'} with {count} replicas, gateway, API")
+    plurals = ["" if number == 1 else "s" for number in (len(names), count)]
+    output.note(f"ended {len(names)} service{plurals[0]} with {count} replica{plurals[1]}, gateway, API")
     output.data({"ended": names, "replicas": count}, names)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from msgspec import DecodeError, Struct, ValidationError, json
 
 from pilotlight import __version__
-from pilotlight.contract import HEADER_VERSION, OWN_IMAGE
+from pilotlight.contract import HEADER_VERSION, LOCAL_CAPABILITIES
 from pilotlight.errors import (
     Conflict,
     InternalError,
@@ -74,8 +74,7 @@ class LocalTarget:
         self.address = address
 
     def capabilities(self) -> Mapping[str, Json]:
-        # Without a tag: the installed version runs, so an upgrade alone is no new revision.
-        return {"image": OWN_IMAGE}
+        return LOCAL_CAPABILITIES
 
     def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Mapping[str, Json]]], Sequence[str]]:
         return (), ()

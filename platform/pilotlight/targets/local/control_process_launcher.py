@@ -151,8 +151,12 @@ def failure_reason(home: Home) -> str:
 def failure(home: Home) -> tuple[str, str]:
     """Return why a platform that should run does not, and the command to type."""
     reason = failure_reason(home) or f"its control process has ended, see {_log(home)}"
-    lost = "platformctl restore" in reason  # of a lost or damaged state; it names the commands
-    return reason, "serving goes on; platformctl down ends it" if lost else "platformctl up starts it"
+    return reason, _lost_state_hint(reason) or "platformctl up starts it"
+
+
+def _lost_state_hint(reason: str) -> str:
+    """Return the hint for a lost or damaged state, whose reason names the commands; empty: another reason."""
+    return "serving goes on; platformctl down ends it" if "platformctl restore" in reason else ""
 
 
 def reason_in(lines: Sequence[str]) -> str:
@@ -361,10 +365,13 @@ class StartWait(NamedTuple):
             time.sleep(0.01)
 
     def _fail(self, message: str, kind: type[PlatformError], further: str) -> NoReturn:
-        end = "(no log)"
+        lines = ["(no log)"]
         with suppress(OSError):
-            end = "\n".join(last_lines(_log(self.home), LAST_LINES, since=self.written))
-        raise kind(f"{message}:\n{end}", f"see {_log(self.home)}{further}")
+            lines = last_lines(_log(self.home), LAST_LINES, since=self.written)
+        see = f"see {_log(self.home)}{further}"
+        if kind is PlatformError and (reason := reason_in(lines)):
+            raise kind(f"the platform cannot be started: {reason}", _lost_state_hint(reason) or see)
+        raise kind("\n".join((f"{message}:", *lines)), see)
 
 
 def _log(home: Home) -> Path:

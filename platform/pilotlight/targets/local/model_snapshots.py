@@ -28,6 +28,8 @@ from pilotlight.k8s.model_pins import ModelPin
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 FILES_LIMIT: Final = 64  # files that a pin lists by name, so that `diff` can tell which of them changed
+HASHED_BYTES: Final = 64 << 20  # a file of at most this size is read again before a start if its time differs
+COMPANIONS: Final = frozenset({"example.json", "config.pbtxt"})
 SNAPSHOT_RECORD: Final = "files.json"
 EXCLUDED: Final = frozenset({"__pycache__", ".git"})
 GRACE_S: Final = 3600.0  # a snapshot is taken before the release that needs it is stored
@@ -47,6 +49,7 @@ class Stat(NamedTuple):
     inode: int
     size: int
     mtime_ns: int
+    ctime_ns: int  # of the cache of digests only: no program can set it back
 
 
 class FileRecord(NamedTuple):
@@ -81,7 +84,6 @@ class ModelSnapshots:
         if (home / "content").exists() and self.changed_files(pin, path) == []:
             os.utime(home)
         elif snapshot:
-            shutil.rmtree(home, ignore_errors=True)  # damaged, or a record without a snapshot
             return self._take(source, pin.size, progress)
         else:
             home.mkdir(mode=0o700, exist_ok=True)
@@ -107,7 +109,7 @@ class ModelSnapshots:
         return str(content / Path(path).name) if content.exists() else path
 
     def changed_files(self, pin: ModelPin, path: str) -> list[str] | None:
-        """Compare sizes and times with the record, of an original also the inode; None: there is no record."""
+        """Compare with the record; None: there is none."""
         home = self._home(pin)
         snapshot = (home / "content").exists()
         root = home / "content" / Path(path).name if snapshot else Path(path)
@@ -117,11 +119,15 @@ class ModelSnapshots:
         changed = []
         for name, record in recorded.items():
             try:
-                now = _stat(_member(root, name))
+                now = _stat(_base(root) / name)
             except OSError:
                 changed.append(name)
                 continue
-            if now[1:] != record.stat[1:] if snapshot else now != record.stat:
+            if _unchanged(now, record.stat, snapshot):
+                continue
+            # Equal bytes in another file, such as after a checkout, are no change.
+            hashable = now.size == record.stat.size <= HASHED_BYTES
+            if not (hashable and _sha256(_base(root) / name, lambda _: None) == record.digest):
                 changed.append(name)
         if not snapshot:
             changed += sorted({name for name, _ in _files(root)} - recorded.keys())
@@ -138,8 +144,9 @@ class ModelSnapshots:
         return removed
 
     def usage(self) -> Usage:
-        contents = [home / "content" for home in self._homes() if (home / "content").exists()]
-        return Usage(len(contents), sum(stat.size for content in contents for _, stat in _files(content)))
+        records = [_read_records(home / SNAPSHOT_RECORD) for home in self._homes() if (home / "content").exists()]
+        sizes = [sum(record.stat.size for record in each.values()) for each in records if each]
+        return Usage(len(sizes), sum(sizes))
 
     def _home(self, pin: ModelPin) -> Path:
         return self._folder / pin.digest.removeprefix("sha256:")
@@ -159,7 +166,7 @@ class ModelSnapshots:
         for name, stat in files.items():
             record = known.get(name)
             if record is None or record.stat != stat:
-                record = FileRecord(stat, _sha256(_member(source, name), _from(done, total, progress)))
+                record = FileRecord(stat, _sha256(_base(source) / name, _from(done, total, progress)))
             records[name] = record
             done += stat.size
         settled = time.time_ns() - _RACY_NS
@@ -172,8 +179,9 @@ class ModelSnapshots:
 
     def _take(self, source: Path, size: int, progress: Progress) -> ModelPin:
         total, _, free = shutil.disk_usage(self._folder)
-        if size + min(SPARE_BYTES, total // SPARE_SHARE) > free:
-            needs = f"a snapshot of {source} needs {size:,} bytes and leaves {SPARE_BYTES:,} free"
+        spare = min(SPARE_BYTES, total // SPARE_SHARE)
+        if size + spare > free:
+            needs = f"a snapshot of {source} needs {size:,} bytes and leaves {spare:,} free"
             message = f"storageUri: {needs}; {free:,} are free in {self._folder}"
             raise PlatformError(message, "free some, or serve it where it is: platformctl deploy --no-snapshot")
         for _ in range(_ATTEMPTS):
@@ -190,48 +198,86 @@ class ModelSnapshots:
     def _copy(self, source: Path, stage: Path, size: int, progress: Progress) -> ModelPin | None:
         """Copy and hash what was copied; None: a file has changed meanwhile."""
         before, done = dict(_files(source)), 0
-        root = stage / "content" / source.name
+        root = stage / "content" / ("" if source.is_file() else source.name)
         for name, stat in before.items():
-            target = root if source.is_file() else root / name
+            target = root / name
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _clone(_member(source, name), target)
+            _clone(_base(source) / name, target)
             done += stat.size
             progress(done, 2 * size)
         if dict(_files(source)) != before:
             return None
         records, read = {}, 0
         for name, stat in before.items():
-            target = root if source.is_file() else root / name
-            records[name] = FileRecord(_stat(target), _sha256(target, _from(size + read, 2 * size, progress)))
+            records[name] = FileRecord(_stat(root / name), _sha256(root / name, _from(size + read, 2 * size, progress)))
             read += stat.size
         pin = _pin(source, records)
         _write_json(stage / SNAPSHOT_RECORD, records)
         home = self._home(pin)
-        if (home / "content").exists():
+        if (home / "content").exists() and self.changed_files(pin, str(source)) == []:
             os.utime(home)  # another deploy was faster
         else:
-            shutil.rmtree(home, ignore_errors=True)  # a record of --no-snapshot
+            shutil.rmtree(home, ignore_errors=True)  # damaged, or a record of --no-snapshot
             os.rename(stage, home)
         return pin
 
 
-def _files(root: Path) -> Iterator[tuple[str, Stat]]:
-    """Yield the files in order of their names, with links followed; a single file under its own name."""
-    if root.is_file():
-        yield root.name, _stat(root)
+def _unchanged(now: Stat, recorded: Stat, snapshot: bool) -> bool:
+    """Compare size and modification time; of an original also the inode, of a snapshot whole seconds.
+
+    A home folder may have been moved by a program that keeps whole seconds only, such as tar.
+    """
+    if snapshot:
+        return (now.size, now.mtime_ns // 10**9) == (recorded.size, recorded.mtime_ns // 10**9)
+    return now[:3] == recorded[:3]
+
+
+def _files(source: Path) -> Iterator[tuple[str, Stat]]:
+    """Yield the files in order of their names, with links followed; of a single file also what belongs to it.
+
+    Raise UsageError for a name that no document can carry.
+    """
+    base = _base(source)
+    paths = _companions(source) if source.is_file() else _walk(source, frozenset())
+    for path in sorted(paths):
+        name = path.relative_to(base).as_posix()
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"storageUri: {base}: the file name {name!r} is not UTF-8", "rename the file") from None
+        with suppress(FileNotFoundError):  # removed meanwhile, or a link that leads nowhere
+            if path.is_file():
+                yield name, _stat(path)
+
+
+def _companions(file: Path) -> Iterator[Path]:
+    """Yield a model file and the files that are read beside it.
+
+    Those that begin with its name (weights of an ONNX model), the configuration and example of a model, and of a
+    Python model the other modules.
+    """
+    suffixes = {".py": (".py",), ".onnx": (".data",)}.get(file.suffix, ())
+    for path in file.parent.iterdir():
+        belongs = path.name.startswith(f"{file.stem}.") or path.name.startswith(f"{file.stem}_")
+        if path == file or belongs or path.name in COMPANIONS or path.suffix in suffixes:
+            yield path
+
+
+def _walk(folder: Path, above: frozenset[str]) -> Iterator[Path]:
+    real = os.path.realpath(folder)
+    if real in above or not folder.is_dir():  # a link to a folder above
         return
-    found, entered = [], set()
-    for folder, subfolders, names in os.walk(root, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in entered:  # a link to a folder above
-            subfolders.clear()
-            continue
-        entered.add(real)
-        subfolders[:] = [name for name in subfolders if name not in EXCLUDED]
-        found += [Path(folder) / name for name in names]
-    for path in sorted(found):
-        if path.is_file():
-            yield path.relative_to(root).as_posix(), _stat(path)
+    for path in folder.iterdir():
+        if path.is_dir():
+            if path.name not in EXCLUDED:
+                yield from _walk(path, above | {real})
+        else:
+            yield path
+
+
+def _base(source: Path) -> Path:
+    """Return the folder that names of files are relative to."""
+    return source.parent if source.is_file() else source
 
 
 def _record_of(path: str) -> str:
@@ -239,13 +285,9 @@ def _record_of(path: str) -> str:
     return f"{hashlib.sha256(path.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}.json"
 
 
-def _member(source: Path, name: str) -> Path:
-    return source if source.is_file() else source / name
-
-
 def _stat(path: Path) -> Stat:
     found = path.stat()
-    return Stat(found.st_ino, found.st_size, found.st_mtime_ns)
+    return Stat(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _pin(source: Path, records: Records) -> ModelPin:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight.errors import PlatformError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.model_pins import changed_files
 from pilotlight.targets.local import model_snapshots
 from pilotlight.targets.local.model_snapshots import GRACE_S, ModelChanged, ModelSnapshots
@@ -186,3 +186,49 @@ def test_a_deploy_mends_whatever_is_damaged(
     (tmp_path / "models" / "digests.json").write_text('{"x": 1}' if damage == "garbage" else "")
     assert snapshots.pin(str(model), snapshot=snapshot) == pin
     assert (Path(snapshots.serving_path(pin, str(model))) / "config.pbtxt").read_text() == "name: 'm'"
+
+
+def test_equal_bytes_in_another_file_are_no_change(snapshots: ModelSnapshots, model: Path) -> None:
+    pin = snapshots.pin(str(model), snapshot=False)
+    (model / "fresh").write_text("weights")
+    os.replace(model / "fresh", model / "1" / "weights.bin")
+    assert snapshots.serving_path(pin, str(model)) == str(model)
+
+
+def test_what_belongs_to_a_single_file_is_part_of_it(snapshots: ModelSnapshots, tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    for name in ("model.py", "helper.py", "example.json", "model.weights", "notes.txt"):
+        write(folder / name, name)
+    pin = snapshots.pin(str(folder / "model.py"), snapshot=True)
+    assert set(pin.files) == {"model.py", "helper.py", "example.json", "model.weights"}
+    served = Path(snapshots.serving_path(pin, str(folder / "model.py")))
+    assert (served.parent / "helper.py").read_text() == "helper.py"
+    write(folder / "helper.py", "HELPER.PY")
+    assert snapshots.digest(str(folder / "model.py")).digest != pin.digest
+
+
+def test_two_links_to_one_folder_are_both_there(snapshots: ModelSnapshots, model: Path) -> None:
+    (model / "latest").symlink_to(model / "1")
+    pin = snapshots.pin(str(model), snapshot=True)
+    served = Path(snapshots.serving_path(pin, str(model)))
+    assert (served / "latest" / "weights.bin").read_text() == (served / "1" / "weights.bin").read_text() == "weights"
+
+
+def test_a_home_may_be_moved(snapshots: ModelSnapshots, model: Path, tmp_path: Path) -> None:
+    pin = snapshots.pin(str(model), snapshot=True)
+    shutil.copytree(tmp_path / "models", tmp_path / "moved", copy_function=shutil.copyfile)  # with other times
+    assert Path(ModelSnapshots(tmp_path / "moved").serving_path(pin, str(model))).is_dir()
+
+
+def test_a_name_that_no_document_can_carry_is_refused(snapshots: ModelSnapshots, model: Path) -> None:
+    (Path(os.fsdecode(os.fsencode(model) + b"/\xff.bin"))).write_text("x")
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        snapshots.pin(str(model), snapshot=True)
+    assert snapshots.usage().count == 0
+
+
+def test_a_time_that_was_set_back_does_not_hide_a_change_from_a_deploy(snapshots: ModelSnapshots, model: Path) -> None:
+    pin = snapshots.pin(str(model), snapshot=True)
+    write(model / "config.pbtxt", "name: 'n'")  # same size, same time
+    assert snapshots.digest(str(model)).digest != pin.digest

@@ -196,7 +196,8 @@ def _decision(snapshot: Snapshot, workload: str) -> str:
             if condition(scaler, "ScalingActive") == "False":
                 return f"none, since its metrics cannot be read: {_condition_message(scaler, 'ScalingActive')}"
             message = _condition_message(scaler, "ScalingLimited") or _condition_message(scaler, "AbleToScale")
-            return f"{status.get('desiredReplicas', 0)} replicas: {message}" if message else ""
+            count = status.get("desiredReplicas", 0)
+            return f"{count} replica{'' if count == 1 else 's'}: {message}" if message else ""
     return ""
 
 

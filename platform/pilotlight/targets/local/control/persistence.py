@@ -53,6 +53,7 @@ def _restore_service(stored: StoredService, store: Store, now: float, zero_grace
             if workload.revision.name == recorded.name:
                 revision = run.add_revision(workload.revision, now, ready_once=bool(recorded.first_ready_at))
                 revision.failure, revision.deadline_exceeded = recorded.failed, bool(recorded.failed)
+                revision.verification, revision.answer_failure = recorded.verification, recorded.answer_failure
                 revision.restored = True
     run.update(stored.generation, run.spec, now)
     run.history = _traffic_history(store, stored.key, run)
@@ -148,6 +149,11 @@ class StateWriter:
     def mark_failed(self, key: Key, revision: Revision) -> None:
         mark = partial(self._store.mark_failed, key, revision.spec.workload, revision.name, revision.failure)
         self._queue.put(f"state {key} {revision.name}", mark)
+
+    def mark_verification(self, key: Key, revision: Revision) -> None:
+        outcome = (revision.verification, revision.answer_failure)
+        mark = partial(self._store.mark_verification, key, revision.spec.workload, revision.name, *outcome)
+        self._queue.put(f"verification {key} {revision.name}", mark)
 
     def forget_revision(self, key: Key, workload: str, revision: str) -> None:
         self._queue.put(f"forget {key} {revision}", partial(self._store.forget_revision, key, workload, revision))

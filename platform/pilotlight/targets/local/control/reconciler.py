@@ -22,7 +22,7 @@ from pilotlight.targets.local.control.metrics_source import MetricsSource
 from pilotlight.targets.local.control.persistence import StateWriter
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun, Unit, initial_replicas
-from pilotlight.targets.local.control.verification import HINT, READY, verification
+from pilotlight.targets.local.control.verification import HINT, READY, failure_reason, verification
 from pilotlight.targets.local.delayed_queue import DelayedQueue
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.gateway.publisher import Publisher
@@ -199,16 +199,18 @@ class Reconciler:
         revision.verification = verification(before, [replica.status for replica in replicas])
         if revision.verification == before:
             return
+        failing = revision.verification == "failing"
+        revision.answer_failure = failure_reason(revision.name, self._last_error(run, revision)) if failing else ""
+        self._state.mark_verification(run.key, revision)
         subject = f"Revision/{revision.name}"
         if revision.verification == "unverified":
             self.events.record(run.key, subject, "Unverified", f"{READY}; {HINT}")
-        elif revision.verification == "failing":
+        elif failing:
             self.on_failing_answers(run, revision)
         elif before != "unknown":
-            revision.answer_failure = ""
             self.events.record(run.key, subject, "Verified", "its model has answered a request")
 
-    def last_error(self, run: ServiceRun, revision: Revision) -> str:
+    def _last_error(self, run: ServiceRun, revision: Revision) -> str:
         """Return the last exception in the logs of the revision's ready replicas; empty: none is logged."""
         errors = (last_exception(logs.tail(replica.log)) for replica in self._ready_replicas(run, revision))
         return next(filter(None, errors), "")

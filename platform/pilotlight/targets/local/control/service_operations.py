@@ -23,9 +23,9 @@ from pilotlight.k8s.manifest import Manifest
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.control import persistence
 from pilotlight.targets.local.control.reconciler import Reconciler, ReconcilerSettings
+from pilotlight.targets.local.control.rollback_candidates import rollback_candidates, with_failed_revisions
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun
 from pilotlight.targets.local.control.status import check_name
-from pilotlight.targets.local.control.verification import failure_reason
 from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests import service_discovery
@@ -76,7 +76,7 @@ class Engine:
         snapshots = ModelSnapshots(self.home.models)
         while True:
             with log_and_continue("collecting snapshots of models"):
-                needed = self.store.model_digests()
+                needed = {digest for _, digest in self.store.local_pins()}
                 for name in await asyncio.to_thread(snapshots.collect, needed, time.time()):
                     log.info("removed the snapshot %s: no release needs it", name)
             await asyncio.sleep(COLLECT_EVERY_S)
@@ -111,30 +111,26 @@ class Engine:
 
         A canary judges its revision itself, and one that was ready before this process started may have answered.
         """
-        reason = failure_reason(revision.name, self.reconciler.last_error(run, revision))
+        reason = revision.answer_failure
         latest = revision in run.latest_revisions() and not revision.restored
-        chosen = None if not latest or run.key in self.reconciler.metrics.canary_services else self._earlier(run.key)
+        judged = run.key in self.reconciler.metrics.canary_services
         try:
-            if chosen is not None:
+            if latest and not judged and (chosen := self._earlier(run.key, revision.name)) is not None:
                 note = f"{persistence.ROLLED_BACK}{chosen.generation}: {reason}"
                 self.apply(msgspec.structs.replace(chosen, expected=run.generation, note=note, generation=0, at=""))
-                self.store.mark_failed(run.key, revision.spec.workload, revision.name, reason)
                 run.rolled_back = note
                 self._record_event(run.key, f"Revision/{revision.name}", "RolledBack", note, "Warning")
                 return
         except PlatformError as error:
-            reason = f"{reason}; it could not be rolled back: {error}"
-        revision.answer_failure = reason
+            reason = revision.answer_failure = f"{reason}; it could not be rolled back: {error}"
         self._record_event(run.key, f"Revision/{revision.name}", "Failing", reason, "Warning")
 
-    def _earlier(self, key: Key) -> Release | None:
-        """Return the release that `rollback` would deploy; None if nothing else was deployed, or it failed."""
-        from pilotlight.release.history import previous_release  # reads documents
+    def _earlier(self, key: Key, failing: str) -> Release | None:
+        """Return the release to go back to from a failing revision; None: nothing else is kept, or all of it failed."""
+        from pilotlight.release.history import receives_all_traffic  # reads documents
 
-        releases = self.store.releases(key)
-        with suppress(NotFound):
-            return previous_release(releases, "", frozenset().union(*(each.failed for each in releases)))
-        return None
+        candidates = rollback_candidates(self.store.releases(key), self.store.revisions(key), failing)
+        return next(filter(receives_all_traffic, candidates), None)
 
     def _update_run(self, key: Key, generation: int, spec: ServiceSpec) -> ServiceRun:
         runs, now = self.reconciler.runs, self._clock()
@@ -174,7 +170,7 @@ class Engine:
 
     def releases(self, key: Key) -> Sequence[Release]:
         self._run(key)
-        return self.store.releases(key)
+        return with_failed_revisions(self.store.releases(key), self.store.revisions(key))
 
     def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
         run = self._readable(key)

@@ -14,10 +14,10 @@ from typing import Any, Final
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.gateway.control_link import BackendReport
 from pilotlight.prometheus import histograms
-from pilotlight.targets.local.control.verification import Verification
 from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec, ServiceSpec, TrafficShare, WorkloadSpec
 from pilotlight.targets.local.scaling.decision import decide, with_bounds
 from pilotlight.targets.local.scaling.types import Decision, Fixed, Hpa, Kpa, Observed, Sample, Scaling
+from pilotlight.targets.local.store.schema import Verification
 from pilotlight.targets.target import Condition, Key
 
 RETENTION_S: Final = 300.0
@@ -106,7 +106,7 @@ class Revision:
     cold_start: Mapping[str, float] = field(default_factory=dict)  # seconds by phase of its latest start
     verification: Verification = "unknown"
     restored: bool = False  # by a later control process: these may not be its first answers
-    answer_failure: str = ""  # why its first answers failed, where there is nothing to roll back to
+    answer_failure: str = ""  # why its first answers failed
 
     @property
     def name(self) -> str:
@@ -231,6 +231,7 @@ class ServiceRun:
             state.failure, state.start_failed = "", False
             if state.verification != "verified":
                 state.verification, state.answer_failure = "unknown", ""
+            state.restored = state.restored and state.ready_once  # it starts anew: its first answers are to come
         state.spec = revision
         return state
 

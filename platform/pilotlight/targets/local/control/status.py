@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from pilotlight.contract import RESERVED_NAMES
 from pilotlight.errors import UsageError
 from pilotlight.targets.local.control.service_state import FAILURES_TO_REPORT, Revision, ServiceRun
-from pilotlight.targets.local.control.verification import HINT, READY
+from pilotlight.targets.local.control.verification import HINT, READY, UNANSWERED
 from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
 from pilotlight.targets.local.supervisor.probes import STATUS_TIMEOUT_S
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
@@ -43,10 +43,10 @@ def status_of(view: ServiceView) -> ServiceStatus:
     run = view.run
     revisions = tuple(_revisions(view))
     phase, message = phase_of(view, revisions)
-    verified = all(row.verified for row in revisions if row.percent and row.ready)
-    unverified = phase == "Ready" and not verified
+    verified = all(row.verified for row in revisions if row.percent)
+    unverified = phase in ("Ready", "Standby", "Parked") and not verified
     if unverified:
-        message = f"{READY}; {HINT}"
+        message = f"{READY if phase == 'Ready' else UNANSWERED}; {HINT}"
     url = url_of(view.base_url, run.key)
     return ServiceStatus(
         *run.key, run.generation, phase, url, mode="/".join(sorted({work.mode for work in run.spec.workloads})),
@@ -108,12 +108,14 @@ def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phas
     starting = [revision for revision in latest if not revision.ready_once]
     if starting:
         return "Progressing", f"{starting[0].name} is starting" + _waiting_for(view, starting[0])
+    answer_failures = [
+        failure for row in revisions if row.percent and (failure := run.revisions[row.name].answer_failure)
+    ]
     if any(row.ready for row in revisions if row.percent):
         if any(_status_awaited(view, replica) for replica in view.replicas):
             return "Progressing", "it is asked whether its model has answered"
-        failing = next((row for row in revisions if row.percent and run.revisions[row.name].answer_failure), None)
-        if failing is not None:
-            return "Degraded", run.revisions[failing.name].answer_failure
+        if answer_failures:
+            return "Degraded", answer_failures[0]
         short = [row for row in revisions if row.ready < row.desired and row.percent and row.reason]
         return ("Degraded", f"{short[0].name}: {short[0].reason}") if short else ("Ready", "")
     broken = next((row for row in revisions if row.percent and row.desired and row.model_state == "FailedToLoad"), None)
@@ -122,6 +124,8 @@ def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phas
     if any(row.desired for row in revisions if row.percent):
         reason = next((row.reason for row in revisions if row.percent and row.desired and row.reason), "")
         return "Progressing", "a replica is starting" + (f" ({reason})" if reason else "")
+    if answer_failures:
+        return "Degraded", answer_failures[0]
     parked = any(row.model_state == "Parked" for row in revisions if row.percent)
     return ("Parked", "") if parked else ("Standby", "")
 

@@ -5,16 +5,18 @@ before (docs/lifecycle.md). The reconciler reads it once after the start, and af
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
+
+from pilotlight.targets.local.store.schema import Verification
 
 Json = Any
-Verification = Literal["unknown", "unverified", "failing", "verified"]
 FIRST_ANSWERS: Final = 5  # all of them 500: the revision does not work
 HINT: Final = (
     "a request verifies it, or an example that it answers before it is ready: model.example of the document, "
-    "--example, or example.json beside the model"
+    "or example.json beside the model"
 )
-READY: Final = "ready, but its model has not answered anything yet"
+UNANSWERED: Final = "its model has not answered anything yet"
+READY: Final = f"ready, but {UNANSWERED}"
 
 
 def verification(before: Verification, statuses: Iterable[Mapping[str, Json]]) -> Verification:

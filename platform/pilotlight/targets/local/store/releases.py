@@ -78,13 +78,15 @@ def _write_revisions(
 ) -> None:
     """Insert revisions; an existing one keeps its creation time and loses its failure.
 
-    A revision that failed may start now: its autoscaler or a Secret may have changed.
+    A revision that failed may start now: its autoscaler or a Secret may have changed. Its first answers are awaited
+    again if they failed.
     """
     # `age_at` is unused but NOT NULL.
     connection.executemany(
         """INSERT INTO revisions (namespace, name, workload, revision, generation, manifests, created_at, age_at)
         VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-        ON CONFLICT DO UPDATE SET generation = excluded.generation, manifests = excluded.manifests, failed = ''""",
+        ON CONFLICT DO UPDATE SET generation = excluded.generation, manifests = excluded.manifests, failed = '',
+            verification = replace(verification, 'failing', 'unverified'), answer_failure = ''""",
         [
             (release.namespace, release.name, workload, name, generation, json.encode(objects), now, now)
             for workload, name, objects in revisions

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import json
 
@@ -62,7 +62,12 @@ SECOND: Final = (
         FOREIGN KEY (namespace, name) REFERENCES services ON DELETE CASCADE) WITHOUT ROWID""",
 )
 
-MIGRATIONS: Final[tuple[Sequence[str], ...]] = (FIRST, SECOND)
+THIRD: Final = (
+    "ALTER TABLE revisions ADD COLUMN verification TEXT NOT NULL DEFAULT 'unknown'",
+    "ALTER TABLE revisions ADD COLUMN answer_failure TEXT NOT NULL DEFAULT ''",
+)
+
+MIGRATIONS: Final[tuple[Sequence[str], ...]] = (FIRST, SECOND, THIRD)
 # Only one process writes; an external tool may hold a lock for a moment.
 BUSY_S: Final = 2.0
 CHECK_S: Final = 5.0  # for quick_check, which reads the whole file; a platform's state takes milliseconds
@@ -81,6 +86,7 @@ _CAUSES: Final = {
     "SQLITE_IOERR": "reading or writing failed; make sure that its disk has room and works, then run it again",
 }
 Json = Any
+Verification = Literal["unknown", "unverified", "failing", "verified"]  # by the first answers of a revision
 Manifests = list[dict[str, Json]]
 
 
@@ -241,6 +247,8 @@ class StoredRevision:
     created_at: str
     first_ready_at: str  # empty: never
     failed: str  # why it cannot be started; empty: it can
+    verification: Verification
+    answer_failure: str  # why its first answers failed; empty: they did not
     encoded: bytes = field(repr=False)
 
     @property

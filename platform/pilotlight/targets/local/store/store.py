@@ -4,7 +4,6 @@ The engine writes before it acts and reads when it starts; nothing else opens th
 from the caller, such as `EventRecorder`: the store has no clock.
 """
 
-import re
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,10 +13,11 @@ from typing import Any, Final, Literal
 from msgspec import json
 
 from pilotlight.errors import Conflict, NotFound, PlatformError
+from pilotlight.k8s.model_pins import is_local, local_path, pins_of
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.store import releases as store_releases
 from pilotlight.targets.local.store.releases import OF_SERVICE, NewRevision
-from pilotlight.targets.local.store.schema import Database, StoredRevision, StoredService
+from pilotlight.targets.local.store.schema import Database, StoredRevision, StoredService, Verification
 from pilotlight.targets.target import CanaryRecord, Event, Key, Release
 
 # ruff: noqa: S608 - the parts of each statement are constants
@@ -31,8 +31,7 @@ _OF_EVENT: Final = "namespace = ? AND service = ?"
 _SERVICES: Final = """SELECT s.namespace, s.name, s.generation, r.document, s.created_at, s.updated_at, s.deleting,
     r.manifests, r.catalogue FROM services s JOIN releases r USING (namespace, name, generation)"""
 _REVISIONS: Final = """SELECT namespace, name, workload, revision, generation, created_at, first_ready_at, failed,
-    manifests FROM revisions"""
-_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+    verification, answer_failure, manifests FROM revisions"""
 _OF_REVISION: Final = f"{OF_SERVICE} AND workload = ? AND revision = ?"
 
 
@@ -98,10 +97,13 @@ class Store:
             for document, manifests, catalogue, note, generation, at in self._database.rows(sql, key)
         ]  # fmt: skip
 
-    def model_digests(self) -> set[str]:
-        """Return the digests of local models that any stored release is pinned to."""
-        rows = self._database.rows("SELECT document FROM releases")
-        return {digest for (document,) in rows for digest in _DIGEST.findall(document)}
+    def local_pins(self) -> set[tuple[str, str]]:
+        """Return path and digest of all local models that stored releases are pinned to."""
+        rows = self._database.rows("SELECT manifests FROM releases")
+        manifests = (one for (text,) in rows for one in json.decode(text, type=list[dict[str, Json]]))
+        return {
+            (local_path(uri), pin.digest) for one in manifests for uri, pin in pins_of(one).items() if is_local(uri)
+        }
 
     def revisions(self, key: Key) -> list[StoredRevision]:
         """Return revisions, the latest deployed first."""
@@ -124,6 +126,13 @@ class Store:
     def mark_failed(self, key: Key, workload: str, revision: str, reason: str) -> None:
         """Record why a revision cannot be started; an empty reason clears it."""
         self._one(f"UPDATE revisions SET failed = ? {_OF_REVISION}", (reason, *key, workload, revision))
+
+    def mark_verification(
+        self, key: Key, workload: str, revision: str, verification: Verification, answer_failure: str
+    ) -> None:
+        """Record what the first answers of a revision say about it, and why they failed."""
+        sql = f"UPDATE revisions SET verification = ?, answer_failure = ? {_OF_REVISION}"
+        self._one(sql, (verification, answer_failure, *key, workload, revision), durable=True)
 
     def forget_revision(self, key: Key, workload: str, revision: str) -> None:
         self._one(f"DELETE FROM revisions {_OF_REVISION}", (*key, workload, revision))

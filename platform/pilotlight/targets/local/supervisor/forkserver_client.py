@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.supervisor.container_command import inherited_env
-from pilotlight.targets.local.supervisor.process_inspection import ExitWatch, pilot_light_pids
+from pilotlight.targets.local.supervisor.process_inspection import FORKSERVER, ExitWatch, pilot_light_pids
 from pilotlight.targets.local.supervisor.shim import closing_inheritable
 from pilotlight.wire.unix_socket import peer_pid, unix_address
 
@@ -139,7 +139,7 @@ class PilotLights:
 
     def _start(self, family: str) -> None:
         self._scheduled.pop(family, None)
-        module = [self._python, "-P", "-m", "pilotlight_predictor.bootstrap.forkserver"]
+        module = [self._python, "-P", "-m", FORKSERVER]
         options = ["--socket", str(self._socket(family)), "--family", family, "--idle", f"{self._idle_s:g}"]
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
@@ -178,7 +178,7 @@ class PilotLights:
         for watch in self._watches.values():
             watch.close()
         if not leave_running:
-            for pid in list(pilot_light_pids(self._home)):
+            for pid in pilot_light_pids(self._home):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
                 with suppress(ChildProcessError):

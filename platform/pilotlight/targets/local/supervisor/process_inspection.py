@@ -28,6 +28,9 @@ CONTROL: Final = "control process"
 GATEWAY: Final = "gateway"
 LOG_WRITER: Final = "log writer"
 PARENT: Final = "parent process"
+PILOT_LIGHT: Final = "pilot light"
+SHIM: Final = "pilotlight-shim"  # in the command line of a shim
+FORKSERVER: Final = "pilotlight_predictor.bootstrap.forkserver"
 _SCRIPTS: Final = {"log_writer.py": LOG_WRITER, "parent_process.py": PARENT}
 _ROLES: Final = {
     "pilotlight.control_plane.daemon": CONTROL, "pilotlight.daemon": CONTROL, "pilotlight.gateway": GATEWAY,
@@ -67,6 +70,25 @@ def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the third on; the second, the name, may contain anything."""
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(") ")[2].split() if pid > 0 else []
+    except OSError:
+        return []
+
+
+def exit_recorder(pid: int) -> Identity | None:
+    """Return the parent that records the exit status of a process: a shim or a pilot light; None: unknown, no /proc.
+
+    For a process whose recorder has ended, the result is not alive: its parent is the init process or a subreaper.
+    """
+    if not (fields := _stat(pid)):
+        return None
+    parent = int(fields[1])
+    recorder = identify(parent) if {SHIM, FORKSERVER} & set(_command_line(parent)) else None
+    return recorder or Identity(parent, boot_id(), 0)
+
+
+def _command_line(pid: int) -> list[str]:
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return []
 
@@ -177,13 +199,9 @@ def _query(pid: int, columns: str) -> str:
     return done.stdout.strip()
 
 
-def pilot_light_pids(home: Home) -> Iterator[int]:
-    """Yield the pilot lights of this home, identified by their log file, whichever supervisor started them."""
-    for folder in _own_processes():
-        with suppress(OSError):
-            target = Path(os.readlink(folder / "fd/2"))
-            if target.parent == home.run and target.name.startswith("pilot-"):
-                yield int(folder.name)
+def pilot_light_pids(home: Home) -> list[int]:
+    """Return the pilot lights of this home, whichever supervisor started them."""
+    return [int(folder.name) for folder in _own_processes() if _role_of(folder, home) == PILOT_LIGHT]
 
 
 def log_writer_pids(home: Home) -> list[int]:
@@ -207,7 +225,7 @@ def replica_processes(home: Home) -> Iterator[tuple[int, str]]:
     """Yield (pid, replica id) of this user's processes that belong to this home, whatever their parents.
 
     A process started by a shim has the ids in its environment. A fork of a pilot light shows the pilot light's
-    environment instead and is identified by its log file.
+    environment instead and is identified by its pipe to the log writer or its log file.
     """
     for folder in _own_processes():
         with suppress(OSError):
@@ -223,37 +241,38 @@ def _replica_of(folder: Path, home: Home) -> str:
     if named := next((value[len(start) :].decode() for value in variables if value.startswith(start)), ""):
         return named
     target = Path(os.readlink(folder / "fd/2").removesuffix(DELETED))
-    if target.parent == home.run / "output":  # its pipe to the log writer
+    if target.parent.match("run/output") and target.name.count("@") == 2:  # its pipe; the home may have been moved
         return target.name.removesuffix(".ended").rpartition("@")[2]
     ours = target.is_relative_to(home.logs) and len(target.relative_to(home.logs).parts) == 3
     return target.stem if ours and target.suffix == ".log" else ""
 
 
 def home_processes(home: Home) -> dict[int, str]:
-    """Return the processes of a home with their roles. None of its files is read: they may have been removed."""
+    """Return the processes of a home with their roles. Reads none of its files: they may be removed or moved."""
     return {
         **{int(folder.name): role for folder in _own_processes() if (role := _role_of(folder, home))},
-        **dict.fromkeys(pilot_light_pids(home), "pilot light"),
         **{pid: f"replica {replica}" for pid, replica in replica_processes(home)},
     }
 
 
 def _role_of(folder: Path, home: Home) -> str:
     """Return the role of a process that has the home in its command line; empty: none."""
-    try:
-        command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return ""
+    command = _command_line(int(folder.name))
     if f"--config.file={home.root}/prometheus/prometheus.yaml" in command:
         return "prometheus"
     scripts = [role for word in command if (role := _SCRIPTS.get(Path(word).name))]
     if scripts and str(home.root) in command:
         return scripts[0]
-    module = command[command.index("-m") + 1] if "-m" in command[:-1] else ""
-    at = command.index("--home") + 1 if "--home" in command[:-1] else 0
-    if not module.startswith("pilotlight.") or not at or command[at] != str(home.root):
+    module = _option(command, "-m")
+    if module == FORKSERVER and Path(_option(command, "--socket")).parent == home.run:
+        return PILOT_LIGHT
+    if not module.startswith("pilotlight.") or _option(command, "--home") != str(home.root):
         return ""
     return _ROLES.get(module, module.rpartition(".")[2].replace("_", " "))
+
+
+def _option(command: list[str], name: str) -> str:
+    return command[command.index(name) + 1] if name in command[:-1] else ""
 
 
 class OrphanReaper:

@@ -5,6 +5,7 @@ light. `ReplicaProcess` probes the process, watches its exit through the kernel,
 """
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -24,13 +25,21 @@ from pilotlight.targets.local.supervisor.forkserver_client import ForkRequest, P
 from pilotlight.targets.local.supervisor.logs import out_of_memory
 from pilotlight.targets.local.supervisor.output_pipes import OutputPipes
 from pilotlight.targets.local.supervisor.probes import STOPPING, predictor_state, read_status, run_probes
-from pilotlight.targets.local.supervisor.process_inspection import ExitWatch, Identity, age_s, boot_id, identify
+from pilotlight.targets.local.supervisor.process_inspection import (
+    ExitWatch,
+    Identity,
+    age_s,
+    boot_id,
+    exit_recorder,
+    identify,
+)
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Launch, Replica
 from pilotlight.targets.local.supervisor.shim import Exit
 
 Json = Any
 RESEND_S: Final = 1.0
 FAILED_GRACE_S: Final = 5.0  # a predictor that never served has nothing to finish
+log = logging.getLogger("pilotlight.supervisor")
 
 
 class ReplicaProcess:
@@ -56,6 +65,7 @@ class ReplicaProcess:
         self._confining: asyncio.Future[None] | None = None
         self._shim_pid, self._output = 0, -1
         self._watch: ExitWatch | None = None
+        self._recorder: Identity | None = None
         self._probing: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._parking: asyncio.Task[None] | None = None
@@ -94,6 +104,7 @@ class ReplicaProcess:
             self.send(self._pending)
 
     def watch(self, identity: Identity) -> None:
+        self._recorder = exit_recorder(identity.pid)
         self._watch = ExitWatch(identity.pid, self._finish)
 
     def probe(self, age: float = 0.0) -> None:
@@ -205,13 +216,13 @@ class ReplicaProcess:
         self._ending = asyncio.get_running_loop().create_task(self._collect_exit())
 
     async def _collect_exit(self) -> None:
-        ended = await shim.wait_exit(self._shim_pid, self.exit_file)
+        ended = await shim.wait_exit(self._shim_pid, self.exit_file, self._recorder)
         await self._outputs.finish(self.record.log)  # the reason of a crash is in its last lines
         if self._confining is not None:
             await self._confining
         if await asyncio.to_thread(self._limits.finish, self.record.id):
             self.end_reason = self.end_reason or out_of_memory(self.record.checks.memory_limit)
-        self._watch, self._shim_pid, self._killer, self._pending = None, 0, None, None
+        self._watch, self._recorder, self._shim_pid, self._killer, self._pending = None, None, 0, None, None
         self._ended(self, ended)
 
     def stop_probing(self) -> None:
@@ -260,15 +271,17 @@ class Spawner:
     def spawn(self, running: ReplicaProcess) -> None:
         try:
             self._start(running)
-        except (OSError, ModelChanged) as error:  # no descriptor left, for one
+        except Exception as error:  # no descriptor left, for one; whatever it is, the start has failed and says why
+            if not isinstance(error, OSError | ModelChanged):
+                log.exception("%s cannot be started", running.record.id)
             self._report_failure(running, error)
 
-    def _report_failure(self, running: ReplicaProcess, error: OSError | ModelChanged) -> None:
+    def _report_failure(self, running: ReplicaProcess, error: Exception) -> None:
         """Report the failure after the caller of `spawn` has returned."""
         if isinstance(error, ModelChanged):
             reason = f"{error}; {error.hint}"
         else:
-            reason = f"could not be started: {error.strerror or error}"
+            reason = f"could not be started: {getattr(error, 'strerror', None) or error}"
         asyncio.get_running_loop().call_soon(self._on_failed, running, Exit(), reason)
 
     def _start(self, running: ReplicaProcess) -> None:

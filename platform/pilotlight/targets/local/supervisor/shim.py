@@ -13,6 +13,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
+from pilotlight.targets.local.supervisor.process_inspection import SHIM, Identity
+
 EXIT_FILE_TIMEOUT_S: Final = 5.0  # from a process's exit to its exit file, on a busy machine
 CHILD_EXIT_TIMEOUT_S: Final = 60.0  # the same for a shim that is a child: it certainly ends, and is then reaped at once
 # A trapped signal interrupts `wait`, so the loop ends only when the process is gone. The trap is set after the fork: a
@@ -54,7 +56,7 @@ def start(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: int, e
     try:
         pid = os.posix_spawn(
             "/bin/sh",
-            ["sh", "-c", _SCRIPT, "pilotlight-shim", str(exit_file), str(cwd), *command],
+            ["sh", "-c", _SCRIPT, SHIM, str(exit_file), str(cwd), *command],
             env,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -97,20 +99,22 @@ def read_pid(output: int) -> int:
     return int(text) if text.isdigit() else 0
 
 
-async def wait_exit(shim_pid: int, exit_file: Path) -> Exit:
+async def wait_exit(shim_pid: int, exit_file: Path, recorder: Identity | None) -> Exit:
     """Return the exit status of a replica that has just ended; `shim_pid` 0: its parent is not a child of this process.
 
     The shim exits with the replica's status, so a full disk that prevents the exit file loses nothing. Processes that
-    the replica left in its session are killed.
+    the replica left in its session are killed. `recorder` is the process that writes the exit file, where it is known:
+    if that has ended too, the file is not waited for.
     """
     end = monotonic() + (CHILD_EXIT_TIMEOUT_S if shim_pid and hasattr(os, "waitid") else EXIT_FILE_TIMEOUT_S)
     pause = 0.001
     while monotonic() < end:
+        unrecorded = recorder is not None and not recorder.alive  # before the read: its last act may be the file
         recorded = read_exit(exit_file)
         if shim_pid and (recorded or hasattr(os, "waitid")) and (code := _reap(shim_pid)) is not None:
             return recorded or (from_shell(code) if code >= 0 else Exit())
-        if recorded and not shim_pid:
-            return recorded
+        if not shim_pid and (recorded or unrecorded):
+            return recorded or Exit()
         await asyncio.sleep(pause)
         pause = min(pause * 2, 0.05)
     return read_exit(exit_file) or Exit()

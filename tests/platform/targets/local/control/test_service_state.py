@@ -33,6 +33,17 @@ def test_shares_stay_until_the_new_revision_has_answered() -> None:
     assert needed(run) == {f"{WORK}-2"}
 
 
+def test_a_restored_revision_that_is_deployed_again_starts_anew_and_its_first_answers_are_to_come() -> None:
+    run = running(service(workload(revision())))
+    state = revision_of(run)
+    state.restored, state.verification, state.answer_failure = True, "failing", "all 500"
+    run.add_revision(revision(), 50.0)
+    assert (state.restored, state.verification) == (True, "failing")  # its replicas go on
+    state.ready_once = False
+    run.add_revision(revision(), 60.0)
+    assert (state.restored, state.verification, state.answer_failure) == (False, "unknown", "")
+
+
 def test_a_release_on_top_of_one_that_never_answered_leaves_the_last_good_one_serving() -> None:
     run = running(service(workload(revision())))
     release(run, 2)

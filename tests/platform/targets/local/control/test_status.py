@@ -16,6 +16,7 @@ from pilotlight.targets.local.control.status import (
     url_of,
     with_transition_times,
 )
+from pilotlight.targets.local.control.verification import HINT, UNANSWERED
 from pilotlight.targets.local.manifests.service_spec_types import TrafficShare
 from pilotlight.targets.local.scaling.types import Kpa
 from pilotlight.targets.local.supervisor.replica_record import Replica
@@ -284,6 +285,28 @@ def test_a_service_that_has_answered_and_one_that_says_nothing_of_it_are_ready(k
 def test_a_service_whose_first_answers_failed_with_nothing_to_go_back_to_is_degraded() -> None:
     status = told(unverified(verification="failing", answer_failure="all 500"), replica())
     assert (status.phase, status.message, status.verified) == ("Degraded", "all 500", False)
+
+
+@pytest.mark.parametrize(
+    ("known", "failure", "phase", "message", "reason"),
+    [
+        ("verified", "", "Standby", "", "Standby"),
+        ("unverified", "", "Standby", f"{UNANSWERED}; {HINT}", "Unverified"),
+        ("failing", "all 500", "Degraded", "all 500", "Degraded"),
+    ],
+)
+def test_a_service_at_zero_is_as_verified_as_its_revision(
+    known: Any, failure: str, phase: str, message: str, reason: str
+) -> None:
+    run = unverified(verification=known, answer_failure=failure)
+    run.unit_of(revision_of(run), 0.0).desired = 0
+    status = told(run)
+    assert (status.phase, status.message, status.verified) == (phase, message, known == "verified")
+    assert [each.reason for each in status.conditions if each.type == "Ready"] == [reason]
+
+
+def test_a_message_names_no_option_that_platformctl_does_not_have() -> None:
+    assert "--" not in told(unverified(), replica()).message
 
 
 def test_a_service_that_was_rolled_back_is_degraded_though_it_serves() -> None:

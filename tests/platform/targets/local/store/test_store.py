@@ -159,6 +159,20 @@ def test_a_revision_that_comes_again_keeps_its_past_and_gets_its_new_objects(sto
     assert found.manifests == [{"kind": "Deployment", "metadata": {"name": "two"}}]
 
 
+def test_failed_first_answers_are_remembered_until_that_revision_is_deployed_again(store: Store) -> None:
+    deploy(store, "one", revision="r1")
+    deploy(store, "two", revision="r2")
+    for name in ("r1", "r2"):
+        store.mark_verification(IRIS, "iris-predictor", name, "failing", "all 500")
+        store.mark_ready(IRIS, "iris-predictor", name, NOON)  # another replica
+    deploy(store, "one again", revision="r1")
+    found = {each.name: (each.verification, each.answer_failure) for each in store.revisions(IRIS)}
+    assert found == {"r1": ("unverified", ""), "r2": ("failing", "all 500")}
+    store.mark_verification(IRIS, "iris-predictor", "r1", "verified", "")
+    deploy(store, "and again", revision="r1")
+    assert store.revisions(IRIS)[0].verification == "verified"
+
+
 def test_what_was_set_by_hand_stays_until_it_is_reset(store: Store) -> None:
     deploy(store)
     store.set_overrides(IRIS, "iris-predictor", {"minReplicas": 2})

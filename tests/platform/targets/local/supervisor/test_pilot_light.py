@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ from tests.eventually import eventually_async
 from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, Stage, alive, launch, program
 
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.supervisor import forkserver_client
+from pilotlight.targets.local.supervisor import forkserver_client, shim
 from pilotlight.targets.local.supervisor.forkserver_client import ENV_SWITCH, PilotLights, family_of, pilot_lights
-from pilotlight.targets.local.supervisor.process_inspection import replica_processes
+from pilotlight.targets.local.supervisor.process_inspection import home_processes, replica_processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a pilot light needs Linux")
 
@@ -62,6 +63,51 @@ def test_how_a_fork_crashed_is_told(tmp_path: Path) -> None:
             ready = await stage.start(launch("second"))
             os.kill(ready.pid, signal.SIGSEGV)
             assert (await stage.until("exited", "second")).reason == "ended by signal 11 (segmentation fault)"
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("adopted", [False, True], ids=["forked here", "adopted after its pilot light had ended"])
+def test_a_fork_whose_pilot_light_has_ended_too_is_not_waited_for(
+    tmp_path: Path, adopted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shim, "EXIT_FILE_TIMEOUT_S", 30.0)
+
+    async def play() -> None:
+        async with PilotStage(tmp_path) as stage, PilotStage(tmp_path) as heir:
+            pilot = await lit(stage)
+            ready = await stage.start(launch("second"))
+            assert ready.forked
+            os.kill(pilot.pids["onnxruntime"], signal.SIGKILL)
+            watcher = stage
+            if adopted:
+                await eventually_async(lambda: not pilot.pids)
+                records = stage.supervisor.replicas()
+                await stage.supervisor.close(leave_running=True)
+                watcher = heir
+                heir.supervisor.adopt(records)
+            os.kill(ready.pid, signal.SIGKILL)
+            killed = time.monotonic()
+            ended = await watcher.until("exited", "second")
+            assert time.monotonic() - killed < shim.EXIT_FILE_TIMEOUT_S / 2
+            assert (ended.exit_code, ended.signal, ended.crashed) == (None, None, True)
+            assert "its exit status is unknown" in ended.reason
+
+    asyncio.run(play())
+
+
+def test_the_processes_of_a_home_that_was_moved_are_found(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with PilotStage(tmp_path) as stage:
+            pilot = await lit(stage)
+            forked = await stage.start(launch("second"))
+            moved = stage.home.root.rename(tmp_path / "moved")
+            try:
+                processes = home_processes(stage.home)
+            finally:
+                moved.rename(stage.home.root)
+            assert processes[pilot.pids["onnxruntime"]] == "pilot light"
+            assert processes[forked.pid] == "replica second"
 
     asyncio.run(play())
 

@@ -115,4 +115,4 @@ class LoadFailed(PredictorError):
 
 
 class ModelChanged(LoadFailed):
-    pass
+    """The store holds other content than the one that the revision was deployed with."""

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 NUMBERS = itertools.count(1)
 HEAD_BYTES = 1 << 22
+MAX_IDLE = 4  # connections kept by a client: more would be counted as growth of the server
 
 
 @dataclass
@@ -171,8 +172,10 @@ class Load:
         except BaseException:
             connection.close()
             raise
-        if connection.usable:
+        if connection.usable and len(self._idle) < MAX_IDLE:
             self._idle.append(connection)
+        else:
+            connection.close()
         return status, output_of(data) if status == 200 else data.decode(errors="replace")
 
     def _connection(self) -> Connection:

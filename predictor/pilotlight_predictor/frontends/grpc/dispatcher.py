@@ -43,6 +43,7 @@ CODES: Final[dict[type[PredictorError], str]] = {
     errors.Cancelled: "CANCELLED",
     errors.BackendFailed: "INTERNAL",
     errors.LoadFailed: "INVALID_ARGUMENT",
+    errors.ModelChanged: "INVALID_ARGUMENT",
 }
 _TRAILER_HEADERS: Final = (HEADER_REQUEST_ID, "Retry-After")
 

@@ -96,6 +96,8 @@ REACHED: dict[str, str] = {
     "DeadlineExceeded": "test_an_inference_beyond_its_time_is_504",
     "BackendFailed": "test_a_model_that_raises_is_500_and_tells_only_the_log",
     "LoadFailed": "test_a_load_that_fails_says_so_and_why (test_repository_calls.py)",
+    "ModelChanged": "test_a_model_that_changed_since_its_revision_was_deployed_fails_to_load"
+    " (../../models/test_model_fetcher.py)",
 }
 UNREACHABLE = {"PredictorError", "Unavailable", "Cancelled"}
 

@@ -62,7 +62,7 @@ test-long: $(VENV)/.test ## soak tests, many repetitions, and other examples of 
 test-faults: $(VENV)/.test ## every fault of docs/reliability.md under load, an hour of random verbs, kills and soak included; writes that page; some rows need root
 	$(BIN)/python -m tests.reliability $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ROWS),--rows $(ROWS))
 
-test-faults-short: $(VENV)/.test ## a part of it, in three minutes
+test-faults-short: $(VENV)/.test ## the part of it that continuous integration runs, in three minutes
 	$(BIN)/python -m tests.reliability --short
 
 platform-test: $(VENV)/.test ## microservices on real Docker and Slurm daemons, which the tests bring and end; needs root and Debian

@@ -20,7 +20,6 @@ PAGE = ROOT / "docs" / "reliability.md"
 STORE = ROOT / ".bench" / "reliability.json"
 HEAD = Path(__file__).with_name("page.md")  # what the page says before the figures
 COUNTS = ("sent", "right", "wrong", "refused", "reset", "lost")
-COLUMNS = ("row", "injected", "expected", *COUNTS, "back after (s)", "verdict")
 
 
 def save(outcomes: Iterable[Outcome]) -> dict[str, Any]:

@@ -50,17 +50,20 @@ async def rolling_updates(run: Scenario) -> None:
 
 @row(GROUP, short=True)
 async def scale_to_zero_and_back(run: Scenario) -> None:
-    """Ten services with a window of 6 s get a request 6 to 9 s after the last one, five times each: at all points of
+    """Ten services with a window of 6 s get a request 6 to 12 s after the last one, five times each: at all points of
     their way to zero.
 
-    Every request is answered, most of them by a cold start.
+    Every request is answered, those that come late by a cold start.
     """
     names = [f"z{number}" for number in range(run.times(10, 5))]
     uri = run.model()
     file = run.folder / "services.yaml"
     file.write_text("---\n".join(inference_service(name, "python", uri, least=0, most=1) for name in names))
     await run.verb("deploy", "-f", str(file), ok=True)
-    loads = [Load(run.gateway_port, name, rate=1 / random.uniform(6.0, 9.0)) for name in names]
+    loads = [
+        Load(run.gateway_port, name, rate=1 / (6.0 + 6.0 * (index + 1) / len(names)))
+        for index, name in enumerate(names)
+    ]
     starts = Counter[str]()
 
     async def ask(load: Load) -> None:

@@ -5,7 +5,11 @@ the connection, with the bytes read so far, to aiohttp's handler, once no respon
 """
 
 import asyncio
+import os
+import select
+import socket
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from time import monotonic, perf_counter
 from typing import Any, Final, Protocol, cast
 
@@ -311,6 +315,24 @@ class FastHttpProtocol(asyncio.Protocol):
     def close(self) -> None:
         if self.transport is not None:
             self.transport.close()
+
+    def close_if_read(self) -> bool:
+        """Close the connection unless its socket holds bytes to read. Return whether it closes.
+
+        Closing a socket that holds a request resets the connection, and the peer cannot know whether that request was
+        executed. A request that arrives after the FIN is not acknowledged: the peer may send it elsewhere.
+        """
+        if self.transport is None or self.transport.is_closing():
+            return True
+        with socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno())) as duplicate:
+            poll = select.poll()
+            poll.register(duplicate, select.POLLIN)
+            if poll.poll(0):
+                return False
+            with suppress(OSError):  # the peer has gone
+                duplicate.shutdown(socket.SHUT_RDWR)
+        self.transport.close()
+        return True
 
     def close_if_overdue(self, now: float) -> None:
         """Close a connection that is idle for too long, sends too slowly or does not read."""

@@ -153,6 +153,10 @@ class HttpServer:
             connection.is_new and now - connection.busy_since < NEW_CONNECTION_S for connection in self.connections
         )
 
+    def _close_idle(self) -> bool:
+        """Close all idle connections but those whose socket has a request to read. Return whether there are none."""
+        return not sum(not connection.close_if_read() for connection in list(self.connections))
+
     async def drain(self, delay_s: float, timeout_s: float, abort: asyncio.Event | None = None) -> bool:
         """Stop accepting after the delay and wait for requests in flight. Return False if the timeout ended the wait.
 
@@ -164,8 +168,10 @@ class HttpServer:
         await self._stop_listening()
         end = monotonic() + timeout_s
         await wait_for_event(abort, 0.01)  # connections accepted last are created in the next iterations of the loop
-        while (self.in_flight() or self._has_new_connections()) and monotonic() < end and not abort.is_set():
+        while (self.in_flight() or self._has_new_connections() or not self._close_idle()) and monotonic() < end:
             await wait_for_event(abort, 0.01)
+            if abort.is_set():
+                break
         finished = not self.in_flight()
         if self._sweeper is not None:
             self._sweeper.cancel()

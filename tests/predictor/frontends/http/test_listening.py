@@ -66,3 +66,36 @@ async def _drain(listener: socket.socket) -> None:
     server = HttpServer(lambda _: HttpResponse(200))
     await server.listen(listener)
     await server.drain(0.0, 10.0)
+
+
+class LateRequest(HttpServer):
+    """A server to which a request comes in the moment in which it finds that none is in flight."""
+
+    client: socket.socket | None = None
+
+    def in_flight(self) -> int:
+        count = super().in_flight()
+        if self.client is not None and not count:
+            self.client.sendall(REQUEST)
+            self.client = None
+        return count
+
+
+REQUEST = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_a_request_that_comes_on_a_kept_connection_in_the_last_moment_is_answered() -> None:
+    async def two_answers() -> tuple[bytes, bytes]:
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = LateRequest(lambda _: HttpResponse(200))
+        await server.listen(listener)
+        client = socket.create_connection(listener.getsockname(), timeout=5)
+        client.sendall(REQUEST)
+        first = await asyncio.to_thread(client.recv, 1000)
+        server.client = client
+        await server.drain(0.0, 10.0)
+        with client:
+            return first, await asyncio.to_thread(client.recv, 1000)
+
+    for answer in asyncio.run(two_answers()):
+        assert answer.startswith(b"HTTP/1.1 200")

@@ -21,6 +21,7 @@ def test_a_dry_run_prints_the_unit_and_writes_nothing(call: Call, config: Path, 
     done = call("up", "--install", "--user", "--dry-run", "--gateway-port", "8095")
     assert done.code == 0
     assert "up --foreground --gateway-port 8095\n" in done.out
+    assert json.loads(call("up", "--install", "--user", "--dry-run", "-o", "json").out)["unit"] == str(config)
     assert not config.exists()
     assert not (tmp_path / "home").exists()
 

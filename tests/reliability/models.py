@@ -57,9 +57,11 @@ async def model_hangs(run: Scenario) -> None:
 async def model_holds_the_gil(run: Scenario) -> None:
     """One request never returns and holds Python's global interpreter lock (timeout: 2 s); one replica.
 
-    As for one that hangs: 504 at the deadline, replaced within 25 s, an event that names the model.
+    As for one that hangs: 504 at the deadline, replaced within 25 s, events that name the request and the model.
     """
     await hung(run, "import re; re.match(r'(a+)+$', 'a' * 60 + 'b')")
+    named = [event for event in run.events() if "gave no answer to request" in event]
+    run.expect(len(named) == 1, f"not one event names the request: {named}")
 
 
 async def hung(run: Scenario, statement: str) -> None:

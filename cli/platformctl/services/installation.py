@@ -22,7 +22,7 @@ def install(flags: Sequence[str], system: bool | None, *, dry_run: bool) -> None
     """Write and enable the unit; print the commands where systemd does not run. Idempotent."""
     made = unit(flags, system)
     if dry_run:
-        output.text(made.text())
+        output.data({"unit": str(made.path), "text": made.text()}, made.text().splitlines())
         return
     running = living(home()) is not None
     commands = made.commands(install=True, start=not running)

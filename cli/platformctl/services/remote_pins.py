@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pilotlight.k8s.model_pins import REMOTE_SCHEMES, ModelPin, scheme_of
+from pilotlight.k8s.model_pins import ModelPin
 from platformctl.targets import command
 
 TIMEOUT_S: Final = 20.0
@@ -16,21 +16,8 @@ START_S: Final = 5.0  # for Python and the store's libraries, on a busy machine
 
 
 def resolve_remote(uris: Sequence[str], timeout: float = TIMEOUT_S) -> dict[str, ModelPin | str]:
-    """Return the pin of each URI, or in one sentence why it has none; `timeout` seconds for all of them together."""
-    results: dict[str, ModelPin | str] = {uri: _refusal(uri) for uri in uris}
-    wanted = [uri for uri, reason in results.items() if not reason]
-    return results | (_resolve(wanted, timeout) if wanted else {})
-
-
-def _refusal(uri: str) -> str:
-    scheme = scheme_of(uri)
-    if not scheme:
-        return f"{uri} is a path, which is not in a store"
-    return "" if scheme.lower() in REMOTE_SCHEMES else f"{scheme}:// cannot be pinned"
-
-
-def _resolve(uris: list[str], timeout: float) -> dict[str, ModelPin | str]:
-    """Run the predictor's command. The URIs go to its stdin: arguments are visible to others, and may be signed."""
+    """Return the pin of each remote URI, or in one sentence why it has none; `timeout` is for all together."""
+    # The URIs go to stdin: arguments are visible to others, and URIs may be signed.
     limit = max(timeout - START_S, timeout / 2)
     try:
         process = subprocess.run(  # noqa: S603 - the predictor, no shell

@@ -172,7 +172,7 @@ def _show_plan(prepared: Sequence[PreparedRelease], show_diff: bool) -> None:
     if show_diff:
         changes = _changes(prepared)
         output.data(
-            {"services": services, "changes": [status_views.change_document(each) for each in changes]},
+            {"services": services, "changes": [status_views.change_document(each, {}) for each in changes]},
             _changed_lines(changes),
         )
         return

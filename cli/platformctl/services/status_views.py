@@ -179,7 +179,7 @@ def percentage(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} %"
 
 
-def change_document(change: "Change", models: "Mapping[str, Sequence[str]]" = {}) -> dict[str, Any]:  # noqa: B006
+def change_document(change: "Change", models: "Mapping[str, Sequence[str]]") -> dict[str, Any]:
     """Return a difference between manifests as `-o json` prints it; `models`: changed files by model URI."""
     group, kind, namespace, name = change.key
     return {

@@ -30,10 +30,11 @@ def test_no_answer_in_time_is_a_gateway_timeout_and_frees_the_replica() -> None:
         bed.publish(route("iris", backend("iris-1", origin), timeout_s=0.05))
         reader, writer = await bed.connect()
         for _ in range(2):
-            writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\n\r\n")
+            writer.write(b"GET /iris/x HTTP/1.1\r\nHost: a\r\nX-Request-Id: r1\r\n\r\n")
             late = await read_answer(reader)
             assert late.status == 504
             assert error_of(late)
+        assert [message.reason for message in bed.unreachable] == ["gave no answer to request r1 within 0.05 s"]
         report = bed.plane.report(bed.plane.clock()).backends[0]
         assert (report.requests, report.errors, report.in_flight) == (2, 2, 0)
         await eventually_async(lambda: all(writer.is_closing() for writer in origin.connections), "the replica told")

@@ -23,6 +23,7 @@ from pilotlight.gateway.proxy.upstream import LiveReplica, Upstream
 from pilotlight.wire.http1_strict_parser import CHUNKED, UNTIL_CLOSE, ResponseHead, end_to_end_headers, response_lines
 
 MAX_HELD_BODY: Final = 1 << 20
+SHOWN_ID: Final = 128  # characters of an id, which clients may choose, in events
 _ID_LINE: Final = f"\r\n{HEADER_REQUEST_ID}:".encode()
 _TAIL: Final = b"\r\n"
 
@@ -282,7 +283,8 @@ class ProxiedRequest:
         assert self.backend is not None
         assert self.replica is not None
         if not self.replica.is_unhealthy(self.now()):  # one report, however many requests the replica takes with it
-            self.client.plane.report_unreachable(self.replica, "closed the connection without an answer")
+            reason = f"closed the connection without an answer to request {self.request_id[:SHOWN_ID]}"
+            self.client.plane.report_unreachable(self.replica, reason)
         self.backend.mark_unhealthy(self.replica, self.now(), SUSPECT_S)
         # An incomplete request could not have been answered, so the replica is not to blame for it.
         self.backend.counts.lost += self.body_complete and not self.response_started
@@ -291,7 +293,11 @@ class ProxiedRequest:
     def check_timeout(self, now: float) -> None:
         """Fail the request when the route's timeout has passed; tunnels have no timeout."""
         assert self._prepared.route is not None
-        if self.sent_at and not self._tunnelled and now - self.sent_at > self._prepared.route.route.timeout_s:
+        timeout_s = self._prepared.route.route.timeout_s
+        if self.sent_at and not self._tunnelled and now - self.sent_at > timeout_s:
+            if self.replica is not None and self.replica.timed_out(now):
+                reason = f"gave no answer to request {self.request_id[:SHOWN_ID]} within {timeout_s:g} s"
+                self.client.plane.report_unreachable(self.replica, reason)
             self._abort_upstream()
             self._fail(TIMED_OUT)
 

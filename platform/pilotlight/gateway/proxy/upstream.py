@@ -28,6 +28,7 @@ from pilotlight.wire.http1_strict_parser import (
 CONNECT_S: Final = 5.0
 MAX_IDLE: Final = 256  # connections
 IDLE_S: Final = 50.0  # shorter than the predictor's 75 s: a request must not meet a connection that is being closed
+TIMEOUT_REPORT_S: Final = 60.0  # without a timeout, until the next one is reported again
 BODILESS: Final = frozenset({204, 304})
 JOIN_BELOW: Final = 1 << 14  # bytes that are cheaper to copy than to write separately
 _BYTES_ACKED: Final = 120  # offset of tcpi_bytes_acked in Linux' struct tcp_info
@@ -43,7 +44,7 @@ class ConnectionRequester(Protocol):
 
 
 class LiveReplica:
-    __slots__ = ("_connecting", "config", "idle", "in_flight", "retired", "unhealthy_until")
+    __slots__ = ("_connecting", "_last_timeout", "config", "idle", "in_flight", "retired", "unhealthy_until")
 
     def __init__(self, config: Replica) -> None:
         self.config = config
@@ -51,6 +52,7 @@ class LiveReplica:
         self.idle: list[Upstream] = []  # last in, first out
         self.retired = False  # not in the table any more: gets no new requests
         self.unhealthy_until = 0.0
+        self._last_timeout = float("-inf")
         self._connecting: set[asyncio.Task[None]] = set()  # the event loop holds tasks only weakly
 
     @property
@@ -59,6 +61,13 @@ class LiveReplica:
 
     def is_unhealthy(self, now: float) -> bool:
         return self.unhealthy_until > now
+
+    def timed_out(self, now: float) -> bool:
+        """Note that a request got no answer in time. Return whether it is the first for a while, thus to be reported:
+        requests behind one that hangs follow it."""
+        first = now - self._last_timeout > TIMEOUT_REPORT_S
+        self._last_timeout = now
+        return first
 
     def take_idle(self) -> "Upstream | None":
         """Return an idle connection that is not known to be closing."""

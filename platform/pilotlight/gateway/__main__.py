@@ -10,7 +10,11 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import process
 from pilotlight.wire.early_sigterm import handle_sigterm
 
-USAGE: Final = "usage: python -m pilotlight.gateway (--home DIR | route | cluster)"
+USAGE: Final = (
+    "usage: python -m pilotlight.gateway (--home DIR [--tls-host HOST --tls-cert FILE [--tls-key FILE] "
+    "[--tls-client-ca FILE]] | route | cluster)"
+)
+FLAGS: Final = ("--home", "--tls-host", "--tls-cert", "--tls-key", "--tls-client-ca")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,22 +28,30 @@ def main(arguments: Sequence[str]) -> int:
 
             process.run(cluster_gateway.run(settings.read(os.environ)))
         else:
-            process.run(_serve(_folder(arguments)))
+            process.run(_serve(_flags(arguments)))
     except PlatformError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     return 0
 
 
-def _folder(arguments: Sequence[str]) -> Path:
+def _flags(arguments: Sequence[str]) -> dict[str, str]:
     # Without argparse: its import would slow down a restart.
-    if len(arguments) != 2 or arguments[0] != "--home":
+    flags = dict(zip(arguments[::2], arguments[1::2], strict=False))
+    if len(arguments) % 2 or "--home" not in flags or not set(flags) <= set(FLAGS):
         raise UsageError(USAGE)
-    return Path(arguments[1])
+    return flags
 
 
-async def _serve(folder: Path) -> None:
-    await process.Gateway(folder).run()
+async def _serve(flags: dict[str, str]) -> None:
+    tls = None
+    if "--tls-cert" in flags:
+        from pilotlight.gateway.tls import GatewayTls
+        from pilotlight.wire.tls import TlsFiles
+
+        files = TlsFiles(flags["--tls-cert"], flags.get("--tls-key", ""), flags.get("--tls-client-ca", ""))
+        tls = GatewayTls(files, flags.get("--tls-host", "127.0.0.1"))
+    await process.Gateway(Path(flags["--home"]), tls).run()
 
 
 if __name__ == "__main__":

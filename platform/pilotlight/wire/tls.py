@@ -1,0 +1,92 @@
+"""TLS of listening sockets: certificate files that are loaded again when they change, and client certificates."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+INTERVAL_S: Final = 5.0
+
+
+class UnusableFiles(ValueError):
+    """A file that is missing or has the wrong content; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files. `key` may be in the certificate's file; with `client_ca` only clients that it has signed connect."""
+
+    certificate: str
+    key: str = ""
+    client_ca: str = ""
+
+    def stamps(self) -> tuple[tuple[int, int, int], ...]:
+        """Return what changes when a file is replaced or written. Raise UnusableFiles if one is missing."""
+        try:
+            files = [os.stat(path) for path in (self.certificate, self.key, self.client_ca) if path]
+        except OSError as error:
+            raise UnusableFiles(f"{error.filename}: {error.strerror}") from None
+        return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in files)
+
+
+class ReloadingTls:
+    """Server side of TLS. `context` is that of the listeners; handshakes use the files as of the last `reload`."""
+
+    def __init__(self, files: TlsFiles, protocols: Sequence[str]) -> None:
+        """`protocols` are those of ALPN, the preferred one first. Raise UnusableFiles for files that cannot be used."""
+        self.files = files
+        self._protocols = list(protocols)
+        self._stamps = files.stamps()
+        self.context = self._current = self._load()
+        # Called in each handshake, with a name or without: connections get the certificates of the newest context.
+        self.context.sni_callback = lambda connection, _name, _context: setattr(connection, "context", self._current)
+
+    def reload(self) -> bool:
+        """Load the files if they have changed; return whether. Raise UnusableFiles and keep the old ones if they cannot
+        be used, which is tried again at the next call: they may be written one after the other."""
+        stamps = self.files.stamps()
+        if stamps == self._stamps:
+            return False
+        self._current = self._load()
+        self._stamps = stamps
+        return True
+
+    async def reload_forever(self, report: Callable[[str], None]) -> None:
+        """Look at the files every 5 s. `report` gets one sentence for each change, and for each new problem."""
+        problem = ""
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            try:
+                if self.reload():
+                    report(f"{self.files.certificate} has changed: new connections get it")
+                problem = ""
+            except UnusableFiles as error:
+                if str(error) != problem:
+                    problem = str(error)
+                    report(f"the certificate stays as it was: {problem}")
+
+    def _load(self) -> ssl.SSLContext:
+        files = self.files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(self._protocols)
+        try:
+            context.load_cert_chain(files.certificate, files.key or None)
+        except (OSError, ssl.SSLError) as error:
+            pair = f"{files.certificate} and {files.key}" if files.key else files.certificate
+            raise UnusableFiles(f"{pair}: no certificate with its key ({_reason(error)})") from None
+        if files.client_ca:
+            context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                context.load_verify_locations(files.client_ca)
+            except (OSError, ssl.SSLError) as error:
+                raise UnusableFiles(f"{files.client_ca}: no certificates of an authority ({_reason(error)})") from None
+        return context
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "not PEM").lower().replace("_", " ")
+    return error.strerror or str(error)

@@ -13,6 +13,7 @@ from typing import IO, Final
 from aiohttp import ClientSession, ClientTimeout, web
 
 from pilotlight.errors import Conflict, PlatformError
+from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.jobs.microservice_operations import MicroserviceOperations
 from pilotlight.microservices.jobs.start_request import PlatformSettings, start_request_for
 from pilotlight.microservices.media.limits import Limits, limits_from
@@ -54,6 +55,11 @@ class ApiContext:
         self._store: OrgStore | None = None
         self._operations: MicroserviceOperations | None = None
         self._session: ClientSession | None = None
+
+    @property
+    def max_records(self) -> int:
+        """Quota of an org: records of each kind."""
+        return org_resources.quota(org_resources.ENV_RECORDS, self.environ)
 
     @property
     def store(self) -> OrgStore:

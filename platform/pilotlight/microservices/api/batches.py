@@ -6,16 +6,17 @@ from typing import Any, Final
 from uuid import uuid4
 
 from aiohttp import web
-from msgspec import Struct, json
+from msgspec import Struct
 
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.api.api_context import CONTEXT, ApiContext, job_path
-from pilotlight.microservices.api.request_bodies import json_response
+from pilotlight.microservices.api.request_bodies import Location, Name, json_response, read_body
 from pilotlight.microservices.batch import jobs
 from pilotlight.microservices.batch.job_folder import Batch, Progress, State
 from pilotlight.microservices.jobs import org_resources
-from pilotlight.microservices.jobs.start_request import platform_options, supported_options
+from pilotlight.microservices.jobs.model_isolation import check_model
+from pilotlight.microservices.jobs.start_request import model_of, platform_options, supported_options
 from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.records import JobRecord, Status
@@ -31,11 +32,11 @@ STATUSES: Final[Mapping[State, Status]] = {
 class StartBatch(Struct, frozen=True, forbid_unknown_fields=True):
     """Body of a start. `inputs` and `outputs` are folders of the workspace, `labels` a file of it for scoring."""
 
-    parent_id: str
-    inputs: str
-    outputs: str
+    parent_id: Name
+    inputs: Location
+    outputs: Location
     parameters: Mapping[str, Any] = {}
-    labels: str = ""
+    labels: Location = ""
     num_gpus: int = 1
 
 
@@ -54,7 +55,7 @@ class BatchReport(Struct, frozen=True):
 
 
 async def start(request: web.Request) -> web.Response:
-    context, body = request.app[CONTEXT], json.decode(await request.read(), type=StartBatch)
+    context, body = request.app[CONTEXT], await read_body(request, StartBatch)
     org, experiment = request.match_info["org"], request.match_info["experiment"]
     parent = org_resources.get_parent(context.store, org, experiment, body.parent_id)
     now, platform_name = utc_now(), context.settings.platform
@@ -63,7 +64,7 @@ async def start(request: web.Request) -> web.Response:
     )
     batch = await _batch(context, record, parent, body)
     progress = await asyncio.to_thread(jobs.start, context.home, batch, context.environ)
-    context.store.add_job(record)
+    context.store.add_job(record, context.max_records)
     return json_response(_report(progress))
 
 
@@ -71,15 +72,19 @@ async def _batch(context: ApiContext, record: JobRecord, parent: JobRecord, body
     experiment = context.store.experiment(record.org, record.experiment)
     if not experiment.workspace:
         raise UsageError(f"experiment {experiment.id} has no workspace, where inputs are read and results are written")
-    workspace = context.store.workspace(record.org, experiment.workspace).storage
-    model = org_resources.resolve_artifact(workspace, parent.artifact, trusted=True)  # checked when the job was added
+    stored = context.store.workspace(record.org, experiment.workspace)
+    workspace, owner = stored.storage, "" if stored.by_operator else record.org
+    if owner:
+        org_resources.check_folder(owner, workspace, context.limits)
+    model, isolation = model_of(context.settings, parent, stored)
+    await asyncio.to_thread(check_model, record.org, model, isolation)
     path = org_resources.local_path(model)
     declared = await asyncio.to_thread(model_kinds.read_declaration, path) if path else ""
     options = platform_options(context.settings, record.org)
     options = supported_options(platform(record.platform, context.environ), options)
     return Batch(
         record.id, experiment.network_arch, model, workspace, body.inputs, body.outputs, body.parameters,
-        body.labels, record.platform, options, body.num_gpus, declared,
+        body.labels, record.platform, options, body.num_gpus, declared, owner, isolation,
     )  # fmt: skip
 
 

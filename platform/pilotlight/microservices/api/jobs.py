@@ -19,7 +19,7 @@ from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices import diagnosis
 from pilotlight.microservices.api import request_bodies
 from pilotlight.microservices.api.api_context import CONTEXT, INFERENCE_TIMEOUT_S, ApiContext, job_path
-from pilotlight.microservices.api.request_bodies import json_response, to_response
+from pilotlight.microservices.api.request_bodies import json_response, read_body, to_response
 from pilotlight.microservices.diagnosis import Advice, Evidence, diagnose
 from pilotlight.microservices.inference import client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
@@ -39,10 +39,11 @@ from pilotlight.microservices.jobs.health_responses import (
     unavailable,
 )
 from pilotlight.microservices.jobs.microservice_operations import not_running
-from pilotlight.microservices.jobs.start_request import start_request_for
+from pilotlight.microservices.jobs.model_isolation import check_model
+from pilotlight.microservices.jobs.start_request import model_of, start_request_for
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
-from pilotlight.microservices.registry.records import NOT_STOPPED, JobRecord, PlatformStatus, Workspace
+from pilotlight.microservices.registry.records import NOT_STOPPED, JobRecord, PlatformStatus, StoredWorkspace
 
 StatusDocument = Mapping[str, Any]  # of /status
 STATUS_TIMEOUT: Final = ClientTimeout(total=5.0)
@@ -69,7 +70,7 @@ class Observation(Struct, frozen=True):
 
 async def start(request: web.Request) -> web.Response:
     """Record the job and start it in the background."""
-    context, body = request.app[CONTEXT], json.decode(await request.read(), type=request_bodies.Start)
+    context, body = request.app[CONTEXT], await read_body(request, request_bodies.Start)
     org, experiment = request.match_info["org"], request.match_info["experiment"]
     if body.num_gpus is not None and body.num_gpus < 1:
         raise UsageError(f"num_gpus = {body.num_gpus}, must be at least 1")
@@ -78,12 +79,14 @@ async def start(request: web.Request) -> web.Response:
     now, platform_name = utc_now(), context.settings.platform
     kind: Final = "inference_microservice"
     record = JobRecord(
-        str(uuid4()), org, experiment, kind, "pending", now, now, parent.artifact, parent.id, platform_name
-    )
+        str(uuid4()), org, experiment, kind, "pending", now, now, parent.artifact, parent.id, platform_name,
+        by_operator=parent.by_operator,
+    )  # fmt: skip
     start_request, secret = start_request_for(context.store, context.settings, record, body.num_gpus or 0)
     environ = {**context.environ, **secret}
     launcher.build_job(start_request, environ, record.id)  # reject now what no platform could start
-    context.store.add_job(record)
+    await asyncio.to_thread(check_model, org, start_request.model_path, start_request.isolation)
+    context.store.add_job(record, context.max_records)
     context.operations.start(record, start_request, secret)
     return json_response(Started(record.id))
 
@@ -209,7 +212,8 @@ async def _infer(context: ApiContext, record: JobRecord, schema: Schema, model_r
 
 async def _forward(context: ApiContext, record: JobRecord, schema: Schema, model_request: ModelRequest) -> ApiResponse:
     """Fetch media and call the model in a thread. After a failure the status is checked for its cause."""
-    workspace, references = _workspace(context, record), model_request.media
+    stored, references = _workspace(context, record), model_request.media
+    workspace = stored.storage if stored else None
 
     def call(url: str) -> Any:
         media = predict.load_media(schema, references, workspace, context.limits, context.environ) if references else ()
@@ -246,15 +250,15 @@ def _failed(record: JobRecord, error: Exception) -> ApiResponse:
 async def _schema(context: ApiContext, record: JobRecord) -> Schema:
     """Return the schema of the network, with the overrides of a model on this machine."""
     experiment = context.store.experiment(record.org, record.experiment)
-    model = org_resources.resolve_artifact(_workspace(context, record), record.artifact, trusted=True)
+    model, _ = model_of(context.settings, record, _workspace(context, record))
     path = org_resources.local_path(model)
     declared = await asyncio.to_thread(model_kinds.read_declaration, path) if path else ""
     return model_kinds.schema(experiment.network_arch, declared)
 
 
-def _workspace(context: ApiContext, record: JobRecord) -> Workspace | None:
+def _workspace(context: ApiContext, record: JobRecord) -> StoredWorkspace | None:
     experiment = context.store.experiment(record.org, record.experiment)
-    return context.store.workspace(record.org, experiment.workspace).storage if experiment.workspace else None
+    return context.store.workspace(record.org, experiment.workspace) if experiment.workspace else None
 
 
 def _record(request: web.Request) -> JobRecord:

@@ -5,23 +5,26 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Final
 
 from aiohttp import web
-from msgspec import json
+from msgspec import UNSET, UnsetType, json
 
 from pilotlight.api.middlewares import is_admin, read_small_body
 from pilotlight.errors import NotFound, Throttled, Unauthorized
-from pilotlight.gateway.routing_table import Rate
 from pilotlight.k8s.timestamps import format_utc
 from pilotlight.microservices.api import request_bodies
 from pilotlight.microservices.api.api_context import CONTEXT, job_path
-from pilotlight.microservices.api.request_bodies import LoggedIn, Login, json_response
+from pilotlight.microservices.api.request_bodies import LoggedIn, Login, json_response, read_body
 from pilotlight.microservices.jobs import org_resources
+from pilotlight.microservices.jobs.model_isolation import org_isolation
 from pilotlight.microservices.jobs.org_resources import Registrar
 from pilotlight.microservices.registry import api_keys
-from pilotlight.microservices.registry.records import ORG, Workspace
+from pilotlight.microservices.registry.database import PAGE
+from pilotlight.microservices.registry.records import ORG, Experiment, JobRecord, StoredWorkspace, Workspace
+from pilotlight.wire.service_access import Rate
 from pilotlight.wire.token_bucket import TokenBuckets
 
 # Rate limits of failed logins. With a known key id they count for that key only: behind a proxy all clients have one
@@ -29,7 +32,6 @@ from pilotlight.wire.token_bucket import TokenBuckets
 LOGIN_RATE: Final = Rate(20, 60.0, burst=10)  # per key, or per address and org
 ADDRESS_RATE: Final = Rate(120, 60.0, burst=60)  # for all orgs, since names can be invented
 RateLimitKeys = tuple[tuple[tuple[str, ...], Rate], ...]
-T = TypeVar("T")
 
 
 async def login(request: web.Request) -> web.Response:
@@ -85,13 +87,14 @@ async def _org_of(request: web.Request) -> str:
 
 
 async def add_workspace(request: web.Request) -> web.Response:
-    body = await _body(request, request_bodies.NewWorkspace)
+    body = await read_body(request, request_bodies.NewWorkspace)
     storage = Workspace(body.uri, body.endpoint, body.region, body.account, body.credentials)
     return json_response(_registrar(request).workspace(storage, body.name, body.id), 201)
 
 
 async def list_workspaces(request: web.Request) -> web.Response:
-    return json_response(request_bodies.Workspaces(tuple(request.app[CONTEXT].store.workspaces(_org(request)))))
+    records = request.app[CONTEXT].store.workspaces(_org(request), _after(request))
+    return json_response(request_bodies.Workspaces(tuple(records), next=_next(records)))
 
 
 async def get_workspace(request: web.Request) -> web.Response:
@@ -104,12 +107,13 @@ async def delete_workspace(request: web.Request) -> web.Response:
 
 
 async def add_experiment(request: web.Request) -> web.Response:
-    body = await _body(request, request_bodies.NewExperiment)
+    body = await read_body(request, request_bodies.NewExperiment)
     return json_response(_registrar(request).experiment(body.network_arch, body.workspace, body.name, body.id), 201)
 
 
 async def list_experiments(request: web.Request) -> web.Response:
-    return json_response(request_bodies.Experiments(tuple(request.app[CONTEXT].store.experiments(_org(request)))))
+    records = request.app[CONTEXT].store.experiments(_org(request), _after(request))
+    return json_response(request_bodies.Experiments(tuple(records), next=_next(records)))
 
 
 async def get_experiment(request: web.Request) -> web.Response:
@@ -122,14 +126,14 @@ async def delete_experiment(request: web.Request) -> web.Response:
 
 
 async def add_job(request: web.Request) -> web.Response:
-    body = await _body(request, request_bodies.NewJob)
+    body = await read_body(request, request_bodies.NewJob)
     registrar, experiment = _registrar(request), request.match_info["experiment"]
     return json_response(registrar.job(experiment, body.kind, body.status, body.artifact, body.parent, body.id), 201)
 
 
 async def list_jobs(request: web.Request) -> web.Response:
-    records = request.app[CONTEXT].store.jobs(_org(request), request.match_info["experiment"])
-    return json_response(request_bodies.Jobs(tuple(records)))
+    records = request.app[CONTEXT].store.jobs(_org(request), request.match_info["experiment"], _after(request))
+    return json_response(request_bodies.Jobs(tuple(records), next=_next(records)))
 
 
 async def get_job(request: web.Request) -> web.Response:
@@ -137,7 +141,7 @@ async def get_job(request: web.Request) -> web.Response:
 
 
 async def update_job(request: web.Request) -> web.Response:
-    body = await _body(request, request_bodies.JobChange)
+    body = await read_body(request, request_bodies.JobChange)
     return json_response(_registrar(request).change(*job_path(request)[1:], body.status, body.artifact))
 
 
@@ -149,12 +153,18 @@ async def delete_job(request: web.Request) -> web.Response:
 
 
 def _registrar(request: web.Request) -> Registrar:
-    context = request.app[CONTEXT]
-    return Registrar(context.store, _org(request), limits=context.limits, trusted=is_admin(request))
+    context, org, trusted = request.app[CONTEXT], _org(request), is_admin(request)
+    isolation = org_isolation(org, context.settings.platform, context.environ)
+    most = 0 if trusted else context.max_records
+    return Registrar(context.store, org, context.limits, trusted, isolation, most)
 
 
-async def _body(request: web.Request, kind: type[T]) -> T:
-    return json.decode(await request.read(), type=kind)
+def _after(request: web.Request) -> str:
+    return request.query.get("after", "")
+
+
+def _next(records: Sequence[StoredWorkspace | Experiment | JobRecord]) -> str | UnsetType:
+    return records[-1].id if len(records) == PAGE else UNSET
 
 
 def _org(request: web.Request) -> str:

@@ -1,13 +1,19 @@
 """Request and response bodies of the microservice area, as the OpenAPI document has them."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Final, TypeVar
 
 from aiohttp import web
-from msgspec import Struct, json
+from msgspec import UNSET, Meta, Struct, UnsetType, json
 
+from pilotlight.api.middlewares import read_small_body
 from pilotlight.microservices.jobs.health_responses import ApiResponse
 from pilotlight.microservices.registry.records import Experiment, JobRecord, Kind, Status, StoredWorkspace
+
+T = TypeVar("T")
+MAX_BYTES: Final = 1024 * 1024  # of a body, except of those that go to a model
+Name = Annotated[str, Meta(max_length=253)]
+Location = Annotated[str, Meta(max_length=4096)]  # a path or a URI
 
 
 class Login(Struct, frozen=True):
@@ -26,20 +32,20 @@ class LoggedIn(Struct, frozen=True):
 class NewWorkspace(Struct, frozen=True, forbid_unknown_fields=True):
     """`credentials` are references (env:NAME, file:NAME), never values."""
 
-    uri: str
-    name: str = ""
-    id: str = ""
-    endpoint: str = ""
-    region: str = "us-east-1"
-    account: str = ""
-    credentials: Mapping[str, str] = {}
+    uri: Location
+    name: Name = ""
+    id: Name = ""
+    endpoint: Location = ""
+    region: Name = "us-east-1"
+    account: Name = ""
+    credentials: Mapping[Name, Location] = {}
 
 
 class NewExperiment(Struct, frozen=True, forbid_unknown_fields=True):
-    network_arch: str
-    workspace: str = ""
-    name: str = ""
-    id: str = ""
+    network_arch: Name
+    workspace: Name = ""
+    name: Name = ""
+    id: Name = ""
 
 
 class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,38 +53,49 @@ class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Kind = "train"
     status: Status = "done"
-    artifact: str = ""
-    parent: str = ""
-    id: str = ""
+    artifact: Location = ""
+    parent: Name = ""
+    id: Name = ""
 
 
 class JobChange(Struct, frozen=True, forbid_unknown_fields=True):
     status: Status | None = None
-    artifact: str | None = None
+    artifact: Location | None = None
 
 
 class Start(Struct, frozen=True, forbid_unknown_fields=True):
     """`parent_id` is the finished training job whose model is served."""
 
-    parent_id: str
+    parent_id: Name
     num_gpus: int | None = None
 
 
-class Workspaces(Struct, frozen=True):
+class Page(Struct, frozen=True, kw_only=True):
+    """At most 100 records. `next`: the `after` of the next page, left out of the last one."""
+
+    next: str | UnsetType = UNSET
+
+
+class Workspaces(Page, frozen=True):
     workspaces: tuple[StoredWorkspace, ...]
 
 
-class Experiments(Struct, frozen=True):
+class Experiments(Page, frozen=True):
     experiments: tuple[Experiment, ...]
 
 
-class Jobs(Struct, frozen=True):
+class Jobs(Page, frozen=True):
     jobs: tuple[JobRecord, ...]
 
 
 class Deleted(Struct, frozen=True):
     id: str
     message: str = "deleted"
+
+
+async def read_body(request: web.Request, kind: type[T]) -> T:
+    """Return the decoded body. Raise 413 above MAX_BYTES, and msgspec's errors for one that is not of this kind."""
+    return json.decode(await read_small_body(request, MAX_BYTES), type=kind)
 
 
 def json_response(value: Any, status: int = 200) -> web.Response:

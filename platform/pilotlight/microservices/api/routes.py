@@ -34,8 +34,8 @@ MEMBERS: Final = Area(
     org_records.require_member,
     (
         Route(
-            "GET", f"{ORG}/workspaces", org_records.list_workspaces, "Workspaces of an org.",
-            responses={200: request_bodies.Workspaces},
+            "GET", f"{ORG}/workspaces", org_records.list_workspaces, "Workspaces of an org, 100 at a time.",
+            responses={200: request_bodies.Workspaces}, query=("after",),
         ),
         Route(
             "POST", f"{ORG}/workspaces", org_records.add_workspace, "Add a workspace.", request_bodies.NewWorkspace,
@@ -45,8 +45,8 @@ MEMBERS: Final = Area(
         Route("DELETE", WORKSPACE, org_records.delete_workspace, "Delete a workspace.",
               responses={200: request_bodies.Deleted}),
         Route(
-            "GET", f"{ORG}/experiments", org_records.list_experiments, "Experiments of an org.",
-            responses={200: request_bodies.Experiments},
+            "GET", f"{ORG}/experiments", org_records.list_experiments, "Experiments of an org, 100 at a time.",
+            responses={200: request_bodies.Experiments}, query=("after",),
         ),
         Route(
             "POST", f"{ORG}/experiments", org_records.add_experiment, "Add an experiment.",
@@ -57,8 +57,8 @@ MEMBERS: Final = Area(
             "DELETE", EXPERIMENT, org_records.delete_experiment, "Delete an experiment with its jobs.",
             responses={200: request_bodies.Deleted},
         ),
-        Route("GET", f"{EXPERIMENT}/jobs", org_records.list_jobs, "Jobs of an experiment.",
-              responses={200: request_bodies.Jobs}),
+        Route("GET", f"{EXPERIMENT}/jobs", org_records.list_jobs, "Jobs of an experiment, 100 at a time.",
+              responses={200: request_bodies.Jobs}, query=("after",)),
         Route(
             "POST", f"{EXPERIMENT}/jobs", org_records.add_job, "Add a training job that ran elsewhere.",
             request_bodies.NewJob,

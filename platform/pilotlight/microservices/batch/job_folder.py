@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from pilotlight.errors import NotFound, PlatformError
-from pilotlight.microservices.registry.records import Entry, Workspace
+from pilotlight.microservices.registry.records import Entry, Isolation, Workspace
 from pilotlight.microservices.registry.registry_file import file_lock
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor.process_inspection import Identity, identify
@@ -41,6 +41,8 @@ class Batch(Struct, frozen=True):
     options: Mapping[str, str] = {}
     num_gpus: int = 1
     declared: str = ""  # text of the model's parameters.yaml
+    org: str = ""  # owner of the workspace, whose folders it must lie in; empty: the operator
+    isolation: Isolation = ""
 
 
 class Progress(Struct, frozen=True):

@@ -23,6 +23,7 @@ from pilotlight.microservices.batch.job_folder import Batch, JobFolder, Progress
 from pilotlight.microservices.inference import chat_request, client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.jobs import launcher, org_resources
+from pilotlight.microservices.jobs.model_isolation import check_model
 from pilotlight.microservices.media import limits_from
 from pilotlight.microservices.media.file_and_bucket_sources import link
 from pilotlight.microservices.platforms import Platform, platform
@@ -70,6 +71,8 @@ class Runner:
         self._update(state=state, message=message, **counts)
 
     def _work(self) -> None:
+        if self._batch.org:
+            org_resources.check_folder(self._batch.org, self._batch.workspace, self._limits)
         batch, labels, storage = self._batch, None, (self._batch.workspace, self._limits, self._environ)
         if batch.labels:  # read before the model is started: they may be invalid
             folder, _, name = batch.labels.rpartition("/")
@@ -170,8 +173,9 @@ class Runner:
         launcher.check_missing(missing, target.name)
         request = launcher.StartRequest(
             batch.network_arch, batch.model_path, batch.platform, batch.num_gpus, values, access.plain,
-            tuple(access.secret), remote=True,
+            tuple(access.secret), remote=True, isolation=batch.isolation,
         )  # fmt: skip
+        check_model(batch.org, batch.model_path, batch.isolation)
         return target, launcher.build_job(request, environ, batch.id)
 
     def _pause(self, seconds: float) -> None:
@@ -228,9 +232,9 @@ def check(batch: Batch) -> None:
     for name, path in (("inputs", batch.inputs), ("outputs", batch.outputs)):
         if not path:
             raise UsageError(f"{name} is missing: a folder of the workspace {base}")
-        workspace_storage.relative(path, base)
+        workspace_storage.check_path(path, batch.workspace)
     workspace_storage.check_exists(batch.inputs, batch.workspace)
     if batch.labels:
-        workspace_storage.relative(batch.labels, base)
+        workspace_storage.check_path(batch.labels, batch.workspace)
         if schema.kind in UNSCORED:
             raise UsageError(f"labels = {batch.labels}: results of the kind {schema.kind} cannot be scored by labels")

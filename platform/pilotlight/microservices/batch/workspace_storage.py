@@ -64,6 +64,14 @@ def relative(path: str, base: str) -> str:
     return "/".join(parts)
 
 
+def check_path(path: str, workspace: Workspace) -> None:
+    """Raise for a path that is, or leads by a link, outside of the workspace."""
+    base = workspace.uri.rstrip("/").removeprefix("file://")
+    inside = relative(path, base)
+    if "://" not in base:
+        _locate(Path(base).resolve(), inside)
+
+
 def check_exists(inputs: str, workspace: Workspace) -> None:
     """Raise if a local folder does not exist. Buckets have no folders to check."""
     base = workspace.uri.rstrip("/").removeprefix("file://")
@@ -75,11 +83,19 @@ def check_exists(inputs: str, workspace: Workspace) -> None:
         raise UsageError(f"inputs = {inputs}: there is no such folder in the workspace {base}; check its name")
 
 
+def _locate(base: Path, inside: str) -> Path:
+    """Return the folder without links. Raise where a link leads out of the workspace."""
+    path = (base / inside).resolve()
+    if not path.is_relative_to(base):
+        raise UsageError(f"{inside} leads out of the workspace {base} by a link")
+    return path
+
+
 class LocalFolder:
     def __init__(self, base: Path, inside: str, limits: Limits) -> None:
-        self._base, self._inside = base.resolve(), inside
+        self._base = base.resolve()
         self._limits = limits
-        self._path = self._base / inside
+        self._path = _locate(self._base, inside)
         self.uri = str(self._path)
 
     def names(self) -> list[str]:
@@ -107,9 +123,9 @@ class LocalFolder:
         path = self._path / name
         temporary = path.with_name(f".{path.name[:100]}.{uuid4().hex}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             if not path.parent.resolve().is_relative_to(self._base):
                 raise PlatformError(f"{path} leads out of the workspace")
+            path.parent.mkdir(parents=True, exist_ok=True)
             source = BytesIO(content) if isinstance(content, bytes) else content.open("rb")
             with source, temporary.open("xb") as file:
                 shutil.copyfileobj(source, file)

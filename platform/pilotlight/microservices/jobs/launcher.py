@@ -17,7 +17,7 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import ALIASES, PLATFORMS, Option, Platform, host_ports
 from pilotlight.microservices.registry import container_command, secret_references
-from pilotlight.microservices.registry.records import Entry, Job
+from pilotlight.microservices.registry.records import Entry, Isolation, Job
 from pilotlight.microservices.registry.registry_file import Registry
 
 SHARED_FILESYSTEM: Final = ("local", "slurm")  # they see this machine's files, so relative paths are resolved here
@@ -40,6 +40,7 @@ class StartRequest(Struct, frozen=True):
     host_port: int = 0
     image: str = ""  # overrides the tables
     remote: bool = False
+    isolation: Isolation = ""
 
 
 def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "") -> Job:
@@ -59,13 +60,16 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
     if platform in SHARED_FILESYSTEM and path and "://" not in path:
         path = str(Path(path).expanduser().absolute())
     model = container_command.parse(path, remote=request.remote)
-    inputs = container_command.CommandInputs(job_id, request.network_arch, model, env, request.num_gpus)
+    isolation = request.isolation
+    inputs = container_command.CommandInputs(job_id, request.network_arch, model, env, request.num_gpus, isolation)
+    secrets = () if isolation else arch.secrets  # those of the operator are not for an org's model
     return Job(
         id=job_id, network_arch=request.network_arch, model_path=model.uri,
         command=container_command.build(arch.command, inputs), env=env, num_gpus=request.num_gpus,
         image=request.image or container_command.resolve(request.network_arch, environ),
-        secrets=secret_references.select(arch.secrets, request.secrets, environ), port=container_command.PORT,
+        secrets=secret_references.select(secrets, request.secrets, environ), port=container_command.PORT,
         host_port=request.host_port, options=request.options, folder=arch.folder, closed=request.remote,
+        isolation=isolation,
     )  # fmt: skip
 
 

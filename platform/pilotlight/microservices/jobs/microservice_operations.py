@@ -19,6 +19,7 @@ from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.jobs import launcher, org_resources
 from pilotlight.microservices.jobs.launcher import StartRequest
+from pilotlight.microservices.jobs.model_isolation import check_model
 from pilotlight.microservices.jobs.start_request import PlatformSettings, platform_options, supported_options
 from pilotlight.microservices.media.limits import limits_from
 from pilotlight.microservices.platforms import Platform, platform
@@ -125,6 +126,7 @@ class MicroserviceOperations:
 
     def _start_blocking(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> Entry:
         org_resources.check_stores(request.model_path, request.env, limits_from(self.settings.environ))
+        check_model(record.org, request.model_path, request.isolation)
         environ = {**self.settings.environ, **secret}
         target = platform(request.platform, environ)
         values, missing = launcher.resolve_options(target.options, supported_options(target, request.options), environ)

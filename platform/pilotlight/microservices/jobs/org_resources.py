@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
+from pilotlight.microservices.jobs.model_isolation import check_name
 from pilotlight.microservices.media import ssrf_safe_client
 from pilotlight.microservices.media.limits import ENV_WORKSPACES, LOG, Limits, MediaError
 from pilotlight.microservices.media.references import BUCKET, WebAddress, parse_web
@@ -25,6 +26,7 @@ from pilotlight.microservices.registry.records import (
     DONE,
     NOT_STOPPED,
     Experiment,
+    Isolation,
     JobRecord,
     Kind,
     Status,
@@ -48,8 +50,9 @@ ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT")
 REGION: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
 ACCOUNT: Final = re.compile(r"([a-z0-9]{3,24})?")
 NO_LIMITS: Final = Limits()  # no folder, host or network is allowed
-DEFAULT_MAX: Final = "64"  # concurrent microservices of an org
-ENV_MOST: Final = "PILOTLIGHT_API_MAX_MICROSERVICES"
+ENV_MOST: Final = "PILOTLIGHT_API_MAX_MICROSERVICES"  # of an org at once
+ENV_RECORDS: Final = "PILOTLIGHT_API_MAX_RECORDS"  # of an org: workspaces, experiments, and jobs
+DEFAULT_QUOTAS: Final = {ENV_MOST: "64", ENV_RECORDS: "1000"}
 MANAGED_KINDS: Final = ("inference_microservice", "batch")  # created by starting them only
 
 
@@ -77,15 +80,22 @@ def check(org: str, workspace: Workspace, limits: Limits, trusted: bool) -> None
             raise UsageError(
                 f"credentials.{name} must be env:{variable_prefix(org)}NAME, file:{org}/NAME or file:{org}.NAME"
             )
+    check_folder(org, workspace, limits)
+
+
+def check_folder(org: str, workspace: Workspace, limits: Limits) -> None:
+    """Raise where the folder of an org's workspace leads, by links too, out of the org's folders."""
     folder = local_path(workspace.uri)
     # Batch jobs write to a workspace, so roots of media are not enough.
-    if folder is not None and not any(
-        folder.resolve().is_relative_to(Path(root).resolve() / org) for root in limits.workspaces
-    ):
+    if folder is not None and not any(folder.resolve().is_relative_to(each) for each in _org_folders(org, limits)):
         raise UsageError(
             f"uri = {workspace.uri}, must lie in a folder that the operator has opened for {org}",
             f"{ENV_WORKSPACES} = ROOT opens ROOT/{org}; or create it with the platform's own token",
         )
+
+
+def _org_folders(org: str, limits: Limits) -> list[Path]:
+    return [Path(root).resolve() / org for root in limits.workspaces]
 
 
 def _check_names(workspace: Workspace) -> None:
@@ -168,6 +178,23 @@ def resolve_artifact(workspace: Workspace | None, artifact: str, trusted: bool =
     return f"{base}/{artifact}"
 
 
+def locate_model(org: str, workspace: StoredWorkspace | None, artifact: str, limits: Limits, trusted: bool) -> str:
+    """Return the model's URI, or its path without links. Raise where it is outside of the workspace, unless `trusted`.
+
+    Called when a job is registered and again at each start, since links change.
+    """
+    model = resolve_artifact(workspace.storage if workspace else None, artifact, trusted)
+    path = local_path(model)
+    if trusted or path is None or workspace is None:
+        return model
+    own = workspace.by_operator
+    folders = [Path(local_path(workspace.storage.uri) or "/").resolve()] if own else _org_folders(org, limits)
+    real = path.resolve()
+    if not any(real.is_relative_to(folder) for folder in folders):
+        raise UsageError(f"artifact = {artifact}, leads out of the workspace {workspace.storage.uri} by a link")
+    return str(real)
+
+
 def access(workspace: Workspace | None, environ: Mapping[str, str]) -> Access:
     """Return the variables to read the workspace. Raise with the reference of a missing credential."""
     if workspace is None:
@@ -193,19 +220,21 @@ class Registrar:
     org: str
     limits: Limits = NO_LIMITS
     trusted: bool = False
+    isolation: Isolation = ""  # of the org's models
+    max_records: int = 0  # of each kind; 0: no limit
     now: Callable[[], str] = utc_now
 
     def workspace(self, storage: Workspace, name: str = "", id: str = "") -> StoredWorkspace:  # noqa: A002
         check_org(self.org)
         check(self.org, storage, self.limits, self.trusted)
-        record = StoredWorkspace(_id(id), self.org, name or storage.uri, storage, self.now())
-        return self.store.add_workspace(record)
+        record = StoredWorkspace(_id(id), self.org, name or storage.uri, storage, self.now(), self.trusted)
+        return self.store.add_workspace(record, self.max_records)
 
     def experiment(self, network_arch: str, workspace: str = "", name: str = "", id: str = "") -> Experiment:  # noqa: A002
         check_org(self.org)
         model_kinds.schema(network_arch)
         record = Experiment(_id(id), self.org, network_arch, workspace, name or network_arch, self.now())
-        return self.store.add_experiment(record)
+        return self.store.add_experiment(record, self.max_records)
 
     def job(
         self, experiment: str, kind: Kind, status: Status, artifact: str, parent: str = "", id: str = ""  # noqa: A002
@@ -218,8 +247,10 @@ class Registrar:
         record = self.store.experiment(self.org, experiment)
         self._check_artifact(record, status, artifact)
         now = self.now()
-        job = JobRecord(_id(id), self.org, experiment, kind, status, now, now, artifact, parent)
-        return self.store.add_job(job)
+        job = JobRecord(
+            _id(id), self.org, experiment, kind, status, now, now, artifact, parent, by_operator=self.trusted
+        )
+        return self.store.add_job(job, self.max_records)
 
     def change(self, experiment: str, id: str, status: Status | None, artifact: str | None) -> JobRecord:  # noqa: A002
         job = get_job(self.store, self.org, experiment, id)
@@ -228,12 +259,15 @@ class Registrar:
         new_status, new_artifact = status or job.status, artifact or job.artifact
         if artifact or not new_artifact:
             self._check_artifact(self.store.experiment(self.org, experiment), new_status, new_artifact)
-        return self.store.update_job(self.org, id, self.now(), status=new_status, artifact=new_artifact)
+        by_operator = self.trusted if artifact else job.by_operator
+        changes = {"status": new_status, "artifact": new_artifact, "by_operator": by_operator}
+        return self.store.update_job(self.org, id, self.now(), **changes)
 
     def _check_artifact(self, experiment: Experiment, status: Status, artifact: str) -> None:
         if artifact:
             stored = self.store.workspace(self.org, experiment.workspace) if experiment.workspace else None
-            resolve_artifact(stored.storage if stored else None, artifact, self.trusted)
+            model = locate_model(self.org, stored, artifact, self.limits, self.trusted)
+            check_name(self.org, model, "" if self.trusted else self.isolation)
         elif status == DONE:
             raise UsageError("artifact is missing: a training that is done has a model")
 
@@ -262,13 +296,19 @@ def get_parent(store: OrgStore, org: str, experiment: str, id: str) -> JobRecord
     return job
 
 
+def quota(name: str, environ: Mapping[str, str]) -> int:
+    """Return a quota of orgs that the operator may have set."""
+    maximum = environ.get(name) or DEFAULT_QUOTAS[name]
+    if not maximum.isdecimal():
+        raise PlatformError(f"{name} = {maximum}, must be a number", "the operator of this API sets it")
+    return int(maximum)
+
+
 def check_quota(store: OrgStore, org: str, environ: Mapping[str, str]) -> None:
     """Raise Conflict where the org has reached its quota of microservices; failed ones count until stopped."""
-    maximum = environ.get(ENV_MOST) or DEFAULT_MAX
-    if not maximum.isdecimal():
-        raise PlatformError(f"{ENV_MOST} = {maximum}, must be a number", "the operator of this API sets it")
+    maximum = quota(ENV_MOST, environ)
     existing = store.jobs_of_kind("inference_microservice", *NOT_STOPPED)
-    if sum(record.org == org for record in existing) >= int(maximum):
+    if sum(record.org == org for record in existing) >= maximum:
         raise Conflict(
             f"org {org} has {maximum} inference microservices, which is the most that it may", "stop one first"
         )

@@ -5,11 +5,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from pilotlight.microservices.jobs import org_resources
+from pilotlight.microservices.jobs import model_isolation, org_resources
 from pilotlight.microservices.jobs.launcher import StartRequest
+from pilotlight.microservices.media.limits import limits_from
 from pilotlight.microservices.platforms import Platform
 from pilotlight.microservices.registry.database import OrgStore
-from pilotlight.microservices.registry.records import JobRecord
+from pilotlight.microservices.registry.records import Isolation, JobRecord, StoredWorkspace
 
 NAMESPACE: Final = "namespace"
 
@@ -28,15 +29,25 @@ def start_request_for(
 ) -> tuple[StartRequest, Mapping[str, str]]:
     """Return the start request of a record, and the values of its workspace's credentials."""
     experiment = store.experiment(record.org, record.experiment)
-    stored = store.workspace(record.org, experiment.workspace).storage if experiment.workspace else None
-    model = org_resources.resolve_artifact(stored, record.artifact, trusted=True)  # checked when the job was added
+    workspace = store.workspace(record.org, experiment.workspace) if experiment.workspace else None
+    stored = workspace.storage if workspace else None
+    model, isolation = model_of(settings, record, workspace)
     access = org_resources.access(stored if "://" in model else None, settings.environ)
     request = StartRequest(
         network_arch=experiment.network_arch, model_path=model, platform=settings.platform,
         num_gpus=num_gpus or settings.num_gpus, options=platform_options(settings, record.org), env=access.plain,
-        secrets=tuple(access.secret), remote=True,
+        secrets=tuple(access.secret), remote=True, isolation=isolation,
     )  # fmt: skip
     return request, access.secret
+
+
+def model_of(settings: PlatformSettings, record: JobRecord, workspace: StoredWorkspace | None) -> tuple[str, Isolation]:
+    """Return the model of a job and how it runs. Raise where it leads out of the workspace by now."""
+    limits = limits_from(settings.environ)
+    model = org_resources.locate_model(record.org, workspace, record.artifact, limits, record.by_operator)
+    if model_isolation.is_operators(record, workspace, model, limits):
+        return model, ""
+    return model, model_isolation.org_isolation(record.org, settings.platform, settings.environ)
 
 
 def platform_options(settings: PlatformSettings, org: str) -> dict[str, str]:

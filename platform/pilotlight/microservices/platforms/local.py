@@ -1,11 +1,12 @@
 """Platform local: the predictor as a process of this machine, in its own session, which outlives its starter.
 
 A shim records its exit status. The registry entry has PID, boot id and start time, against PID reuse. Log and exit
-status are in the home folder until it is stopped.
+status are in the home folder until it is stopped. A model that may run code of an org runs in a sandbox.
 """
 
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -20,7 +21,8 @@ from typing import Final
 from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.microservices.platforms import Option
+from pilotlight.microservices.platforms import Option, sandbox
+from pilotlight.microservices.platforms.sandbox_launcher import Plan
 from pilotlight.microservices.registry import secret_references
 from pilotlight.microservices.registry.container_command import ENV_PYTHON
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
@@ -37,6 +39,8 @@ HOST: Final = "127.0.0.1"
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 TAIL: Final = 50
 LISTEN_S: Final = 60.0  # a busy machine imports slowly
+# Variables that a sandbox inherits: no secret is called like one of these.
+SANDBOXED: Final = re.compile(r"PATH|LANG|TZ|LD_LIBRARY_PATH|(LC|CUDA|NVIDIA)_[A-Z_]+")
 _JOB_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 
 
@@ -107,6 +111,8 @@ class Local:
             if job.folder and not path.is_dir():
                 raise UsageError(f"model_path = {path}, must be a directory for this network_arch")
         self._gpus(job)
+        if job.isolation == "sandbox":
+            self._sandbox(job, [])
         try:
             self._home.create()
             self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -117,10 +123,14 @@ class Local:
     def start(self, job: Job) -> Entry:
         log, exit_file = self._files(job.id)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        command = ["/bin/sh", "-c", job.command]
         try:
-            parent = shim.start(
-                ["/bin/sh", "-c", job.command], self._variables(job), self._home.root, descriptor, exit_file
-            )
+            if job.isolation == "sandbox":
+                plan = self._sandbox(job, command)
+                self._cache(job.id).mkdir(mode=0o700, exist_ok=True)
+                os.chown(self._cache(job.id), plan.uid, -1)
+                command = sandbox.command(plan)
+            parent = shim.start(command, self._variables(job), self._home.root, descriptor, exit_file)
         finally:
             os.close(descriptor)
         # Reap the shim.
@@ -159,6 +169,9 @@ class Local:
             within(shim.EXIT_FILE_TIMEOUT_S, lambda: shim.read_exit(exit_file) is not None)
         for path in (log, exit_file):
             path.unlink(missing_ok=True)
+        if self._cache(job_id).exists():  # it was in a sandbox
+            shutil.rmtree(self._cache(job_id), ignore_errors=True)
+            sandbox.remove_group(self._home, job_id)
 
     @contextmanager
     def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
@@ -167,6 +180,13 @@ class Local:
     @property
     def _folder(self) -> Path:
         return self._home.root / "microservices"
+
+    def _sandbox(self, job: Job, command: list[str]) -> Plan:
+        return sandbox.plan(job, command, self._home, self._cache(job.id), self._environ)
+
+    def _cache(self, job_id: str) -> Path:
+        """Return the folder in which a sandbox has fetched models."""
+        return self._folder / f"{job_id}.cache"
 
     def _files(self, job_id: str) -> tuple[Path, Path]:
         """Return the paths of log and exit status."""
@@ -187,6 +207,11 @@ class Local:
             ENV_PYTHON: sys.executable, "PYTHONSAFEPATH": "1", "INFERENCE_HOST": HOST,
             contract.ENV_CACHE_DIR: str(self._home.cache),
         }  # fmt: skip
+        if job.isolation == "sandbox":
+            inherited = {
+                name: value for name, value in inherited.items() if SANDBOXED.fullmatch(name) or name in job.secrets
+            }
+            own |= {contract.ENV_CACHE_DIR: sandbox.CACHE, "HOME": sandbox.CACHE}
         return {**inherited, **own, **self._gpus(job), **job.env, "INFERENCE_PORT": str(job.host_port)}
 
     def _gpus(self, job: Job) -> dict[str, str]:

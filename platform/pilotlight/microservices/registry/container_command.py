@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from pilotlight.errors import UsageError
+from pilotlight.microservices.registry.records import Isolation
 
 ENV_FOLDER: Final = "PILOTLIGHT_ARCHS"
 OWN: Final = Path(__file__).parent / "reference"
@@ -55,6 +56,7 @@ class CommandInputs(Struct, frozen=True):
     model: ModelPath
     env: Mapping[str, str]
     num_gpus: int = 1
+    isolation: Isolation = ""
 
 
 def arch(name: str, environ: Mapping[str, str]) -> Arch:
@@ -215,11 +217,13 @@ def _cosmos_predict(inputs: CommandInputs) -> str:
 def _pilotlight(inputs: CommandInputs) -> str:
     """Return the command of the predictor. INFERENCE_PORT and INFERENCE_HOST override port 8080 on all addresses.
 
-    gRPC and metrics are off: their ports are in the range of microservices, and /metrics is on the HTTP port too.
+    gRPC and metrics are off: their ports are in the range of microservices, and /metrics is on the HTTP port too. Other
+    users of the machine reach it on loopback, so that is trusted with nothing.
     """
     flags = ["--microservice", "--model-path", inputs.model.uri, "--model-name", MODEL_NAME, "--log-format", "json"]
-    off = ["--grpc-port", "-1", "--metrics-port", "-1"]
-    return f'exec "${{{ENV_PYTHON}:-python}}" -m pilotlight_predictor {shlex.join([*flags, *off])}'
+    off = ["--grpc-port", "-1", "--metrics-port", "-1", "--admin-loopback=false"]
+    code = ["--model-code=false"] if inputs.isolation == "data" else []
+    return f'exec "${{{ENV_PYTHON}:-python}}" -m pilotlight_predictor {shlex.join([*flags, *off, *code])}'
 
 
 def _contained(inputs: CommandInputs) -> ModelPath:

@@ -43,6 +43,8 @@ FIRST: Final = (
     "CREATE TABLE retired (org TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (org, id)) WITHOUT ROWID",
 )
 
+PAGE: Final = 100  # records of a list
+
 MIGRATIONS: Final[Sequence[Sequence[str]]] = (FIRST,)
 
 
@@ -57,8 +59,10 @@ class OrgStore:
     def close(self) -> None:
         self.database.close()
 
-    def add_workspace(self, workspace: StoredWorkspace) -> StoredWorkspace:
+    def add_workspace(self, workspace: StoredWorkspace, most: int = 0) -> StoredWorkspace:
+        """Add a record, as the other `add` methods do. Raise Conflict where the org has `most` of its kind; 0: any."""
         with self.database.change(durable=True) as connection:
+            _check_count(connection, "workspaces", workspace.org, most)
             _check_unused(connection, "workspaces", "workspace", workspace.org, workspace.id)
             row = (workspace.org, workspace.id, json.encode(workspace))
             connection.execute("INSERT INTO workspaces VALUES (?, ?, ?)", row)
@@ -67,8 +71,9 @@ class OrgStore:
     def workspace(self, org: str, id: str) -> StoredWorkspace:
         return self._one("workspaces", "workspace", org, id, StoredWorkspace)
 
-    def workspaces(self, org: str) -> Sequence[StoredWorkspace]:
-        return self._all("SELECT value FROM workspaces WHERE org = ? ORDER BY rowid", (org,), StoredWorkspace)
+    def workspaces(self, org: str, after: str = "") -> list[StoredWorkspace]:
+        """Return one page, in the order of their creation. `after`: id of the last record of the page before."""
+        return self._page("workspaces", "workspace", org, after, StoredWorkspace)
 
     def delete_workspace(self, org: str, id: str) -> None:
         self.workspace(org, id)
@@ -78,10 +83,11 @@ class OrgStore:
                 raise Conflict(f"workspace {id} is used by experiment {used[0]}", "delete that experiment first")
             connection.execute(f"DELETE FROM workspaces {_OF}", (org, id))
 
-    def add_experiment(self, experiment: Experiment) -> Experiment:
+    def add_experiment(self, experiment: Experiment, most: int = 0) -> Experiment:
         if experiment.workspace:
             self.workspace(experiment.org, experiment.workspace)
         with self.database.change(durable=True) as connection:
+            _check_count(connection, "experiments", experiment.org, most)
             _check_unused(connection, "experiments", "experiment", experiment.org, experiment.id)
             row = (experiment.org, experiment.id, experiment.workspace, json.encode(experiment))
             connection.execute("INSERT INTO experiments VALUES (?, ?, ?, ?)", row)
@@ -90,8 +96,8 @@ class OrgStore:
     def experiment(self, org: str, id: str) -> Experiment:
         return self._one("experiments", "experiment", org, id, Experiment)
 
-    def experiments(self, org: str) -> Sequence[Experiment]:
-        return self._all("SELECT value FROM experiments WHERE org = ? ORDER BY rowid", (org,), Experiment)
+    def experiments(self, org: str, after: str = "") -> list[Experiment]:
+        return self._page("experiments", "experiment", org, after, Experiment)
 
     def delete_experiment(self, org: str, id: str) -> None:
         self.experiment(org, id)
@@ -102,9 +108,10 @@ class OrgStore:
                 connection.execute("INSERT OR IGNORE INTO retired VALUES (?, ?)", (org, job))
             connection.execute(f"DELETE FROM experiments {_OF}", (org, id))
 
-    def add_job(self, job: JobRecord) -> JobRecord:
+    def add_job(self, job: JobRecord, most: int = 0) -> JobRecord:
         self.experiment(job.org, job.experiment)
         with self.database.change(durable=True) as connection:
+            _check_count(connection, "jobs", job.org, most, job.kind)
             _check_unused(connection, "jobs", "job", job.org, job.id)
             _check_unused(connection, "retired", "job", job.org, job.id)
             row = (job.org, job.id, job.experiment, job.kind, job.status, json.encode(job))
@@ -114,10 +121,9 @@ class OrgStore:
     def job(self, org: str, id: str) -> JobRecord:
         return self._one("jobs", "job", org, id, JobRecord)
 
-    def jobs(self, org: str, experiment: str) -> Sequence[JobRecord]:
+    def jobs(self, org: str, experiment: str, after: str = "") -> list[JobRecord]:
         self.experiment(org, experiment)
-        sql = "SELECT value FROM jobs WHERE org = ? AND experiment = ? ORDER BY rowid"
-        return self._all(sql, (org, experiment), JobRecord)
+        return self._page("jobs", "job", org, after, JobRecord, experiment)
 
     def jobs_of_kind(self, kind: Kind, *statuses: Status) -> Sequence[JobRecord]:
         """Return jobs of all orgs by kind and status, for a restarted process to restore."""
@@ -149,8 +155,26 @@ class OrgStore:
             raise _unknown(what, org, id)
         return json.decode(rows[0][0], type=kind)
 
-    def _all(self, sql: str, values: Sequence[str], kind: type[T]) -> list[T]:
+    def _page(self, table: str, what: str, org: str, after: str, kind: type[T], experiment: str = "") -> list[T]:
+        last = self.database.rows(f"SELECT rowid FROM {table} {_OF}", (org, after)) if after else [(0,)]
+        if not last:
+            raise NotFound(f"after = {after[:80]}: org {org} has no such {what} by now", "list from the beginning")
+        where = "org = ? AND rowid > ?" + (" AND experiment = ?" if experiment else "")
+        sql = f"SELECT value FROM {table} WHERE {where} ORDER BY rowid LIMIT {PAGE}"
+        return self._all(sql, (org, last[0][0], *([experiment] if experiment else [])), kind)
+
+    def _all(self, sql: str, values: Sequence[Any], kind: type[T]) -> list[T]:
         return [json.decode(value, type=kind) for (value,) in self.database.rows(sql, values)]
+
+
+def _check_count(connection: sqlite3.Connection, table: str, org: str, most: int, kind: str = "") -> None:
+    if not most:
+        return
+    sql = f"SELECT count(*) FROM {table} WHERE org = ?" + (" AND kind = ?" if kind else "")
+    (count,) = connection.execute(sql, (org, kind) if kind else (org,)).fetchone()
+    if count >= most:
+        what = f"jobs of the kind {kind}" if kind else table
+        raise Conflict(f"org {org} has {count} {what}, which is the most that it may", "delete some first")
 
 
 def _check_unused(connection: sqlite3.Connection, table: str, what: str, org: str, id: str) -> None:

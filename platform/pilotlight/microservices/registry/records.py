@@ -11,6 +11,9 @@ from pilotlight.errors import UsageError
 State = Literal["pending", "running", "failed", "stopped", "gone", "unknown"]  # unknown: the platform is unreachable
 Kind = Literal["train", "inference_microservice", "batch"]
 Status = Literal["pending", "running", "done", "error", "canceled", "stopping", "stopped"]
+# How a process of this machine runs an org's model: "": as the operator's own, data: without code of the model,
+# sandbox: with code, isolated.
+Isolation = Literal["", "data", "sandbox"]
 
 DONE: Final = "done"
 # A microservice in one of these exists; in any other it has ended and its id cannot be reused.
@@ -41,6 +44,7 @@ class Job(Struct, frozen=True):
     options: Mapping[str, str] = {}  # platform options: partition, namespace, instance_id …
     folder: bool = False  # whether the model at `model_path` is a directory
     closed: bool = False  # listen on loopback only: it does not authenticate requests itself
+    isolation: Isolation = ""
 
 
 class Entry(Struct, frozen=True):
@@ -85,6 +89,7 @@ class StoredWorkspace(Struct, frozen=True):
     name: str
     storage: Workspace
     created_at: str
+    by_operator: bool = False  # registered with the platform's own token
 
 
 class Experiment(Struct, frozen=True):
@@ -113,6 +118,7 @@ class JobRecord(Struct, frozen=True):
     platform: str = ""
     entry: Entry | None = None
     message: str = ""
+    by_operator: bool = False  # whether the operator named its model
 
 
 def check_org(org: str) -> str:

@@ -1,15 +1,18 @@
 """Workspaces, experiments and jobs: kept by REST, and the parents that a microservice may be started from."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.platform.microservices.api.conftest import ORG, Api
 
-from pilotlight.errors import UsageError
+from pilotlight.errors import Conflict, NotFound, UsageError
 from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.media import Limits
-from pilotlight.microservices.registry.records import Workspace, check_org
+from pilotlight.microservices.registry.database import OrgStore
+from pilotlight.microservices.registry.records import Experiment, JobRecord, Workspace, check_org
+from pilotlight.targets.local.home_directory import Home
 
 EXPERIMENTS = f"/orgs/{ORG}/experiments"
 WORKSPACES = f"/orgs/{ORG}/workspaces"
@@ -210,3 +213,52 @@ def test_a_name_whose_variables_could_be_anothers_is_no_org(org: str) -> None:
     with pytest.raises(UsageError, match="single hyphens"):
         check_org(org)
     assert check_org("a-b-" + "c" * 59)
+
+
+def test_lists_come_in_pages_that_go_on_after_a_record(tmp_path: Path) -> None:
+    with closing(OrgStore.open(Home(tmp_path))) as store:
+        for org in ("a", "b"):
+            store.add_experiment(Experiment("e", org, "pilotlight", "", "", ""))
+            for number in range(130):
+                store.add_job(JobRecord(str(number), org, "e", "train", "done", "", ""))
+        first = store.jobs("a", "e")
+        assert [each.id for each in first] == [str(number) for number in range(100)]
+        store.delete_job("a", "42")
+        assert [each.id for each in store.jobs("a", "e", "99")] == [str(number) for number in range(100, 130)]
+        assert store.jobs("a", "e", "129") == []
+        with pytest.raises(NotFound, match="after = 42: org a has no such job by now"):
+            store.jobs("a", "e", "42")
+
+
+def test_an_org_has_so_many_records_of_a_kind_and_other_orgs_theirs(tmp_path: Path) -> None:
+    with closing(OrgStore.open(Home(tmp_path))) as store:
+        for org in ("a", "b"):
+            store.add_experiment(Experiment("e", org, "pilotlight", "", "", ""), most=1)
+        with pytest.raises(Conflict, match="org a has 1 experiments, which is the most that it may"):
+            store.add_experiment(Experiment("f", "a", "pilotlight", "", "", ""), most=1)
+        store.add_job(JobRecord("1", "a", "e", "train", "done", "", ""), most=1)
+        store.add_job(JobRecord("2", "a", "e", "batch", "done", "", ""), most=1)
+        with pytest.raises(Conflict, match="org a has 1 jobs of the kind train"):
+            store.add_job(JobRecord("3", "a", "e", "train", "done", "", ""), most=1)
+        store.delete_job("a", "1")
+        store.add_job(JobRecord("3", "a", "e", "train", "done", "", ""), most=1)
+
+
+def test_bodies_and_names_are_bounded_and_text(api: Api) -> None:
+    assert "length <= 253" in refused(api, 400, "POST", WORKSPACES, {**BUCKET, "name": "a" * 254})
+    refused(api, 413, "POST", WORKSPACES, {**BUCKET, "name": "a" * 2**20})
+    refused(api, 400, "POST", WORKSPACES, b'{"uri": "s3://b/p", "name": "\xff"}')
+
+
+def test_an_org_that_changes_a_model_of_the_operator_makes_it_its_own(api: Api) -> None:
+    experiment = api.ok("POST", EXPERIMENTS, {"network_arch": "pilotlight"})["id"]
+    jobs = f"{EXPERIMENTS}/{experiment}/jobs"
+    job = api.ok("POST", jobs, {"artifact": "/models/m"}, token=api.admin)
+    assert job["by_operator"]
+    assert api.ok("PATCH", f"{jobs}/{job['id']}", {"status": "done"})["by_operator"]
+    assert "must lie in the workspace" in refused(api, 400, "PATCH", f"{jobs}/{job['id']}", {"artifact": "/models/n"})
+    workspace = api.ok("POST", WORKSPACES, BUCKET)["id"]
+    experiment = api.ok("POST", EXPERIMENTS, {"network_arch": "pilotlight", "workspace": workspace})["id"]
+    jobs = f"{EXPERIMENTS}/{experiment}/jobs"
+    job = api.ok("POST", jobs, {"artifact": "/models/m"}, token=api.admin)
+    assert not api.ok("PATCH", f"{jobs}/{job['id']}", {"artifact": "m"})["by_operator"]

@@ -34,8 +34,9 @@ class Scene:
     def record(self, org: str, name: str, entry: Entry | None = None) -> JobRecord:
         status = "running" if entry else "pending"
         made = JobRecord(
-            name, org, f"of-{org}", "inference_microservice", status, NOW, NOW, "/model", platform="docker", entry=entry
-        )
+            name, org, f"of-{org}", "inference_microservice", status, NOW, NOW, "/model", platform="docker",
+            entry=entry, by_operator=True,
+        )  # fmt: skip
         return self.store.add_job(made)
 
     def start(self, record: JobRecord) -> JobRecord:

@@ -9,16 +9,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from tests.certificates import Authority
 from tests.embedded import FLOWER, IRIS, ROOT, Platform, inference_service
 from tests.platform.microservices.api.conftest import PATIENCE_S
 from tests.platform.microservices.api.test_oidc import ENV, published, token
@@ -118,36 +114,15 @@ def test_it_cannot_end_the_platform_and_has_the_console_and_the_document(platfor
     assert platform.answers()
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    cert, secret = folder / "tls.crt", folder / "tls.key"
-    cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
-    return cert, secret
-
-
 def test_it_serves_tls_with_a_token_of_the_operators_choice(platform: Platform, tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path)
+    authority = Authority(tmp_path)
+    cert, key = authority.issue()
     file = tmp_path / "token"
     file.write_text("a-token-of-some-length\n")
     flags = ("--host", "0.0.0.0", "--tls-cert", str(cert), "--tls-key", str(key), "--token-file", str(file))
     with serving(platform, *flags) as address:
         assert address.startswith("https://")
-        context = ssl.create_default_context(cafile=str(cert))
+        context = ssl.create_default_context(cafile=str(authority.path))
         with closing(HTTPSConnection("localhost", port_of(address), timeout=30, context=context)) as connection:
             connection.request("GET", "/api/v1/services", headers={"Authorization": "Bearer a-token-of-some-length"})
             answer = connection.getresponse()
@@ -176,14 +151,14 @@ def test_a_token_of_a_provider_opens_the_org_that_it_names(platform: Platform, t
     ("flags", "told"),
     [
         (("--tls-cert", "CERT"), "--tls-key is missing"),
-        (("--tls-cert", "KEY", "--tls-key", "CERT"), "do not fit together"),
+        (("--tls-cert", "KEY", "--tls-key", "CERT"), "no certificate with its key"),
         (("--token-file", "EMPTY"), "must be at least 16"),
     ],
 )
 def test_flags_that_cannot_work_are_told_at_once(
     platform: Platform, tmp_path: Path, flags: tuple[str, ...], told: str
 ) -> None:
-    cert, key = certificate(tmp_path)
+    cert, key = Authority(tmp_path).issue()
     (tmp_path / "empty").write_text("")
     files = {"CERT": str(cert), "KEY": str(key), "EMPTY": str(tmp_path / "empty")}
     command = [sys.executable, "-m", "platformctl", "api", "--target", "local", "--port", "0"]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.platform.microservices.batch.conftest import LOOPBACK
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.microservices.batch.workspace_storage import Folder, open_folder
+from pilotlight.microservices.batch.workspace_storage import Folder, check_path, open_folder
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.registry.records import Workspace
 
@@ -68,8 +68,14 @@ def test_links_are_neither_listed_nor_followed_nor_written_through(tmp_path: Pat
     assert folder("in", workspace, {}).names() == []
     with pytest.raises(PlatformError):
         folder("in", workspace, {}).read("a.txt")
+    (tmp_path / "workspace/in/files").symlink_to(tmp_path / "out")
     with pytest.raises(PlatformError, match="leads out of the workspace"):
-        folder("away", workspace, {}).write("a.txt", b"x")
+        folder("in", workspace, {}).write("files/deep/a.txt", b"x")
+    for path in ("away", "in/a.txt"):
+        with pytest.raises(UsageError, match="leads out of the workspace"):
+            folder(path, workspace, {})
+        with pytest.raises(UsageError, match="leads out of the workspace"):
+            check_path(path, workspace)
     assert not list((tmp_path / "out").iterdir())
 
 

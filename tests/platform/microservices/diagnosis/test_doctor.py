@@ -14,7 +14,7 @@ import pytest
 from tests.serving import START_S
 
 from pilotlight.microservices.jobs import launcher
-from pilotlight.microservices.platforms import platform
+from pilotlight.microservices.platforms import platform, sandbox
 from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import Entry, Experiment, JobRecord, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
@@ -33,11 +33,23 @@ def environ(tmp_path: Path) -> Iterator[dict[str, str]]:
         platform(entry.platform, own).stop(job_id, entry)
 
 
-def checked(environ: dict[str, str]) -> list[dict[str, Any]]:
+def checked(environ: dict[str, str], check: str = "microservice") -> list[dict[str, Any]]:
     printed = StringIO()
     with patch.dict(os.environ, environ, clear=True), redirect_stdout(printed), redirect_stderr(StringIO()):
         main.run(["doctor", "-o", "json"])
-    return [each for each in json.loads(printed.getvalue())["checks"] if each["check"].startswith("microservice")]
+    return [each for each in json.loads(printed.getvalue())["checks"] if each["check"].startswith(check)]
+
+
+def test_it_says_which_sandbox_there_is_for_code_of_orgs(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = checked(environ, "sandbox")
+    kind = sandbox.detect().kind
+    assert (kind or "models of orgs that have code are refused") in found["message"]
+    monkeypatch.setattr(sandbox, "detect", lambda: sandbox.Sandbox(reason="unshare: Operation not permitted"))
+    (found,) = checked(environ, "sandbox")
+    assert found["level"] == "ok"
+    assert "none (unshare: Operation not permitted)" in found["message"]
 
 
 def test_an_ill_microservice_is_found_with_its_cause(environ: dict[str, str], tmp_path: Path) -> None:

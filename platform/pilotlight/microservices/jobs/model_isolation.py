@@ -1,0 +1,77 @@
+"""What a model of an org may do where it runs as a process of this machine: code in a sandbox, or no code at all.
+
+A model that the operator registered is his own, unless the org can write to it. Containers of other platforms isolate
+their models themselves.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from pilotlight.errors import UsageError
+from pilotlight.microservices.media.limits import Limits
+from pilotlight.microservices.registry.container_command import HUB
+from pilotlight.microservices.registry.records import Isolation, JobRecord, StoredWorkspace
+
+ENV_CODE: Final = "PILOTLIGHT_API_ALLOW_CODE"  # orgs whose models may run code, with commas between them
+CODE_FILES: Final = ("model.py", "saved_model.pb")
+# Without these the predictor finds no code to run (--model-code=false); here they are found before it is started.
+CODE_SUFFIXES: Final = (
+    ".pt", ".pt2", ".pth", ".pkl", ".pickle", ".joblib", ".so", ".plan", ".engine", ".graphdef", ".netdef",
+)  # fmt: skip
+MAX_FILES: Final = 10_000
+
+
+def org_isolation(org: str, platform: str, environ: Mapping[str, str]) -> Isolation:
+    """Return how models of the org run on a platform."""
+    if platform != "local":
+        return ""
+    allowed = {name.strip() for name in environ.get(ENV_CODE, "").split(",")}
+    return "sandbox" if org in allowed else "data"
+
+
+def is_operators(record: JobRecord, workspace: StoredWorkspace | None, model: str, limits: Limits) -> bool:
+    """Return whether the operator named the model of a job, and the org cannot change it."""
+    base = workspace.storage.uri.rstrip("/").removeprefix("file://") if workspace else ""
+    in_org_storage = workspace is not None and not workspace.by_operator and model.startswith(f"{base}/")
+    if not record.by_operator or in_org_storage:
+        return False
+    real = Path(model).resolve() if model.startswith("/") else None
+    return real is None or not any(real.is_relative_to(Path(root).resolve()) for root in limits.workspaces)
+
+
+def check_name(org: str, model: str, isolation: Isolation) -> None:
+    """Raise for a model, or a file of one, that by its name can have code, where it may run none."""
+    name = model.rpartition("/")[2]
+    if isolation == "data" and (model.startswith(HUB) or name in CODE_FILES or name.endswith(CODE_SUFFIXES)):
+        raise UsageError(
+            f"artifact: {model} can run code of its own, which models of org {org} may not do on this machine",
+            f"use ONNX or safetensors in a workspace, or the operator allows it by {ENV_CODE}={org}",
+        )
+
+
+def check_model(org: str, model: str, isolation: Isolation) -> None:
+    """Raise for a model with code where it may run none, and for links out of a model's folder. Blocking."""
+    if isolation != "data":
+        return
+    check_name(org, model, isolation)
+    path = Path(model)
+    for file in _files(path) if model.startswith("/") else ():
+        check_name(org, str(file), isolation)
+        if file.is_symlink() and path.is_dir() and not file.resolve().is_relative_to(path.resolve()):
+            raise UsageError(f"artifact: {file} is a link that leads out of the model's folder", "copy the file there")
+
+
+def _files(model: Path) -> Iterator[Path]:
+    """Yield the files of a model, and folders that are links."""
+    count = 0
+    yield model
+    for folder, folders, files in os.walk(model):
+        for name in (*files, *(each for each in folders if os.path.islink(os.path.join(folder, each)))):
+            count += 1
+            if count > MAX_FILES:
+                raise UsageError(
+                    f"artifact: {model} has more than {MAX_FILES} files", "name the folder of the model alone"
+                )
+            yield Path(folder, name)

@@ -7,6 +7,7 @@
     ├── Forbidden                  403 PERMISSION      known, but not allowed
     ├── NotFound                   404 NOT_FOUND       unknown route, model or version
     ├── MethodNotAllowed           405 INVALID_ARG
+    ├── RequestTimeout             408 INVALID_ARG     the request came too slowly
     ├── RequestTooLarge            413 INVALID_ARG     beyond a size limit
     ├── RateLimited                429 UNAVAILABLE     too many requests of one client
     ├── Unsupported                501 UNSUPPORTED     a content encoding or feature that is not served here
@@ -61,6 +62,10 @@ class MethodNotAllowed(PredictorError):
     def __init__(self, message: str, allow: str) -> None:
         super().__init__(message)
         self.allow = allow  # value of the Allow header
+
+
+class RequestTimeout(PredictorError):
+    status, code = 408, "INVALID_ARG"
 
 
 class RequestTooLarge(PredictorError):

@@ -13,7 +13,7 @@ CHUNKED: Final = -1  # length of a chunked body
 UNTIL_CLOSE: Final = -2  # length of a body that ends with the connection
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
-_REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
+REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\x20-\x7e\t\x80-\xff]*)?")
 _FIELD: Final = re.compile(rb"(" + _TOKEN + rb"+):[ \t]*([\x20-\x7e\t\x80-\xff]*)")
 _LENGTH: Final = re.compile(r"[0-9]{1,15}")
@@ -25,6 +25,12 @@ _NEVER_DROPPED: Final = _SINGLETON | {"authorization", "x-forwarded-for", "x-for
 # 15 digits exceed any memory. Extensions pass, but no byte that another parser could take for a line end (smuggling).
 _SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[\x20-\x7e\t]*)?")
 _TRAILER: Final = re.compile(_TOKEN + rb"+:[\x20-\x7e\t\x80-\xff]*")
+_TINY: Final = 15
+# Run of whole chunks of up to 15 bytes, which costs a twentieth of reading them line by line.
+_TINY_CHUNK: Final = rb"%x(?:[ \t]{0,9};[\x20-\x7e\t]{0,99})?\r\n[\x00-\xff]{%d}\r\n"
+_TINY_CHUNKS: Final = re.compile(
+    rb"(?:0{0,14}(?:%b))+" % b"|".join(_TINY_CHUNK % (size, size) for size in range(1, _TINY + 1))
+)
 _MAX_LINE: Final = 4096
 _MAX_TRAILERS: Final = 1 << 14
 
@@ -69,7 +75,7 @@ class ResponseHead(NamedTuple):
 def parse_request(head: bytes) -> RequestHead:
     """Parse a head without its final empty line. Raise Malformed."""
     first, *rest = head.split(b"\r\n")
-    match = _REQUEST_LINE.fullmatch(first)
+    match = REQUEST_LINE.fullmatch(first)
     if match is None:
         raise Malformed("the request line is malformed; send METHOD, target and HTTP/1.1 with one space between them")
     lines, minor = _parse_lines(rest), int(match[3])
@@ -230,19 +236,24 @@ class UntilCloseBody:
 class ChunkedBody:
     """Chunked body with trailers. With `collect`, the payload of the chunks is stored for `take_payload`."""
 
-    __slots__ = ("_left", "_line", "_pieces", "_state", "_trailers", "done")
+    __slots__ = ("_left", "_line", "_pieces", "_state", "_tiny", "_trailers", "done")
 
     def __init__(self, collect: bool = False) -> None:
         self.done = False
         self._state = "size"  # size -> data -> end (CR LF) -> size ..., after the last chunk trailers
         self._left = 0
         self._line = b""  # incomplete line of the previous call
+        self._tiny = False  # the last chunk was tiny: there may be a million of them
         self._trailers = 0
         self._pieces: list[bytes] | None = [] if collect else None
 
     def feed(self, data: bytes) -> int:
         at, size = 0, len(data)
         while at < size and not self.done:
+            if self._tiny and self._state == "size" and not self._line and self._pieces is None:
+                run = _TINY_CHUNKS.match(data, at)
+                at, self._tiny = run.end() if run else at, False
+                continue
             at = self._data(data, at) if self._state == "data" else self._read_line(data, at)
         return at
 
@@ -285,6 +296,7 @@ class ChunkedBody:
             if size is None:
                 raise Malformed("the size of a chunk is no hexadecimal number")
             self._left = int(size[1], 16)
+            self._tiny = self._left <= _TINY
             self._state = "data" if self._left else "trailers"
         elif self._state == "end":
             if line:

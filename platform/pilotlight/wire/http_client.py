@@ -1,4 +1,4 @@
-"""Small HTTP clients: a blocking one for sequential requests to one address, an asyncio one for replicas on loopback.
+"""Small HTTP clients: a blocking one for sequential requests to one address, an asyncio one for local replicas.
 
 Errors of the blocking one are those of the library (FAILURES, TimeoutError among them); callers word their messages.
 """
@@ -14,6 +14,8 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlsplit
+
+from pilotlight.wire import unix_socket
 
 FAILURES: Final = (OSError, HTTPException)
 MAX_RESPONSE_BYTES: Final = 16 << 20
@@ -86,13 +88,15 @@ class LoopbackResponse(NamedTuple):
         return {}
 
 
-async def request(port: int, path: str, timeout_s: float, *, post: bool = False, token: str = "") -> LoopbackResponse:
-    """Send a GET, or a POST without a body, to a loopback port. Never raises."""
+async def request(
+    port: int, path: str, timeout_s: float, *, host: str = "127.0.0.1", post: bool = False, token: str = ""
+) -> LoopbackResponse:
+    """Send a GET, or a POST without a body, to a port of this machine or of a `unix:` host. Never raises."""
     bearer = f"Authorization: Bearer {token}\r\n" if token else ""
     extra = f"{bearer}Content-Length: 0\r\n" if post else bearer
     try:
         async with asyncio.timeout(timeout_s):
-            return await send_request("127.0.0.1", port, path, method="POST" if post else "GET", extra=extra)
+            return await send_request(host, port, path, method="POST" if post else "GET", extra=extra)
     except (OSError, TimeoutError, ValueError):
         return LoopbackResponse(0)
 
@@ -103,10 +107,9 @@ async def send_request(host: str, port: int, path: str, *, method: str = "GET", 
     Raise OSError if the connection fails, ValueError for an invalid response.
     """
     loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
-        connection.setblocking(False)
-        await loop.sock_connect(connection, (host, port))
-        request = f"{method} {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{extra}Connection: close\r\n\r\n"
+    with await _connect(host, port) as connection:
+        name = "localhost" if connection.family == socket.AF_UNIX else f"{host}:{port}"
+        request = f"{method} {path} HTTP/1.1\r\nHost: {name}\r\n{extra}Connection: close\r\n\r\n"
         await loop.sock_sendall(connection, request.encode("latin-1"))
         answer = bytearray()
         while len(answer) < MAX_RESPONSE_BYTES and not _complete(answer):
@@ -118,6 +121,19 @@ async def send_request(host: str, port: int, path: str, *, method: str = "GET", 
     if not head.startswith(b"HTTP/1."):
         raise ValueError("no answer in HTTP")
     return LoopbackResponse(int(head[9:12]), body)
+
+
+async def _connect(host: str, port: int) -> socket.socket:
+    if unix_socket.is_unix(host):
+        return unix_socket.connect(host, port)
+    connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, (host, port))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _complete(answer: bytearray) -> bool:

@@ -1,4 +1,7 @@
-"""Unix sockets with paths of any length, accessible to their owner only."""
+"""Unix sockets with paths of any length, accessible to their owner only.
+
+A host `unix:FOLDER` has a socket in that folder for each of its ports: port 8080 is FOLDER/8080.
+"""
 
 import os
 import socket
@@ -8,7 +11,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+SCHEME: Final = "unix:"  # of a host
 MAX_PATH: Final = 100  # sun_path has 108 bytes on Linux and 104 elsewhere, including the final NUL
+
+
+def is_unix(host: str) -> bool:
+    return host.startswith(SCHEME)
+
+
+def socket_path(host: str, port: int) -> Path:
+    """Return the socket of a port of a `unix:` host."""
+    return Path(host.removeprefix(SCHEME), str(port))
+
+
+def connect(host: str, port: int) -> socket.socket:
+    """Return a non-blocking socket that is connected to a port of a `unix:` host. Raise OSError, never wait.
+
+    BlockingIOError: the backlog is full. It must not be waited for: the kernel does not report when there is space.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        with unix_address(socket_path(host, port)) as address:
+            connection.connect(address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def listen(path: Path, backlog: int) -> socket.socket:

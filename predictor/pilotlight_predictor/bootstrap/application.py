@@ -28,6 +28,7 @@ from pilotlight_predictor.server.handler_context import Server
 from pilotlight_predictor.server.server_state import Lifecycle, ServerState
 
 if TYPE_CHECKING:
+    from pilotlight_predictor.frontends.tls import PortTls
     from pilotlight_predictor.metrics.gpu_readings import GpuSampler
     from pilotlight_predictor.observability.tracing import Tracer
     from pilotlight_predictor.storage import Progress
@@ -59,9 +60,12 @@ class Application:
         sources = ModelSources(settings, self._fetcher.model, self._fetcher.repository)
         self.server = Server(settings, lifecycle, sources, metrics, decode_example)
         self._admission = Admission(Access(settings.server), self.server.limits, settings.server.max_bytes_in_flight)
+        self.server.hold = self._admission.hold
+        self.server.may_read = lambda caller: self._admission.may_read(caller.headers, caller.peer)
         self._dispatcher = self._create_dispatcher(self._apply_limits(startup_protocols()), self._all_protocols)
         self._http_servers: list[HttpServer] = []
-        port = reserve_port(settings.server)
+        self._tls: PortTls | None = None
+        port = reserve_port(settings.server, worker.grpc if worker is not None else None)
         self.rpc = GrpcServer(port, settings) if port is not None else None
         self._tracer: Tracer | None = None
         self._gpus: GpuSampler | None = None
@@ -86,8 +90,11 @@ class Application:
                 self._admission.set_limits(protocol.name, protocol.limits(self._settings))
         return table
 
-    async def open(self, http_server: HttpServer, metrics: socket.socket | None) -> None:
+    async def open(self, http_server: HttpServer, metrics: socket.socket | None, tls: "PortTls | None" = None) -> None:
         """Open all routes; a second port serves only the metrics."""
+        self._tls = tls
+        if tls is not None and self.rpc is not None:
+            self.rpc.tls = tls.grpc
         http_server.open(self._dispatcher)
         self._http_servers.append(http_server)
         if metrics is not None:
@@ -122,6 +129,8 @@ class Application:
             "polling": self.server.control.poll_forever,
             "parking": self.server.registry.parking.park_idle_models,
         }
+        if self._tls is not None:
+            tasks["certificates"] = self._tls.reload_forever
         await asyncio.gather(*(_log_and_continue(name, task) for name, task in tasks.items()))
 
     async def _load(self, observed: Awaitable[object]) -> None:

@@ -9,11 +9,11 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from time import CLOCK_BOOTTIME, clock_gettime, perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight_predictor.backends.torch.aot import early_start
 from pilotlight_predictor.config import ServerSettings, Settings, command_line
@@ -21,14 +21,18 @@ from pilotlight_predictor.core.threads import in_thread, single_blas_thread, wit
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.http import startup_responses
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
-from pilotlight_predictor.frontends.http.server import HttpServer, bind
+from pilotlight_predictor.frontends.http.server import HttpServer, bind, port_number
 from pilotlight_predictor.observability.logs import configure, log
 from pilotlight_predictor.server.server_state import Lifecycle, ServerState
 
 if TYPE_CHECKING:
     from pilotlight_predictor.bootstrap.application import Application
     from pilotlight_predictor.frontends.grpc.server import GrpcServer
+    from pilotlight_predictor.frontends.tls import PortTls
     from pilotlight_predictor.workers.worker import WorkerProcess
+
+
+ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - to warn about them
 
 
 class Signals:
@@ -78,9 +82,9 @@ def run(settings: Settings, lifecycle: Lifecycle, worker: "WorkerProcess | None"
     if worker is not None:
         worker.number_logs()
         return _runner()(_serve(settings, lifecycle, worker.http[0], worker.metrics, worker))
-    for warning in settings.warnings:
-        log("setting", warning, level="WARNING")
     server = settings.server
+    for warning in (*settings.warnings, *exposure(server)):
+        log("setting", warning, level="WARNING")
     try:
         listener = bind(server.host, server.http_port)
         metrics = bind(server.metrics_host or server.host, server.metrics_port) if server.metrics_port >= 0 else None
@@ -88,6 +92,16 @@ def run(settings: Settings, lifecycle: Lifecycle, worker: "WorkerProcess | None"
         log("failed", f"cannot listen on {error}", level="ERROR")
         return 1
     return _runner()(_serve(settings, lifecycle, listener, metrics))
+
+
+def exposure(server: ServerSettings) -> Iterator[str]:
+    """Yield a warning if anyone who reaches the machine may use its models; in a pod, the platform decides that."""
+    protected = server.api_token_file or server.access_file or server.tls_client_ca or server.behind_proxy
+    if server.host in ALL_ADDRESSES and not protected:
+        yield (
+            f"server.host = {server.host}: everyone who reaches port {server.http_port} may use the models;"
+            " set --host 127.0.0.1, or a token with --api-token-file"
+        )
 
 
 def _runner() -> Callable[[Coroutine[Any, Any, int]], int]:
@@ -106,11 +120,18 @@ async def _serve(
     worker: "WorkerProcess | None" = None,
 ) -> int:
     signals = Signals()
-    http_server = HttpServer(lambda request: boot_response(lifecycle, settings.server, request))
+    try:
+        tls = open_tls(settings.server)
+    except PredictorError as error:
+        log("failed", str(error), level="ERROR")
+        return 1
+    http_server = HttpServer(
+        lambda request: boot_response(lifecycle, settings.server, request), tls.http if tls else None
+    )
     await (http_server.listen(listener) if worker is None else worker.join(http_server, signals))
     lifecycle.finish_phase("listen", perf_counter())
-    metrics_port = metrics.getsockname()[1] if metrics else -1
-    log("listening", http_port=listener.getsockname()[1], metrics_port=metrics_port, host=settings.server.host)
+    metrics_port = port_number(metrics) if metrics else -1
+    log("listening", http_port=port_number(listener), metrics_port=metrics_port, host=settings.server.host)
     loads_torch = early_start.start(settings.model)
     try:
         application = await _assemble(settings, lifecycle, signals.stop, worker, loads_torch)
@@ -119,7 +140,7 @@ async def _serve(
         return 1
     work = None
     if application is not None:
-        await application.open(http_server, metrics)
+        await application.open(http_server, metrics, tls)
         work = asyncio.get_running_loop().create_task(application.work(signals.stop))
     await signals.stop.wait()
     failed = lifecycle.state is ServerState.FAILED
@@ -131,6 +152,15 @@ async def _serve(
         await application.close(free=finished)
     log("stopped", finished=finished, level="INFO" if finished else "WARNING")
     return 1 if failed or signals.abort.is_set() else 0
+
+
+def open_tls(settings: ServerSettings) -> "PortTls | None":
+    """Return the TLS of the ports, if it is configured: the module ssl takes 15 ms of a start."""
+    if not (settings.tls_cert or settings.tls_key or settings.tls_client_ca):
+        return None
+    from pilotlight_predictor.frontends.tls import PortTls
+
+    return PortTls(settings)
 
 
 async def _assemble(

@@ -5,11 +5,11 @@ parsed at start and passed down. Precedence: flag > environment > file > implied
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, cast, dataclass_transform
+from typing import Any, Final
 
 from pilotlight import contract
 from pilotlight_predictor.config import value_types
+from pilotlight_predictor.config.settings_group import SettingsGroup, setting
 from pilotlight_predictor.config.value_types import (
     BOOL,
     BYTES,
@@ -20,80 +20,24 @@ from pilotlight_predictor.config.value_types import (
     SECONDS,
     TEXT,
     TEXTS,
-    ValueKind,
     choice,
     count,
 )
 
 MIN_HUNG_S: Final = 10.0
 MAX_HUNG_S: Final = 600.0  # without a deadline
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-class SettingsGroup:
-    """Base of a group of settings: a frozen dataclass with keyword-only fields.
-
-    Generating and compiling six methods for each of eight groups took 8 ms of every start; these serve all groups.
-    """
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    def __init_subclass__(cls) -> None:
-        dataclass(init=False, repr=False, eq=False, match_args=False)(cls)
-
-    if not TYPE_CHECKING:  # type checkers derive it from the fields
-
-        def __init__(self, **values: Any) -> None:
-            for name, item in self.__dataclass_fields__.items():
-                if name not in values and item.default is item.default_factory is MISSING:
-                    raise TypeError(f"the field {name} must be given")
-                default = item.default_factory() if item.default_factory is not MISSING else item.default
-                self.__dict__[name] = values.pop(name, default)
-            if values:
-                raise TypeError(f"{type(self).__name__} has no field {', '.join(values)}")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
-
-    def __eq__(self, other: object) -> bool:
-        return self.__dict__ == other.__dict__ if type(other) is type(self) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.__dict__.values()))
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise FrozenInstanceError(f"{name} cannot be changed: settings are read once")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise FrozenInstanceError(f"{name} cannot be removed: settings are read once")
-
-
-T = TypeVar("T")
-MIB = 1 << 20
-ANY = "0 lets the system choose."
-OFF = "0 lets the system choose, -1 or none is off."
-
-
-def setting(
-    default: T, kind: ValueKind, flags: str, text: str, *, env: str = "", yaml: str = "", no_effect: str = ""
-) -> T:
-    """Define a setting. The first of `flags` also names the variable INFERENCE_…; `env` and `yaml` add names.
-
-    `no_effect`: why the setting is accepted and has no effect.
-    """
-    row = {
-        "kind": kind, "flags": flags.split(), "help": text, "env": env.split(), "yaml": yaml.split(),
-        "no_effect": no_effect,
-    }  # fmt: skip
-    if isinstance(default, dict):
-        return cast(T, field(default_factory=dict, metadata=row))
-    return field(default=default, metadata=row)
+MIB: Final = 1 << 20
+ANY: Final = "0 lets the system choose."
+OFF: Final = "0 lets the system choose, -1 or none is off."
 
 
 class ServerSettings(SettingsGroup):
     """Ports and addresses, trust, readiness and shutdown."""
 
-    host: str = setting("0.0.0.0", TEXT, "--host --http-address", "Address of the HTTP port.")  # noqa: S104 - a pod's own
+    host: str = setting(
+        "0.0.0.0", TEXT, "--host --http-address",  # noqa: S104 - a pod's own
+        "Address of the HTTP port. unix:FOLDER: ports are unix sockets in that folder, /FOLDER/8080.",
+    )  # fmt: skip
     http_port: int = setting(
         contract.HTTP_PORT,
         PORT,
@@ -148,9 +92,14 @@ class ServerSettings(SettingsGroup):
     exit_timeout_s: float = setting(
         30.0, SECONDS, "--exit-timeout-secs --exit-timeout-s", "How long requests in flight may take to finish at exit."
     )
-    http_max_input_size: int = setting(64 * MIB, BYTES, "--http-max-input-size", "Largest HTTP body, as it is decoded.")
+    http_max_input_size: int = setting(
+        64 * MIB, BYTES, "--http-max-input-size", "Largest HTTP body or gRPC message, packed and unpacked."
+    )
     max_bytes_in_flight: int = setting(
-        1024 * MIB, BYTES, "--max-bytes-in-flight", "Bodies held at one time over all dialects; beyond it: 503."
+        1024 * MIB,
+        BYTES,
+        "--max-bytes-in-flight",
+        "Bytes of requests, decoded tensors and unread responses at one time, over all dialects; beyond it: 503.",
     )
     trusted_proxies: tuple[str, ...] = setting(
         (), value_types.NETWORKS, "--trusted-proxies",
@@ -166,11 +115,28 @@ class ServerSettings(SettingsGroup):
         "", TEXT, "--admin-token-file", "File with the token for repository, trace, logging and shared-memory calls.",
         env=contract.ENV_ADMIN_TOKEN_FILE,
     )  # fmt: skip
+    allowed_hosts: tuple[str, ...] = setting(
+        (), TEXTS, "--allowed-hosts",
+        "Names that Host and Origin may have, beside localhost, where --http-address is on loopback; *: any."
+        " Others are refused: web pages could use the server.",
+    )  # fmt: skip
     admin_loopback: bool = setting(
         True, BOOL, "--admin-loopback",
-        f"A caller on loopback is an admin. Off by default behind a proxy (K_SERVICE or {contract.ENV_SERVICE} set).",
+        "A caller on loopback that runs as the server's user, or as root, is an admin. Off by default behind a proxy"
+        f" (K_SERVICE or {contract.ENV_SERVICE} set).",
     )  # fmt: skip
     api_token_file: str = setting("", TEXT, "--api-token-file", "File with the bearer token that inference needs.")
+    tls_cert: str = setting(
+        "", TEXT, "--tls-cert", "PEM file with the certificate of the HTTP and gRPC ports; read again when it changes."
+    )
+    tls_key: str = setting("", TEXT, "--tls-key", "PEM file with its key; empty: the certificate's file has it.")
+    tls_client_ca: str = setting(
+        "", TEXT, "--tls-client-ca", "PEM file with authorities; only clients with a certificate of theirs connect."
+    )
+    access_file: str = setting(
+        "", TEXT, "--access-file",
+        "File with the access rules of the service (tokens, JWTs, rate), as render writes them into a Secret.",
+    )  # fmt: skip
 
     @property
     def not_ready_status(self) -> int:
@@ -231,6 +197,11 @@ class ModelSettings(SettingsGroup):
     trusted_compiled: tuple[str, ...] = setting(
         (), TEXTS, "--trust-compiled",
         "Folder below which, or SHA-256 of a library that, compiled models may run; may be repeated.",
+    )  # fmt: skip
+    code: bool = setting(
+        True, BOOL, "--model-code",
+        "Load models that can run code of their own: model.py, TorchScript, .pt2, compiled models, SavedModels, "
+        "TensorRT plans. false: only ONNX models and language models in Hugging Face's layout.",
     )  # fmt: skip
     cache_dir: str = setting(
         "", TEXT, "--cache-dir", "Where fetched models are kept; empty: the user's cache.", env=contract.ENV_CACHE_DIR

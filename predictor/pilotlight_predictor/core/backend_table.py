@@ -15,7 +15,8 @@ from pilotlight_predictor.core.plugins import plugins
 class BackendEntry(NamedTuple):
     """One backend: `names` for `backend:` and `platform:` of a config.pbtxt, and the default model `files`.
 
-    `numpy`: models may compute with numpy and need its full thread pool. `graphs`: supports CUDA graphs.
+    `numpy`: models may compute with numpy and need its full thread pool. `graphs`: supports CUDA graphs. `data`: its
+    model files are data, which cannot run code; TorchScript, SavedModels and TensorRT plans can.
     """
 
     module: str
@@ -23,10 +24,13 @@ class BackendEntry(NamedTuple):
     files: tuple[str, ...]
     numpy: bool = False
     graphs: bool = False
+    data: bool = False
 
 
 TABLE = (
-    BackendEntry("pilotlight_predictor.backends.onnxruntime", ("onnxruntime", "onnxruntime_onnx"), ("model.onnx",)),
+    BackendEntry(
+        "pilotlight_predictor.backends.onnxruntime", ("onnxruntime", "onnxruntime_onnx"), ("model.onnx",), data=True
+    ),
     BackendEntry(
         "pilotlight_predictor.backends.torch.backend",
         ("torch", "pytorch", "pytorch_libtorch"),
@@ -37,7 +41,7 @@ TABLE = (
     BackendEntry("pilotlight_predictor.backends.torch.aot.backend", ("aot",), ()),
     BackendEntry("pilotlight_predictor.backends.python.backend", ("python",), ("model.py",), numpy=True),
     BackendEntry("pilotlight_predictor.scheduling.ensemble", ("ensemble",), ()),
-    BackendEntry("pilotlight_predictor.backends.text.backend", ("text", "transformers"), (), graphs=True),
+    BackendEntry("pilotlight_predictor.backends.text.backend", ("text", "transformers"), (), graphs=True, data=True),
     BackendEntry("pilotlight_predictor.backends.tensorflow", ("tensorflow_savedmodel",), ("model.savedmodel",)),
     BackendEntry(
         "pilotlight_predictor.backends.tensorflow", ("tensorflow_graphdef", "tensorflow"), ("model.graphdef",)

@@ -2,6 +2,7 @@
 
 import mmap
 import zlib
+from collections.abc import Generator, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -11,25 +12,30 @@ from pilotlight_predictor.errors import BadRequest, RequestTooLarge, Unsupported
 _WINDOW: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _OFFERED: Final = ("gzip", "deflate")
 _GROWTH: Final = 1040  # deflate's own bound is 1032-fold
-_SLICE: Final = 4096  # bytes of input per step, which expand to 4 MiB at most
+_SLICE: Final = 1024  # bytes of input per step, which expand to 1 MiB at most: malloc keeps a piece for each thread
+_STEP: Final = 1 << 22  # bytes of output between two checks of the caller
 _SAMPLE: Final = 4096
 _WORTH_IT: Final = 256  # below this a gzip header costs more than it saves
 
 
-def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
-    """Return the plain body. Raise Unsupported, BadRequest, or RequestTooLarge beyond `limit` bytes."""
+def decompress(body: Buffer, encoding: str, limit: int) -> Iterator[int | Buffer]:
+    """Yield the size of the output every few MiB, and the plain body at the end.
+
+    Raise Unsupported, BadRequest, or RequestTooLarge beyond `limit` bytes.
+    """
     encoding = encoding.strip().lower()
     if encoding in {"", "identity"}:
-        return body
+        yield body
+        return
     if encoding not in _WINDOW:
         raise Unsupported(f"Content-Encoding = {encoding[:50]!r}, must be gzip, deflate or identity")
     output = _Output(limit, len(body) * _GROWTH)
-    rest = _decompress_stream(memoryview(body), encoding, output)
+    rest = yield from _decompress_stream(memoryview(body), encoding, output)
     if rest and encoding == "deflate":
         raise BadRequest(f"the {encoding} body has {len(rest)} bytes behind its end")
     while rest:  # gzip allows several concatenated members
-        rest = _decompress_stream(rest, encoding, output)
-    return output.bytes()
+        rest = yield from _decompress_stream(rest, encoding, output)
+    yield output.bytes()
 
 
 class _Output:
@@ -38,18 +44,18 @@ class _Output:
     malloc would keep them: every thread that once decompressed 64 MiB piecewise would hold 64 MiB for good.
     """
 
-    __slots__ = ("_first", "_limit", "_max_size", "_pages", "_size")
+    __slots__ = ("_first", "_limit", "_max_size", "_pages", "size")
 
     def __init__(self, limit: int, max_size: int) -> None:
         self._limit = limit
         self._max_size = min(limit, max_size)
-        self._size = 0
+        self.size = 0
         self._first = b""
         self._pages: mmap.mmap | None = None
 
     def add(self, piece: bytes) -> None:
-        start, self._size = self._size, self._size + len(piece)
-        if self._size > self._limit:
+        start, self.size = self.size, self.size + len(piece)
+        if self.size > self._limit:
             raise RequestTooLarge(
                 f"the body unpacks to more than the limit of {self._limit} bytes (--http-max-input-size)"
             )
@@ -59,21 +65,24 @@ class _Output:
             if self._pages is None:  # the maximum size: pages that are not written cost nothing
                 self._pages = mmap.mmap(-1, self._max_size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
                 self._pages[: len(self._first)] = self._first
-            self._pages[start : self._size] = piece
+            self._pages[start : self.size] = piece
 
     def bytes(self) -> Buffer:
-        return self._first if self._pages is None else memoryview(self._pages)[: self._size]
+        return self._first if self._pages is None else memoryview(self._pages)[: self.size]
 
 
-def _decompress_stream(body: memoryview, encoding: str, output: _Output) -> memoryview:
+def _decompress_stream(body: memoryview, encoding: str, output: _Output) -> Generator[int, None, memoryview]:
     """Decompress one stream; return the bytes behind it."""
-    stream = zlib.decompressobj(_WINDOW[encoding])
+    stream, step = zlib.decompressobj(_WINDOW[encoding]), output.size + _STEP
     for start in range(0, len(body), _SLICE):
         end = min(start + _SLICE, len(body))
         try:
             output.add(stream.decompress(body[start:end]))
         except zlib.error as error:
             raise BadRequest(f"the body is not valid {encoding}: {error}") from None
+        if output.size > step:
+            step = output.size + _STEP
+            yield output.size
         if stream.eof:
             return body[end - len(stream.unused_data) :]
     raise BadRequest(f"the {encoding} body is cut off")

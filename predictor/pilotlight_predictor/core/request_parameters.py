@@ -33,6 +33,10 @@ def no_shared_memory(_: SharedMemorySlice) -> memoryview:
     raise BadRequest(OFF)
 
 
+def in_huge_request(_: SharedMemorySlice) -> memoryview:
+    raise BadRequest("a request with more than 2 MiB of JSON cannot have tensors in shared memory; send them apart")
+
+
 def read_region(where: str, parameters: Parameters) -> SharedMemorySlice:
     region = parameters.get(REGION)
     if not isinstance(region, str) or not region:

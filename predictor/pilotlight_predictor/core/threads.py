@@ -112,10 +112,21 @@ class ThreadLimiter:
 
     def __init__(self, concurrency: int) -> None:
         self._slots = asyncio.Semaphore(concurrency)
+        self._turn = asyncio.Semaphore(1)
+        self._helper: Any = None
 
     async def run(self, work: Callable[[], T]) -> T:
         async with self._slots:
             return await in_thread(work)
+
+    async def run_in_process(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a function of a module in the helper process, for work in which a single call would hold the GIL."""
+        async with self._turn:
+            if self._helper is None:
+                from pilotlight_predictor.core.codec_process import CodecProcess
+
+                self._helper = CodecProcess()
+            return await in_thread(partial(self._helper.call, function, *args))
 
 
 class _SwitchInterval:

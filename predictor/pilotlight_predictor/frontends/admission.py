@@ -1,12 +1,14 @@
 """Admission of requests of every transport: authorization, size, bytes in flight, rate limits."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from time import monotonic
 from typing import Final
 
+from pilotlight.wire.client_address import foreign_site
 from pilotlight.wire.token_bucket import TokenBuckets
 from pilotlight_predictor.config import Limits
-from pilotlight_predictor.errors import QueueFull, RateLimited, RequestTooLarge
+from pilotlight_predictor.errors import Forbidden, PredictorError, QueueFull, RateLimited, RequestTooLarge
 from pilotlight_predictor.frontends.auth import Access, Action, authorize
 
 MAX_CLIENTS: Final = 10_000  # stored token buckets; the least recently used is evicted first
@@ -27,8 +29,9 @@ class AdmissionLimits:
 class Admission:
     """Byte budget, authorization and rate limits of requests.
 
-    Bytes are reserved when a body's length is known, and released when its response is written. A protocol may have
-    limits of its own (`set_limits`); its rate limit shares the clients' buckets with the general one if both exist.
+    Bytes are reserved when a body's length is known, and released when the client has taken its response. A protocol
+    may have limits of its own (`set_limits`); its rate limit shares the clients' buckets with the general one if both
+    exist.
     """
 
     def __init__(self, access: Access, limits: Limits, max_bytes_in_flight: int) -> None:
@@ -54,9 +57,12 @@ class Admission:
 
     def check_capacity(self, length: int) -> None:
         if self.bytes_in_flight + length > self._budget:
-            raise QueueFull(
-                f"requests in flight hold {self.bytes_in_flight} bytes of {self._budget} (--max-bytes-in-flight)"
-            )
+            raise self.over_budget(length)
+
+    def over_budget(self, length: int) -> QueueFull:
+        """Return the error of a request or response of `length` bytes that does not fit the budget."""
+        held = f"requests and unread responses hold {self.bytes_in_flight} bytes of {self._budget}"
+        return QueueFull(f"{held} (--max-bytes-in-flight), {length} more do not fit; try again later")
 
     def reserve(self, length: int) -> int | None:
         """As `take`, but return None instead of raising; else the bytes to release."""
@@ -72,18 +78,44 @@ class Admission:
     def release(self, length: int) -> None:
         self.bytes_in_flight -= length
 
+    @contextmanager
+    def hold(self, length: int) -> Iterator[None]:
+        """Reserve bytes within the context. Raise QueueFull if the budget does not suffice."""
+        self.take(length)
+        try:
+            yield
+        finally:
+            self.release(length)
+
     def checks_every_request(self, action: Action, protocol: str = "") -> bool:
         """Whether `admit` may refuse a request."""
         bounds = self._own.get(protocol, self._all)
         return action is not Action.HEALTH and (action is Action.ADMIN or not bounds.unrestricted)
+
+    def check_site(self, headers: Mapping[str, str]) -> None:
+        """Raise Forbidden for the web page of another site, if the server is on loopback."""
+        if self._access.own_hosts is not None and (refusal := foreign_site(headers, self._access.own_hosts)):
+            raise Forbidden(refusal)
+
+    def may_read(self, headers: Mapping[str, str], peer: str) -> bool:
+        """Whether the sender of a request that needs no right, such as a probe, may see why a model failed."""
+        if self._access.open:
+            return True
+        try:
+            authorize(self._access.identify(headers, peer, Action.READ), Action.READ)
+        except PredictorError:
+            return False
+        return True
 
     def admit(self, headers: Mapping[str, str], peer: str, action: Action, protocol: str = "") -> None:
         """Raise Unauthenticated, Forbidden or RateLimited. Once per request, before its body is read."""
         bounds = self._own.get(protocol, self._all)
         if action is Action.HEALTH or (bounds.unrestricted and action is not Action.ADMIN):
             return
-        identity = self._access.identify(headers, peer)
+        identity = self._access.identify(headers, peer, action)
         authorize(identity, action)
+        if self._access.rules is not None and action is not Action.METRICS:
+            self._access.rules.check_rate(identity.client)
         rate = bounds.limits.requests_per_minute
         if not rate or bounds.buckets is None or not identity.client or action is not Action.INFER:
             return

@@ -29,7 +29,7 @@ class InputValidator:
         self._model = config.name
         self._max_rows = config.max_batch_size
         self._inputs = {tensor.name: tensor for tensor in config.inputs}
-        self._names = self._inputs.keys()
+        self._names = frozenset(self._inputs)  # not the keys: the helper process gets this by a pickle
         self._required = frozenset(tensor.name for tensor in config.inputs if not tensor.optional)
         self._outputs = frozenset(tensor.name for tensor in config.outputs)
         self.reshapes = any(tensor.reshape is not None for tensor in config.inputs)
@@ -59,12 +59,15 @@ class InputValidator:
         inputs = request.inputs
         for name in inputs:
             if name not in self._inputs:
-                known = ", ".join(f"'{known}'" for known in self._inputs)
-                raise BadRequest(f"unexpected inference input '{name}' for model '{self._model}'; it takes {known}")
+                raise self._unexpected(name)
         if not self._required <= inputs.keys():
             missing = ", ".join(f"'{name}'" for name in self._inputs if name in self._required - inputs.keys())
             expected = f"expected {len(self._required)} inputs but got {len(inputs)} inputs for model '{self._model}'"
             raise BadRequest(f"{expected}: missing {missing}")
+
+    def _unexpected(self, name: str) -> BadRequest:
+        known = ", ".join(f"'{known}'" for known in self._inputs)
+        return BadRequest(f"unexpected inference input '{name}' for model '{self._model}'; it takes {known}")
 
     def _check_tensors(self, request: InferRequest) -> int:
         rows = 0
@@ -72,19 +75,29 @@ class InputValidator:
             declared = self._inputs.get(name)
             shape = array.shape
             if declared is not None:
-                if datatype != declared.datatype:
-                    raise BadRequest(
-                        f"inference input '{name}' data-type is '{datatype}', but model '{self._model}' expects"
-                        f" '{declared.datatype}'"
-                    )
-                self._check_shape(declared, shape)
+                self._check_declared(declared, datatype, shape)
             if self._max_rows and not rows:
                 rows = self._rows(name, shape)
             elif self._max_rows and (not shape or shape[0] != rows):
                 raise BadRequest(f"input '{name}' has shape {list(shape)}, but the request's batch size is {rows}")
         return rows or 1
 
-    def _check_shape(self, declared: TensorConfig, shape: Shape) -> None:
+    def check_input(self, name: str, datatype: str, shape: Shape) -> None:
+        """Raise BadRequest for an input that `check` would reject, before its elements are read."""
+        declared = self._inputs.get(name)
+        if declared is not None:
+            self._check_declared(declared, datatype, shape)
+        elif self._inputs:
+            raise self._unexpected(name)
+        if self._max_rows:
+            self._rows(name, shape)
+
+    def _check_declared(self, declared: TensorConfig, datatype: str, shape: Shape) -> None:
+        if datatype != declared.datatype:
+            raise BadRequest(
+                f"inference input '{declared.name}' data-type is '{datatype}', but model '{self._model}' expects"
+                f" '{declared.datatype}'"
+            )
         dims = declared.dims
         actual = shape[1:] if self._max_rows else shape
         if actual == dims:

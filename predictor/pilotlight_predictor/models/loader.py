@@ -60,7 +60,7 @@ def load_version(
         return _load_ensemble(source, version, declared, settings)
     capability = compute_capability(0) if declared.cc_model_filenames else None
     path = model_file(declared, source.versions[version], capability)
-    row = _backend_entry(declared, path)
+    row = _permitted(_backend_entry(declared, path), path, settings)
     _warn_ignored_fields(declared, version, row.graphs)
     spec = _load_spec(source, version, declared, path, settings, calls)
     devices = instance_devices(
@@ -164,6 +164,16 @@ def _backend_entry(config: ModelConfig, path: Path) -> backend_table.BackendEntr
         endings = dict.fromkeys("." + file.rpartition(".")[2] for r in backend_table.TABLE for file in r.files)
         kind = f"{path.suffix} files" if path.suffix else "files without an ending"
         raise LoadFailed(f"{path.name}: no backend runs {kind}; known endings are {', '.join(endings)}")
+    return row
+
+
+def _permitted(row: backend_table.BackendEntry, path: Path, settings: Settings) -> backend_table.BackendEntry:
+    """Return the backend. Raise where it runs code of its models and --model-code is false."""
+    if not (settings.model.code or row.data):
+        raise LoadFailed(
+            f"{path.name} is a model of the backend '{row.names[0]}', which can run code of its own, and --model-code"
+            " is false; convert it to ONNX, or to safetensors in Hugging Face's layout"
+        )
     return row
 
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import count
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from pilotlight_predictor.scheduling.queue import QueuedRequest
 from pilotlight_predictor.scheduling.streaming import FirstResponseTimeout
 
 _LOADS = count(1)
+MAX_RANKED: Final = 1 << 20  # elements of an output that are sorted for a classification: 80 ms on the event loop
+MAX_CLASSES: Final = 1 << 16  # of all rows of an output: 60 ms
+MAX_CACHED: Final = 1 << 20  # bytes of a request that is looked up in the response cache: hashed in 1 ms
 
 
 def classify(name: str, tensor: Tensor, count: int, labels: Sequence[str], batched: bool) -> Tensor:
@@ -48,6 +51,11 @@ def ranked(name: str, tensor: Tensor, count: int, batched: bool) -> tuple[Array,
     lead = array.shape[0] if batched else 1
     rows = array.reshape((lead, -1) if array.size else (lead, 0))
     best = min(count, rows.shape[1])
+    if array.size > MAX_RANKED or lead * best > MAX_CLASSES:
+        raise BadRequest(
+            f"output '{name}' has {array.size} elements and {lead * best} classes are asked for; a classification takes"
+            f" at most {MAX_RANKED} elements and gives at most {MAX_CLASSES} classes"
+        )
     top = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :best]
     return rows, top
 
@@ -80,6 +88,9 @@ class ModelVersion:
         self.unverified_failures = 0  # responses with status 500 before the version was verified
         self._earlier_successes = stats.success_count  # of a version that this one replaces: statistics continue
         self._validator = InputValidator(config)
+        self.check_input = self._validator.check_input
+        # Raw bytes of the other datatypes are used in place.
+        self.reads_elements = not config.inputs or any(t.datatype in {"BYTES", "BOOL"} for t in config.inputs)
         self._cache = cache
         self._loaded = next(_LOADS)
         self.templates: Any = None  # the V2 route's request templates, set at its first request
@@ -110,7 +121,7 @@ class ModelVersion:
         rows, signature = self._validate(request, limits)
         timeout_s = limits.timeout_s if limits is not None else 0.0
         runner = held or self.executor
-        if self._cache is not None and request.document is None and not any(map(is_shared, request.inputs.values())):
+        if self._cache is not None and request.document is None and _is_cacheable(request):
             return self._infer_cached(request, done, rows, signature, timeout_s, runner)
         item = QueuedRequest(request, lambda answer: done(self.response(request, answer)), rows, signature)
         return self._submit(item, timeout_s, runner)
@@ -278,6 +289,11 @@ class ModelVersion:
                 tensor = classify(output.name, tensor, output.classification, labels, batched)
             chosen[output.name] = tensor
         return chosen
+
+
+def _is_cacheable(request: InferRequest) -> bool:
+    tensors = request.inputs.values()
+    return sum(tensor.array.nbytes for tensor in tensors) <= MAX_CACHED and not any(map(is_shared, tensors))
 
 
 def _deadline_error(timeout_s: float) -> DeadlineExceeded:

@@ -10,10 +10,12 @@ schema, with the event "log". Writing never raises: a full disk or a closed pipe
 import logging
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
+from errno import EINVAL
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
@@ -178,7 +180,7 @@ class LineHandler(logging.Handler):
 
     def redirect(self, path: "Path | None") -> None:
         """Append to a file from now on; None: to the first stream again."""
-        stream = self._first if path is None else path.open("a", encoding="utf-8")
+        stream = self._first if path is None else os.fdopen(open_to_append(path), "a", encoding="utf-8")
         with self.lock or nullcontext():
             old, self._stream = self._stream, stream
         if old is not self._first:
@@ -261,3 +263,13 @@ def check_file_name(key: str, value: Any) -> None:
     """Raise BadRequest unless `value`, of the setting `key`, is the name of a file in --files-dir."""
     if not isinstance(value, str) or "/" in value or "\0" in value or value in {".", ".."} or len(value) > 200:
         raise BadRequest(f"{key} = {str(value)[:200]!r}, must be the name of a file in --files-dir, without folders")
+
+
+def open_to_append(path: Path) -> int:
+    """Open a regular file. Raise OSError for a link, which leads elsewhere, and for a FIFO, which would block."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(EINVAL, "it is no regular file", str(path))
+    return descriptor

@@ -19,7 +19,7 @@ from msgspec import Struct
 from pilotlight_predictor.core.requests import Done, InferRequest, InferResponse, Outputs
 from pilotlight_predictor.core.threads import in_thread
 from pilotlight_predictor.errors import BadRequest, Forbidden
-from pilotlight_predictor.observability.logs import check_file_name, log
+from pilotlight_predictor.observability.logs import check_file_name, log, open_to_append
 
 OFF: Final = "OFF"
 LEVELS: Final = (OFF, "TIMESTAMPS", "TENSORS", "MIN", "MAX")
@@ -258,5 +258,5 @@ class RequestTraces:
 
 def _append(folder: Path, lines: Sequence[tuple[str, bytes]]) -> None:
     for name, group in groupby(lines, key=lambda each: each[0]):
-        with (folder / name).open("ab") as file:
+        with open(open_to_append(folder / name), "ab") as file:
             file.writelines(line for _, line in group)

@@ -7,7 +7,7 @@ A scalar is a tensor of one element. For a batching model, a flat list is as man
 other value a batch of one. An output of one element is a scalar, any other a flat list.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import prod
 from time import perf_counter
 from typing import Any, Final
@@ -24,8 +24,9 @@ from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import Route, ServingProtocol, error_response
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.run_inference import run_inference
-from pilotlight_predictor.protocols.v1_codec import to_json, to_tensor
+from pilotlight_predictor.protocols.json_values import MAX_FIELDS, SHORT, dump_json
+from pilotlight_predictor.protocols.run_inference import await_response, decode_long, is_long, run_inference
+from pilotlight_predictor.protocols.v1_codec import tensor_pieces, to_tensor
 from pilotlight_predictor.protocols.v2.infer import version_of
 from pilotlight_predictor.protocols.v2.infer_response import error_body
 from pilotlight_predictor.protocols.v2.request_codec import apply_parameters
@@ -49,12 +50,14 @@ def decode_generate(model: str, version: int, body: Buffer, specs: Sequence[Tens
         raise BadRequest(f"the body is not valid JSON: {error}") from None
     except RecursionError:
         raise BadRequest("the body is nested too deep") from None
+    nested = document.get(PARAMETERS)
+    if len(document) > MAX_FIELDS or (isinstance(nested, dict) and len(nested) > MAX_FIELDS):
+        raise BadRequest(f"the body has more than {MAX_FIELDS} fields, which are inputs and parameters; send fewer")
     identity = document.pop(ID, "")
     if isinstance(identity, bool) or not isinstance(identity, str | int):
         raise BadRequest("id must be a string or a number")
     known = {spec.name: spec for spec in specs}
     request = InferRequest(model, {}, version, str(identity))
-    nested = document.get(PARAMETERS)
     if isinstance(nested, dict):
         del document[PARAMETERS]
     parameters: Parameters = {}
@@ -99,35 +102,56 @@ def _tensor(where: str, spec: TensorSpec, value: Any, batched: bool) -> Tensor:
 
 
 def encode_generate(response: InferResponse) -> bytes:
-    import orjson
-
     document: dict[str, Any] = {ID: response.id} if response.id else {}
     document |= {"model_name": response.model, "model_version": str(response.version), **response.parameters}
+    document = {key: value for key, value in document.items() if key not in response.outputs}
+    pieces = [dump_json(document)[:-1]]
     for name, (datatype, array) in response.outputs.items():
-        document[name] = to_json(Tensor(datatype, array.reshape(() if array.size == 1 else (-1,))))
-    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+        pieces.append(b",%b:" % dump_json(name))
+        pieces.extend(tensor_pieces(Tensor(datatype, array.reshape(() if array.size == 1 else (-1,)))))
+    return b"".join([*pieces, b"}"])
 
 
-def generate(server: Server, request: HttpRequest) -> None:
-    served, infer_request = _decode(server, request)
+def generate(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | None:
+    arguments = _arguments(server, request)
+    if len(request.body) > SHORT:
+        return _generate_long(server, request, arguments)
+    _run(server, request, decode_generate(*arguments), request.finish)
+    return None
 
+
+async def _generate_long(server: Server, request: HttpRequest, arguments: tuple[Any, ...]) -> HttpResponse:
+    """Decode a large body off the event loop; in the meantime the client may disconnect and the model be replaced."""
+    infer_request = await decode_long(server, request.body, decode_generate, *arguments)
+    return await await_response(request, lambda finish: _run(server, request, infer_request, finish))
+
+
+def _run(
+    server: Server, request: HttpRequest, infer_request: InferRequest, finish: Callable[[HttpResponse], None]
+) -> None:
     def encode(response: InferResponse) -> HttpResponse:
         return HttpResponse(200, [encode_generate(response)])
 
-    run_inference(server, request, served, infer_request, PROTOCOL, encode, as_text=True)
+    served = server.find(infer_request.model, infer_request.version)
+    run_inference(server, request, served, infer_request, PROTOCOL, encode, as_text=True, finish=finish)
 
 
 async def generate_stream(server: Server, request: HttpRequest) -> HttpResponse:
-    served, infer_request = _decode(server, request)
+    arguments = _arguments(server, request)
+    if len(request.body) > SHORT:
+        infer_request = await decode_long(server, request.body, decode_generate, *arguments)
+    else:
+        infer_request = decode_generate(*arguments)
     infer_request.request_id = request.headers.get(HEADER_REQUEST_ID, "")
+    served = server.find(infer_request.model, infer_request.version)
     return await GenerateEvents(server, request, served, infer_request).respond()
 
 
-def _decode(server: Server, request: HttpRequest) -> tuple[ModelVersion, InferRequest]:
+def _arguments(server: Server, request: HttpRequest) -> tuple[Any, ...]:
+    """Return the arguments of `decode_generate`."""
     version = version_of(request)
     served = server.find(request.params["model"], version)
-    batched = served.config.max_batch_size > 0
-    return served, decode_generate(served.name, version, request.body, served.inputs, batched)
+    return served.name, version, request.body, served.inputs, served.config.max_batch_size > 0
 
 
 class GenerateEvents:
@@ -155,7 +179,7 @@ class GenerateEvents:
                     raise result
                 finally:
                     del result  # the traceback refers to this frame
-            self._first = _event(result)
+            self._first = await _event(self._server, result)
         except BaseException:
             self._responses.cancel()
             self._request.on_abandon = None
@@ -179,7 +203,7 @@ class GenerateEvents:
                 assert isinstance(response.body, list)
                 event = b"data: %b\n\n" % b"".join(map(bytes, response.body))
             else:
-                event = _event(result)
+                event = await _event(self._server, result)
             if final:
                 self._end(status)
         return event
@@ -196,9 +220,13 @@ class GenerateEvents:
             self._server.observe(self._served, NAME, status, perf_counter() - self._request.started)
 
 
-def _event(response: InferResponse) -> bytes:
+async def _event(server: Server, response: InferResponse) -> bytes:
     """Return the event; empty for a final response without outputs."""
-    return b"data: %b\n\n" % encode_generate(response) if response.outputs or response.parameters else b""
+    if not response.outputs and not response.parameters:
+        return b""
+    if is_long(response):
+        return await server.codecs.run(lambda: b"data: %b\n\n" % encode_generate(response))
+    return b"data: %b\n\n" % encode_generate(response)
 
 
 PROTOCOL = ServingProtocol(

@@ -1,13 +1,13 @@
 """Tensors ↔ JSON numbers and strings, flat or nested.
 
 Decoding is typed and happens in C: `[1, "a"]` for an FP32 input fails with the position of the string. The text of a
-tensor stays undecoded (`msgspec.Raw`) until its datatype is known. Long arrays are decoded and encoded in pieces, since
-a JSON library holds the GIL for a whole call, 0.7 s for 56 MiB, in any thread.
+tensor stays undecoded (`msgspec.Raw`) until its datatype is known. Long arrays are decoded and encoded in pieces: that
+bounds the memory for Python's numbers, and a JSON library holds the GIL for a whole call, in any thread.
 """
 
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from itertools import chain
 from math import nan, prod
@@ -18,10 +18,15 @@ import numpy as np
 import orjson
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor, bf16_from_float, bf16_to_float
+from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor, bf16_from_float, check_strings
 from pilotlight_predictor.errors import BadRequest
 
-LONG: Final = 1 << 20  # characters; a shorter body takes at most 10 ms
+# Lengths of bodies, by what decoding may take. Longer ones are decoded in a thread, and HUGE ones in a process.
+SHORT: Final = 1 << 15  # bytes, where Python reads the elements one by one: 5 ms
+LONG: Final = 1 << 18  # bytes, where C does: 5 ms
+HUGE: Final = 1 << 21  # bytes: the GIL is held for 60 ms, by lists of nothing
+MAX_FIELDS: Final = 1024  # inputs, outputs, parameters or other fields with names of the client's choice
+MAX_WEIGHT: Final = 1 << 22  # of a document that stays Python objects: numbers, and lists or objects, which weigh four
 LONG_ARRAY: Final = 1 << 16  # elements; 10,000 are encoded in 0.5 ms
 PIECE: Final = 1 << 18  # characters, decoded in 3 ms
 MAX_DEPTH: Final = 100
@@ -78,16 +83,93 @@ def _is_nested_as(text: memoryview, shape: Shape) -> bool:
 
 
 def write_pieces(array: Array, write: Callable[[Any], bytes]) -> Iterator[bytes]:
-    """Yield the JSON of a flat array; `write` encodes a short one."""
-    for start in range(0, array.size, LONG_ARRAY):
-        text = write(array[start : start + LONG_ARRAY])
-        yield b"[" if start == 0 else b","
-        yield text[1:-1]
-    yield b"]"
+    """Yield the JSON of an array, of numbers or of bytes; `write` encodes a short one."""
+    if array.ndim:
+        yield b"["
+        yield from _row_pieces(array, write)
+        yield b"]"
+    elif array.dtype == object and encoding_size(array) > LONG_ARRAY:
+        yield from _text_pieces(array.item(), lambda: write(array))
+    else:
+        yield write(array)
+
+
+def join_pieces(pieces: Iterable[bytes]) -> list[Buffer]:
+    """Return the pieces, small ones joined: a buffer costs a transport as much as kilobytes do."""
+    joined: list[Buffer] = []
+    waiting: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size > PIECE:
+            joined.append(b"".join(waiting))
+            waiting, size = [], 0
+    return [*joined, b"".join(waiting)]
+
+
+def encoding_size(array: Array) -> int:
+    """Return the number of elements, of which 16 bytes of text are one too."""
+    return array.size if array.dtype != object else array.size + sum(map(len, array.ravel())) // 16
+
+
+def _row_pieces(array: Array, write: Callable[[Any], bytes]) -> Iterator[bytes]:
+    """Yield the rows with commas between them."""
+    if encoding_size(array) <= LONG_ARRAY:
+        yield write(array)[1:-1]
+    elif len(array) > 1:
+        middle = len(array) // 2
+        yield from _row_pieces(array[:middle], write)
+        yield b","
+        yield from _row_pieces(array[middle:], write)
+    else:
+        yield from write_pieces(array[0, ...], write)
+
+
+def _text_pieces(item: bytes, write: Callable[[], bytes]) -> Iterator[bytes]:
+    """Yield the JSON of a long text; of other bytes, what `write` makes of them."""
+    try:
+        text = item.decode()
+    except UnicodeDecodeError:
+        yield write()
+        return
+    yield from document_pieces(text)
 
 
 def dump_json(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def document_pieces(value: Any) -> Iterator[bytes]:
+    """Yield the JSON of a document in which texts are long."""
+    if isinstance(value, dict):
+        for index, (key, item) in enumerate(value.items()):
+            yield b"%b%b:" % (b"," if index else b"{", dump_json(key))
+            yield from document_pieces(item)
+        yield b"}" if value else b"{}"
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield b"," if index else b"["
+            yield from document_pieces(item)
+        yield b"]" if value else b"[]"
+    elif isinstance(value, str) and len(value) > PIECE:
+        yield b'"'
+        for start in range(0, len(value), PIECE):
+            yield dump_json(value[start : start + PIECE])[1:-1]
+        yield b'"'
+    else:
+        yield dump_json(value)
+
+
+def check_weight(body: Buffer) -> None:
+    """Raise BadRequest for a document with too many values to be kept as Python objects: freeing them, and garbage
+    collection, hold the GIL as decoding does."""
+    text = bytes(body)
+    weight = text.count(b",") + 4 * (text.count(b"[") + text.count(b"{"))
+    if weight > MAX_WEIGHT:
+        raise BadRequest(
+            f"the body has about {weight} values, lists and objects counted fourfold, at most {MAX_WEIGHT} are taken"
+        )
 
 
 @cache
@@ -115,8 +197,11 @@ def packer(datatype: str, count: int) -> Callable[..., None]:
 
 def decode_values(index: int, datatype: str, shape: Shape, text: msgspec.Raw) -> Tensor:
     """Decode the field `data` of the input at `index`. Raise BadRequest."""
-    if len(view := memoryview(text)) > LONG and (array := _decode_long(datatype, shape, view)) is not None:
-        return Tensor(datatype, array)
+    if len(view := memoryview(text)) > LONG:
+        if datatype == "BYTES":
+            check_strings(f"inputs[{index}]", prod(shape))
+        elif (array := _decode_long(datatype, shape, view)) is not None:
+            return Tensor(datatype, array)
     try:
         # Fast path: flat values that fit, in one typed pass in C.
         values = flat_decoder(datatype)(text)
@@ -127,7 +212,7 @@ def decode_values(index: int, datatype: str, shape: Shape, text: msgspec.Raw) ->
 
 def _decode_long(datatype: str, shape: Shape, text: memoryview) -> Array | None:
     """Return the array; None if `_decode_any` must read it or report the error."""
-    if datatype == "BYTES" or 2 * prod(shape) > len(text) + 1:
+    if 2 * prod(shape) > len(text) + 1:
         return None
     array = np.empty(shape, _PACKED_TYPES[datatype])
     decode, size = flat_decoder(datatype), array.itemsize
@@ -146,8 +231,15 @@ def _decode_long(datatype: str, shape: Shape, text: memoryview) -> Array | None:
     return bf16_from_float(array).reshape(shape) if datatype == "BF16" else array
 
 
-def pack_values(where: str, datatype: str, shape: Shape, values: list[Any]) -> Array:
-    """Return the values as an array. Raise OverflowError or struct.error if one does not fit the datatype."""
+def pack_values(
+    where: str,
+    datatype: str,
+    shape: Shape,
+    values: list[Any],
+    convert: Callable[[list[Any]], list[Any]] = lambda part: part,
+) -> Array:
+    """Return the values as an array; `convert` is applied to each part of them. Raise OverflowError or struct.error if
+    one does not fit the datatype."""
     count = len(values)
     if count != prod(shape):
         raise BadRequest(f"{where}.data has {count} elements, shape {list(shape)} takes {prod(shape)}")
@@ -156,9 +248,11 @@ def pack_values(where: str, datatype: str, shape: Shape, values: list[Any]) -> A
     except ValueError:  # with a dimension of 0, numpy still checks the product of the others
         raise BadRequest(f"{where}.shape = {list(shape)} is too large, though it has no elements") from None
     if datatype == "BYTES":
-        array.reshape(-1)[:] = [item.encode() for item in values]
+        array.reshape(-1)[:] = [item.encode() for item in convert(values)]
         return array
-    packer(datatype, count)(array, 0, *values)
+    for start in range(0, count, LONG_ARRAY):
+        part = convert(values[start : start + LONG_ARRAY] if count > LONG_ARRAY else values)
+        packer(datatype, len(part))(array, start * array.itemsize, *part)
     return bf16_from_float(array).reshape(shape) if datatype == "BF16" else array
 
 
@@ -222,19 +316,14 @@ def quote_nonfinite(text: bytes) -> bytes | None:
     return quoted if quoted != text else None
 
 
-def encode_values(name: str, tensor: Tensor) -> Any:
-    """Return `data` for the JSON encoder: a flat array, or a list of strings."""
-    datatype, array = tensor
-    if datatype == "BYTES":
-        try:
-            return [item.decode() for item in array.ravel()]
-        except UnicodeDecodeError:
-            raise BadRequest(
-                f"output '{name}' has bytes that are not UTF-8; ask for it with the parameter binary_data: true"
-            ) from None
-    if datatype == "BF16":
-        array = bf16_to_float(np.ascontiguousarray(array))
-    return array.ravel()
+def decode_strings(name: str, array: Array) -> list[str]:
+    """Return the strings of an output for the JSON encoder. Raise BadRequest."""
+    try:
+        return [item.decode() for item in array.ravel()]
+    except UnicodeDecodeError:
+        raise BadRequest(
+            f"output '{name}' has bytes that are not UTF-8; ask for it with the parameter binary_data: true"
+        ) from None
 
 
 def explain(error: msgspec.DecodeError) -> str:

@@ -6,17 +6,20 @@ V2 has its own hot path in v2/infer.py.
 import asyncio
 from collections.abc import Callable
 from time import perf_counter
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
 from pilotlight_predictor.errors import Cancelled
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import ServingProtocol, error_response
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.protocols.json_values import HUGE, encoding_size
 from pilotlight_predictor.server.handler_context import Server
 
+T = TypeVar("T")
 MANY: Final = 1 << 16  # elements from which text is encoded in a thread
 Encode = Callable[[InferResponse], HttpResponse]
 
@@ -34,7 +37,7 @@ def run_inference(
 ) -> None:
     """Submit an inference; `finish` (default: the request's) gets the response later. Raise if it is rejected at once.
 
-    `as_text`: elements are encoded as text, so a long response is encoded in a thread.
+    `as_text`: numbers are encoded as text, so a long response of them is encoded in a thread, as one of strings is.
     """
     infer_request.request_id = request.headers.get(HEADER_REQUEST_ID, "")
     finish = finish or request.finish
@@ -53,7 +56,7 @@ def run_inference(
 
     def done(result: InferResponse | Exception) -> None:
         request.on_abandon = None
-        if as_text and isinstance(result, InferResponse) and _is_long(result):
+        if isinstance(result, InferResponse) and is_long(result, as_text=as_text):
             spawn(_send_encoded(server, lambda: make_response(result), send))
         else:
             send(make_response(result))
@@ -66,12 +69,27 @@ def run_inference(
         raise
 
 
-def _is_long(response: InferResponse) -> bool:
-    return sum(tensor.array.size for tensor in response.outputs.values()) > MANY
+def is_long(*responses: InferResponse | None, as_text: bool = True) -> bool:
+    """Return whether encoding them would block the event loop for milliseconds."""
+    size = sum(
+        encoding_size(array) if datatype == "BYTES" and array.size <= MANY else array.size
+        for response in responses
+        if response is not None
+        for datatype, array in response.outputs.values()
+        if as_text or datatype == "BYTES"
+    )
+    return size > MANY
 
 
 async def _send_encoded(server: Server, make: Callable[[], HttpResponse], send: Callable[[HttpResponse], None]) -> None:
     send(await server.codecs.run(make))
+
+
+async def decode_long(server: Server, body: Buffer, decode: Callable[..., T], *args: Any) -> T:
+    """Return decode(*args) of a long body; of a huge one from the helper process, to which all of this is sent."""
+    if len(body) > HUGE:
+        return await server.codecs.run_in_process(decode, *args)
+    return await server.codecs.run(lambda: decode(*args))
 
 
 async def await_response(request: HttpRequest, start: Callable[[Callable[[HttpResponse], None]], None]) -> HttpResponse:

@@ -1,17 +1,18 @@
 """Routes of KServe's V1 protocol: predict, explain, and readiness of models."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from pilotlight_predictor.core.requests import NEWEST, InferRequest
+from pilotlight_predictor.core.requests import NEWEST, InferResponse
 from pilotlight_predictor.errors import NotFound, NotReady, Unsupported
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.json_values import LONG
+from pilotlight_predictor.protocols.json_values import SHORT
 from pilotlight_predictor.protocols.openai import routes
-from pilotlight_predictor.protocols.run_inference import Encode, await_response, run_inference
-from pilotlight_predictor.protocols.v1_codec import decode_predict, encode_predictions, read_document
+from pilotlight_predictor.protocols.run_inference import await_response, decode_long, run_inference
+from pilotlight_predictor.protocols.v1_codec import DecodedPredict, decode_body, decode_document, encode_predictions
 from pilotlight_predictor.protocols.v2.infer import version_of
 from pilotlight_predictor.protocols.v2.infer_response import error_body
 from pilotlight_predictor.server.handler_context import Server
@@ -33,10 +34,15 @@ def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
         served = server.find(name, version)
     except NotFound:
         if version == NEWEST and name in server.registry.names():
-            raise NotReady(f"model '{name}' is not ready: {server.registry.reason(name)}") from None
-        raise
+            reason = server.visible_reason(request, server.registry.reason(name))
+            raise NotReady(f"model '{name}' is not ready: {reason}") from None
+        if server.may_read(request):
+            raise
+        raise NotFound(f"Request for unknown model: '{name}' is not found") from None
+    except NotReady as error:
+        raise NotReady(server.visible_reason(request, str(error))) from None
     if not served.executor.alive:
-        raise NotReady(f"model '{name}' is not ready: {served.executor.problem}")
+        raise NotReady(f"model '{name}' is not ready: {server.visible_reason(request, served.executor.problem)}")
     document = {"name": name, "ready": True}
     return json_response({**document, **routes.model_object(served)} if routes.supports_openai(served) else document)
 
@@ -56,35 +62,40 @@ def _infer(server: Server, request: HttpRequest, verb: str) -> Awaitable[HttpRes
         raise Unsupported(
             f"model '{served.name}' does not explain: only a kserve.Model that defines explain() does; use :predict"
         )
-    if len(request.body) > LONG:
-        return _infer_long(server, request, served, verb, version)
-    infer_request, encode = _decode(served, request, verb, version)
-    run_inference(server, request, served, infer_request, PROTOCOL, encode, as_text=True)
+    decode: Callable[..., DecodedPredict] = decode_body
+    arguments: tuple[Any, ...] = (
+        served.name, version, request.body, served.inputs, served.config.max_batch_size > 0
+    )  # fmt: skip
+    if verb in served.v1_verbs:
+        decode, arguments = decode_document, (served.name, version, request.body, verb)
+    if len(request.body) > SHORT:
+        return _infer_long(server, request, decode, arguments)
+    _run(server, request, served, decode(*arguments), request.finish)
     return None
 
 
 async def _infer_long(
-    server: Server, request: HttpRequest, served: ModelVersion, verb: str, version: int
+    server: Server, request: HttpRequest, decode: Callable[..., DecodedPredict], arguments: tuple[Any, ...]
 ) -> HttpResponse:
-    """Decode a large body in a thread; in the meantime the client may disconnect and the model be replaced."""
-    infer_request, encode = await server.codecs.run(lambda: _decode(served, request, verb, version))
-    newest = server.find(served.name, version)
-    return await await_response(
-        request,
-        lambda finish: run_inference(
-            server, request, newest, infer_request, PROTOCOL, encode, as_text=True, finish=finish
-        ),
-    )
+    """Decode a large body off the event loop; in the meantime the client may disconnect and the model be replaced."""
+    decoded = await decode_long(server, request.body, decode, *arguments)
+    served = server.find(decoded.request.model, decoded.request.version)
+    return await await_response(request, lambda finish: _run(server, request, served, decoded, finish))
 
 
-def _decode(served: ModelVersion, request: HttpRequest, verb: str, version: int) -> tuple[InferRequest, Encode]:
-    document = read_document(request.body)
-    if verb in served.v1_verbs:  # a kserve.Model, which takes and returns V1's JSON
-        infer_request = InferRequest(served.name, {}, version, document=document, verb=verb)
-        return infer_request, lambda response: HttpResponse(200, [response.outputs["document"].array[0]])
-    batched = served.config.max_batch_size > 0
-    decoded = decode_predict(served.name, version, document, served.inputs, batched=batched)
-    return decoded.request, lambda response: HttpResponse(200, [encode_predictions(decoded, response)])
+def _run(
+    server: Server,
+    request: HttpRequest,
+    served: ModelVersion,
+    decoded: DecodedPredict,
+    finish: Callable[[HttpResponse], None],
+) -> None:
+    def encode(response: InferResponse) -> HttpResponse:
+        if decoded.request.document is not None:
+            return HttpResponse(200, [response.outputs["document"].array[0]])
+        return HttpResponse(200, encode_predictions(decoded, response))
+
+    run_inference(server, request, served, decoded.request, PROTOCOL, encode, as_text=True, finish=finish)
 
 
 def _of_model(ending: str, method: str, handler: Handler, action: Action) -> tuple[Route, Route]:

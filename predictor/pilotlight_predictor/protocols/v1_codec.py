@@ -7,7 +7,8 @@ not UTF-8 are sent as {"b64": "…"}.
 import struct
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from math import nan
 from typing import Any, Final, NamedTuple
@@ -16,10 +17,22 @@ import msgspec
 import numpy as np
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs
-from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec, bf16_to_float
+from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs, Outputs
+from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec, bf16_to_float, check_strings
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.protocols.json_values import FLOATS, NONFINITE_NAMES, dump_json, pack_values, quote_nonfinite
+from pilotlight_predictor.protocols.json_values import (
+    FLOATS,
+    HUGE,
+    LONG_ARRAY,
+    NONFINITE_NAMES,
+    check_weight,
+    dump_json,
+    encoding_size,
+    join_pieces,
+    pack_values,
+    quote_nonfinite,
+    write_pieces,
+)
 
 Document = Mapping[str, Any]
 ROWS: Final = "instances"
@@ -36,9 +49,10 @@ def is_b64(value: Any) -> bool:
 def to_tensor(where: str, datatype: str, values: Any) -> Tensor:
     """Decode nested values; `where` names the field in errors, as in `instances`."""
     shape, flat = _flattened(where, values)
-    elements = _elements(where, datatype, flat)
+    if datatype == "BYTES":
+        check_strings(where, len(flat))
     try:
-        return Tensor(datatype, pack_values(where, datatype, shape, elements))
+        return Tensor(datatype, pack_values(where, datatype, shape, flat, partial(_elements, where, datatype)))
     except (OverflowError, struct.error):
         raise BadRequest(f"{where} has a number that does not fit {datatype}") from None
 
@@ -132,7 +146,7 @@ def to_json(tensor: Tensor) -> Any:
     if datatype == "BYTES":
         return _nested(array, _text_or_b64)
     if datatype == "BF16":
-        array = bf16_to_float(np.ascontiguousarray(array))
+        array = bf16_to_float(np.ascontiguousarray(array)).reshape(array.shape)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return _nested(array.astype(object), lambda value: NONFINITE_NAMES.get(str(value), value))
     return np.ascontiguousarray(array) if array.ndim else array.item()
@@ -175,6 +189,18 @@ def read_document(body: Buffer) -> Document:
     return document
 
 
+def decode_document(model: str, version: int, body: Buffer, verb: str) -> DecodedPredict:
+    """Decode a body for a kserve.Model, which takes and returns V1's JSON."""
+    if len(body) > HUGE:
+        check_weight(body)
+    request = InferRequest(model, {}, version, document=read_document(body), verb=verb)
+    return DecodedPredict(request, by_rows=True, single_instance=False)
+
+
+def decode_body(model: str, version: int, body: Buffer, specs: Sequence[TensorSpec], batched: bool) -> DecodedPredict:
+    return decode_predict(model, version, read_document(body), specs, batched=batched)
+
+
 def decode_predict(
     model: str, version: int, document: Document, specs: Sequence[TensorSpec], *, batched: bool
 ) -> DecodedPredict:
@@ -183,24 +209,31 @@ def decode_predict(
         raise BadRequest(f"the body has {'both' if by_rows else 'neither'} of instances and inputs, must have one")
     if not specs:
         raise BadRequest(f"model '{model}' declares no inputs, so V1 cannot tell their names and types; use V2")
+    known = {spec.name: spec for spec in specs}
     if by_rows:
-        columns = _columns(document[ROWS], specs)
+        columns = _columns(model, document[ROWS], specs, known)
     else:
         columns = document[COLUMNS]
         if not isinstance(columns, dict) or is_b64(columns):
             columns = {_only(specs).name: columns}
-    known = {spec.name: spec for spec in specs}
+        _check_known(model, columns, known)
     inputs: Inputs = {}
     for name, values in columns.items():
-        if name not in known:
-            raise BadRequest(f"unexpected input '{name}' for model '{model}'; it takes {', '.join(known)}")
         where = f"{ROWS if by_rows else COLUMNS}['{name}']" if len(specs) > 1 else ROWS if by_rows else COLUMNS
         inputs[name] = to_tensor(where, known[name].datatype, values)
     lone = by_rows and not batched and _remove_instance(model, inputs, known)
     return DecodedPredict(InferRequest(model, inputs, version), by_rows, lone)
 
 
-def _columns(instances: Any, specs: Sequence[TensorSpec]) -> dict[str, Any]:
+def _check_known(model: str, names: Iterable[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise BadRequest(f"unexpected input '{name}' for model '{model}'; it takes {', '.join(known)}")
+
+
+def _columns(
+    model: str, instances: Any, specs: Sequence[TensorSpec], known: Mapping[str, TensorSpec]
+) -> dict[str, Any]:
     """Turn rows into columns: an instance is the value of the only input, or an object with all inputs."""
     if not isinstance(instances, list) or not instances:
         raise BadRequest("instances must be a list with at least one instance")
@@ -210,6 +243,7 @@ def _columns(instances: Any, specs: Sequence[TensorSpec]) -> dict[str, Any]:
     ):
         return {_only(specs).name: instances}
     first = instances[0]
+    _check_known(model, first if isinstance(first, dict) else (), known)
     for index, instance in enumerate(instances):
         if not isinstance(instance, dict) or not isinstance(first, dict) or instance.keys() != first.keys():
             raise BadRequest(f"instances[{index}] must be an object with the same names as instances[0]")
@@ -234,16 +268,46 @@ def _remove_instance(model: str, inputs: Inputs, known: Mapping[str, TensorSpec]
     return True
 
 
-def encode_predictions(decoded: DecodedPredict, response: InferResponse) -> bytes:
+def encode_predictions(decoded: DecodedPredict, response: InferResponse) -> list[Buffer]:
+    """Return the body, a long one in pieces."""
     outputs = response.outputs
     if decoded.single_instance:
         outputs = {name: Tensor(datatype, array[None]) for name, (datatype, array) in outputs.items()}
-    values = {name: to_json(tensor) for name, tensor in outputs.items()}
-    if len(values) == 1:
-        return dump_json({"predictions": next(iter(values.values()))})
-    lengths = {len(value) if isinstance(value, list | np.ndarray) else -1 for value in values.values()}
-    if decoded.by_rows and len(lengths) == 1 and -1 not in lengths:  # all outputs have as many rows
-        names = list(values)
-        rows = [dict(zip(names, row, strict=True)) for row in zip(*values.values(), strict=True)]
-        return dump_json({"predictions": rows})
-    return dump_json({"predictions": values})
+    lengths = {len(array) if array.ndim else -1 for _, array in outputs.values()}
+    if len(outputs) == 1:
+        pieces = tensor_pieces(next(iter(outputs.values())))
+    elif decoded.by_rows and len(lengths) == 1 and -1 not in lengths:  # all outputs have as many rows
+        pieces = chain((b"[",), _row_pieces(outputs, lengths.pop()), (b"]",))
+    else:
+        pieces = object_pieces(outputs)
+    return join_pieces(chain((b'{"predictions":',), pieces, (b"}",)))
+
+
+def tensor_pieces(tensor: Tensor) -> Iterator[bytes]:
+    datatype, array = tensor
+    if encoding_size(array) <= LONG_ARRAY:
+        return iter((dump_json(to_json(tensor)),))
+    return write_pieces(array, lambda part: dump_json(to_json(Tensor(datatype, part))))
+
+
+def object_pieces(outputs: Outputs) -> Iterator[bytes]:
+    """Yield an object with the outputs by name."""
+    for index, (name, tensor) in enumerate(outputs.items()):
+        yield b"%b%b:" % (b"," if index else b"{", dump_json(name))
+        yield from tensor_pieces(tensor)
+    yield b"}" if outputs else b"{}"
+
+
+def _row_pieces(outputs: Outputs, rows: int) -> Iterator[bytes]:
+    """Yield an object for each row, with commas between them."""
+    if sum(encoding_size(array) for _, array in outputs.values()) <= LONG_ARRAY:
+        values = [to_json(tensor) for tensor in outputs.values()]
+        yield dump_json([dict(zip(outputs, row, strict=True)) for row in zip(*values, strict=True)])[1:-1]
+    elif rows > 1:
+        middle = rows // 2
+        yield from _row_pieces({name: Tensor(kind, array[:middle]) for name, (kind, array) in outputs.items()}, middle)
+        yield b","
+        rest = {name: Tensor(kind, array[middle:]) for name, (kind, array) in outputs.items()}
+        yield from _row_pieces(rest, rows - middle)
+    else:
+        yield from object_pieces({name: Tensor(kind, array[0, ...]) for name, (kind, array) in outputs.items()})

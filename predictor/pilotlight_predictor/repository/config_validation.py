@@ -17,6 +17,7 @@ _QUEUEING: Final = frozenset({
     "preserve_ordering", "priority_levels", "default_priority_level", "default_queue_policy", "priority_queue_policy",
 })  # fmt: skip
 _WARMUP_SOURCES: Final = frozenset({"zero_data", "random_data", "input_data_file"})
+MAX_INSTANCES: Final = 1024  # of a model; each has a thread
 _NOT_OF_ENSEMBLES: Final = ("instance_group", "optimization", "model_warmup")
 _PAIRS: Final = ("int32_false_true", "fp32_false_true", "bool_false_true")
 _IDS: Final = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")
@@ -117,11 +118,17 @@ def _check_ordering(document: ConfigDocument, batching: Values, path: Path) -> N
 
 
 def _check_instance_groups(document: ConfigDocument) -> None:
+    instances = 0
     for index, group in enumerate(document.values.get("instance_group", [])):
         path: Path = ("instance_group", index)
         if group.get("count", 1) < 1:
             raise document.failure((*path, "count"), f"= {group['count']}, must be 1 or more")
         kind, gpus = group.get("kind", "KIND_AUTO"), group.get("gpus", [])
+        instances += group.get("count", 1) * max(len(gpus), 1)
+        if instances > MAX_INSTANCES:
+            raise document.failure(
+                (*path, "count"), f"= {group.get('count', 1)}, must leave {MAX_INSTANCES:,} instances or fewer in all"
+            )
         if gpus and kind in {"KIND_CPU", "KIND_MODEL"}:
             raise document.failure(
                 (*path, "gpus"), f"= {gpus} cannot stand beside kind: {kind}; use KIND_GPU or drop gpus"

@@ -124,6 +124,7 @@ class InstanceThread:
                 self._running = None
             ended, used = perf_counter_ns(), thread_time_ns() - used
             self._post(partial(self._finished, self, batch, answers, started, ended, used))
+            del work, batch, decoupled, answers  # an idle thread must not hold the memory of its last batch
         try:
             self._instance.close()
         except BaseException as error:

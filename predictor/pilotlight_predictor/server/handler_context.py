@@ -1,6 +1,8 @@
 """Server context of the handlers: models, control, metrics, limits and readiness."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, Protocol
 
 from pilotlight_predictor import __version__
 from pilotlight_predictor.config import Settings, limits
@@ -16,6 +18,15 @@ from pilotlight_predictor.models.warmup import DecodeExample
 from pilotlight_predictor.observability.logs import LogSettings
 from pilotlight_predictor.observability.request_traces import RequestTraces
 from pilotlight_predictor.server.server_state import Lifecycle, Readiness, ServerState, assess_readiness
+
+HIDDEN_REASON: Final = "the server's log has the reason"
+
+
+class Caller(Protocol):
+    """Request of any transport: header names are in lower case, `peer` is an address."""
+
+    headers: Mapping[str, str]
+    peer: str
 
 
 class Server:
@@ -49,6 +60,8 @@ class Server:
         self.name = "triton" if settings.server.compat == "triton" else settings.server.id
         self.version = __version__
         self.progress: Mapping[str, int] = {}
+        self.hold: Callable[[int], AbstractContextManager[None]] = lambda length: nullcontext()  # as bytes in flight
+        self.may_read: Callable[[Caller], bool] = lambda caller: True  # may see why a model failed
 
     @property
     def starting(self) -> bool:
@@ -59,6 +72,10 @@ class Server:
         return assess_readiness(
             self.lifecycle, names, self.registry.is_ready, self.registry.reason, may_be_empty=self.control.may_be_empty
         )
+
+    def visible_reason(self, caller: Caller, reason: str) -> str:
+        """Return the reason of a failure as the caller may see it: errors of models may have paths and passwords."""
+        return reason if not reason or self.may_read(caller) else HIDDEN_REASON
 
     def recover(self) -> bool:
         """Leave the FAILED state if the missing models have been loaded. Return whether the server is ready.

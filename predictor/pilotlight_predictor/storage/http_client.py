@@ -91,6 +91,15 @@ def next_hop(url: str, target: str, origin: str) -> str:
     return joined
 
 
+def check_peer(url: str, peer: str, first_peer: str) -> None:
+    """Judge a connected address, since a name may resolve to any; `first_peer` is the address before redirects."""
+    if is_refused(peer):
+        reason = f"the name resolves to {peer}, a link-local or metadata address, which is refused"
+        raise LoadFailed(f"{redact(url)}: {reason}")
+    if is_loopback_host(peer) and not is_loopback_host(first_peer):
+        raise LoadFailed(f"{redact(url)}: a redirect leads to this machine ({peer}), which is refused")
+
+
 def same_origin(first: str, second: str) -> bool:
     one, other = urlsplit(first), urlsplit(second)
     return (one.scheme, one.hostname, one.port) == (other.scheme, other.hostname, other.port)
@@ -119,9 +128,11 @@ class WebClient:
     def get(self, url: str, headers: Mapping[str, str]) -> "StreamedResponse":
         """Return the first response that is no redirect, whatever its status; only the origin gets credentials."""
         request_headers, current = dict(headers), url
+        first_peer: str | None = None
         for _ in range(MAX_REDIRECTS + 1):
             request = plan_request(current, request_headers, _proxy_for(current), allow_http=self._options.allow_http)
-            reply = self._send(request)
+            reply = self._send(request, first_peer)
+            first_peer = reply.peer if first_peer is None else first_peer
             target = reply.response.headers.get("Location")
             if reply.response.status not in _REDIRECTS or not target:
                 return reply
@@ -132,29 +143,37 @@ class WebClient:
                 request_headers.pop("Authorization", None)
         raise LoadFailed(f"{redact(url)}: more than {MAX_REDIRECTS} redirects; use the final URL")
 
-    def _send(self, request: DownloadRequest) -> "StreamedResponse":
+    def _send(self, request: DownloadRequest, first_peer: str | None) -> "StreamedResponse":
         with self._lock:
             connections = self._idle.get(request.route)
             idle = connections.pop() if connections else None
         if idle is not None:
             try:
-                return StreamedResponse(_exchange(idle, request), idle, request, self)
+                return self._exchange(idle, request, first_peer)
             except _Failure:  # closed by the server while idle: retry at once on a new connection
                 idle.close()
         connection = _connection(request, self._options.timeout)
         try:
             connection.connect()
-            peer = str(connection.sock.getpeername()[0])
-            if request.proxy is None and is_refused(peer):  # the address of a proxy is the choice of the operator
-                reason = f"the name resolves to {peer}, a link-local or metadata address, which is refused"
-                raise LoadFailed(f"{redact(request.url)}: {reason}")
-            return StreamedResponse(_exchange(connection, request), connection, request, self)
+            return self._exchange(connection, request, first_peer)
         except _Failure as error:
             connection.close()
             raise _translate_error(error, request.url) from error
         except BaseException:
             connection.close()
             raise
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, request: DownloadRequest, first_peer: str | None
+    ) -> "StreamedResponse":
+        # The address of a proxy is the choice of the operator.
+        peer = "" if request.proxy else str(connection.sock.getpeername()[0])
+        check_peer(request.url, peer, peer if first_peer is None else first_peer)
+        connection.putrequest("GET", request.target, skip_host=True, skip_accept_encoding=True)
+        for name, value in request.headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        return StreamedResponse(connection.getresponse(), peer, connection, request, self)
 
     def release(self, connection: http.client.HTTPConnection, request: DownloadRequest) -> None:
         with self._lock:
@@ -167,11 +186,13 @@ class StreamedResponse:
     def __init__(
         self,
         response: http.client.HTTPResponse,
+        peer: str,
         connection: http.client.HTTPConnection,
         request: DownloadRequest,
         client: WebClient,
     ) -> None:
         self.response = response
+        self.peer = peer  # address that was connected; empty behind a proxy
         self._connection = connection
         self._request = request
         self._client = client
@@ -194,14 +215,6 @@ class StreamedResponse:
             return self.response.read(size)
         except _Failure as error:
             raise TransientError(f"the connection broke ({type(error).__name__})") from error
-
-
-def _exchange(connection: http.client.HTTPConnection, request: DownloadRequest) -> http.client.HTTPResponse:
-    connection.putrequest("GET", request.target, skip_host=True, skip_accept_encoding=True)
-    for name, value in request.headers.items():
-        connection.putheader(name, value)
-    connection.endheaders()
-    return connection.getresponse()
 
 
 def _connection(request: DownloadRequest, timeout: float) -> http.client.HTTPConnection:

@@ -142,7 +142,7 @@ def is_loopback_host(host: str) -> bool:
     if host.lower() == "localhost" or host.lower().endswith(".localhost"):
         return True
     address = _address(host)
-    return address is not None and address.is_loopback
+    return address is not None and (address.is_loopback or address.is_unspecified)
 
 
 def is_loopback_url(url: str) -> bool:
@@ -158,10 +158,15 @@ def is_refused(host: str) -> bool:
 
 
 def _address(host: str) -> "IPv4Address | IPv6Address | None":
-    from ipaddress import ip_address
+    from ipaddress import IPv4Address, ip_address
+    from socket import inet_aton
 
+    text = host.strip("[]").partition("%")[0]
     try:
-        address = ip_address(host.strip("[]").partition("%")[0])
+        address = ip_address(text)
     except ValueError:
-        return None
+        try:
+            return IPv4Address(inet_aton(text))  # 127.1 and 2130706433, which getaddrinfo takes as well
+        except (OSError, ValueError):
+            return None
     return getattr(address, "ipv4_mapped", None) or address

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final
 
+from pilotlight.wire.unix_socket import is_unix
 from pilotlight_predictor.config import Settings
-from pilotlight_predictor.frontends.http.server import bind
+from pilotlight_predictor.frontends.http.server import bind, port_number
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn, wait_for_event
 from pilotlight_predictor.observability.logs import configure, log
 from pilotlight_predictor.workers.aggregation import EOF, TIMED_OUT, first_failure, merge, retained_counters
@@ -42,16 +43,24 @@ def run(settings: Settings, argv: Sequence[str]) -> int:
     try:
         http = bind_several(server.host, server.http_port, server.workers)
         metrics = bind(server.metrics_host or server.host, server.metrics_port) if server.metrics_port >= 0 else None
+        rpc_host = server.grpc_host or server.host
+        rpc = bind(rpc_host, server.grpc_port) if is_unix(rpc_host) and server.grpc_port > 0 else None
     except OSError as error:
         log("failed", f"cannot listen on {error}", level="ERROR")
         return 1
-    ports = {"http_port": http[0].getsockname()[1], "metrics_port": metrics.getsockname()[1] if metrics else -1}
-    log("listening", workers=server.workers, host=server.host, **ports)
-    return asyncio.run(WorkerSupervisor(settings, argv, http, metrics).run())
+    http_port, metrics_port = port_number(http[0]), port_number(metrics) if metrics else -1
+    log("listening", workers=server.workers, host=server.host, http_port=http_port, metrics_port=metrics_port)
+    return asyncio.run(WorkerSupervisor(settings, argv, http, metrics, rpc).run())
 
 
 def bind_several(host: str, port: int, sockets: int) -> list[socket.socket]:
-    """Return listening sockets of one port, over which the kernel spreads connections. Raise OSError if it is taken."""
+    """Return listening sockets of one port, over which the kernel spreads connections. Raise OSError if it is taken.
+
+    Those of a `unix:` host have one backlog, from which each worker accepts when it has time.
+    """
+    if is_unix(host):
+        shared = bind(host, port)
+        return [shared, *(shared.dup() for _ in range(sockets - 1))]
     with bind(host, port) as exclusive:  # with SO_REUSEPORT alone, a port shared by another server could be bound
         port = exclusive.getsockname()[1]
     return [bind(host, port, shared=True) for _ in range(sockets)]
@@ -61,12 +70,17 @@ class WorkerSupervisor:
     """Parent process of the workers."""
 
     def __init__(
-        self, settings: Settings, argv: Sequence[str], http: list[socket.socket], metrics: socket.socket | None
+        self,
+        settings: Settings,
+        argv: Sequence[str],
+        http: list[socket.socket],
+        metrics: socket.socket | None,
+        rpc: socket.socket | None,
     ) -> None:
         self._settings = settings
         self._argv = argv
         self._http = http
-        self._metrics = metrics
+        self._metrics, self._rpc = metrics, rpc
         self._workers: dict[int, WorkerHandle] = {}
         self._restarts = [0] * len(http)
         self._departed = ""  # counters of workers that have exited
@@ -141,7 +155,7 @@ class WorkerSupervisor:
     async def _run_once(self, number: int) -> int:
         """Start a worker and wait for its exit; return its exit code, negative for a signal."""
         try:
-            worker, reader = await start(number, self._argv, self._metrics, self._http)
+            worker, reader = await start(number, self._argv, self._metrics, self._rpc, self._http)
         except OSError as error:
             log("failed", f"worker {number} cannot be started: {error.strerror}", level="ERROR", worker=number)
             return 1

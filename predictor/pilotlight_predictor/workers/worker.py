@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pilotlight_predictor.repository.model_config import ModelConfig
     from pilotlight_predictor.server.handler_context import Server
 
-VARIABLE: Final = "PILOTLIGHT_WORKER"  # number,link,metrics,http,http…: descriptors, -1 for none
+VARIABLE: Final = "PILOTLIGHT_WORKER"  # number,link,metrics,grpc,http,http…: descriptors, -1 for none
 SOON_S: Final = 0.02  # readiness poll interval while not ready
 LATER_S: Final = 0.25  # and while ready
 RETRY_S: Final = 1.0  # before another attempt to listen
@@ -38,10 +38,16 @@ class WorkerProcess:
     """This process as one of several workers."""
 
     def __init__(
-        self, number: int, channel_socket: socket.socket, metrics: socket.socket | None, http: list[socket.socket]
+        self,
+        number: int,
+        channel_socket: socket.socket,
+        metrics: socket.socket | None,
+        http: list[socket.socket],
+        grpc: socket.socket | None = None,
     ):
         self.number = number
         self.metrics = metrics
+        self.grpc = grpc  # of a `unix:` host, else each worker binds its own
         self.http = http
         self._socket = channel_socket
         self._channel: ParentChannel | None = None
@@ -173,14 +179,13 @@ def from_environment(environ: MutableMapping[str, str]) -> WorkerProcess | None:
     value = environ.pop(VARIABLE, "")
     if not value:
         return None
-    number, channel_socket, metrics, *http = map(int, value.split(","))
-    for descriptor in (channel_socket, metrics, *http):
+    number, *descriptors = map(int, value.split(","))
+    for descriptor in descriptors:
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)
-    sockets = [socket.socket(fileno=descriptor) for descriptor in http]
-    return WorkerProcess(
-        number, socket.socket(fileno=channel_socket), socket.socket(fileno=metrics) if metrics >= 0 else None, sockets
-    )
+    link, metrics, grpc, *http = (socket.socket(fileno=one) if one >= 0 else None for one in descriptors)
+    assert link is not None
+    return WorkerProcess(number, link, metrics, [one for one in http if one is not None], grpc)
 
 
 def warn_about_gpu_copies(server: "Server") -> None:

@@ -11,7 +11,7 @@ from pilotlight.wire.http2 import frames
 from pilotlight.wire.http2.connection import MAX_STREAMS
 from pilotlight.wire.http2.frames import MAX_BLOCK, MAX_FIELDS, ConnectionFault, frame
 from pilotlight.wire.http2.hpack import indexed, literal
-from pilotlight.wire.http2.streams import CONNECTION_WINDOW, MAX_FRAME, STREAM_WINDOW
+from pilotlight.wire.http2.streams import CONNECTION_WINDOW, MAX_CUT_OFF, MAX_FRAME, STREAM_WINDOW
 
 
 @pytest.fixture
@@ -83,6 +83,53 @@ def test_trailers_of_a_request_end_it(house: House) -> None:
     )
     assert house.opened[1].ended
     assert len(house.opened) == 1
+
+
+def test_pseudo_headers_in_trailers_reset_the_stream(house: House) -> None:
+    ends = frames.END_HEADERS | frames.END_STREAM
+    said = house.hear(head(1), head(1, ends, literal(":path", "/other")), head(3), head(3, ends, literal("a", "b")))
+    assert said == [(frames.RST_STREAM, 0, 1, struct.pack(">I", frames.PROTOCOL_ERROR))]
+    assert house.opened[1].is_gone
+    assert house.opened[3].ended
+
+
+def test_trailers_keep_the_table_in_step(house: House) -> None:
+    """Those of a stream that was reset too: both sides have decoded them."""
+    house.hear(head(1))
+    house.connection.reset(house.opened[1], frames.NO_ERROR)
+    house.hear(head(1, frames.END_HEADERS | frames.END_STREAM, literal("c", "d", index=True)))
+    house.hear(head(3, block=BLOCK + indexed(62)))
+    assert house.heads[1][0][4] == ("c", "d")
+
+
+@pytest.mark.parametrize("close", ["end", "reset"])
+def test_frames_of_a_stream_that_its_client_has_closed_are_errors(house: House, close: str) -> None:
+    if close == "end":
+        house.hear(head(1, frames.END_HEADERS | frames.END_STREAM))
+        house.connection.out.end(house.opened[1], b"\x88")
+        house.said()
+    else:
+        house.hear(head(1), frames.rst_stream(1, frames.CANCEL))
+    assert house.hear(frame(frames.DATA, 0, 1, b"x")) == [
+        (frames.RST_STREAM, 0, 1, struct.pack(">I", frames.STREAM_CLOSED))
+    ]
+    assert fault(house, head(1, frames.END_HEADERS | frames.END_STREAM)) == frames.STREAM_CLOSED
+
+
+def test_frames_that_cross_a_reset_of_the_server_are_overlooked(house: House) -> None:
+    """Also after so many resets that the oldest is forgotten."""
+    for number in range(1, 2 * MAX_CUT_OFF + 5, 2):
+        house.hear(head(number))
+        house.connection.reset(house.opened[number], frames.NO_ERROR)
+        house.said()
+    ends = frames.END_HEADERS | frames.END_STREAM
+    for number in (1, 2 * MAX_CUT_OFF + 3):
+        assert house.hear(frame(frames.DATA, 0, number, b"x"), head(number, ends, literal("a", "b"))) == []
+
+
+def test_a_stream_number_below_the_last_is_an_error(house: House) -> None:
+    house.hear(head(5))
+    assert fault(house, head(3)) == frames.STREAM_CLOSED
 
 
 def test_a_reset_tells_the_stream_and_later_frames_of_it_are_overlooked(house: House) -> None:

@@ -7,7 +7,7 @@ from tests.platform.wire.http2_harness import BLOCK, House, fault, head, settled
 
 from pilotlight.wire.http2 import frames
 from pilotlight.wire.http2.connection import MAX_STREAMS
-from pilotlight.wire.http2.frames import MAX_FIELDS, MAX_TOKENS, frame
+from pilotlight.wire.http2.frames import MANY_FIELDS, MAX_FIELDS, MAX_TOKENS, frame
 from pilotlight.wire.http2.hpack import literal
 
 
@@ -59,7 +59,8 @@ def test_calls_that_are_given_up_after_a_while_cost_nothing(house: House) -> Non
 
 @pytest.mark.parametrize(("size", "ends"), [(1 << 14, False), (10, True)], ids=["large", "small"])
 def test_data_of_calls_that_are_over_costs_where_it_is_small(house: House, size: int, ends: bool) -> None:
-    house.hear(head(1), frames.rst_stream(1, frames.CANCEL))
+    house.hear(head(1))
+    house.connection.reset(house.opened[1], frames.NO_ERROR)
     stray = [frame(frames.DATA, 0, 1, bytes(size))] * (2 * int(MAX_TOKENS))
     if ends:
         assert fault(house, *stray) == frames.ENHANCE_YOUR_CALM
@@ -72,6 +73,20 @@ def test_long_header_blocks_are_paid_for_by_their_length(house: House) -> None:
     long = BLOCK + literal("x", "y" * (MAX_FIELDS - 200))
     heads = [head(number, frames.END_HEADERS | frames.END_STREAM, long) for number in range(1, int(MAX_TOKENS) // 2, 2)]
     assert fault(house, *heads) == frames.ENHANCE_YOUR_CALM
+
+
+@pytest.mark.parametrize("block", [BLOCK + b"\x82" * 1000, b"\x20" * 1000 + BLOCK], ids=["fields", "table sizes"])
+def test_short_header_blocks_are_paid_for_by_their_fields(house: House, block: bytes) -> None:
+    tokens = len(block) // MANY_FIELDS
+    heads = [head(number, frames.END_HEADERS, block + b"\x10\1x\1%c" % number) for number in range(1, 256, 2)]
+    house.hear(*heads[: int(MAX_TOKENS) // tokens])
+    assert fault(house, *heads[int(MAX_TOKENS) // tokens :]) == frames.ENHANCE_YOUR_CALM
+
+
+def test_a_header_block_far_beyond_the_limit_is_not_decoded_to_its_end(house: House) -> None:
+    reads = house.reads
+    assert fault(house, head(1, frames.END_HEADERS, BLOCK + b"\x82" * 16_000)) == frames.ENHANCE_YOUR_CALM
+    assert house.reads == reads
 
 
 def test_metadata_of_some_kilobytes_is_earned_by_its_answer(house: House) -> None:

@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError, field, fields, replace
 
 import pytest
 
-from pilotlight_predictor.config.setting_definitions import SettingsGroup
+from pilotlight_predictor.config.settings_group import SettingsGroup
 
 
 class Inner(SettingsGroup):

@@ -13,7 +13,7 @@ from pilotlight_predictor.frontends.http.fast_protocol import SOLE_CLIENT_AFTER,
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.protocols.v2.infer import infer
 
-GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BODY = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}'
 
 

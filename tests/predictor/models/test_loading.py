@@ -80,6 +80,19 @@ def test_the_configured_warm_up_runs_on_every_instance_before_it_serves(tmp_path
     play(scene())
 
 
+@pytest.mark.parametrize("config", ["", 'backend: "python"', 'backend: "torch" default_model_filename: "model.py"'])
+def test_without_model_code_only_models_of_data_are_loaded(tmp_path: Path, config: str) -> None:
+    async def scene() -> None:
+        notes = noting(tmp_path / "models", config)
+        write_add_sub(tmp_path / "models", "data")
+        house = await House(tmp_path / "models", model={"code": False}).start()
+        assert house.states() == {"data/1": "READY", "m/1": "UNAVAILABLE"}
+        assert "which can run code of its own, and --model-code is false" in house.reasons()["m/1"]
+        assert not notes.exists()
+
+    play(scene())
+
+
 def test_a_sample_comes_from_a_file_beside_the_model(tmp_path: Path) -> None:
     async def scene() -> None:
         notes = noting(tmp_path / "models", warmup(source='input_data_file: "sample"'))

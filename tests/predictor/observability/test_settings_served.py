@@ -1,6 +1,7 @@
 """Trace and log settings of a running server, changed by Triton's own clients."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,24 @@ def test_wrong_log_settings_are_named(client: Client) -> None:
     for wrong in ({"log_format": "xml"}, {"log_file": "../x"}, {"log_colour": True}):
         with pytest.raises(InferenceServerException, match=next(iter(wrong))):
             client.logging(**wrong)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link"])
+def test_a_file_that_leads_elsewhere_or_blocks_is_not_written(serve: Serve, tmp_path: Path, kind: str) -> None:
+    files, elsewhere = tmp_path / "files", tmp_path / "elsewhere"
+    files.mkdir()
+    elsewhere.write_text("")
+    os.mkfifo(files / "x") if kind == "fifo" else (files / "x").symlink_to(elsewhere)
+    write_identity(tmp_path / "models", "words", "BYTES")
+    server = serve(tmp_path / "models", "--files-dir", str(files), ready=True)
+    reply = server.post("/v2/logging", {"log_file": "x"})
+    assert (reply.status, "cannot be opened in --files-dir" in reply.json()["error"]) == (400, True)
+    server.post("/v2/trace/setting", {"trace_file": "x", "trace_level": ["TIMESTAMPS"], "trace_rate": "1"})
+    body = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}
+    assert server.post("/v2/models/words/infer", body).status == 200
+    server.wait_until(lambda: "trace.failed" in str(server.log()), "refusing the trace file")
+    assert server.get("/v2/health/live").status == 200
+    assert elsewhere.read_text() == ""
 
 
 def test_a_level_that_is_off_is_not_logged(serve: Serve, tmp_path: Path) -> None:

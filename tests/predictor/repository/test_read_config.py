@@ -301,6 +301,10 @@ REFUSED = [
     ("output { name: 'x' label_filename: '../../etc/passwd' }", "1:36", "inside the model's directory"),
     ("input { name: 'x' dims: 1 } batch_input { source_input: 'y' data_type: TYPE_FP32 }", "1:57", "no input"),
     ("batch_input { source_input: 'y' data_type: TYPE_FP64 }", "1:44", "TYPE_INT32"),
+    # instances
+    ("instance_group { count: 0 }", "1:25", "must be 1 or more"),
+    ("instance_group { count: 1000000 }", "1:25", "must leave 1,024 instances or fewer in all"),
+    ("instance_group { } instance_group { count: 512 gpus: [ 0, 1 ] }", "1:44", "1,024 instances or fewer"),
     # names and files
     ("max_batch_size: -1", "1:17", "must be 0"),
     ("backend: 'a b'", "1:10", "a name such as"),

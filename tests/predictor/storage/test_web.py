@@ -1,4 +1,5 @@
 import hashlib
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -225,6 +226,21 @@ def test_a_redirect_from_elsewhere_to_this_machine_is_refused(
         fetch("http://models.example/a", tmp_path, options=replace(options, allow_http=True))
 
 
+@pytest.mark.parametrize("host", ["127.1", "0.0.0.0", "2130706433", "0x7f.1", "[::]", "rebound.example"])
+def test_a_redirect_to_this_machine_is_refused_however_it_is_written(
+    host: str, web: Any, tmp_path: Path, options: FetchOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookup = socket.getaddrinfo
+    addresses = {"rebound.example": "127.0.0.1"}
+    monkeypatch.setattr("socket.getaddrinfo", lambda name, *rest: lookup(addresses.get(name, name), *rest))
+    monkeypatch.setenv("http_proxy", web.url(""))
+    monkeypatch.setenv("no_proxy", host)
+    web.redirects, web.files = {"/a": f"http://{host}:{web.port}/secret"}, {"/secret": b"x"}
+    with pytest.raises(LoadFailed, match="this machine"):
+        fetch("http://models.example/a", tmp_path, options=replace(options, allow_http=True))
+    assert "/secret" not in {urlsplit(path).path for path, _ in web.requests}
+
+
 @pytest.mark.parametrize("uri", ["http://localhost:port/m", "http://localhost:99999/m", "https://[::1/m", "https:///m"])
 def test_a_url_that_cannot_be_read_is_told_so(uri: str, tmp_path: Path, options: FetchOptions) -> None:
     with pytest.raises(LoadFailed, match="write https://host/path"):
@@ -248,7 +264,15 @@ def test_a_cache_that_cannot_be_written_is_told_in_one_sentence(
 
 @pytest.mark.parametrize(
     "host",
-    ["169.254.169.254", "169.254.0.1", "fe80::1", "[fe80::1%25eth0]", "::ffff:169.254.169.254", "fd00:ec2::254"],
+    [
+        "169.254.169.254",
+        "169.254.0.1",
+        "fe80::1",
+        "[fe80::1%25eth0]",
+        "::ffff:169.254.169.254",
+        "fd00:ec2::254",
+        "2852039166",
+    ],
 )
 def test_link_local_and_metadata_addresses_are_refused(host: str) -> None:
     assert is_refused(host)

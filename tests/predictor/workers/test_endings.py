@@ -120,7 +120,7 @@ def test_all_workers_finish_what_they_have_when_the_parent_is_told_to_stop(two: 
 def test_a_second_signal_ends_all_at_once(two: RunningServer) -> None:
     pids = wait_for_all(two)
     connection = two.connect()
-    connection.sendall(b"POST /v2/models/pid/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 90\r\n\r\n")
+    connection.sendall(b"POST /v2/models/pid/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90\r\n\r\n")
     two.process.send_signal(signal.SIGTERM)
     two.wait_for_event("stopping")
     two.process.send_signal(signal.SIGTERM)

@@ -20,7 +20,6 @@ LOCAL_SETTINGS: Final = {
     frames.MAX_FRAME_SIZE: MAX_FRAME,
     frames.MAX_HEADER_LIST_SIZE: MAX_FIELDS,
 }
-LONG_BLOCK: Final = 1 << 12  # bytes of a header block per token of the flood limiter
 _DRAIN_PING: Final = b"leaving."  # its ACK proves that the peer has read the GOAWAY before it
 _MAX_CONTROL: Final = 1 << 14  # bytes of a frame without header block and data
 
@@ -47,7 +46,7 @@ class Http2Connection(FlowControl):
         self.shutting_down = False  # new streams are refused
         self.preface_received = False  # the client preface has arrived
         self._handler = handler
-        self._blocks = HeaderBlocks(handler.parse_head)
+        self._blocks = HeaderBlocks(handler.parse_head, self.spend)
         self._buffer = b""
         self.out.frames += (
             frames.settings(LOCAL_SETTINGS),
@@ -121,27 +120,31 @@ class Http2Connection(FlowControl):
 
     def _request(self, number: int, flags: int, block: bytes) -> None:
         """Handle a complete header block: the head of a new stream, or the trailers of an open one."""
-        if len(block) >= LONG_BLOCK:  # decoding a long block takes milliseconds
-            self.spend(len(block) // LONG_BLOCK)
         # Decoded even if the stream is refused: the HPACK table of both sides must stay in step.
-        head, ended = self._blocks.head(block), bool(flags & frames.END_STREAM)
+        ended = bool(flags & frames.END_STREAM)
         if number > self.last and number & 1:
-            self.last = number
+            head, self.last = self._blocks.head(block), number
             if self.shutting_down or len(self.streams) >= MAX_STREAMS:
                 self.spend()
-                self.out.frames.append(frames.rst_stream(number, frames.REFUSED_STREAM))
+                self.cut_off(number, frames.REFUSED_STREAM)
             else:
                 self._handler.on_request(number, head, ended)
         else:
-            self._trailers(number, ended)
+            self._trailers(number, ended, self._blocks.fields(block)[0])
 
-    def _trailers(self, number: int, ended: bool) -> None:
+    def _trailers(self, number: int, ended: bool, fields: list[HeaderField]) -> None:
         """End the request; its trailing fields are ignored."""
         stream = self.streams.get(number)
         if stream is None:
             self.check_not_idle(number, "HEADERS")
+            if not self.was_cut_off(number):
+                raise ConnectionFault(frames.STREAM_CLOSED, f"HEADERS for stream {number}, which has ended")
         elif stream.ended or not ended:
-            raise ConnectionFault(frames.PROTOCOL_ERROR, "HEADERS within a request do not end it")
+            code = frames.STREAM_CLOSED if stream.ended else frames.PROTOCOL_ERROR
+            raise ConnectionFault(code, "HEADERS within a request do not end it")
+        elif any(name.startswith(":") for name, _ in fields):  # RFC 9113, 8.1
+            stream.on_reset()
+            self.reset(stream, frames.PROTOCOL_ERROR)
         else:
             stream.ended = True
             stream.on_data(b"", 0, 0)

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from pilotlight.wire.http2.hpack import Decoder, HeaderField
+from pilotlight.wire.http2.hpack import Decoder, HeaderField, TooManyFields
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -44,6 +44,8 @@ MAX_HEADER_LIST_SIZE: Final = 6
 
 MAX_BLOCK: Final = 1 << 16  # bytes of a block in all its frames
 MAX_FIELDS: Final = 1 << 15  # bytes of the decoded fields, as SETTINGS_MAX_HEADER_LIST_SIZE counts them
+LONG_BLOCK: Final = 1 << 12  # bytes of a block per token of the flood limiter
+MANY_FIELDS: Final = 32  # fields of a block per token: each takes 0.6 µs, also those of one byte
 MAX_CACHED: Final = 64  # blocks
 MAX_CACHED_BYTES: Final = 1024  # of one cached block
 MAX_TOKENS: Final = 1000.0
@@ -134,15 +136,16 @@ def header_block(flags: int, payload: bytes) -> bytes:
 
 
 class HeaderBlocks:
-    """Header blocks of one direction of a connection. `read` turns decoded fields into a request head.
+    """Header blocks of one direction of a connection. `read` turns decoded fields into a request head, `spend` takes
+    tokens of the flood limiter for blocks that take long to decode.
 
     A client repeats its header block byte for byte once its HPACK table is stable, so decoded blocks are cached until
     the table changes: most requests cost one dictionary lookup.
     """
 
-    def __init__(self, read: Callable[[list[HeaderField], bool], Any]) -> None:
+    def __init__(self, read: Callable[[list[HeaderField], bool], Any], spend: Callable[[int], None]) -> None:
         self.flags = 0  # of the HEADERS frame
-        self._read = read
+        self._read, self._spend = read, spend
         self._decoder = Decoder(MAX_FIELDS)
         self._cache: dict[bytes, Any] = {}
         self._stream = 0
@@ -171,18 +174,28 @@ class HeaderBlocks:
         head = self._cache.get(block)
         return self._decode(block) if head is None else head
 
-    def _decode(self, block: bytes) -> Any:
+    def fields(self, block: bytes) -> tuple[list[HeaderField], bool]:
+        """Return the fields of a complete block, and whether they are complete. Raise ConnectionFault."""
         version = self._decoder.version
         try:
-            fields, whole = self._decoder.fields(block)
+            fields = self._decoder.fields(block)
+        except TooManyFields as error:
+            raise ConnectionFault(ENHANCE_YOUR_CALM, str(error)) from None
         except ValueError as error:
             raise ConnectionFault(COMPRESSION_ERROR, str(error)) from None
-        head = self._read(fields, whole)
-        # The same bytes mean the same fields only while the dynamic table is unchanged. A block that changes the table
-        # itself must be decoded each time.
-        if self._decoder.version != version or len(self._cache) >= MAX_CACHED:
+        if cost := max(len(block) // LONG_BLOCK, self._decoder.count // MANY_FIELDS):
+            self._spend(cost)
+        if self._decoder.version != version:  # the same bytes may mean other fields from here on
             self._cache.clear()
+        return fields
+
+    def _decode(self, block: bytes) -> Any:
+        version = self._decoder.version
+        head = self._read(*self.fields(block))
+        # A block that changes the table itself must be decoded each time.
         if self._decoder.version == version and len(block) <= MAX_CACHED_BYTES:
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.clear()
             self._cache[block] = head
         return head
 

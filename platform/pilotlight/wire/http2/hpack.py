@@ -91,6 +91,7 @@ HeaderField = tuple[str, str]
 ENTRY_COST: Final = 32  # overhead per entry in bytes (RFC 7541, 4.1)
 DEFAULT_TABLE: Final = 4096
 SHORT: Final = 64  # bytes; shorter Huffman strings are cached
+MAX_EXCESS: Final = 4  # times the size limit: beyond it a block is not decoded to its end
 MAX_INTEGER_BYTES: Final = 5  # bytes after the prefix: 35 bits, so that an endless integer cannot be sent
 _STATIC_TEXT: Final = (
     ":authority|:method=GET|:method=POST|:path=/|:path=/index.html|:scheme=http|:scheme=https|:status=200|:status=204|"
@@ -109,12 +110,17 @@ STATIC: Final[tuple[HeaderField, ...]] = (("", ""), *((name, value) for name, _,
 _NAMES: Final = {name: number for number, (name, _) in reversed(list(enumerate(STATIC)))}
 
 
+class TooManyFields(ValueError):
+    """A block that goes on far beyond the size limit."""
+
+
 class Decoder:
     """Decoder of one direction of one connection. `version` changes whenever the dynamic table does: between two
     changes the same block always decodes to the same fields."""
 
     def __init__(self, most: int) -> None:
         self.version = 0
+        self.count = 0  # fields of the last block, those dropped included
         self._most = most  # bytes of one decoded block
         self._table: deque[HeaderField] = deque()
         self._size, self._capacity = 0, DEFAULT_TABLE
@@ -123,12 +129,17 @@ class Decoder:
         """Return the fields, and whether they are complete: fields beyond the size limit are dropped. Raise ValueError,
         after which no further block of the connection can be decoded."""
         fields: list[HeaderField] = []
-        at, total = self._read_size_updates(block), 0
+        count = at = self._read_size_updates(block)  # each byte of an update costs as much as a field
+        total = 0
         while at < len(block):
             field, at = self._field(block, at)
             total += len(field[0]) + len(field[1]) + ENTRY_COST
+            count += 1
             if total <= self._most:  # beyond it the block is still decoded: it may change the table
                 fields.append(field)
+            elif total > MAX_EXCESS * self._most:
+                raise TooManyFields(f"a header block has more than {MAX_EXCESS * self._most} bytes of fields")
+        self.count = count
         return fields, total <= self._most
 
     def _read_size_updates(self, block: bytes) -> int:

@@ -31,6 +31,7 @@ BURST: Final = 1 << 20  # bytes of DATA between two checks of the socket
 MAX_FRAME: Final = 1 << 18  # bytes of DATA: one frame header for as much as a socket read returns
 STREAM_WINDOW: Final = 1 << 20
 CONNECTION_WINDOW: Final = 1 << 24
+MAX_CUT_OFF: Final = 1 << 12  # streams: more than can be open at once
 SMALL: Final = 1 << 10  # bytes of DATA or of a WINDOW_UPDATE below which the frame costs more than it carries
 
 
@@ -73,7 +74,7 @@ class SendBuffer:
         self.ready: dict[int, Http2Stream] = {}  # with data and a positive window, in the order of their turns
         # With data and an exhausted window: a WINDOW_UPDATE of the connection does not iterate over them.
         self.blocked: dict[int, Http2Stream] = {}
-        self._burst = 0
+        self.burst = 0  # bytes of DATA to be written
 
     def head(self, stream: Http2Stream, block: bytes) -> None:
         self.frames.append(frame(HEADERS, END_HEADERS, stream.number, block))
@@ -104,11 +105,13 @@ class SendBuffer:
 
         Streams with queued data are not considered: a unary response may overtake them.
         """
-        return length <= self.max_frame_size and length <= self.window and length <= stream.window and not self.paused
+        if length > self.max_frame_size or length > self.window or length > stream.window:
+            return False
+        return not self.paused and self.burst < BURST
 
     def pump(self) -> None:
         """Send as much as windows and socket allow, one frame per waiting stream in turn."""
-        while self.ready and self.window > 0 and not self.paused and self._burst < BURST:
+        while self.ready and self.window > 0 and not self.paused and self.burst < BURST:
             self._send_frame(self.ready.pop(next(iter(self.ready))))
 
     def backlog(self) -> dict[int, tuple[int, int]]:
@@ -119,11 +122,11 @@ class SendBuffer:
     @property
     def bursting(self) -> bool:
         """Whether so much is waiting to be written that joining it would be a costly copy."""
-        return self._burst > OUTGOING_SMALL
+        return self.burst > OUTGOING_SMALL
 
     def take_frames(self) -> list[Buffer]:
         """Return and clear the frames to be written."""
-        taken, self.frames, self._burst = self.frames, [], 0
+        taken, self.frames, self.burst = self.frames, [], 0
         return taken
 
     def discard(self, stream: Http2Stream) -> None:
@@ -139,7 +142,7 @@ class SendBuffer:
         self.frames += (HEAD.pack(size << 8 | DATA, 0, stream.number), piece[:size])
         self.window -= size
         stream.window -= size
-        self._burst += size
+        self.burst += size
         self.full_frames += size in (len(piece), self.max_frame_size)
         if size < len(piece):
             stream.pending[0] = piece[size:]
@@ -147,10 +150,10 @@ class SendBuffer:
             stream.pending.popleft()
         if stream.pending:
             self._enqueue(stream)
-        elif stream.trailers is not None:
-            self.end(stream, stream.trailers)
         else:
             stream.on_drained()
+            if stream.trailers is not None:
+                self.end(stream, stream.trailers)
 
     def increase_window(self, more: int) -> None:
         if self.window + more > UINT31_MAX:
@@ -191,6 +194,9 @@ class FlowControl:
         # Outstanding bytes of an incomplete DATA frame, its stream, and whether it has END_STREAM.
         self._missing, self._missing_stream, self._missing_ends = 0, 0, False
         self._credit = CONNECTION_WINDOW  # bytes that the peer may still send on the connection
+        # Streams that were reset from here: what the peer sent before it knew may follow. Older ones are forgotten.
+        self._cut_off: dict[int, None] = {}
+        self._forgotten = 0
         self._updates = 0  # WINDOW_UPDATE frames of less than SMALL bytes
 
     def data(self, data: bytes, start: int, length: int, flags: int, number: int) -> int:
@@ -242,7 +248,10 @@ class FlowControl:
             self._credit = CONNECTION_WINDOW
         stream = self.streams.get(number)
         if stream is None:
-            self.check_not_idle(number, "DATA", costs=length < SMALL)
+            crossed = self.was_cut_off(number)
+            self.check_not_idle(number, "DATA", costs=length < SMALL or not crossed)
+            if not crossed:
+                self.out.frames.append(frames.rst_stream(number, frames.STREAM_CLOSED))
             return None
         if stream.ended or length > stream.credit:
             code = frames.STREAM_CLOSED if stream.ended else frames.FLOW_CONTROL_ERROR
@@ -304,9 +313,21 @@ class FlowControl:
         """Close a stream from the server side with RST_STREAM."""
         if self.streams.pop(stream.number, None) is not None:
             self.out.discard(stream)
-            self.out.frames.append(frames.rst_stream(stream.number, code))
+            self.cut_off(stream.number, code)
             if code not in (frames.NO_ERROR, frames.CANCEL):
                 self.spend()  # an error of the peer costs as much as its own RST_STREAM
+
+    def cut_off(self, number: int, code: int) -> None:
+        """Send RST_STREAM, and remember that frames of the peer may cross it."""
+        self.out.frames.append(frames.rst_stream(number, code))
+        self._cut_off[number] = None
+        if len(self._cut_off) > MAX_CUT_OFF:
+            self._forgotten = max(self._forgotten, oldest := next(iter(self._cut_off)))
+            del self._cut_off[oldest]
+
+    def was_cut_off(self, number: int) -> bool:
+        """Whether DATA and HEADERS may still come for a closed stream: its peer did not end it (RFC 9113, 5.1)."""
+        return number in self._cut_off or number <= self._forgotten
 
     def response_complete(self, stream: Http2Stream) -> None:
         """Close a stream after its response; also for callers that wrote it into `out.frames` themselves."""

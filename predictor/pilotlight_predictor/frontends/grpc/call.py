@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight.wire.http2.connection import Http2Connection
+from pilotlight.wire.http2.frames import PROTOCOL_ERROR
 from pilotlight.wire.http2.streams import STREAM_WINDOW, Http2Stream
 from pilotlight_predictor.core.threads import ThreadLimiter
 from pilotlight_predictor.errors import (
@@ -44,6 +45,7 @@ from pilotlight_predictor.frontends.grpc.message_reader import (
     RejectedMessage,
 )
 
+SMALL: Final = 1 << 14  # bytes of a message that is copied behind its prefix, and sent whatever the byte budget
 WINDOW_UPDATE_MIN: Final = STREAM_WINDOW // 2  # bytes for which a WINDOW_UPDATE is sent
 
 
@@ -60,14 +62,16 @@ class CallConnection(Protocol):
     def respond(self, call: Any, message: bytes) -> None: ...
     def send(self, call: Any, message: bytes) -> None: ...
     def flush_soon(self) -> None: ...
+    def release_when_written(self, length: int) -> None: ...
 
 
 class GrpcCall(Http2Stream):
     """Server side of one call: request messages, deadline, task, responses and trailers."""
 
     __slots__ = (
-        "_arrival_timer", "_connection", "_deadline", "_drop", "_message", "_queue", "_reassembler", "_reserved",
-        "_task", "_timer", "_window_owed", "_writable", "head", "headers_sent", "over", "request",
+        "_arrival_timer", "_connection", "_deadline", "_drop", "_message", "_queue", "_reassembler", "_received",
+        "_reserved", "_task", "_timer", "_unsent", "_window_owed", "_writable", "head", "headers_sent", "over",
+        "request",
     )  # fmt: skip
     request: GrpcRequest | None
     _reassembler: Reassembler | None
@@ -80,7 +84,7 @@ class GrpcCall(Http2Stream):
         self._connection, self.head = connection, head
         self.headers_sent = self.over = False
         self.request = self._reassembler = self._arrival_timer = self._queue = self._message = None
-        self._reserved = self._window_owed = 0
+        self._received = self._reserved = self._unsent = self._window_owed = 0
         self._task: asyncio.Task[None] | None = None
         self._drop: Callable[[], None] | None = None  # until the task has had its first step
         self._timer: asyncio.TimerHandle | None = None
@@ -113,7 +117,7 @@ class GrpcCall(Http2Stream):
         await handler.stream(request, queue, self)
 
     def on_data(self, data: Buffer, start: int, end: int) -> None:
-        if self.over:
+        if self.over or (self.head.length is not None and self._contradicts_length(self.head.length, end - start)):
             return
         # Fast path: the whole message in the only DATA frame, as most unary calls send it.
         if self.ended and self._reassembler is None and self._queue is None and end - start >= PREFIX.size:
@@ -122,6 +126,15 @@ class GrpcCall(Http2Stream):
                 self.handle_message(bytes(data[start + PREFIX.size : end]))
                 return
         self._reassemble(data, start, end)
+
+    def _contradicts_length(self, declared: int, more: int) -> bool:
+        """Reset a call whose DATA is not as long as its content-length says (RFC 9113, 8.1.1)."""
+        self._received += more
+        if self._received == declared or (self._received < declared and not self.ended):
+            return False
+        self.on_reset()
+        self._connection.http.reset(self, PROTOCOL_ERROR)
+        return True
 
     def _reassemble(self, data: Buffer, start: int, end: int) -> None:
         """Handle data of a message in several frames, or of a stream."""
@@ -282,11 +295,21 @@ class GrpcCall(Http2Stream):
         """Send one of several responses; wait while the client reads slowly."""
         if self.over:
             return
-        self._connection.send(self, response)
+        self.send(response)
         self._connection.flush_soon()
         if self.pending:
             self._writable = asyncio.get_running_loop().create_future()
             await self._writable
+
+    def send(self, response: bytes) -> None:
+        """Send a message; what waits for the client counts as bytes in flight. Raise QueueFull if it does not fit."""
+        admission = self._connection.admission
+        if len(response) > SMALL:
+            admission.check_capacity(len(response))
+        self._connection.send(self, response)
+        if self.pending:  # all of it: a message stays in memory until its last byte is sent
+            admission.bytes_in_flight += len(response)
+            self._unsent += len(response)
 
     def finish(self) -> None:
         """End the call with OK."""
@@ -332,6 +355,9 @@ class GrpcCall(Http2Stream):
         self.on_drained()
 
     def on_drained(self) -> None:
+        if self._unsent:
+            self._connection.release_when_written(self._unsent)
+            self._unsent = 0
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
 

@@ -13,7 +13,8 @@ from pilotlight.wire.http2 import frames as http2_frames
 from pilotlight.wire.http2.connection import Http2Connection
 from pilotlight.wire.http2.frames import ConnectionFault
 from pilotlight.wire.http2.hpack import HeaderField
-from pilotlight_predictor.frontends.grpc.call import GrpcCall
+from pilotlight_predictor.errors import QueueFull
+from pilotlight_predictor.frontends.grpc.call import SMALL, GrpcCall
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher
 from pilotlight_predictor.frontends.grpc.headers import (
     ACCEPTED,
@@ -24,11 +25,11 @@ from pilotlight_predictor.frontends.grpc.headers import (
     read_head,
 )
 from pilotlight_predictor.frontends.grpc.message_reader import PREFIX
+from pilotlight_predictor.frontends.peer import peer_of
 from pilotlight_predictor.frontends.tasks_and_timeouts import LEAST_RATE, SLOW_S
 
 PREFACE_S: Final = 20.0  # time limit for the HTTP/2 connection preface
 LINGER_S: Final = 0.1  # for a client to process GOAWAY, and from the last response to closing the connection
-SMALL: Final = 1 << 14  # bytes of a message that is copied behind its prefix
 _ENDS: Final = http2_frames.END_HEADERS | http2_frames.END_STREAM
 _BEFORE: Final = struct.Struct(f">IBI{len(KNOWN_HEAD)}sIBIBI")  # HEADERS frame, DATA frame header, message prefix
 _BEHIND: Final = struct.Struct(f">IBI{len(KNOWN_DONE)}s")  # trailers
@@ -53,6 +54,7 @@ class GrpcConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._unread_check: asyncio.TimerHandle | None = None
         self._receiving = self._scheduled = self._lingering = False
+        self._written = 0  # bytes in flight that the transport has taken, and perhaps not the socket
 
     @property
     def has_calls(self) -> bool:
@@ -60,8 +62,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        address = transport.get_extra_info("peername")
-        self.peer = address[0] if address else ""
+        self.peer = peer_of(transport)
         self._timer = asyncio.get_running_loop().call_later(
             PREFACE_S, lambda: None if self.http.preface_received else self.close()
         )
@@ -76,6 +77,7 @@ class GrpcConnection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self.http.drop_streams()
+        self._release_written()
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -122,6 +124,8 @@ class GrpcConnection(asyncio.Protocol):
                 out.pump()
             else:
                 transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        if self._written and not out.paused:
+            self._release_written()
         if (out.ready or out.blocked) and self._unread_check is None:
             loop = asyncio.get_running_loop()
             self._unread_check = loop.call_later(SLOW_S, self._cancel_unread, out.backlog())
@@ -129,6 +133,14 @@ class GrpcConnection(asyncio.Protocol):
             # Calls sent before the client saw GOAWAY are refused, not lost with the connection.
             self._lingering = True
             asyncio.get_running_loop().call_later(LINGER_S, self.close)
+
+    def release_when_written(self, length: int) -> None:
+        """Release bytes in flight when the socket has taken all that is to be written now."""
+        self._written += length
+
+    def _release_written(self) -> None:
+        self.admission.release(self._written)
+        self._written = 0
 
     def _cancel_unread(self, before: dict[int, tuple[int, int]]) -> None:
         """Cancel streams of which the client has read nothing since `before`, to free their responses."""
@@ -209,7 +221,11 @@ class GrpcConnection(asyncio.Protocol):
         http, length, number = self.http, len(message) + PREFIX.size, call.number
         out = http.out
         if not self.blocks.indexed or not out.fits(call, length):
-            self.send(call, message)
+            try:
+                call.send(message)
+            except QueueFull as error:
+                call.reject(error)
+                return
             out.end(call, self.blocks.success(waits=bool(call.pending)))
         else:
             # Frame headers are packed by hand: length and type in one word.
@@ -220,6 +236,8 @@ class GrpcConnection(asyncio.Protocol):
             behind = _BEHIND.pack(_TRAILERS_WORD, _ENDS, number, KNOWN_DONE)
             out.frames += (before, message, behind)
             out.window -= length
+            if length > SMALL:
+                out.burst += length
             http.response_complete(call)
         call.settle()
 

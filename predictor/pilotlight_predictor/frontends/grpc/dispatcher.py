@@ -32,6 +32,7 @@ CODES: Final[dict[type[PredictorError], str]] = {
     errors.Forbidden: "PERMISSION_DENIED",
     errors.NotFound: "NOT_FOUND",
     errors.MethodNotAllowed: "UNIMPLEMENTED",
+    errors.RequestTimeout: "CANCELLED",
     errors.RequestTooLarge: "RESOURCE_EXHAUSTED",
     errors.RateLimited: "RESOURCE_EXHAUSTED",
     errors.Unsupported: "UNIMPLEMENTED",

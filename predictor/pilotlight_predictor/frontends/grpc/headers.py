@@ -20,6 +20,7 @@ _FORBIDDEN: Final = frozenset({"connection", "keep-alive", "proxy-connection", "
 _OWN: Final = frozenset(
     {"te", "host", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding", "grpc-message-type"}
 )
+_LENGTH: Final = re.compile("[0-9]{1,18}")
 _NO_VALUE: Final = frozenset("\0\r\n")
 CODES: Final = {
     name: number
@@ -44,11 +45,14 @@ _SAFE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "
 class CallHead:
     """Call headers. `malformed`: no HTTP/2 request; `http_status` not 200: no gRPC call; `code` set: call rejected."""
 
-    __slots__ = ("code", "encoding", "handler", "headers", "http_status", "malformed", "path", "problem", "timeout")
+    __slots__ = (
+        "code", "encoding", "handler", "headers", "http_status", "length", "malformed", "path", "problem", "timeout",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.path, self.headers = "", {"host": "localhost"}
         self.timeout: float | None = None
+        self.length: int | None = None  # content-length, which few clients send
         self.encoding = "identity"
         self.malformed, self.http_status = False, 200
         self.code, self.problem = "", ""
@@ -64,6 +68,7 @@ def read_head(fields: list[HeaderField], whole: bool) -> CallHead:
         return head
     head.path, head.headers = named.get(":path", ""), metadata(fields)
     head.encoding = named.get("grpc-encoding", "identity")
+    head.length = int(named["content-length"]) if whole and "content-length" in named else None
     if not whole:
         head.malformed = False
         head.code, head.problem = "RESOURCE_EXHAUSTED", "the metadata of the call is too large"
@@ -101,19 +106,22 @@ def _is_malformed(fields: list[HeaderField], named: dict[str, str]) -> bool:
         or not _FORBIDDEN.isdisjoint(named)
         or any(not name or name != name.lower() or not _NO_VALUE.isdisjoint(name + value) for name, value in fields)
         or named.get("te", "trailers") != "trailers"
+        or not all(_LENGTH.fullmatch(value) for name, value in fields if name == "content-length")
+        or len({value for name, value in fields if name == "content-length"}) > 1
     )
 
 
 def metadata(fields: Iterable[HeaderField]) -> dict[str, str]:
     """Return custom metadata as HTTP headers, without binary (-bin) fields.
 
-    `host` is always localhost: the DNS-rebinding check of HTTP is not needed, since browsers cannot send gRPC.
+    `host` is the authority of the call, which admin calls check as those of HTTP check Host.
     """
-    headers = {"host": "localhost"}
+    headers = {"host": "localhost"}  # of a client that sends no authority: no browser does so
     for name, value in fields:
-        if name.startswith(":") or name in _OWN or name.endswith("-bin"):
-            continue
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        if name == ":authority":
+            headers["host"] = value
+        elif not name.startswith(":") and name not in _OWN and not name.endswith("-bin"):
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return headers
 
 

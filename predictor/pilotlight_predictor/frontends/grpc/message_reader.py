@@ -22,6 +22,7 @@ _SLICE: Final = 1 << 10  # bytes of input, which expand to 1 MiB at most
 _WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
 PREFIX: Final = struct.Struct(">BI")  # flag, length
 LARGE: Final = 1 << 16  # bytes from which a message is passed on as a view instead of copied to bytes
+SETTING: Final = "--http-max-input-size"  # named in the error for a message that is too large
 MESSAGE_OVERHEAD: Final = 64  # bytes accounted per message beyond its own
 
 
@@ -59,7 +60,7 @@ class CompressedMessage:
             raise Unreadable(f"a message is not {self._encoding}: {error}") from None
         self._at += _SLICE
         if len(self._plain) > self._max_size:
-            raise RequestTooLarge(f"a message has more than {self._max_size} bytes when it is unpacked")
+            raise RequestTooLarge(f"the message unpacks to more than {self._max_size} bytes ({SETTING})")
 
 
 class RejectedMessage(bytes):
@@ -119,7 +120,8 @@ class Reassembler:
             if self._compressed > 1:
                 raise Unreadable(f"the flag of a message is {self._compressed}, must be 0 or 1")
             if self.missing > self._max_size:
-                raise RequestTooLarge(f"the message has {self.missing} bytes, at most {self._max_size} are taken")
+                problem = f"the message has {self.missing} bytes, at most {self._max_size} are taken ({SETTING})"
+                raise RequestTooLarge(problem)
         return start + used
 
     @property

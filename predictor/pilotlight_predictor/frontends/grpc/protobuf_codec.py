@@ -26,6 +26,8 @@ KINDS: Final = {
     13: "uint32", 14: "enum",
 }  # fmt: skip
 MAX_DEPTH: Final = 32
+MAX_FIELDS: Final = 10_000  # of a message; no model needs more
+_SLICE: Final = 1 << 20  # bytes of packed numbers that are unpacked at once: in 20 times as much memory
 Message = dict[str, Any]  # without fields that are not on the wire; enums as numbers, or names to encode
 _WIRE_TYPES: Final = {"double": FIXED64, "float": FIXED32, "string": BYTES, "bytes": BYTES, "message": BYTES}
 _FLOATS: Final = {"double": struct.Struct("<d"), "float": struct.Struct("<f")}
@@ -145,11 +147,19 @@ def decode(name: str, body: Buffer) -> Message:
         raise BadRequest(str(error)) from None
 
 
+def limited_fields(view: memoryview, most: int = MAX_FIELDS) -> Iterator[protobuf.Field]:
+    """Yield at most that many fields, since each costs as much as a kilobyte of tensor data. Raise BadRequest."""
+    for count, field in enumerate(fields(view)):
+        if count == most:
+            raise BadRequest(f"a message has more than {most} fields beside its tensors' contents")
+        yield field
+
+
 def _decode(name: str, body: Buffer, depth: int) -> Message:
     if depth > MAX_DEPTH:
         raise MalformedMessage(f"it is nested more than {MAX_DEPTH} deep")
     types, message = descriptors().messages[name].by_number, Message()
-    for number, wire_type, value in fields(memoryview(body)):
+    for number, wire_type, value in limited_fields(memoryview(body)):
         kind = types.get(number)
         if kind is not None:
             _store(message, kind, wire_type, value, depth)
@@ -199,6 +209,21 @@ def _unpack(kind: FieldType, data: memoryview) -> list[Any]:
 
 def unpack_varints(data: memoryview, where: str) -> Array:
     """Return packed numbers as uint64, vectorised: a Python loop takes a second for a million of them."""
+    if len(data) <= _SLICE:
+        return _unpack_slice(data, where)
+    arrays, start = [], 0
+    while start < len(data):
+        end = start + _SLICE
+        for _ in range(10):  # bytes of a number at most
+            if end >= len(data) or data[end - 1] < 0x80:
+                break
+            end += 1
+        arrays.append(_unpack_slice(data[start:end], where))
+        start = end
+    return np.concatenate(arrays)
+
+
+def _unpack_slice(data: memoryview, where: str) -> Array:
     raw = np.frombuffer(data, np.uint8)
     if not raw.size:
         return np.empty(0, np.uint64)

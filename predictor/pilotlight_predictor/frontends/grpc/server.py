@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pilotlight.contract import GRPC_PORT
+from pilotlight.wire import unix_socket
 from pilotlight_predictor.config import ServerSettings, Settings
 from pilotlight_predictor.core.threads import in_thread_under_load
 from pilotlight_predictor.errors import LoadFailed
@@ -20,13 +21,14 @@ from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.server.handler_context import Server
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher, Service
     from pilotlight_predictor.frontends.http.access_log import RequestObserver
 
 BACKLOG: Final = 4096
 POLL_S: Final = 0.01
 MAX_MESSAGE: Final = (1 << 31) - 1
-MIB: Final = 1 << 20
 
 
 class ReservedPort(NamedTuple):
@@ -36,6 +38,8 @@ class ReservedPort(NamedTuple):
 
     def listening_socket(self) -> socket.socket:
         """Return the socket, ready to listen."""
+        if self.bound_socket.family == socket.AF_UNIX:
+            return self.bound_socket
         # Connections in TIME_WAIT must not block the next server. Not set earlier: two servers could then both bind.
         self.bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Accepted connections inherit keepalive, which finds peers that died silently.
@@ -43,23 +47,30 @@ class ReservedPort(NamedTuple):
         return self.bound_socket
 
 
-def reserve_port(settings: ServerSettings) -> ReservedPort | None:
-    """Bind the gRPC port; None if gRPC is off or the default port is taken. Raise LoadFailed if another one is."""
+def reserve_port(settings: ServerSettings, inherited: socket.socket | None = None) -> ReservedPort | None:
+    """Bind the gRPC port; None if gRPC is off or the default port is taken. Raise LoadFailed if another one is.
+
+    `inherited`: the unix socket that all workers accept from.
+    """
     port, host = settings.grpc_port, settings.grpc_host or settings.host
     if port < 0:
         return None
     if port == 0 and settings.workers > 1:
         log("setting", "gRPC is not served: several workers need a --grpc-port with a number", level="WARNING")
         return None
+    if inherited is not None:
+        return ReservedPort(host, port, inherited)
+    unix = unix_socket.is_unix(host)
     try:
-        bound_socket = _reserve(host, port, shared=settings.workers > 1)
+        path = unix_socket.socket_path(host, port)
+        bound_socket = unix_socket.listen(path, BACKLOG) if unix else _reserve(host, port, shared=settings.workers > 1)
     except OSError as error:
         message = f"{host}:{port}: {error.strerror}; choose another with --grpc-port, or -1 for none"
         if port != GRPC_PORT:
             raise LoadFailed(f"cannot listen on {message}") from None
         log("setting", f"gRPC is not served: cannot listen on {message}", level="WARNING")
         return None
-    return ReservedPort(host, bound_socket.getsockname()[1], bound_socket)
+    return ReservedPort(host, port if unix else bound_socket.getsockname()[1], bound_socket)
 
 
 def _reserve(host: str, port: int, *, shared: bool) -> socket.socket:
@@ -91,6 +102,7 @@ class GrpcServer:
 
     def __init__(self, port: ReservedPort, settings: Settings) -> None:
         self._port, self._settings = port, settings
+        self.tls: SSLContext | None = None
         self._listener: asyncio.Server | None = None
         self._dispatcher: GrpcDispatcher | None = None
 
@@ -109,12 +121,12 @@ class GrpcServer:
 
         services = fan_out(services) if fan_out is not None else services
         dispatcher = self._dispatcher = GrpcDispatcher(server, admission, services, observer)
-        megabytes = self._settings.safeguards.max_request_size_mb
-        largest = MAX_MESSAGE if megabytes is None else int(megabytes * MIB)
-        # A message beyond the budget of bytes in flight could never be served.
-        max_message = min(largest, self._settings.server.max_bytes_in_flight, MAX_MESSAGE)
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: GrpcConnection(dispatcher, max_message), sock=self._port.listening_socket(), backlog=BACKLOG
+        # As over HTTP. A message beyond the budget of bytes in flight could never be served.
+        max_message = min(admission.max_bytes(), self._settings.server.max_bytes_in_flight, MAX_MESSAGE)
+        loop, listener = asyncio.get_running_loop(), self._port.listening_socket()
+        create_server = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
+        self._listener = await create_server(
+            lambda: GrpcConnection(dispatcher, max_message), sock=listener, backlog=BACKLOG, ssl=self.tls
         )
         log("grpc.listening", grpc_port=self._port.port, host=self._port.host)
         await in_thread_under_load(descriptors)  # read ahead: needed by all methods but inference

@@ -5,22 +5,35 @@ from collections.abc import AsyncIterator
 from time import monotonic, perf_counter
 from typing import Final, Protocol
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from pilotlight.contract import HEADER_REQUEST_ID
-from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.errors import BadRequest, PredictorError
-from pilotlight_predictor.frontends.http.fast_protocol import JOIN_BELOW
-from pilotlight_predictor.frontends.http.messages import JSON, HttpRequest, HttpResponse, json_response, with_request_id
+from pilotlight.wire.http1 import Buffer, render_head
+from pilotlight.wire.http1_strict_parser import REQUEST_LINE
+from pilotlight_predictor.errors import BadRequest, PredictorError, QueueFull, RequestTimeout
+from pilotlight_predictor.frontends.http.messages import (
+    JOIN_BELOW,
+    JSON,
+    TOO_SLOW,
+    UNCOUNTED,
+    HttpRequest,
+    HttpResponse,
+    close_stream,
+    json_response,
+    with_request_id,
+)
 from pilotlight_predictor.frontends.http.router import Dispatcher
 from pilotlight_predictor.frontends.http.websocket import WebSockets
+from pilotlight_predictor.frontends.peer import peer_of
 from pilotlight_predictor.frontends.tasks_and_timeouts import IDLE_S, LEAST_RATE, SLOW_S, abort_when_unread
 from pilotlight_predictor.observability.logs import log, new_request_id
 
 MAX_LINE: Final = 1 << 16  # TRTIS' oldest protocol puts the whole inference request into a header
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 SERVER: Final = "pilotlight"  # aiohttp would disclose its version and Python's
+_PROBLEM: Final = b'{"error":"the request is not valid HTTP: send METHOD, target and HTTP/1.1, one space between them"}'
+BAD_LINE: Final = render_head(400, JSON, len(_PROBLEM), None, True) + _PROBLEM
 
 
 class Closing(Protocol):
@@ -31,10 +44,31 @@ class Handler(web.RequestHandler):
     """aiohttp's connection handler, with errors as JSON that quote little of the client's bytes."""
 
     last_data = 0.0
+    head_since = 0.0  # when the first byte of a head came; 0: no head is incomplete
+    last_body: StreamReader | None = None
 
     def data_received(self, data: bytes) -> None:
-        self.last_data = monotonic()
+        first, self.last_data = not self.last_data, monotonic()
+        if data and self._current_request is None and (self.last_body is None or self.last_body.is_eof()):
+            if first or not self.head_since:
+                line, end, _ = data.lstrip(b"\r\n").partition(b"\r\n")
+                # aiohttp accepts HTTP/0.9, HTTP/2.0 and two spaces; the gateway does not.
+                if end and not REQUEST_LINE.fullmatch(line) and self.transport is not None:
+                    self.transport.write(BAD_LINE)
+                    self.force_close()
+                    return
+            self.head_since = self.head_since or self.last_data
         super().data_received(data)
+
+    def close_if_overdue(self, now: float) -> None:
+        """Close the connection if it is idle for too long, or sends a head too slowly."""
+        if self._current_request is not None or self.transport is None:
+            return
+        if self.head_since and now - self.head_since > SLOW_S:
+            self.transport.write(TOO_SLOW)
+            self.force_close()
+        elif now - self.last_data > IDLE_S:
+            self.force_close()
 
     def handle_error(
         self,
@@ -69,8 +103,9 @@ class AiohttpServer:
         self._websockets = WebSockets(dispatcher)
         self._server = web.Server(self._handle, handler_cancellation=True)
 
-    def handler(self) -> asyncio.Protocol:
-        return Handler(
+    def handler(self, head_since: float = 0.0) -> asyncio.Protocol:
+        """Return the protocol of a connection; `head_since` is when the first byte of its incomplete head came."""
+        handler = Handler(
             self._server,
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type] # as web.Server passes it for no access log
@@ -79,12 +114,13 @@ class AiohttpServer:
             max_field_size=MAX_LINE,
             tcp_keepalive=True,
         )
+        handler.head_since = head_since
+        return handler
 
     def close_overdue(self, now: float) -> None:
-        """Close connections without a request for too long."""
         for handler in self._server.connections:
-            if isinstance(handler, Handler) and handler._current_request is None and now - handler.last_data > IDLE_S:
-                handler.force_close()
+            if isinstance(handler, Handler):
+                handler.close_if_overdue(now)
 
     def close_websockets(self) -> None:
         """End all WebSockets: their clients would keep them open during the drain."""
@@ -95,6 +131,8 @@ class AiohttpServer:
 
     async def _handle(self, aio_request: web.BaseRequest) -> web.StreamResponse:
         self.in_flight += 1
+        if isinstance(aio_request.protocol, Handler):
+            aio_request.protocol.head_since, aio_request.protocol.last_body = 0.0, aio_request.content
         body = bytearray()
         request, response = self._create_request(aio_request, body)
         try:
@@ -132,7 +170,7 @@ class AiohttpServer:
                     body += chunk
                     limit.reschedule(started + SLOW_S + len(body) / LEAST_RATE)
         except TimeoutError:
-            raise BadRequest(f"the body came too slowly: {len(body)} bytes are here") from None
+            raise RequestTimeout(f"the body came too slowly: {len(body)} bytes are here") from None
         except (HttpProcessingError, web.RequestPayloadError, ValueError) as error:
             raise BadRequest(f"the body cannot be read: {str(error).splitlines()[0]}") from None
 
@@ -146,7 +184,7 @@ class AiohttpServer:
                 future.set_result(response)
 
         path, query = _target(aio_request)
-        peer = aio_request.remote or ""
+        peer = peer_of(aio_request.transport) if aio_request.transport is not None else ""
         headers = _headers(aio_request)
         request = HttpRequest(aio_request.method, path, query, headers, body, peer, finish, perf_counter())
         return request, future
@@ -166,12 +204,15 @@ class AiohttpServer:
             stream.force_close()
         if isinstance(response.body, list):
             stream.content_length = length
-            await stream.prepare(aio_request)
-            for buffer in response.body:
-                with abort_when_unread(aio_request.transport, len(buffer)):
-                    await stream.write(buffer)
-        else:
-            await self._write_parts(aio_request, stream, response.body)
+            with self._dispatcher.admission.hold(max(0, length - len(request.body))):
+                await stream.prepare(aio_request)
+                for buffer in response.body:
+                    with abort_when_unread(aio_request.transport, len(buffer)):
+                        await stream.write(buffer)
+                with abort_when_unread(aio_request.transport):
+                    await stream.write_eof()
+            return stream
+        await self._write_parts(aio_request, stream, response.body)
         with abort_when_unread(aio_request.transport):
             await stream.write_eof()
         return stream
@@ -180,15 +221,19 @@ class AiohttpServer:
         self, aio_request: web.BaseRequest, stream: web.StreamResponse, parts: AsyncIterator[bytes]
     ) -> None:
         """Write a streamed body; its generator is closed when the client disconnects."""
+        admission = self._dispatcher.admission
         try:
             await stream.prepare(aio_request)
             async for piece in parts:
-                with abort_when_unread(aio_request.transport, len(piece)):
+                size = len(piece)
+                with admission.hold(size if size > UNCOUNTED else 0), abort_when_unread(aio_request.transport, size):
                     await stream.write(piece)
+        except QueueFull as error:
+            log("request.failed", f"a streamed response is cut off: {error}", level="WARNING")
+            if aio_request.transport is not None:
+                aio_request.transport.abort()
         finally:
-            close = getattr(parts, "aclose", None)
-            if close is not None:
-                await close()
+            await close_stream(parts)
 
 
 def _headers(aio_request: web.BaseRequest) -> dict[str, str]:

@@ -13,37 +13,32 @@ from contextlib import suppress
 from time import monotonic, perf_counter
 from typing import Any, Final, Protocol, cast
 
-from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
-from pilotlight.wire.http1 import END, MAX_HEAD, Buffer, PlainRequestHead, parse_head, render_chunked_head, render_head
+from pilotlight.wire.http1 import END, MAX_HEAD, Buffer, render_chunked_head
 from pilotlight_predictor.frontends.http.body_reader import LARGE, BodyReader, create_body_reader
-from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, with_request_id
+from pilotlight_predictor.frontends.http.known_head import HeadOwner, KnownHead, read_head
+from pilotlight_predictor.frontends.http.messages import (
+    TOO_SLOW,
+    UNCOUNTED,
+    HttpRequest,
+    HttpResponse,
+    close_stream,
+    with_request_id,
+    write_response,
+)
+from pilotlight_predictor.frontends.peer import peer_of
 from pilotlight_predictor.frontends.tasks_and_timeouts import abort_when_unread, spawn, timeout_s
 from pilotlight_predictor.observability.logs import log
 
-JOIN_BELOW: Final = 1 << 14  # smaller bodies are cheaper to copy after the head than to write separately
 READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests that are buffered while one is served
 SOLE_CLIENT_AFTER: Final = 16  # consecutive requests on one connection: there are no others to batch with
 
 
-class ConnectionOwner(Protocol):
+class ConnectionOwner(HeadOwner, Protocol):
     """HTTP server as its connections need it; implemented by HttpServer."""
 
     connections: "set[FastHttpProtocol]"
     last_active: "FastHttpProtocol | None"  # connection of the last request
     closing: bool
-
-    def match(self, method: str, path: str) -> Any | None:
-        """Return the route if the fast protocol may serve it, else None."""
-
-    def admits(self, head: PlainRequestHead, peer: str, match: Any) -> bool:
-        """Return whether the client is authorized, before the body is read. aiohttp sends the refusal."""
-
-    def recheck(self, match: Any) -> bool:
-        """Return whether `admits` must be called for every request, not once per distinct head."""
-
-    @property
-    def serve(self) -> "Callable[[HttpRequest, Any], None]":
-        """Handler of a request with this match; it may respond later."""
 
     @property
     def reserve(self) -> Callable[[int], int | None]:
@@ -51,35 +46,10 @@ class ConnectionOwner(Protocol):
 
     @property
     def release(self) -> Callable[[int], None]: ...
+    def refuse_response(self, request: HttpRequest, match: Any, length: int) -> tuple[HttpResponse, int]:
+        """Return the error, and its length, in place of a response that does not fit the memory budget."""
+
     def switch_to_aiohttp(self, connection: "FastHttpProtocol") -> None: ...
-
-
-class KnownHead:
-    """A parsed head with its route. A client repeats its head: as long as the bytes are the same, it is parsed once.
-
-    `text` ends with the empty line; head and body together have `length` bytes, and the body begins at `body_start`.
-    """
-
-    __slots__ = ("body_start", "echoes", "head", "length", "match", "recheck", "serve", "text")
-
-    def __init__(self, text: bytes, head: PlainRequestHead, match: Any, owner: ConnectionOwner, recheck: bool) -> None:
-        self.text = text
-        self.head = head
-        self.match = match
-        self.serve = owner.serve  # read anew for each head: a booting server replaces it
-        self.recheck = recheck
-        self.echoes = HEADER_REQUEST_ID in head.headers or HEADER_TRACEPARENT in head.headers  # in replies
-        self.body_start = len(text)
-        self.length = self.body_start + head.length
-
-
-def read_head(owner: ConnectionOwner, peer: str, text: bytes) -> KnownHead | None:
-    """Parse and authorize a head; `text` ends before the empty line. None: aiohttp handles the request."""
-    head = parse_head(text)
-    match = owner.match(head.method, head.path) if head is not None else None
-    if head is None or match is None or not owner.admits(head, peer, match):
-        return None
-    return KnownHead(text + END, head, match, owner, owner.recheck(match))
 
 
 class FastHttpProtocol(asyncio.Protocol):
@@ -108,8 +78,7 @@ class FastHttpProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
-        address = transport.get_extra_info("peername")
-        self.peer = address[0] if address else ""
+        self.peer = peer_of(transport)
         self.owner.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -121,9 +90,8 @@ class FastHttpProtocol(asyncio.Protocol):
             request.abandon()
         if self._stream is not None:
             self._stream.cancel()
-        if self._reserved:
-            self.owner.release(self._reserved)
-            self._reserved = 0
+        if request is None or self._stream is not None:  # else its handler still has the body: `_finish` releases it
+            self._end_request()
 
     def _unregister(self) -> None:
         self.owner.connections.discard(self)
@@ -224,24 +192,38 @@ class FastHttpProtocol(asyncio.Protocol):
         request, known, transport = self._request, self._known, self.transport
         if transport is None or request is None or known is None:
             if not isinstance(response.body, list):
-                spawn(_close_stream(response.body))
+                spawn(close_stream(response.body))
             self._end_request()
             return
         close = self.owner.closing or not known.head.keep_alive
+        body, length = response.body, 0
+        if isinstance(body, list):
+            length = len(body[0]) if len(body) == 1 else sum(map(len, body))
+            if length > UNCOUNTED and not self._reserve_response(length):
+                response, length = self.owner.refuse_response(request, known.match, length)
         headers = with_request_id(request, response) if known.echoes or response.headers else None
-        if not isinstance(response.body, list):
+        if not isinstance(body, list):
             request.on_abandon = None  # the end of the stream says it
             transport.write(render_chunked_head(response.status, response.content_type, headers, close))
-            self._stream = asyncio.get_running_loop().create_task(self._write_stream(transport, response.body, close))
+            self._stream = asyncio.get_running_loop().create_task(self._write_stream(transport, body, close))
             return
-        write_response(transport, response, headers, close)
-        self._after_response(transport, close)
+        write_response(transport, response, length, headers, close)
+        self._after_response(transport, close, length)
 
-    def _end_request(self) -> None:
+    def _reserve_response(self, length: int) -> bool:
+        """Reserve memory for a response in place of its request; return False if the budget does not suffice."""
+        more = self.owner.reserve(length - self._reserved) if length > self._reserved else 0
+        self._reserved += more or 0
+        return more is not None
+
+    def _end_request(self, unread: int = 0) -> None:
+        """Release the bytes of a request, but the `unread` ones of its response while the client does not read it."""
         self._request = None
         if self._reserved:
-            self.owner.release(self._reserved)
-            self._reserved = 0
+            # All of it: the transport holds the buffers of a response until their last byte is sent.
+            unread = min(self._reserved, unread) if self._write_paused and self.transport is not None else 0
+            self.owner.release(self._reserved - unread)
+            self._reserved = unread
 
     async def _write_stream(self, transport: asyncio.Transport, parts: AsyncIterator[bytes], close: bool) -> None:
         """Write a streamed body in chunks, as fast as the client reads; cancelled when it disconnects."""
@@ -250,19 +232,30 @@ class FastHttpProtocol(asyncio.Protocol):
                 if piece:
                     transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
                 if self._write_paused:
-                    with abort_when_unread(transport, len(piece)):
-                        await self._resumed.wait()
+                    await self._wait_for_reader(transport)
             transport.write(b"0\r\n\r\n")
         except Exception as error:  # the status is sent: an incomplete body shows the client that it failed
             log("request.failed", "a streamed response failed", level="ERROR", error=error)
             close = True
         finally:
             self._stream = None
-            await _close_stream(parts)
+            await close_stream(parts)
         self._after_response(transport, close)
 
-    def _after_response(self, transport: asyncio.Transport, close: bool) -> None:
-        self._end_request()
+    async def _wait_for_reader(self, transport: asyncio.Transport) -> None:
+        unsent = transport.get_write_buffer_size()
+        held = self.owner.reserve(unsent)
+        if held is None:
+            log("request.failed", "a streamed response is cut off: too many are unread", level="WARNING")
+            transport.abort()  # which cancels this task
+        try:
+            with abort_when_unread(transport, unsent):
+                await self._resumed.wait()
+        finally:
+            self.owner.release(held or 0)
+
+    def _after_response(self, transport: asyncio.Transport, close: bool, length: int = 0) -> None:
+        self._end_request(length)
         if close:
             transport.close()
             return
@@ -286,7 +279,8 @@ class FastHttpProtocol(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._write_paused = False
         self._resumed.set()
-        if self._request is None:
+        if self._request is None and self._body is None:
+            self._end_request()
             self._continue()
 
     def take_over(self, handler: asyncio.Protocol) -> None:
@@ -329,8 +323,26 @@ class FastHttpProtocol(asyncio.Protocol):
             poll.register(duplicate, select.POLLIN)
             if poll.poll(0):
                 return False
-            with suppress(OSError):  # the peer has gone
-                duplicate.shutdown(socket.SHUT_RDWR)
+            if duplicate.family == socket.AF_UNIX:
+                return self._close_unix(duplicate)
+            if self.transport.get_extra_info("sslcontext") is None:  # TLS says first that it closes
+                with suppress(OSError):  # the peer has gone
+                    duplicate.shutdown(socket.SHUT_RDWR)
+        self.transport.close()
+        return True
+
+    def _close_unix(self, duplicate: socket.socket) -> bool:
+        """Close the connection unless a request arrives right now. Return whether it closes.
+
+        With SHUT_RD the peer's next send fails with EPIPE, which proves to it that this request did not arrive.
+        """
+        assert self.transport is not None
+        with suppress(OSError):  # the peer has gone
+            duplicate.shutdown(socket.SHUT_RD)
+            if late := duplicate.recv(READ_AHEAD):
+                self.transport.pause_reading()  # the end that SHUT_RD makes visible would close the connection
+                self.data_received(late)
+                return False
         self.transport.close()
         return True
 
@@ -343,6 +355,8 @@ class FastHttpProtocol(asyncio.Protocol):
             self._unsent, self.busy_since = unsent, now
         arrived = None if self.idle else self._body.filled if self._body is not None else 0
         if now - self.busy_since > timeout_s(arrived, unsent):
+            if arrived is not None and not unsent:
+                self.transport.write(TOO_SLOW)
             # close() would wait for the client to read.
             self.transport.abort() if unsent else self.transport.close()
 
@@ -354,26 +368,11 @@ class FastHttpProtocol(asyncio.Protocol):
         return self.transport is None or self.transport.get_write_buffer_size() == 0
 
     @property
+    def head_since(self) -> float:
+        """When the first byte of the incomplete head came; 0: the head is complete, or none has begun."""
+        return self.busy_since if self._half else 0.0
+
+    @property
     def is_new(self) -> bool:
         """Nothing has been received yet."""
         return self._known is None and self.idle
-
-
-async def _close_stream(parts: AsyncIterator[bytes]) -> None:
-    close = getattr(parts, "aclose", None)
-    if close is not None:
-        await close()
-
-
-def write_response(
-    transport: asyncio.Transport, response: HttpResponse, headers: dict[str, str] | None, close: bool
-) -> None:
-    """Write head and body buffers, joined only if that is cheaper."""
-    body = response.body
-    assert isinstance(body, list)
-    length = len(body[0]) if len(body) == 1 else sum(map(len, body))
-    head = render_head(response.status, response.content_type, length, headers, close)
-    if length > JOIN_BELOW:
-        transport.writelines([head, *(piece for piece in body if len(piece))])
-    else:
-        transport.write(head + body[0] if len(body) == 1 else b"".join((head, *body)))

@@ -1,12 +1,17 @@
 """HttpRequest and HttpResponse: the interface between HTTP servers (fast protocol, aiohttp) and routes."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT, HEADER_TRACESTATE
-from pilotlight.wire.http1 import Buffer
+from pilotlight.wire.http1 import Buffer, render_head
 
 JSON = "application/json"
+JOIN_BELOW: Final = 1 << 14  # smaller bodies are cheaper to copy after the head than to write separately
+UNCOUNTED: Final = 1 << 16  # bytes of a response that count in no budget: the transport buffers as much by itself
+_SLOW_BODY: Final = b'{"error":"the request came too slowly: send its head within 30 s, its body at 16 KiB/s or more"}'
+TOO_SLOW: Final = render_head(408, JSON, len(_SLOW_BODY), None, True) + _SLOW_BODY
 _NO_PARAMS: Mapping[str, str] = {}
 
 
@@ -109,3 +114,22 @@ def with_request_id(request: HttpRequest, response: HttpResponse) -> dict[str, s
         context = {HEADER_TRACEPARENT: parent, HEADER_TRACESTATE: state}  # empty if it is malformed
         headers = {**(headers or {}), **{name: value for name, value in context.items() if value}} or None
     return headers
+
+
+def write_response(
+    transport: asyncio.Transport, response: HttpResponse, length: int, headers: dict[str, str] | None, close: bool
+) -> None:
+    """Write head and body buffers, of `length` bytes, joined only if that is cheaper."""
+    body = response.body
+    assert isinstance(body, list)
+    head = render_head(response.status, response.content_type, length, headers, close)
+    if length > JOIN_BELOW:
+        transport.writelines([head, *(piece for piece in body if len(piece))])
+    else:
+        transport.write(head + body[0] if len(body) == 1 else b"".join((head, *body)))
+
+
+async def close_stream(parts: AsyncIterator[bytes]) -> None:
+    close = getattr(parts, "aclose", None)
+    if close is not None:
+        await close()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
-from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.compression import decompress
 from pilotlight_predictor.errors import BadRequest, Cancelled, MethodNotAllowed, NotFound, PredictorError
 from pilotlight_predictor.frontends.admission import Admission
@@ -148,6 +147,7 @@ class Dispatcher:
 
     def admit(self, request: HttpRequest) -> Match:
         """Return the route of a request before its body is read. Raises PredictorError if it is not admitted."""
+        self.admission.check_site(request.headers)
         match = self.match(request.method, request.path)
         self.admission.admit(request.headers, request.peer, match.route.action, match.protocol.name)
         return match
@@ -179,31 +179,32 @@ class Dispatcher:
             spawn(self._finish_later(request, match, outcome))
 
     async def _unpack_and_handle(self, request: HttpRequest, match: Match) -> None:
-        """Decompress in a thread: a small body may take 0.1 s, in which zlib releases the GIL."""
-        body, encoding = request.body, request.headers["content-encoding"]
-        limit = self.admission.max_bytes(match.protocol.name)
+        """Decompress in a thread: a small body may take 0.1 s, in which zlib releases the GIL.
+
+        The output counts as bytes in flight while it grows: small bodies could otherwise exhaust the memory.
+        """
+        limit, size, finish = self.admission.max_bytes(match.protocol.name), 0, request.finish
+        steps = decompress(request.body, request.headers["content-encoding"], limit)
+
+        def finish_and_release(response: HttpResponse) -> None:
+            self.admission.release(size)
+            finish(response)
+
+        request.finish = finish_and_release
         try:
-            plain = await self._server.codecs.run(lambda: decompress(body, encoding, limit))
-            if request.abandoned:
-                raise Cancelled("the client has gone")
-            self._replace_body(request, plain)
+            while isinstance(plain := await self._server.codecs.run(lambda: next(steps)), int):
+                self.admission.take(plain - size)
+                size = plain
+                if request.abandoned:
+                    raise Cancelled("the client has gone")
+            if plain is not request.body:
+                self.admission.take(len(plain) - size)
+                size = len(plain)
+            request.body = plain
         except Exception as error:
             request.finish(self.reject(request, error, match))
         else:
             self._handle(request, match)
-
-    def _replace_body(self, request: HttpRequest, plain: Buffer) -> None:
-        """Count the decompressed body as bytes in flight too: small bodies could otherwise exhaust the memory."""
-        if plain is request.body:
-            return
-        length, finish = len(plain), request.finish
-        self.admission.take(length)
-
-        def finish_and_release(response: HttpResponse) -> None:
-            self.admission.release(length)
-            finish(response)
-
-        request.body, request.finish = plain, finish_and_release
 
     async def _finish_later(self, request: HttpRequest, match: Match, outcome: Awaitable[HttpResponse]) -> None:
         try:

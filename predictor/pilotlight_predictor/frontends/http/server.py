@@ -10,6 +10,7 @@ from importlib import import_module
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from pilotlight.wire import unix_socket
 from pilotlight.wire.http1 import PlainRequestHead
 from pilotlight_predictor.core.threads import in_thread_under_load
 from pilotlight_predictor.errors import PredictorError
@@ -18,6 +19,8 @@ from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpRespon
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn, wait_for_event
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from pilotlight_predictor.frontends.http.aiohttp_server import AiohttpServer
     from pilotlight_predictor.frontends.http.router import Dispatcher
 
@@ -36,7 +39,8 @@ _DROP_SYN: Final = ((0x30, 0, 0, _FLAGS_BYTE), (0x45, 0, 1, _SYN), (0x06, 0, 0, 
 class HttpServer:
     """HTTP server of one port. Until `open` sets the dispatcher it responds that it is alive and not ready."""
 
-    def __init__(self, boot_response: Callable[[HttpRequest], HttpResponse]) -> None:
+    def __init__(self, boot_response: Callable[[HttpRequest], HttpResponse], tls: "SSLContext | None" = None) -> None:
+        self._tls = tls
         self.connections: set[FastHttpProtocol] = set()
         self.last_active: FastHttpProtocol | None = None
         self.closing = False
@@ -56,8 +60,9 @@ class HttpServer:
             return
         loop = asyncio.get_running_loop()
         # The server gets a duplicate: closing that leaves this one open to accept the rest of the backlog.
-        self._listeners[listener] = await loop.create_server(
-            lambda: FastHttpProtocol(self), sock=listener.dup(), backlog=BACKLOG
+        create_server = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
+        self._listeners[listener] = await create_server(
+            lambda: FastHttpProtocol(self), sock=listener.dup(), backlog=BACKLOG, ssl=self._tls
         )
         self._sweeper = self._sweeper or loop.create_task(self._sweep())
 
@@ -90,10 +95,17 @@ class HttpServer:
         try:
             admission, protocol = self._dispatcher.admission, match.protocol.name
             admission.check_size(head.length, protocol)
+            admission.check_site(head.headers)
             admission.admit(head.headers, peer, match.route.action, protocol)
         except PredictorError:
             return False
         return True
+
+    def refuse_response(self, request: HttpRequest, match: Any, length: int) -> tuple[HttpResponse, int]:
+        assert self._dispatcher is not None
+        response = self._dispatcher.reject(request, self._dispatcher.admission.over_budget(length), match)
+        assert isinstance(response.body, list)
+        return response, sum(map(len, response.body))
 
     def recheck(self, match: Any) -> bool:
         if match is self or self._dispatcher is None:
@@ -103,7 +115,7 @@ class HttpServer:
     def switch_to_aiohttp(self, connection: FastHttpProtocol) -> None:
         """Switch now, or once aiohttp is imported, which takes 0.3 s and is not part of the cold start."""
         if self._aiohttp is not None:
-            connection.take_over(self._aiohttp.handler())
+            connection.take_over(self._aiohttp.handler(connection.head_since))
             return
         connection.pause()
         spawn(self._switch_when_imported(connection))
@@ -112,7 +124,7 @@ class HttpServer:
         try:
             await self.import_aiohttp()
             assert self._aiohttp is not None
-            connection.take_over(self._aiohttp.handler())
+            connection.take_over(self._aiohttp.handler(connection.head_since))
         except BaseException:
             connection.close()
             raise
@@ -200,7 +212,9 @@ class HttpServer:
         for listener, server in self._listeners.items():
             server.close()
             for connection in accept_all(listener):
-                await asyncio.get_running_loop().connect_accepted_socket(lambda: FastHttpProtocol(self), connection)
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: FastHttpProtocol(self), connection, ssl=self._tls
+                )
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -209,6 +223,8 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     `shared` sets SO_REUSEPORT, with which the kernel spreads connections over several sockets of the port.
     Raise OSError with the address and the options that change it.
     """
+    if unix_socket.is_unix(host):
+        return bind_unix(host, port)
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if shared:
@@ -223,8 +239,26 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return listener
 
 
+def bind_unix(host: str, port: int) -> socket.socket:
+    """Return a listening socket for a port of a `unix:` host. Raise OSError with the path."""
+    path = unix_socket.socket_path(host, port)
+    try:
+        return unix_socket.listen(path, BACKLOG)
+    except OSError as error:
+        reason = f"{error.strerror}; --http-address unix:FOLDER needs a folder in which this user may write"
+        raise OSError(f"{path}: {reason}") from None
+
+
+def port_number(listener: socket.socket) -> int:
+    """Return the port of a socket; that of a unix socket is its file name."""
+    name = listener.getsockname()
+    return int(name.rpartition("/")[2].partition(".")[0]) if isinstance(name, str) else int(name[1])
+
+
 def drop_new_connections(listener: socket.socket) -> None:
     """Drop new connection attempts. Without effect on other systems than Linux: closing may reset connections."""
+    if listener.family == socket.AF_UNIX:
+        return  # accept_all refuses them, and loses none
     rules = array("B", b"".join(struct.pack("=HBBI", *rule) for rule in _DROP_SYN))
     program = struct.pack("@HP", len(_DROP_SYN), rules.buffer_info()[0])
     with suppress(OSError):
@@ -236,6 +270,8 @@ def accept_all(listener: socket.socket) -> list[socket.socket]:
     accepted: list[socket.socket] = []
     with suppress(OSError), listener:
         listener.setblocking(False)
+        if listener.family == socket.AF_UNIX:
+            listener.shutdown(socket.SHUT_RD)  # the kernel refuses new connections and keeps those in the backlog
         while True:
             accepted.append(listener.accept()[0])
     return accepted

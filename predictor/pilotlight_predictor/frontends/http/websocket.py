@@ -7,7 +7,7 @@ from typing import Final
 from aiohttp import WSMessage, web
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.errors import BadRequest
+from pilotlight_predictor.errors import BadRequest, QueueFull
 from pilotlight_predictor.frontends.admission import Admission
 from pilotlight_predictor.frontends.http.messages import HttpRequest
 from pilotlight_predictor.frontends.http.router import Dispatcher, Match, error_response
@@ -15,6 +15,8 @@ from pilotlight_predictor.frontends.tasks_and_timeouts import abort_when_unread
 
 GOING_AWAY: Final = 1001
 INTERNAL: Final = 1011
+TRY_AGAIN_LATER: Final = 1013
+MAX_REASON: Final = 123  # bytes of a close frame's text
 CLOSE_S: Final = 2.0  # for a client to confirm the end of a WebSocket
 
 
@@ -58,7 +60,7 @@ class WebSocket:
 
     async def send(self, text: Buffer) -> None:
         self._admission.release(self._reserved.popleft())
-        with abort_when_unread(self._transport, len(text)):
+        with self._admission.hold(len(text)), abort_when_unread(self._transport, len(text)):
             await self._response.send_frame(bytes(text), web.WSMsgType.TEXT)
 
     async def close(self, code: int, reason: str) -> None:
@@ -107,6 +109,8 @@ class WebSockets:
             await socket.close(*((GOING_AWAY, "the server is stopping") if socket.ended else (1000, "")))
         except ConnectionError:  # the client disconnected without a close frame
             pass
+        except QueueFull as error:
+            await socket.close(TRY_AGAIN_LATER, str(error)[:MAX_REASON])
         except Exception as error:
             error_response(match.protocol.error_body, error, request)
             await socket.close(INTERNAL, "internal error")

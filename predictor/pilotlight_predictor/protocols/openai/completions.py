@@ -6,17 +6,18 @@ stream starts, so that a rejected request gets its own status; a later error is 
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
 from pilotlight_predictor.errors import Cancelled
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import ErrorBody, error_response
 from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.protocols.json_values import LONG
 from pilotlight_predictor.protocols.openai.request import TextRequest
 from pilotlight_predictor.protocols.openai.response import (
     DONE,
@@ -27,10 +28,12 @@ from pilotlight_predictor.protocols.openai.response import (
     choice_deltas,
     error_event,
 )
+from pilotlight_predictor.protocols.run_inference import is_long
 from pilotlight_predictor.scheduling.executor_interface import Ticket
 from pilotlight_predictor.scheduling.streaming import MAX_UNREAD, StartStream
 from pilotlight_predictor.server.handler_context import Server
 
+T = TypeVar("T")
 NAME: Final = "openai"
 EVENTS: Final = "text/event-stream; charset=utf-8"
 
@@ -100,6 +103,11 @@ class ResponseMerger:
             ticket.cancel()
 
 
+async def off_loop(server: Server, long: bool, work: Callable[[], T]) -> T:
+    """Return work(), of a thread if it is long."""
+    return await server.codecs.run(work) if long else work()
+
+
 @contextmanager
 def cancel_on_disconnect(request: HttpRequest) -> Iterator[None]:
     """Raise Cancelled in the block when the client disconnects; the caller cancels what it started."""
@@ -158,18 +166,22 @@ class TextGeneration:
     async def _whole(self, merger: ResponseMerger) -> HttpResponse:
         choices_by_index: dict[int, ChoiceDelta] = {}
         while (part := await merger.next()) is not None:
-            for delta in self._deltas(part):
+            for delta in await off_loop(self._server, is_long(part.response), partial(self._deltas, part)):
                 whole = choices_by_index.setdefault(delta.index, ChoiceDelta(delta.index, ""))
                 whole.text += delta.text
                 whole.finish = delta.finish or whole.finish or ("stop" if part.final else "")
                 whole.logprobs = [*whole.logprobs, *delta.logprobs]
         choices = [choices_by_index[index] for index in sorted(choices_by_index)]
-        response = HttpResponse(200, [self._bodies.whole(choices, self._usage.as_json())])
+        long = sum(len(choice.text) for choice in choices) > LONG
+        body = await off_loop(self._server, long, lambda: self._bodies.whole(choices, self._usage.as_json()))
         self.end(200)
-        return response
+        return HttpResponse(200, body)
 
-    def events(self, part: ResponsePart, opened: set[int]) -> bytes:
+    async def events(self, part: ResponsePart, opened: set[int]) -> bytes:
         """Return the events of a part."""
+        return await off_loop(self._server, is_long(part.response), lambda: self._events(part, opened))
+
+    def _events(self, part: ResponsePart, opened: set[int]) -> bytes:
         events = []
         for delta in self._deltas(part):
             if delta.index not in opened:
@@ -228,7 +240,7 @@ class CompletionEvents:
                 self._done, events = True, self._run.last_events()
                 self._run.end(200)
                 return events
-            if events := self._run.events(part, self._opened):
+            if events := await self._run.events(part, self._opened):
                 return events
         raise StopAsyncIteration
 

@@ -11,7 +11,8 @@ from pilotlight_predictor.core.requests import InferRequest, Outputs, RequestedO
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.openai.completions import NAME, ResponseMerger, cancel_on_disconnect
+from pilotlight_predictor.protocols.json_values import LONG
+from pilotlight_predictor.protocols.openai.completions import NAME, ResponseMerger, cancel_on_disconnect, off_loop
 from pilotlight_predictor.protocols.openai.request import EmbeddingRequest
 from pilotlight_predictor.protocols.openai.response import embeddings
 from pilotlight_predictor.server.handler_context import Server
@@ -30,7 +31,7 @@ async def embed(
     if body.dimensions and body.dimensions != size:
         problem = f"must be {size} or left out: model '{served.name}' has no others"
         raise BadField("dimensions", f"dimensions = {body.dimensions}, {problem}")
-    requests = _requests(served, specs, body.texts)
+    requests = await off_loop(server, len(request.body) > LONG, lambda: _requests(served, specs, body.texts))
     limits = server.limits
     merger = ResponseMerger(lambda infer_request, part: served.stream(infer_request, part, limits), requests)
     server.metrics.in_flight += 1
@@ -48,7 +49,7 @@ async def embed(
         server.metrics.in_flight -= 1  # the dispatcher counts rejected requests
         raise
     server.observe(served, NAME, 200, perf_counter() - request.started)
-    return HttpResponse(200, [encoded])
+    return HttpResponse(200, encoded)
 
 
 def _requests(served: ModelVersion, specs: tuple[TensorSpec, TensorSpec], texts: Sequence[str]) -> list[InferRequest]:

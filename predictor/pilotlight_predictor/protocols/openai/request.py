@@ -4,15 +4,17 @@ A field that would change the response and is not supported is rejected by name;
 unknown one is an error, as it may be misspelt.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.generation_params import BadField, read_sampling
 from pilotlight_predictor.errors import BadRequest
+from pilotlight_predictor.protocols.json_values import HUGE, check_weight
 
+T = TypeVar("T")
 SAMPLING: Final = (
     "temperature", "top_p", "top_k", "n", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias",
     "max_tokens", "ignore_eos",
@@ -30,6 +32,8 @@ UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
 UNSUPPORTED_PROMPTS: Final[Mapping[str, tuple[Any, ...]]] = {"echo": (False,), "best_of": (1,), "suffix": ("",)}
 MAX_PROMPTS: Final = 256
 MAX_TEXTS: Final = 2048
+MAX_PARTS: Final = 10_000  # messages, and parts of them: each is looked at for addresses
+MAX_TOKENS: Final = 1 << 20  # of all prompts
 Prompt = str | tuple[int, ...]
 
 
@@ -58,10 +62,17 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, frozen=True):
 def read_object(body: Buffer) -> dict[str, Any]:
     if not len(body):
         raise BadRequest("the body is empty, must be a JSON object")
+    if len(body) > HUGE:
+        check_weight(body)
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body must be a JSON object: {str(error)[:200]}") from None
+
+
+def read_body(read: Callable[[dict[str, Any]], T], body: Buffer) -> T:
+    """Return what `read` makes of the document; one function, for the helper process."""
+    return read(read_object(body))
 
 
 def read_chat(document: dict[str, Any]) -> TextRequest:
@@ -144,11 +155,15 @@ def _model(fields: dict[str, Any]) -> str:
 def _messages(messages: Any) -> list[dict[str, Any]]:
     if not isinstance(messages, list) or not messages:
         raise BadField("messages", "messages must be a list of at least one message")
+    count = len(messages)
     for index, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise BadField(f"messages[{index}]", f"messages[{index}] must be an object with role and content")
         content = message.get("content")
         parts = content if isinstance(content, list) else ()
+        count += len(parts)
+        if count > MAX_PARTS:
+            raise BadField("messages", f"messages has more than {MAX_PARTS} messages and parts; send fewer")
         typed = all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts)
         if not isinstance(content, str | list | None) or not typed:
             name = f"messages[{index}].content"
@@ -157,6 +172,13 @@ def _messages(messages: Any) -> list[dict[str, Any]]:
 
 
 def _prompts(value: Any) -> tuple[Prompt, ...]:
+    tokens = (
+        sum(len(item) if isinstance(item, list) else not isinstance(item, str) for item in value)
+        if isinstance(value, list)
+        else 0
+    )
+    if tokens > MAX_TOKENS:
+        raise BadField("prompt", f"prompt has {tokens} tokens, must have at most {MAX_TOKENS}")
     prompts = value if isinstance(value, list) and value and not _is_tokens(value) else [value]
     if not all(isinstance(prompt, str) or _is_tokens(prompt) for prompt in prompts):
         raise BadField("prompt", "prompt must be a string, a list of tokens, or a list of such prompts")

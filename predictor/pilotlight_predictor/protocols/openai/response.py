@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import orjson
 
+from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.requests import Outputs
 from pilotlight_predictor.core.tensors import Array
+from pilotlight_predictor.protocols.json_values import PIECE, document_pieces, dump_json, join_pieces
 
 DONE: Final = b"data: [DONE]\n\n"
 
@@ -67,9 +68,9 @@ class ChatBodies:
         self._head = {"id": f"chatcmpl-{identity}", "created": created, "model": model}
         self._extra: dict[str, Any] = {"usage": None} if include_usage else {}
 
-    def whole(self, choices: Sequence[ChoiceDelta], usage: dict[str, int] | None) -> bytes:
+    def whole(self, choices: Sequence[ChoiceDelta], usage: dict[str, int] | None) -> list[Buffer]:
         items = [self._choice(delta) for delta in choices]
-        return orjson.dumps({**self._head, "object": "chat.completion", "choices": items, "usage": usage})
+        return _document({**self._head, "object": "chat.completion", "choices": items, "usage": usage}, choices)
 
     def _choice(self, delta: ChoiceDelta) -> dict[str, Any]:
         message = {"role": "assistant", "content": delta.text, "refusal": None}
@@ -86,7 +87,7 @@ class ChatBodies:
 
     def _chunk(self, index: int, content: Mapping[str, str], delta: ChoiceDelta) -> bytes:
         choice = {"index": index, "delta": content, **_end(delta, self._logprobs(delta))}
-        return _event({**self._head, "object": "chat.completion.chunk", "choices": [choice], **self._extra})
+        return _event({**self._head, "object": "chat.completion.chunk", "choices": [choice], **self._extra}, delta)
 
     def _logprobs(self, delta: ChoiceDelta) -> dict[str, Any] | None:
         return {"content": delta.logprobs, "refusal": None} if delta.logprobs else None
@@ -100,14 +101,15 @@ class CompletionBodies:
         self._extra: dict[str, Any] = {"usage": None} if include_usage else {}
         self._offsets: dict[int, int] = {}
 
-    def whole(self, choices: Sequence[ChoiceDelta], usage: dict[str, int] | None) -> bytes:
-        return orjson.dumps({**self._head, "choices": [self._choice(delta) for delta in choices], "usage": usage})
+    def whole(self, choices: Sequence[ChoiceDelta], usage: dict[str, int] | None) -> list[Buffer]:
+        items = [self._choice(delta) for delta in choices]
+        return _document({**self._head, "choices": items, "usage": usage}, choices)
 
     def opening(self, index: int) -> bytes:
         return b""
 
     def chunk(self, delta: ChoiceDelta) -> bytes:
-        return _event({**self._head, "choices": [self._choice(delta)], **self._extra})
+        return _event({**self._head, "choices": [self._choice(delta)], **self._extra}, delta)
 
     def last(self, usage: dict[str, int] | None) -> bytes:
         return _event({**self._head, "choices": [], "usage": usage})
@@ -138,19 +140,24 @@ def _columns(entries: Sequence[Mapping[str, Any]], offset: int) -> dict[str, Any
     }
 
 
-def embeddings(vectors: Array, model: str, as_base64: bool, tokens: int) -> bytes:
-    rows = np.ascontiguousarray(vectors, dtype="<f4")
-    items = [
-        {"object": "embedding", "index": index, "embedding": base64.b64encode(row).decode() if as_base64 else row}
-        for index, row in enumerate(rows)
-    ]
+def embeddings(vectors: Array, model: str, as_base64: bool, tokens: int) -> list[Buffer]:
+    """Return the body in pieces."""
+    pieces = [b'{"object":"list","data":[']
+    for index, row in enumerate(np.ascontiguousarray(vectors, dtype="<f4")):
+        vector = base64.b64encode(row).decode() if as_base64 else row
+        pieces += (b"," if index else b"", dump_json({"object": "embedding", "index": index, "embedding": vector}))
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    document = {"object": "list", "data": items, "model": model, "usage": usage}
-    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    return join_pieces([*pieces, b"],", dump_json({"model": model, "usage": usage})[1:]])
 
 
-def _event(document: Mapping[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(document) + b"\n\n"
+def _document(document: Mapping[str, Any], choices: Sequence[ChoiceDelta]) -> list[Buffer]:
+    if any(len(choice.text) > PIECE for choice in choices):
+        return join_pieces(document_pieces(document))
+    return [dump_json(document)]
+
+
+def _event(document: Mapping[str, Any], *choices: ChoiceDelta) -> bytes:
+    return b"data: %b\n\n" % b"".join(_document(document, choices))
 
 
 def error_event(document: bytes) -> bytes:

@@ -16,15 +16,15 @@ from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpRespon
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.observability.logs import new_request_id
-from pilotlight_predictor.protocols.json_values import LONG
-from pilotlight_predictor.protocols.openai.completions import NAME, TextGeneration
+from pilotlight_predictor.protocols.json_values import LONG, SHORT
+from pilotlight_predictor.protocols.openai.completions import NAME, TextGeneration, off_loop
 from pilotlight_predictor.protocols.openai.embeddings import embed
 from pilotlight_predictor.protocols.openai.request import (
     TextRequest,
+    read_body,
     read_chat,
     read_completion,
     read_embedding,
-    read_object,
 )
 from pilotlight_predictor.protocols.openai.response import ChatBodies, CompletionBodies
 from pilotlight_predictor.protocols.openai.tensors import (
@@ -34,6 +34,7 @@ from pilotlight_predictor.protocols.openai.tensors import (
     prompt_inputs,
     text_capabilities,
 )
+from pilotlight_predictor.protocols.run_inference import decode_long
 from pilotlight_predictor.server.handler_context import Server
 
 T = TypeVar("T")
@@ -92,7 +93,8 @@ async def chat(server: Server, request: HttpRequest) -> HttpResponse:
     chat_request = await _read(server, request, read_chat)
     served, capabilities = _find(server, chat_request.model, lambda can: can.chats, "chats", "messages")
     names = frozenset(spec.name for spec in served.inputs)
-    inputs = chat_inputs(chat_request, names, server.settings.server.media_urls)
+    urls, long = server.settings.server.media_urls, len(request.body) > SHORT
+    inputs = await off_loop(server, long, lambda: chat_inputs(chat_request, names, urls))
     bodies = ChatBodies(new_request_id(), int(time()), served.name, chat_request.include_usage)
     requests = [_request(served, capabilities, inputs, request)]
     return await TextGeneration(
@@ -104,10 +106,10 @@ async def completions(server: Server, request: HttpRequest) -> HttpResponse:
     text_request: TextRequest = await _read(server, request, read_completion)
     served, capabilities = _find(server, text_request.model, lambda can: can.completes, "completes text", "text_input")
     names = frozenset(spec.name for spec in served.inputs)
-    requests = [
-        _request(served, capabilities, prompt_inputs(text_request, prompt, names), request)
-        for prompt in text_request.prompts
-    ]
+    long = len(request.body) > LONG
+    prompts = text_request.prompts
+    tensors = await off_loop(server, long, lambda: [prompt_inputs(text_request, prompt, names) for prompt in prompts])
+    requests = [_request(served, capabilities, inputs, request) for inputs in tensors]
     bodies = CompletionBodies(new_request_id(), int(time()), served.name, text_request.include_usage)
     return await TextGeneration(
         server, request, served, requests, text_request, bodies, capabilities.text, error_body
@@ -124,9 +126,9 @@ async def embeddings(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def _read(server: Server, request: HttpRequest, read: Callable[[dict[str, Any]], T]) -> T:
-    if len(request.body) > LONG:
-        return await server.codecs.run(lambda: read(read_object(request.body)))
-    return read(read_object(request.body))
+    if len(request.body) > SHORT:
+        return await decode_long(server, request.body, read_body, read, request.body)
+    return read_body(read, request.body)
 
 
 def _find(

@@ -15,13 +15,13 @@ from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpRespon
 from pilotlight_predictor.frontends.http.router import ErrorBody, error_response
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.plain_predict.codec import InvalidInput, PredictPart, document
+from pilotlight_predictor.protocols.plain_predict.codec import InvalidInput, PredictPart, encode_predictions
+from pilotlight_predictor.protocols.run_inference import is_long
 from pilotlight_predictor.scheduling.executor_interface import Ticket
 from pilotlight_predictor.server.handler_context import Server
 
 NAME: Final = "predict"
 MAX_SUBMITTED: Final = 8  # parts of one request in the model's queue, so that other requests get their turn
-MANY: Final = 1 << 16  # elements from which the response is encoded in a thread
 MAX_IN_FLIGHT: Final = 16  # messages of one connection
 NORMAL, INTERNAL = 1000, 1011  # WebSocket close codes
 Begin = Callable[[Server, HttpRequest, ErrorBody], Awaitable[HttpResponse] | None]
@@ -102,17 +102,18 @@ class PredictInference:
             ticket.cancel()
         if error is not None:
             self._send(error_response(self._error_body, error, self._request))
-        elif sum(t.array.size for response in self._responses if response for t in response.outputs.values()) <= MANY:
-            self._send(self._make_response())
-        else:
+        elif is_long(*self._responses):
             spawn(self._send_encoded())
+        else:
+            self._send(self._make_response())
 
     def _make_response(self) -> HttpResponse:
         responses = [response for response in self._responses if response is not None]
         version = self._server.versions.label(self._served.name, self._served.version)
         seconds = perf_counter() - self._request.started
         try:
-            return json_response(document(self._parts, responses, batch=self._batch, version=version, seconds=seconds))
+            body = encode_predictions(self._parts, responses, batch=self._batch, version=version, seconds=seconds)
+            return HttpResponse(200, body)
         except Exception as error:
             return error_response(self._error_body, error, self._request)
 

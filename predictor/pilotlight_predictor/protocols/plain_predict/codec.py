@@ -25,6 +25,7 @@ from pilotlight_predictor.core.tensors import (
     bf16_to_float,
 )
 from pilotlight_predictor.errors import BadRequest
+from pilotlight_predictor.protocols.json_values import LONG_ARRAY, dump_json, encoding_size, join_pieces, write_pieces
 
 MAX_NUMBERS: Final = 10_000  # in one list
 SHOWN: Final = 60  # characters of a value quoted in an error
@@ -208,29 +209,37 @@ def _quoted(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-def document(
+def encode_predictions(
     parts: Sequence[PredictPart], responses: Sequence[InferResponse], *, batch: bool, version: str, seconds: float
-) -> dict[str, Any]:
+) -> list[Buffer]:
     """Return the body with the predictions of the first output: a list for `inputs`, a list of lists for `batch`."""
-    rows = [row for part, response in zip(parts, responses, strict=True) for row in _predictions(part, response)]
-    predictions = rows if batch else rows[0]
-    return {"predictions": predictions, "model_version": version, "latency_ms": round(seconds * 1000, 3)}
+    pieces = [b'{"predictions":[' if batch else b'{"predictions":']
+    rows = (row for part, response in zip(parts, responses, strict=True) for row in _predictions(part, response))
+    for index, row in enumerate(rows):
+        if index:
+            pieces.append(b",")
+        if encoding_size(row) <= LONG_ARRAY:
+            pieces.append(_write(row))
+        else:
+            pieces.extend(write_pieces(row, _write))
+    end = dump_json({"model_version": version, "latency_ms": round(seconds * 1000, 3)})
+    pieces.append((b"]," if batch else b",") + end[1:])
+    return join_pieces(pieces)
 
 
-def _predictions(part: PredictPart, response: InferResponse) -> Iterator[Any]:
+def _predictions(part: PredictPart, response: InferResponse) -> Iterator[Array]:
     """Yield the prediction of each row; an output without a row dimension belongs to all rows."""
-    array = _plain(next(iter(response.outputs.values())))
+    datatype, array = next(iter(response.outputs.values()))
+    array = bf16_to_float(array) if datatype == "BF16" else array
     split = part.lead and array.ndim > 0 and len(array) == part.rows
     for index in range(part.rows):
-        row = np.atleast_1d(array[index] if split else array)
-        yield np.ascontiguousarray(row) if row.dtype != object else row.tolist()
+        yield np.atleast_1d(array[index, ...] if split else array)
 
 
-def _plain(tensor: Tensor) -> Any:
-    """Return the array for JSON: BF16 as floats, BYTES as text."""
-    if tensor.datatype == "BF16":
-        return bf16_to_float(tensor.array)
-    if tensor.datatype == "BYTES":
-        texts = [item.decode("utf-8", "replace") for item in tensor.array.ravel()]
-        return np.array(texts, dtype=object).reshape(tensor.array.shape)
-    return tensor.array
+def _write(array: Array) -> bytes:
+    """Return the JSON, with BYTES as text."""
+    if array.dtype != object:
+        return dump_json(np.ascontiguousarray(array))
+    texts = np.empty(array.size, object)
+    texts[:] = [item.decode("utf-8", "replace") for item in array.ravel()]
+    return dump_json(texts.reshape(array.shape).tolist())

@@ -19,7 +19,7 @@ from pilotlight_predictor.frontends.grpc.ordered_stream import unary_in_order
 from pilotlight_predictor.frontends.grpc.protobuf_codec import decode, encode
 from pilotlight_predictor.protocols.plain_predict.batch_and_stream import MAX_IN_FLIGHT, NAME
 from pilotlight_predictor.protocols.plain_predict.codec import MAX_NUMBERS, InvalidInput, PredictRequest, check_rows
-from pilotlight_predictor.protocols.plain_predict.routes import STICKY_HEADER, plan
+from pilotlight_predictor.protocols.plain_predict.routes import STICKY_HEADER, choose_version, plan
 from pilotlight_predictor.protocols.v2.grpc.infer_methods import run
 from pilotlight_predictor.server.handler_context import Server
 
@@ -33,8 +33,8 @@ async def predict(server: Server, request: GrpcRequest) -> bytes:
     message = decode("PredictRequest", request.body)
     inputs, version = message.get("inputs", []), message.get("model_version", "")
     predict_request = check_rows(PredictRequest([inputs], False, request.header(MODEL_HEADER), version))
-    served, (part,) = plan(server, predict_request, request.header(STICKY_HEADER))
-    request.served = served
+    served = request.served = choose_version(server, predict_request, request.header(STICKY_HEADER))
+    (part,) = plan(served, predict_request)
     part.request.request_id = request.header(HEADER_REQUEST_ID)
     response = await run(server, served, part.request, server.predict_limits)
     fields = {

@@ -4,7 +4,7 @@ Lists of numbers in, predictions out, for models with one input. Its limits have
 apply only if they are set. Errors are {"detail": …}.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Final
 
@@ -16,7 +16,7 @@ from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession, json_response
 from pilotlight_predictor.frontends.http.router import ErrorBody, Route, ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.json_values import LONG
+from pilotlight_predictor.protocols.json_values import SHORT
 from pilotlight_predictor.protocols.plain_predict.batch_and_stream import NAME, PredictInference, PredictStream
 from pilotlight_predictor.protocols.plain_predict.codec import (
     InvalidInput,
@@ -25,13 +25,12 @@ from pilotlight_predictor.protocols.plain_predict.codec import (
     read_body,
     split_request,
 )
-from pilotlight_predictor.protocols.run_inference import await_response
+from pilotlight_predictor.protocols.run_inference import await_response, decode_long
 from pilotlight_predictor.server.handler_context import Server
 
 STICKY_HEADER: Final = "x-sticky-key"
 NOT_LOADED: Final = "Model not loaded"
 RETRY_AFTER: Final = {"Retry-After": "1"}
-Finish = Callable[[HttpResponse], None]
 
 
 def error_body(error: PredictorError) -> HttpResponse:
@@ -45,35 +44,34 @@ def predict(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | N
 
 def start_predict(server: Server, request: HttpRequest, error_body: ErrorBody) -> Awaitable[HttpResponse] | None:
     """Start an inference; the response is awaited, or sent through `request.finish`."""
-    if len(request.body) > LONG:
+    if len(request.body) > SHORT:
         return _predict_long(server, request, error_body)
-    _start(server, request, read_body(request.body), error_body, request.finish)
+    predict_request = read_body(request.body)
+    served = choose_version(server, predict_request, request.header(STICKY_HEADER))
+    parts = plan(served, predict_request)
+    PredictInference(server, request, served, parts, error_body, predict_request.batch).start(request.finish)
     return None
 
 
 async def _predict_long(server: Server, request: HttpRequest, error_body: ErrorBody) -> HttpResponse:
-    """Decode a large body in a thread; in the meantime the client may disconnect and the model be replaced."""
-    predict_request = await server.codecs.run(lambda: read_body(request.body))
-    return await await_response(request, lambda finish: _start(server, request, predict_request, error_body, finish))
+    """Decode a large body off the event loop; in the meantime the client may disconnect and the model be replaced."""
+    predict_request = await decode_long(server, request.body, read_body, request.body)
+    served = choose_version(server, predict_request, request.header(STICKY_HEADER))
+    parts = await server.codecs.run(lambda: plan(served, predict_request))
+    served = server.find(served.name, served.version)
+    inference = PredictInference(server, request, served, parts, error_body, predict_request.batch)
+    return await await_response(request, inference.start)
 
 
-def _start(
-    server: Server, request: HttpRequest, predict_request: PredictRequest, error_body: ErrorBody, finish: Finish
-) -> None:
-    served, parts = plan(server, predict_request, request.header(STICKY_HEADER))
-    PredictInference(server, request, served, parts, error_body, predict_request.batch).start(finish)
-
-
-def plan(server: Server, predict_request: PredictRequest, sticky: str) -> tuple[ModelVersion, list[PredictPart]]:
-    """Return the model version and the parts of the request."""
-    served = choose_version(server, predict_request, sticky)
+def plan(served: ModelVersion, predict_request: PredictRequest) -> list[PredictPart]:
+    """Return the parts of the request."""
     parts = split_request(
         predict_request, served.name, served.version, _only_input(served), served.config.max_batch_size
     )
     output_name = predict_request.output or next((output.name for output in served.outputs), "")
     for part in parts:
         part.request.outputs = (RequestedOutput(output_name),) if output_name else ()
-    return served, parts
+    return parts
 
 
 def choose_version(server: Server, predict_request: PredictRequest, sticky: str = "") -> ModelVersion:
@@ -117,10 +115,11 @@ def upgrade_needed(_: Server, __: HttpRequest) -> HttpResponse:
     return json_response(body, 426, {"Upgrade": "websocket", "Connection": "Upgrade"})
 
 
-def healthz(server: Server, _: HttpRequest) -> HttpResponse:
+def healthz(server: Server, request: HttpRequest) -> HttpResponse:
     readiness = server.readiness()
     if not readiness.ready:
-        body = {"detail": NOT_LOADED, "state": readiness.state, "reason": readiness.reason}
+        reason = server.visible_reason(request, readiness.reason)
+        body = {"detail": NOT_LOADED, "state": readiness.state, "reason": reason}
         return json_response(body, 503, RETRY_AFTER)
     version = "unknown"  # if there are several models
     with suppress(PredictorError):
@@ -129,11 +128,12 @@ def healthz(server: Server, _: HttpRequest) -> HttpResponse:
     return json_response({"status": "healthy", "model_version": version})
 
 
-def ready(server: Server, _: HttpRequest) -> HttpResponse:
+def ready(server: Server, request: HttpRequest) -> HttpResponse:
     readiness = server.readiness()
     if readiness.ready:
         return json_response({"status": "ready"})
-    return json_response({"detail": readiness.reason or readiness.state, "state": readiness.state}, 503, RETRY_AFTER)
+    reason = server.visible_reason(request, readiness.reason)
+    return json_response({"detail": reason or readiness.state, "state": readiness.state}, 503, RETRY_AFTER)
 
 
 PROTOCOL = ServingProtocol(

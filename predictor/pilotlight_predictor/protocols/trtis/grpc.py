@@ -6,6 +6,7 @@ since; field 2 of an input is a byte size before 0.11 and packed dims since. Adm
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pilotlight.contract import HEADER_REQUEST_ID
@@ -16,9 +17,10 @@ from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, Method, Responses, Service, UnaryCall
 from pilotlight_predictor.frontends.grpc.ordered_stream import unary_in_order
-from pilotlight_predictor.frontends.grpc.protobuf_codec import unpack_varints
+from pilotlight_predictor.frontends.grpc.protobuf_codec import limited_fields, unpack_varints
 from pilotlight_predictor.frontends.http.messages import HttpResponse
 from pilotlight_predictor.frontends.http.router import error_response
+from pilotlight_predictor.protocols.run_inference import is_long
 from pilotlight_predictor.protocols.trtis.handlers import failure, find, is_ready, run_profiler, server_status, success
 from pilotlight_predictor.protocols.trtis.request import Header, decode_parts, make_header, signature
 from pilotlight_predictor.protocols.trtis.response import describe
@@ -53,7 +55,7 @@ class InferMessage(NamedTuple):
 def read_text(message: Buffer, name: str) -> str:
     """Return field 1, the only one of requests other than inferences."""
     text = ""
-    for number, _, value in protobuf.fields(memoryview(message)):
+    for number, _, value in limited_fields(memoryview(message)):
         if number == 1:
             text = protobuf.text(value, name)
     return text
@@ -62,7 +64,7 @@ def read_text(message: Buffer, name: str) -> str:
 def read_infer(message: Buffer) -> InferMessage:
     model, version, header = "", NEWEST, memoryview(b"")
     parts: list[memoryview] = []
-    for number, _, value in protobuf.fields(memoryview(message)):
+    for number, _, value in limited_fields(memoryview(message)):
         if number == 1:
             model = protobuf.text(value, "model_name")
         elif number == 2:
@@ -88,7 +90,7 @@ def _version(value: int | memoryview) -> int:
 def _header(view: memoryview) -> Header:
     values: dict[str, Any] = {"input": [], "output": []}
     names = {1: "batch_size", 4: "correlation_id", 5: "id", 6: "flags"}
-    for number, _, value in protobuf.fields(view):
+    for number, _, value in limited_fields(view):
         if number == 2:
             values["input"].append(_input(protobuf.payload(value, "input")))
         elif number == 3:
@@ -100,7 +102,7 @@ def _header(view: memoryview) -> Header:
 
 def _input(view: memoryview) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for number, _, value in protobuf.fields(view):
+    for number, _, value in limited_fields(view):
         if number == 1:
             values["name"] = protobuf.text(value, "input.name")
         elif number == 2 and isinstance(value, int):
@@ -115,13 +117,13 @@ def _input(view: memoryview) -> dict[str, Any]:
 
 def _output(view: memoryview) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for number, _, value in protobuf.fields(view):
+    for number, _, value in limited_fields(view):
         if number == 1:
             values["name"] = protobuf.text(value, "output.name")
         elif number == 2:
             values["byte_size"] = protobuf.number(value, "output.byte_size")
         elif number == 3:
-            classes = protobuf.fields(protobuf.payload(value, "output.cls"))
+            classes = limited_fields(protobuf.payload(value, "output.cls"))
             counts = [protobuf.number(count, "output.cls.count") for field, _, count in classes if field == 1]
             values["cls"] = {"count": counts[-1]} if counts else {}
     return values
@@ -165,21 +167,22 @@ async def profile(server: Server, request: GrpcRequest) -> bytes:
 
 
 async def infer(server: Server, request: GrpcRequest) -> bytes:
-    message = read_infer(request.body)
+    long = len(request.body) >= LONG
+    message = await server.codecs.run(lambda: read_infer(request.body)) if long else read_infer(request.body)
     request.params = {"model": message.model}
     served = request.served = find(server, message.model, message.version)
     batched = served.config.max_batch_size > 0
     known = signature(served.name, served.inputs, served.outputs, batched)
-    if len(request.body) < LONG:
-        infer_request = decode_parts(message.header, known, message.version, message.parts)
-    else:
-        infer_request = await server.codecs.run(
-            lambda: decode_parts(message.header, known, message.version, message.parts)
-        )
+    decode = partial(decode_parts, message.header, known, message.version, message.parts)
+    infer_request = await server.codecs.run(decode) if long else decode()
     infer_request.request_id = request.headers.get(HEADER_REQUEST_ID, "")
     response = await run(server, served, infer_request)
-    blobs, values = describe(message.header, response, served.labels, batched=batched)
-    return write_infer(message.header, success(server), values, blobs)
+
+    def encode() -> bytes:
+        blobs, values = describe(message.header, response, served.labels, batched=batched)
+        return write_infer(message.header, success(server), values, blobs)
+
+    return await server.codecs.run(encode) if is_long(response, as_text=False) else encode()
 
 
 def stream(_: Server, request: GrpcRequest, messages: Messages, call_unary: UnaryCall) -> Responses:

@@ -1,6 +1,8 @@
 """HTTP handlers of the TRTIS protocol: health, status, inference, profile; imported on the first request."""
 
 import sys
+from collections.abc import Awaitable
+from functools import partial
 from itertools import count
 from threading import Lock
 from time import perf_counter
@@ -12,7 +14,8 @@ from pilotlight_predictor.errors import BadRequest, NotFound, NotReady, Predicto
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.run_inference import run_inference
+from pilotlight_predictor.protocols.json_values import SHORT
+from pilotlight_predictor.protocols.run_inference import await_response, run_inference
 from pilotlight_predictor.protocols.trtis.request import HEADER, decode_infer, read_header, signature
 from pilotlight_predictor.protocols.trtis.response import SERVER_STATES, encode_infer, error_status, model_status
 from pilotlight_predictor.protocols.trtis.text_protobuf import (
@@ -69,11 +72,12 @@ def live(server: Server, _: HttpRequest) -> HttpResponse:
     return HttpResponse(200, [], TEXT, _success_headers(server))
 
 
-def ready(server: Server, _: HttpRequest) -> HttpResponse:
+def ready(server: Server, request: HttpRequest) -> HttpResponse:
     if is_ready(server):
         return HttpResponse(200, [], TEXT, _success_headers(server))
     readiness = server.readiness()
-    response = error_body(NotReady(f"Server not ready: {readiness.state} {readiness.reason}".rstrip()))
+    reason = server.visible_reason(request, readiness.reason)
+    response = error_body(NotReady(f"Server not ready: {readiness.state} {reason}".rstrip()))
     response.status = server.not_ready_status
     return response
 
@@ -113,7 +117,7 @@ def unknown(model: str) -> NotFound:
     return NotFound(f"no status available for unknown model '{model}'")
 
 
-def infer(server: Server, request: HttpRequest, protocol: ServingProtocol) -> None:
+def infer(server: Server, request: HttpRequest, protocol: ServingProtocol) -> Awaitable[HttpResponse] | None:
     served = find(server, request.params["model"], version_of(request))
     text = request.headers.get(HEADER.lower())
     if text is None:
@@ -121,7 +125,6 @@ def infer(server: Server, request: HttpRequest, protocol: ServingProtocol) -> No
     header, binary = read_header(served.name, text), _is_binary(request)
     batched = served.config.max_batch_size > 0
     known = signature(served.name, served.inputs, served.outputs, batched)
-    infer_request = decode_infer(header, known, version_of(request), request.body)
 
     def encode(response: InferResponse) -> HttpResponse:
         pieces, response_header = encode_infer(header, response, served.labels, batched=batched, binary=binary)
@@ -130,7 +133,21 @@ def infer(server: Server, request: HttpRequest, protocol: ServingProtocol) -> No
             headers[RESPONSE] = response_header
         return HttpResponse(200, pieces, BINARY, headers)
 
-    run_inference(server, request, served, infer_request, protocol, encode)
+    if len(request.body) <= SHORT or not served.reads_elements:
+        infer_request = decode_infer(header, known, version_of(request), request.body)
+        run_inference(server, request, served, infer_request, protocol, encode)
+        return None
+
+    async def infer_long() -> HttpResponse:
+        """Decode in a thread; in the meantime the client may disconnect."""
+        decode = partial(decode_infer, header, known, version_of(request), request.body)
+        infer_request = await server.codecs.run(decode)
+        return await await_response(
+            request,
+            lambda finish: run_inference(server, request, served, infer_request, protocol, encode, finish=finish),
+        )
+
+    return infer_long()
 
 
 def find(server: Server, model: str, version: int) -> ModelVersion:

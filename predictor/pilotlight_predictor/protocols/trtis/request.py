@@ -114,9 +114,11 @@ def _output(index: int, values: Mapping[str, Any]) -> OutputHeader:
 
 
 def _check_names(field: str, names: Sequence[str]) -> None:
+    seen: set[str] = set()
     for index, name in enumerate(names):
-        if name in names[:index]:
+        if name in seen:
             raise BadRequest(f"{field}[{index}].name = '{name}' appears twice")
+        seen.add(name)
 
 
 class InputLayout(NamedTuple):

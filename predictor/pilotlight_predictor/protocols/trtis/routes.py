@@ -31,10 +31,10 @@ def _handler(name: str) -> Handler:
     return handle
 
 
-def infer(server: Server, request: HttpRequest) -> None:
+def infer(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | None:
     from pilotlight_predictor.protocols.trtis import handlers
 
-    handlers.infer(server, request, PROTOCOL)
+    return handlers.infer(server, request, PROTOCOL)
 
 
 PROTOCOL = ServingProtocol(

@@ -7,11 +7,12 @@ from collections.abc import Awaitable
 from functools import partial
 
 from pilotlight.contract import HEADER_INFERENCE_LENGTH, HEADER_REQUEST_ID
+from pilotlight_predictor.core.request_parameters import in_huge_request
 from pilotlight_predictor.core.requests import NEWEST, InferRequest
 from pilotlight_predictor.errors import BadRequest, Unsupported
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.json_values import LONG
+from pilotlight_predictor.protocols.json_values import HUGE, LONG, SHORT
 from pilotlight_predictor.protocols.run_inference import await_response
 from pilotlight_predictor.protocols.v2.infer_response import LENGTH, MAX_ID, Finish, batch_reply_for, respond
 from pilotlight_predictor.protocols.v2.request_codec import decode_raw_request, decode_request
@@ -34,10 +35,8 @@ def infer(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | Non
     served = server.find(params["model"], version)
     if served.decoupled:
         raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-    if len(request.body) > LONG:
-        text = request.headers.get(HEADER_INFERENCE_LENGTH, "")
-        if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) > LONG:
-            return _infer_long(server, request, served, version)
+    if len(request.body) > SHORT and (served.reads_elements or _json_length(request) > LONG):
+        return _infer_long(server, request, served, version)
     infer_request = _decode(server, served, request, version)
     batch_reply = None if request.sole_client else batch_reply_for(server, served, infer_request)
     if batch_reply is not None:
@@ -47,12 +46,35 @@ def infer(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | Non
     return None
 
 
+def _header_length(request: HttpRequest) -> int | None:
+    """Return the length of the JSON, 0 for a raw request; None if all of the body is JSON."""
+    length = request.headers.get(HEADER_INFERENCE_LENGTH)
+    if length is None:
+        return None
+    if not (length.isascii() and length.isdigit()) or len(length) > 18:
+        raise BadRequest(f"{LENGTH} = '{length[:50]}', must be the number of bytes of the JSON")
+    return int(length)
+
+
+def _json_length(request: HttpRequest) -> int:
+    length = _header_length(request)
+    return len(request.body) if length is None else length
+
+
 async def _infer_long(server: Server, request: HttpRequest, served: ModelVersion, version: int) -> HttpResponse:
-    """Decode a large body in a thread; in the meantime the client may disconnect and the model be replaced."""
-    infer_request = await server.codecs.run(lambda: _decode(server, served, request, version))
-    return await await_response(
-        request, lambda finish: _infer(server, request, server.find(served.name, version), infer_request, finish)
-    )
+    """Decode a large body off the event loop; in the meantime the client may disconnect and the model be replaced."""
+    if HUGE < _json_length(request) <= len(request.body):
+        infer_request = await server.codecs.run_in_process(
+            decode_request, served.name, version, request.body, _header_length(request), in_huge_request, None,
+            served.check_input,
+        )  # fmt: skip
+    else:
+        infer_request = await server.codecs.run(lambda: _decode(server, served, request, version))
+    decoded = sum(tensor.array.nbytes for tensor in infer_request.inputs.values())
+    with server.hold(min(decoded, 4 * len(request.body))):  # the rest lies in shared memory: JSON has 2 bytes a number
+        return await await_response(
+            request, lambda finish: _infer(server, request, server.find(served.name, version), infer_request, finish)
+        )
 
 
 def _infer(
@@ -75,17 +97,19 @@ def _infer(
 
 def _decode(server: Server, served: ModelVersion, request: HttpRequest, version: int) -> InferRequest:
     body = request.body
-    length = request.headers.get(HEADER_INFERENCE_LENGTH)
-    if length is None:
+    if HEADER_INFERENCE_LENGTH not in request.headers:
         templates = served.templates
         if templates is None:
             templates = served.templates = TemplateCache()
         known: InferRequest | None = templates.read(served.name, version, body)
-        return known or decode_request(served.name, version, body, None, server.shared_memory.find, templates)
-    if not (length.isascii() and length.isdigit()) or len(length) > 18:
-        raise BadRequest(f"{LENGTH} = '{length[:50]}', must be the number of bytes of the JSON")
-    if int(length):
-        return decode_request(served.name, version, body, int(length), server.shared_memory.find)
+        return known or decode_request(
+            served.name, version, body, None, server.shared_memory.find, templates,
+            served.check_input if len(body) > SHORT else None,
+        )  # fmt: skip
+    length = _header_length(request)
+    if length:
+        check = served.check_input if len(body) > SHORT else None
+        return decode_request(served.name, version, body, length, server.shared_memory.find, check=check)
     if len(served.inputs) != 1:
         raise BadRequest(f"a raw request needs a model with one input; '{served.name}' has {len(served.inputs)}")
     spec = served.inputs[0]

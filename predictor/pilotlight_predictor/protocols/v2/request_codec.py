@@ -1,5 +1,6 @@
 """Decoder of V2 inference requests: JSON, JSON followed by binary tensors, or one raw tensor. Pure."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
@@ -9,9 +10,9 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core import request_parameters
 from pilotlight_predictor.core.request_parameters import REGION, FindRegion, no_shared_memory, read_region
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Parameters, RequestedOutput
-from pilotlight_predictor.core.tensors import NUMPY_TYPES, TensorSpec, decode_raw, element_count
+from pilotlight_predictor.core.tensors import NUMPY_TYPES, Shape, TensorSpec, decode_raw, element_count
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.protocols.json_values import decode_values, explain, quote_nonfinite
+from pilotlight_predictor.protocols.json_values import MAX_FIELDS, decode_values, explain, quote_nonfinite
 from pilotlight_predictor.protocols.v2.request_templates import TemplateCache
 
 RESERVED_PREFIX: Final = "triton_"
@@ -23,24 +24,29 @@ _ABSENT: Final = msgspec.Raw()
 _NO_BLOBS: Final = memoryview(b"")
 
 
+_FEW: Final = msgspec.Meta(max_length=MAX_FIELDS)
+_Parameters = Annotated[dict[str, Any], _FEW]
+CheckInput = Callable[[str, str, Shape], None]  # name, datatype and shape; raises BadRequest
+
+
 class WireInput(msgspec.Struct):
     name: str
     shape: tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_DIM)], ...]
     datatype: str
     data: msgspec.Raw = _ABSENT
-    parameters: dict[str, Any] | None = None
+    parameters: _Parameters | None = None
 
 
 class WireOutput(msgspec.Struct):
     name: str
-    parameters: dict[str, Any] | None = None
+    parameters: _Parameters | None = None
 
 
 class WireRequest(msgspec.Struct):
-    inputs: list[WireInput]
+    inputs: Annotated[list[WireInput], _FEW]
     id: str = ""
-    parameters: dict[str, Any] | None = None
-    outputs: list[WireOutput] | None = None
+    parameters: _Parameters | None = None
+    outputs: Annotated[list[WireOutput], _FEW] | None = None
 
 
 class V1Request(msgspec.Struct):
@@ -57,14 +63,16 @@ def decode_request(
     header_length: int | None,
     find: FindRegion = no_shared_memory,
     templates: TemplateCache | None = None,
+    check: CheckInput | None = None,
 ) -> InferRequest:
     """Decode a body; `header_length` is Inference-Header-Content-Length, None if all of it is JSON.
 
-    `find` returns the bytes of shared memory. `templates` learn the request. Raise BadRequest.
+    `find` returns the bytes of shared memory. `templates` learn the request. `check` compares an input with the model
+    before its elements are read. Raise BadRequest.
     """
     header, blobs = (body, _NO_BLOBS) if header_length is None else _cut(body, header_length)
     wire, as_written = _decode_header(header)
-    request = InferRequest(model, _inputs(model, wire.inputs, blobs, find), version, wire.id)
+    request = InferRequest(model, _inputs(model, wire.inputs, blobs, find, check), version, wire.id)
     if wire.outputs:
         outputs: dict[str, RequestedOutput] = {}
         for index, output in enumerate(wire.outputs):
@@ -130,13 +138,17 @@ def _decode_header(text: Buffer) -> tuple[WireRequest, bool]:
         raise BadRequest("the request is nested too deep") from None
 
 
-def _inputs(model: str, wires: list[WireInput], blobs: memoryview, find: FindRegion) -> Inputs:
+def _inputs(
+    model: str, wires: list[WireInput], blobs: memoryview, find: FindRegion, check: CheckInput | None
+) -> Inputs:
     inputs: Inputs = {}
     position = 0
     for wire in wires:
         if wire.name in inputs or wire.datatype not in NUMPY_TYPES or len(wire.shape) > MAX_DIMS:
             raise _input_error(wire, len(inputs), wire.name in inputs)
         shape = wire.shape
+        if check is not None:
+            check(wire.name, wire.datatype, shape)
         if wire.data is not _ABSENT:
             if wire.parameters and (conflict := wire.parameters.keys() & ELSEWHERE):
                 raise BadRequest(f"input '{wire.name}' has both data and the parameter {min(conflict)}; send one")

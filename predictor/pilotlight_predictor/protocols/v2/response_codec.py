@@ -1,7 +1,7 @@
 """Encoder of V2 inference responses: JSON, or JSON followed by binary tensors. Pure."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, Final
 
@@ -10,12 +10,13 @@ import numpy as np
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.request_parameters import region_parameters
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
-from pilotlight_predictor.core.tensors import Array, Shape, Tensor, encode_raw
+from pilotlight_predictor.core.tensors import Array, Shape, Tensor, bf16_to_float, encode_raw
 from pilotlight_predictor.protocols.json_values import (
     LONG_ARRAY,
     NONFINITE_NAMES,
+    decode_strings,
     dump_json,
-    encode_values,
+    encoding_size,
     write_pieces,
 )
 
@@ -35,14 +36,15 @@ def encode_response(request: InferRequest, response: InferResponse) -> tuple[int
             texts.append(text)
             continue
         texts.append(_before_data(name, tensor.datatype, tensor.array.shape))
-        values = encode_values(name, tensor)
-        if isinstance(values, list):
-            texts.append(dump_json(values))
-        elif values.size <= LONG_ARRAY:
-            texts.append(_numbers(values))
+        datatype, values = tensor.datatype, tensor.array.ravel()
+        if datatype == "BF16":
+            values = bf16_to_float(np.ascontiguousarray(values))
+        write = _numbers if datatype != "BYTES" else partial(_strings, name)
+        if encoding_size(values) <= LONG_ARRAY:
+            texts.append(write(values))
         else:
             long = True
-            texts.extend(write_pieces(values, _numbers))
+            texts.extend(write_pieces(values, write))
         texts.append(b"}")
     texts.append(b"]}")
     if not long:
@@ -105,19 +107,18 @@ def _external_output(request: InferRequest, response: InferResponse, name: str, 
 
 def is_long(request: InferRequest, response: InferResponse, may_compress: bool) -> bool:
     """Return whether encoding, or compressing the result, would block the event loop for milliseconds."""
-    for name, (_, array) in response.outputs.items():
-        if array.size > LONG_TO_ENCODE and name not in response.shared_outputs:
-            requested = {output.name: output.binary for output in request.outputs}
-            return (
-                may_compress
-                or sum(
-                    tensor.array.size
-                    for name, tensor in response.outputs.items()
-                    if name not in response.shared_outputs and not _binary(requested.get(name), request.binary_output)
-                )
-                > LONG_ARRAY
-            )
-    return False
+    in_json = 0  # elements
+    for name, (datatype, array) in response.outputs.items():
+        if datatype == "BYTES":
+            size = array.size if array.size > LONG_TO_ENCODE else encoding_size(array)
+        else:
+            size = array.size
+        if size > LONG_TO_ENCODE and name not in response.shared_outputs:
+            if may_compress or datatype == "BYTES":
+                return True
+            requested = next((output.binary for output in request.outputs if output.name == name), None)
+            in_json += 0 if _binary(requested, request.binary_output) else size
+    return in_json > LONG_ARRAY
 
 
 def _binary(requested: bool | None, default: bool) -> bool:
@@ -143,6 +144,10 @@ def _plain_opening(model: str, version: int) -> bytes:
 @lru_cache(1024)
 def _before_data(name: str, datatype: str, shape: Shape) -> bytes:
     return dump_json({"name": name, "datatype": datatype, "shape": shape})[:-1] + b',"data":'
+
+
+def _strings(name: str, values: Array) -> bytes:
+    return dump_json(decode_strings(name, values))
 
 
 def _numbers(values: Array) -> bytes:

@@ -29,11 +29,12 @@ def live(_: Server, __: HttpRequest) -> HttpResponse:
     return json_response({"live": True})
 
 
-def ready(server: Server, _: HttpRequest) -> HttpResponse:
+def ready(server: Server, request: HttpRequest) -> HttpResponse:
     readiness = server.readiness()
     if readiness.ready:
         return json_response({"ready": True})
-    document = {"ready": False, "state": readiness.state, "reason": readiness.reason}
+    reason = server.visible_reason(request, readiness.reason)
+    document = {"ready": False, "state": readiness.state, "reason": reason}
     return json_response(document, server.not_ready_status, {"Retry-After": "1"})
 
 
@@ -47,7 +48,9 @@ def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
         served = server.registry.find(name, version)
     except NotFound:
         if not server.starting and (version != NEWEST or name not in server.registry.names()):
-            raise
+            if server.may_read(request):
+                raise
+            raise NotFound(f"Request for unknown model: '{name}' is not found") from None
         reason = server.registry.reason(name)
     except PredictorError as error:
         reason = str(error)
@@ -55,7 +58,8 @@ def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
         if served.executor.alive:
             return json_response({"name": name, "ready": True})
         reason = served.executor.problem
-    return json_response({"name": name, "ready": False, "reason": reason}, server.not_ready_status)
+    document = {"name": name, "ready": False, "reason": server.visible_reason(request, reason)}
+    return json_response(document, server.not_ready_status)
 
 
 def model_metadata(server: Server, request: HttpRequest) -> HttpResponse:

@@ -3,9 +3,11 @@
 import asyncio
 import gzip
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from tests.eventually import eventually_async
 from tests.predictor.frontends.grpc.connection_harness import NO_ROOM, House, call, data, framed, play
 from tritonclient.grpc import service_pb2
@@ -140,7 +142,8 @@ def test_a_message_that_a_thread_reads_counts_until_it_has_read_although_the_cli
     pieces = [message[at : at + (1 << 18)] for at in range(0, len(message), 1 << 18)]
 
     async def scene() -> None:
-        server = cast(Server, SimpleNamespace(codecs=ThreadLimiter(1), shared_memory=SimpleNamespace(find=find)))
+        model, memory = SimpleNamespace(check_input=lambda *_: None), SimpleNamespace(find=find)
+        server = cast(Server, SimpleNamespace(codecs=ThreadLimiter(1), shared_memory=memory, find=lambda *_: model))
         house = House(lambda call: infer(server, call), 64 * MIB)
         house.hear(call(1), *(data(1, piece, ends=piece is pieces[-1]) for piece in pieces))
         await eventually_async(reads.is_set)
@@ -149,5 +152,62 @@ def test_a_message_that_a_thread_reads_counts_until_it_has_read_although_the_cli
         assert house.admission.bytes_in_flight == len(message) - 5
         go_on.set()
         await eventually_async(lambda: house.admission.bytes_in_flight == 0)
+
+    asyncio.run(scene())
+
+
+def test_a_response_counts_until_its_client_takes_it() -> None:
+    """The connection's window is 64 KiB: the rest waits, and the socket may not take what has left."""
+
+    async def scene() -> None:
+        house = House(lambda call: bytes(MIB // 2))
+        house.hear(call(1), data(1, framed(b"x"), ends=True))
+        assert house.admission.bytes_in_flight == MIB // 2
+        house.line.pause_writing()
+        house.hear(frames.window_update(0, MIB))
+        house.line.resume_writing()
+        await asyncio.sleep(0)
+        assert (house.status(1), house.admission.bytes_in_flight) == ("0", 0)
+
+    asyncio.run(scene())
+
+
+def test_a_response_counts_while_the_socket_has_not_taken_its_last_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        house = House(lambda call: bytes(MIB // 2))
+        house.hear(call(1), data(1, framed(b"x"), ends=True))
+        unsent = house.admission.bytes_in_flight
+        monkeypatch.setattr(house.wire, "writelines", lambda _: house.line.pause_writing(), raising=False)
+        house.hear(frames.window_update(0, MIB))
+        assert house.admission.bytes_in_flight == unsent
+        house.line.resume_writing()
+        assert house.admission.bytes_in_flight == 0
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "end",
+    [lambda house: house.hear(frames.rst_stream(1, frames.CANCEL)), lambda house: house.line.connection_lost(None)],
+    ids=["reset", "lost"],
+)
+def test_an_unread_response_is_released_when_its_client_goes(end: Callable[[House], None]) -> None:
+    async def scene() -> None:
+        house = House(lambda call: bytes(MIB // 2))
+        house.hear(call(1), data(1, framed(b"x"), ends=True))
+        assert house.admission.bytes_in_flight > MIB // 3
+        end(house)
+        assert house.admission.bytes_in_flight == 0
+
+    asyncio.run(scene())
+
+
+def test_a_response_for_which_the_budget_does_not_suffice_is_unavailable() -> None:
+    async def scene() -> None:
+        house = House(lambda call: bytes(MIB // 2))
+        for number in (1, 3, 5):
+            house.hear(call(number), data(number, framed(b"x"), ends=True))
+        assert [house.status(number) for number in (1, 3, 5)] == ["", "", "14"]
+        assert house.admission.bytes_in_flight <= MIB
 
     asyncio.run(scene())

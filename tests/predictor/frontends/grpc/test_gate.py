@@ -53,6 +53,30 @@ def guarded(serve_module: Serve, repository: Path, tmp_path_factory: pytest.Temp
     return grpc_address(serve_module(repository, "--grpc-port", "0", *flags))
 
 
+def test_admin_by_loopback_needs_a_local_authority(
+    serve_module: Serve, repository: Path, caller_of: Callers, message: Message
+) -> None:
+    address = grpc_address(serve_module(repository, "--grpc-port", "0"))
+    request = message("inference.RepositoryIndexRequest")
+    assert caller_of(address)(INDEX, INDEXED, request)
+    with grpc.insecure_channel(address, options=[("grpc.default_authority", "evil.example")]) as channel:
+        call = channel.unary_unary(INDEX, request_serializer=lambda made: made.SerializeToString())
+        with pytest.raises(grpc.RpcError) as caught:
+            call(request)
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_messages_have_the_bound_of_http_packed_and_unpacked(
+    serve_module: Serve, repository: Path, caller_of: Callers, message: Message
+) -> None:
+    caller = caller_of(grpc_address(serve_module(repository, "--grpc-port", "0", "--http-max-input-size", "1000000")))
+    assert caller(INFER, INFERRED, ask(message, 240_000)).outputs
+    for how in ({}, {"compression": grpc.Compression.Gzip}):
+        error = refusal(caller, INFER, INFERRED, ask(message, 250_000), **how)
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "--http-max-input-size" in error.details()
+
+
 def test_inference_needs_the_api_token_and_probes_none(guarded: str, caller_of: Callers, message: Message) -> None:
     caller = caller_of(guarded)
     error = refusal(caller, INFER, INFERRED, ask(message))

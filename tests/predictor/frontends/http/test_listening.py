@@ -81,7 +81,7 @@ class LateRequest(HttpServer):
         return count
 
 
-REQUEST = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+REQUEST = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def test_a_request_that_comes_on_a_kept_connection_in_the_last_moment_is_answered() -> None:

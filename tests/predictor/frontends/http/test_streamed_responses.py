@@ -9,7 +9,7 @@ from tests.eventually import eventually_async
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.server import HttpServer, bind
 
-GET = b"GET /%b HTTP/1.1\r\nHost: x\r\n%b\r\n"
+GET = b"GET /%b HTTP/1.1\r\nHost: localhost\r\n%b\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

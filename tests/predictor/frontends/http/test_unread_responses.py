@@ -17,7 +17,7 @@ from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpRespon
 from pilotlight_predictor.frontends.http.router import Dispatcher, Route, ServingProtocol
 from pilotlight_predictor.frontends.http.server import HttpServer
 
-ASK = b"GET /%b HTTP/1.1\r\nHost: here\r\n\r\n"
+ASK = b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PIECE = b"x" * (1 << 16)
 
 

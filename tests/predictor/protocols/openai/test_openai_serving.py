@@ -22,7 +22,7 @@ def running(server: RunningServer) -> str:
 
 def test_a_client_that_leaves_a_stream_ends_it(speaking: RunningServer) -> None:
     body = json.dumps({**LONG, "stream": True, "n": 8}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     before = running(speaking)
     for _ in range(6):  # 48 choices, more than there are slots: they must be given back
         connection = socket.create_connection(("127.0.0.1", speaking.port), timeout=60)

@@ -162,7 +162,8 @@ def test_a_client_that_leaves_frees_its_places(zoo: Path, tmp_path: Path, serve:
     server = serve(tmp_path)
     with server.connect() as connection:
         body = json.dumps({"batch": [[0.05]] * 2000}).encode()
-        connection.sendall(b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        connection.sendall(head + body)
         server.wait_until(lambda: server.get("/status").json()["in_flight"] == 1, "at work")
     server.wait_until(lambda: server.get("/status").json()["in_flight"] == 0, "free again", 80)  # all take 100 s
     assert ask(server, {"inputs": [0]})["predictions"] == [0]

@@ -11,7 +11,7 @@ from pilotlight_predictor.core.tensors import Tensor, TensorSpec
 from pilotlight_predictor.protocols.plain_predict.codec import (
     InvalidInput,
     PredictPart,
-    document,
+    encode_predictions,
     read_body,
     split_request,
 )
@@ -142,7 +142,8 @@ def answer(tensor: Tensor) -> InferResponse:
 )
 def test_one_list_has_its_own_predictions(array: Any, expected: Any) -> None:
     (part,) = work({"inputs": [1, 2]})
-    made = document([part], [answer(Tensor("FP32", np.array(array, "f4")))], batch=False, version="v1", seconds=0.0123)
+    response = answer(Tensor("FP32", np.array(array, "f4")))
+    made = json.loads(b"".join(encode_predictions([part], [response], batch=False, version="v1", seconds=0.0123)))
     assert np.array_equal(made["predictions"], expected)
     assert (made["model_version"], made["latency_ms"]) == ("v1", 12.3)
 
@@ -150,5 +151,5 @@ def test_one_list_has_its_own_predictions(array: Any, expected: Any) -> None:
 def test_a_batch_has_a_list_for_each_of_its_lists_and_text_stays_text() -> None:
     cut = work({"batch": [[1, 2], [3, 4], [5, 6]]})
     answers = [answer(Tensor("BYTES", np.array(texts, dtype=object))) for texts in ([b"a", b"b"], [b"\xff"])]
-    made = document(cut, answers, batch=True, version="1", seconds=0)
+    made = json.loads(b"".join(encode_predictions(cut, answers, batch=True, version="1", seconds=0)))
     assert made["predictions"] == [["a"], ["b"], ["\ufffd"]]

@@ -87,6 +87,7 @@ REACHED: dict[str, str] = {
     "Forbidden": "test_every_route_asks_for_its_token (test_access.py)",
     "NotFound": "test_what_is_no_route_is_404 (test_routes.py)",
     "MethodNotAllowed": "test_another_method_is_405_with_what_is_allowed (test_routes.py)",
+    "RequestTimeout": "test_a_body_that_aiohttp_reads_too_slowly_is_408 (../../frontends/http/test_slow_senders.py)",
     "RequestTooLarge": "test_the_size_limit_is_exact_in_both_frontends (test_frontends.py)",
     "RateLimited": "test_a_client_beyond_its_rate_is_429_with_the_time_to_wait (test_access.py)",
     "Unsupported": "test_another_encoding_is_501_with_what_is_known (test_compression.py)",

@@ -98,7 +98,8 @@ def test_the_server_answers_others_while_it_reads_and_writes_megabytes(server: R
     not."""
     text = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[%d],"data":%b}]}' % (COUNT, NUMBERS_TEXT)
     headers = {"Content-Encoding": "gzip", "Accept-Encoding": "gzip"} if packed else {}
-    raw = rendered("POST", "/v2/models/identity_fp32/infer", gzip.compress(text, 1) if packed else text, headers, "x")
+    body = gzip.compress(text, 1) if packed else text
+    raw = rendered("POST", "/v2/models/identity_fp32/infer", body, headers, server.address)
     deadline, shares = monotonic() + 180, [longest_wait_while(server, raw)]
     while shares[-1] >= 0.25:
         assert monotonic() < deadline, shares

@@ -27,7 +27,7 @@ Serve = Callable[..., RunningServer]
 def ask_for(megabytes: int) -> bytes:
     tensor = {"name": "megabytes", "shape": [1], "datatype": "INT32", "data": [megabytes]}
     body = json.dumps({"inputs": [tensor], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}).encode()
-    return b"POST /v2/models/wide/infer HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    return b"POST /v2/models/wide/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +81,11 @@ def test_whoever_may_not_ask_reserves_no_room_for_a_body(serve: Serve, repositor
     token = tmp_path / "token"
     token.write_text("sesame")
     server = serve(repository, "--api-token-file", str(token), "--max-bytes-in-flight", str(2 << 20))
-    announced = b"POST /v2/models/wide/infer HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n{" % (2 << 20)
+    announced = b"POST /v2/models/wide/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n{" % (2 << 20)
     with connect(server) as stranger:
         stranger.sendall(announced)
         assert b" 401 " in stranger.recv(1 << 12)
-        allowed = ask_for(1).replace(b"Host: t", b"Host: t\r\nAuthorization: Bearer sesame")
+        allowed = ask_for(1).replace(b"Host: localhost", b"Host: localhost\r\nAuthorization: Bearer sesame")
         with connect(server) as friend:
             friend.sendall(allowed)
             assert b" 200 " in friend.recv(1 << 12)

@@ -16,7 +16,9 @@ from pilotlight_predictor.errors import Cancelled, Unsupported
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, UnaryCall, grpc_error
 from pilotlight_predictor.frontends.grpc.ordered_stream import OrderedResponseWriter, in_request_order
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.v2.grpc.infer_request import EMPTY_FINAL, decode_infer, peek_id
+from pilotlight_predictor.protocols.json_values import encoding_size
+from pilotlight_predictor.protocols.run_inference import MANY
+from pilotlight_predictor.protocols.v2.grpc.infer_request import EMPTY_FINAL, Head, decode_infer, is_plain, peek_id
 from pilotlight_predictor.protocols.v2.grpc.infer_response import (
     FINAL,
     encode_infer,
@@ -26,13 +28,14 @@ from pilotlight_predictor.protocols.v2.grpc.infer_response import (
 from pilotlight_predictor.scheduling.streaming import ResponseReader
 from pilotlight_predictor.server.handler_context import Server
 
-LONG: Final = 4 << 20  # bytes from which codecs run in a thread: strings of that size take tenths of a second
+LONG: Final = 1 << 16  # bytes from which typed contents and strings are decoded in a thread: 5 ms
+LONG_RAW: Final = 1 << 20  # elements from which a response is encoded in a thread
 MAX_AHEAD: Final = 64  # requests in flight of one stream
 MAX_ID: Final = 128  # characters of an id in the log
 
 
 def infer(server: Server, request: GrpcRequest) -> bytes | Awaitable[bytes]:
-    if len(request.body) >= LONG:
+    if len(request.body) >= LONG and not is_plain(request.body):
         return _infer_later(server, request)
     infer_request = decode_infer(request.body, server.shared_memory.find)
     served = _find_unary(server, request, infer_request)
@@ -41,7 +44,7 @@ def infer(server: Server, request: GrpcRequest) -> bytes | Awaitable[bytes]:
         return _infer_queued(server, served, infer_request)
     if isinstance(result, Exception):
         raise result
-    if _is_long(result):
+    if _is_long(result, infer_request.binary_output):
         return _encode(server, result, infer_request.binary_output)
     return b"".join(encode_infer(result, infer_request.binary_output))
 
@@ -67,7 +70,7 @@ def _find_unary(server: Server, request: GrpcRequest, infer_request: InferReques
 async def infer_streamed(server: Server, request: GrpcRequest) -> bytes:
     """Run one request of a stream and return its last response; every response says whether it is final."""
     async with request.writer.read_lock if request.writer is not None else nullcontext():
-        if len(request.body) < LONG:
+        if len(request.body) < LONG or is_plain(request.body):
             infer_request = decode_infer(request.body, server.shared_memory.find)
         else:
             infer_request = await _decode_long(server, request)
@@ -109,10 +112,15 @@ async def _decode_long(server: Server, request: GrpcRequest) -> InferRequest:
     """Decode in a thread. A started thread cannot be cancelled and holds the message until it ends."""
     message, find, begun = request.body, server.shared_memory.find, False
 
+    def check(head: Head) -> None:
+        served = server.find(head.model, head.version)
+        for each in head.inputs:
+            served.check_input(each.name, each.datatype, each.shape)
+
     def decode() -> InferRequest:
         nonlocal begun
         begun = True
-        return decode_infer(message, find)
+        return decode_infer(message, find, check)
 
     decoding = asyncio.ensure_future(server.codecs.run(decode))
     try:
@@ -171,12 +179,17 @@ async def _encode(server: Server, response: InferResponse, raw: bool, *, streame
         pieces: list[Buffer] = encode_infer(response, raw)
         return b"".join(encode_streamed(pieces) if streamed else pieces)
 
-    return await server.codecs.run(encode) if _is_long(response) else encode()
+    return await server.codecs.run(encode) if _is_long(response, raw) else encode()
 
 
-def _is_long(response: InferResponse) -> bool:
+def _is_long(response: InferResponse, raw: bool) -> bool:
     """Return whether to encode the response in a thread."""
-    return sum(tensor.array.size for tensor in response.outputs.values()) > LONG // 4
+    for datatype, array in response.outputs.values():
+        if array.size > (LONG_RAW if raw and datatype != "BYTES" else MANY):
+            return True
+        if datatype == "BYTES" and encoding_size(array) > MANY:
+            return True
+    return False
 
 
 def stream(_: Server, request: GrpcRequest, messages: Messages, call_unary: UnaryCall) -> AsyncIterator[bytes]:

@@ -5,7 +5,7 @@ cached head takes 10 µs instead of 90.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -26,11 +26,10 @@ from pilotlight_predictor.core.requests import (
 )
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Shape, Tensor, decode_raw, element_count
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.frontends.grpc.protobuf_codec import unpack_varints
+from pilotlight_predictor.frontends.grpc.protobuf_codec import MAX_FIELDS, limited_fields, unpack_varints
 from pilotlight_predictor.protocols.v2.grpc.infer_response import decode_contents
 from pilotlight_predictor.protocols.v2.request_codec import MAX_DIM, MAX_DIMS, RESERVED, RESERVED_PREFIX
 
-MAX_FIELDS: Final = 10_000  # of a message; no model needs more
 EMPTY_FINAL: Final = "triton_enable_empty_final_response"  # in a stream: send a final response even if it is empty
 _DOUBLE: Final = struct.Struct("<d")
 ID_FIELD: Final = 3
@@ -74,12 +73,29 @@ class Head(NamedTuple):
     plain: tuple[PlainInput, ...]  # all inputs, if only the length of their raw contents must be checked
 
 
-def decode_infer(message: Buffer, find: FindRegion = no_shared_memory) -> InferRequest:
-    """Decode a message; `find` returns the bytes of shared-memory regions. `binary_output` is set as the inputs are."""
+def is_plain(message: Buffer) -> bool:
+    """Return whether a message has nothing to decode but a short head: numbers in raw contents are used in place."""
     try:
-        head_bytes, identity, blobs = _cut(message)
+        heads, _, blobs = _cut(message)
+        if not blobs or sum(map(len, heads)) > LONGEST_REMEMBERED:
+            return False
+        return len(known_head(b"".join(heads)).plain) == len(blobs)
+    except (protobuf.MalformedMessage, BadRequest):
+        return False
+
+
+def decode_infer(
+    message: Buffer, find: FindRegion = no_shared_memory, check: Callable[[Head], None] | None = None
+) -> InferRequest:
+    """Decode a message; `find` returns the bytes of shared-memory regions. `check` compares the head with the model
+    before elements are read. `binary_output` is set as the inputs are."""
+    try:
+        heads, identity, blobs = _cut(message)
+        head_bytes = b"".join(heads)
         remembered = blobs and len(head_bytes) <= LONGEST_REMEMBERED
         head = known_head(head_bytes) if remembered else read_head(head_bytes)
+        if check is not None:
+            check(head)
         inputs = _plain_inputs(head, blobs) or _inputs(head, blobs, find)
     except protobuf.MalformedMessage as error:
         raise BadRequest(str(error)) from None
@@ -101,14 +117,14 @@ def decode_infer(message: Buffer, find: FindRegion = no_shared_memory) -> InferR
 def peek_id(message: Buffer) -> str:
     """Return the id of a request that could not be decoded; empty if there is none."""
     with suppress(protobuf.MalformedMessage, BadRequest):
-        for number, _, value in _fields(memoryview(message)):
+        for number, _, value in limited_fields(memoryview(message)):
             if number == ID_FIELD:
                 return protobuf.text(value, "id")
     return ""
 
 
-def _cut(message: Buffer) -> tuple[bytes, str, list[memoryview]]:
-    """Split a message into its head, its id and its raw contents."""
+def _cut(message: Buffer) -> tuple[list[Buffer], str, list[memoryview]]:
+    """Split a message into the pieces of its head, its id and its raw contents."""
     view, at, end = memoryview(message), 0, len(message)
     heads: list[Buffer] = []
     blobs: list[memoryview] = []
@@ -134,25 +150,10 @@ def _cut(message: Buffer) -> tuple[bytes, str, list[memoryview]]:
                 identity = protobuf.text(value, "id")
         at = after
     if at < end:
-        raise _too_many_fields()
+        raise BadRequest(f"a message has more than {MAX_FIELDS} fields beside its tensors' contents")
     if begin < end:
         heads.append(message[begin:])
-    return b"".join(heads), identity, blobs
-
-
-def _too_many_fields() -> BadRequest:
-    return BadRequest(f"a message has more than {MAX_FIELDS} fields beside its tensors' contents")
-
-
-def _fields(view: memoryview) -> Iterator[protobuf.Field]:
-    """Iterate over at most MAX_FIELDS fields, since each costs as much as a kilobyte of tensor data."""
-    at, end, count = 0, len(view), 0
-    while at < end:
-        if count == MAX_FIELDS:
-            raise _too_many_fields()
-        number, wire_type, value, at = protobuf.read_field(view, at)
-        count += 1
-        yield number, wire_type, value
+    return heads, identity, blobs
 
 
 def read_head(message: bytes) -> Head:
@@ -160,7 +161,7 @@ def read_head(message: bytes) -> Head:
     parameters: Parameters = {}
     inputs: list[WireInput] = []
     outputs: dict[str, RequestedOutput] = {}
-    for number, _, value in _fields(memoryview(message)):
+    for number, _, value in limited_fields(memoryview(message)):
         if number == 1:
             model = protobuf.text(value, "model_name")
         elif number == 2:
@@ -197,7 +198,7 @@ def _read_input(where: str, view: memoryview) -> WireInput:
     shape: list[int] = []
     contents: memoryview | None = None
     parameters: Parameters = {}
-    for number, wire_type, value in _fields(view):
+    for number, wire_type, value in limited_fields(view):
         if number == 1:
             name = protobuf.text(value, f"{where}.name")
         elif number == 2:
@@ -225,7 +226,7 @@ def _dims(where: str, wire_type: int, value: int | memoryview) -> list[int]:
 
 def _read_output(outputs: dict[str, RequestedOutput], view: memoryview) -> None:
     where, name, parameters = f"outputs[{len(outputs)}]", "", Parameters()
-    for number, _, value in _fields(view):
+    for number, _, value in limited_fields(view):
         if number == 1:
             name = protobuf.text(value, f"{where}.name")
         elif number == 2:
@@ -243,7 +244,7 @@ def _read_output(outputs: dict[str, RequestedOutput], view: memoryview) -> None:
 
 def _read_parameter(parameters: Parameters, entry: int | memoryview, where: str) -> None:
     key, value = "", None
-    for number, _, field in _fields(protobuf.payload(entry, where)):
+    for number, _, field in limited_fields(protobuf.payload(entry, where)):
         if number == 1:
             key = protobuf.text(field, f"{where}.key")
         elif number == 2:
@@ -256,7 +257,7 @@ def _read_parameter(parameters: Parameters, entry: int | memoryview, where: str)
 def _parameter(view: memoryview, where: str) -> Any:
     """Return the value; of a oneof, the last one counts."""
     parameter: Any = None
-    for number, wire_type, value in _fields(view):
+    for number, wire_type, value in limited_fields(view):
         if number == 1:
             parameter = bool(protobuf.number(value, where))
         elif number == 2:

@@ -14,9 +14,18 @@ from pilotlight.wire import protobuf
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.request_parameters import region_parameters
 from pilotlight_predictor.core.requests import InferResponse
-from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor, element_count, encode_raw
+from pilotlight_predictor.core.tensors import (
+    MAX_STRINGS,
+    NUMPY_TYPES,
+    Array,
+    Shape,
+    Tensor,
+    check_strings,
+    element_count,
+    encode_raw,
+)
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.frontends.grpc.protobuf_codec import unpack_varints
+from pilotlight_predictor.frontends.grpc.protobuf_codec import limited_fields, unpack_varints
 
 FIELDS: Final = {
     "BOOL": (1, "bool_contents"),
@@ -28,6 +37,8 @@ FIELDS: Final = {
     "FP64": (7, "fp64_contents"),
     "BYTES": (8, "bytes_contents"),
 }
+MAX_TYPED: Final = 1 << 24  # numbers in typed contents: of a byte each, they become eight
+MAX_UNPACKED: Final = 1 << 16  # numbers that are not packed, as clients have done since proto3
 _NAMES: Final = dict(FIELDS.values())
 FINAL: Final = "triton_final_response"
 _RAW_TAG: Final = protobuf.tag(6, protobuf.BYTES)
@@ -40,9 +51,14 @@ def decode_contents(where: str, datatype: str, shape: Shape, data: memoryview) -
     if datatype not in FIELDS:
         raise BadRequest(f"{where}: {datatype} has no typed contents; send it in raw_input_contents")
     number, name = FIELDS[datatype]
+    count = element_count(shape)
+    if datatype == "BYTES":
+        check_strings(where, count)
+    elif count > MAX_TYPED or len(data) > 12 * count + 16 * MAX_UNPACKED:
+        most = f"at most {MAX_TYPED} are taken; send more in raw_input_contents"
+        raise BadRequest(f"{where}.contents.{name} does not fit shape {list(shape)} of {count} elements, or {most}")
     array = _concatenate(f"{where}.contents.{name}", datatype, _pieces(where, datatype, number, name, data))
-    if array.size != element_count(shape):
-        count = element_count(shape)
+    if array.size != count:
         raise BadRequest(f"{where}.contents.{name} has {array.size} elements, shape {list(shape)} takes {count}")
     try:
         return Tensor(datatype, array.reshape(shape))
@@ -53,7 +69,7 @@ def decode_contents(where: str, datatype: str, shape: Shape, data: memoryview) -
 def _pieces(where: str, datatype: str, number: int, name: str, data: memoryview) -> list[tuple[int, Any]]:
     """Return wire type and value of each occurrence of the field: numbers may be packed, unpacked, or both."""
     pieces = []
-    for field, wire_type, value in protobuf.fields(data):
+    for field, wire_type, value in limited_fields(data, MAX_STRINGS if datatype == "BYTES" else MAX_UNPACKED):
         if field == number:
             pieces.append((wire_type, value))
         elif field in _NAMES:
@@ -91,6 +107,8 @@ def _narrow(where: str, datatype: str, wide: Array) -> Array:
     if datatype == "BOOL":
         return wide.astype(np.bool_)
     wide = wide.view(np.int64) if dtype.kind == "i" else wide
+    if wide.dtype == dtype:
+        return wide
     narrow = wide.astype(dtype)
     if not np.array_equal(narrow, wide):
         raise BadRequest(f"{where} has a number that does not fit {datatype}")
@@ -105,7 +123,11 @@ def encode_contents(tensor: Tensor) -> bytes:
         return b"".join(protobuf.delimited(number, item) for item in array.ravel())
     dtype = NUMPY_TYPES[datatype]
     flat = np.ascontiguousarray(array, dtype).reshape(-1)
-    packed = flat.tobytes() if dtype.kind in "fb" else b"".join(map(protobuf.varint, flat.tolist()))
+    if dtype.kind in "fb":
+        packed = flat.tobytes()
+    else:
+        parts = (flat[start : start + MAX_UNPACKED].tolist() for start in range(0, flat.size, MAX_UNPACKED))
+        packed = b"".join([b"".join(map(protobuf.varint, part)) for part in parts])
     return protobuf.delimited(number, packed) if packed else b""
 
 

@@ -37,7 +37,7 @@ def raw(address: str) -> Iterator[Callable[..., Raw]]:
 
 
 def test_what_is_no_http2_is_told_so_and_closed(raw: Callable[..., Raw]) -> None:
-    told = raw(start=b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").rest()
+    told = raw(start=b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").rest()
     head, _, body = told.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400")
     assert f"content-length: {len(body)}".encode() in head

@@ -1,0 +1,78 @@
+"""File with the access rules of a service, mounted from a Secret, for the servers in its pods: predictor and router.
+
+`encode` writes it when manifests are rendered. A server reads it again when it changes, so that a rotated token needs
+neither a restart nor a new revision. An invalid file never means open access: the last valid rules stay in force.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Final
+
+from pilotlight.wire.service_access import Access, AccessRules, Jwt, Rate
+
+CHECK_S: Final = 1.0  # between two looks at the file; the kubelet takes up to a minute to write a changed Secret
+DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+def encode(rules: AccessRules) -> str:
+    access = asdict(rules.access) if rules.access is not None else {}
+    parts = {**access, "rate": asdict(rules.rate) if rules.rate is not None else None}
+    return json.dumps({name: value for name, value in parts.items() if value}, sort_keys=True)
+
+
+def decode(text: str) -> AccessRules:
+    """Return the rules. Raises ValueError with the reason, also if there is no rule at all."""
+    try:
+        document = json.loads(text)
+        tokens, jwt, rate = (document.pop(name, None) for name in ("tokens", "jwt", "rate"))
+        access = Access(tuple(tokens or ()), _jwt(jwt) if jwt else None)
+        rules = AccessRules(access if tokens or jwt else None, Rate(**rate) if rate else None)
+        if rules.rate is not None and not (rules.rate.requests > 0 and rules.rate.seconds > 0):
+            raise ValueError("rate must be above 0")
+    except (AttributeError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"is not a file of access rules ({error})") from None
+    if document or rules == AccessRules():
+        raise ValueError(f"has {next(iter(document), 'no rule')}, must have tokens, jwt or rate")
+    if not all(isinstance(token, str) and DIGEST.fullmatch(token) for token in access.tokens):
+        raise ValueError("has tokens that are not SHA-256 in hex: printf %s TOKEN | sha256sum")
+    return rules
+
+
+def _jwt(written: dict[str, Any]) -> Jwt:
+    jwt = Jwt(**{**written, "algorithms": tuple(written.get("algorithms") or ("RS256", "ES256"))})
+    if not all(isinstance(part, str) for part in (jwt.keys, jwt.issuer, jwt.audience, jwt.scope, *jwt.algorithms)):
+        raise TypeError("the parts of jwt must be texts")
+    return jwt
+
+
+class AccessFile:
+    """The rules of a file. Raises OSError and ValueError at first; later errors go to `on_error`."""
+
+    def __init__(self, path: str, on_error: Callable[[str], None], now: float) -> None:
+        self._path, self._on_error = path, on_error
+        self._version = self._read_version()
+        self._rules, self._checked_at = self._read(), now
+
+    def rules(self, now: float) -> AccessRules:
+        """Return the rules in force. `now` is monotonic."""
+        if now - self._checked_at >= CHECK_S:
+            self._checked_at = now
+            try:
+                version = self._read_version()
+                if version != self._version:
+                    self._version = version  # also of an invalid file, which is reported once
+                    self._rules = self._read()
+            except (OSError, ValueError) as error:
+                self._on_error(f"{self._path}: {error}; the rules before stay in force")
+        return self._rules
+
+    def _read_version(self) -> tuple[int, int, int]:
+        status = os.stat(self._path)  # follows the link that the kubelet swaps
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _read(self) -> AccessRules:
+        with open(self._path, encoding="utf-8") as file:
+            return decode(file.read())

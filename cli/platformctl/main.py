@@ -98,7 +98,7 @@ class Verbs(click.Group):
 @click.option("--version", is_flag=True, help=VERBS["version"].help)
 @click.pass_context
 def platformctl(context: click.Context, version: bool) -> None:
-    """Serves models that cost nothing while nobody asks for them."""
+    """Serve models that scale to zero."""
     if version:
         command = platformctl.get_command(context, "version")
         assert command is not None

@@ -48,3 +48,20 @@ def test_a_unit_is_installed_once_and_removed(call: Call, config: Path, tmp_path
 )
 def test_options_that_do_not_go_together_are_refused(call: Call, config: Path, words: tuple[str, ...]) -> None:
     assert call(*words).code == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--tls-cert", "tls.crt"), "--https is missing"),
+        (("--https", "0.0.0.0:8443"), "--tls-cert is missing"),
+        (("--https", "8443", "--tls-cert", "tls.crt"), "must be host:port such as 0.0.0.0:8443"),
+        (("--https", "0.0.0.0:8443", "--tls-cert", "nowhere.crt"), "nowhere.crt: No such file or directory"),
+    ],
+)
+def test_settings_of_https_that_cannot_work_are_refused_before_a_start(
+    call: Call, config: Path, flags: tuple[str, ...], message: str
+) -> None:
+    done = call("up", *flags)
+    assert done.code == 2
+    assert message in done.err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.cli.conftest import ROOT, Call
-from tests.judges.helm import BUILD_SECONDS
+from tests.judges.gomodules import BUILD_SECONDS
 
 from pilotlight.k8s.manifest import APPLY_ORDER, canonical_json
 

@@ -61,7 +61,11 @@ class Finding:
 
 
 def findings(home: Home) -> Iterator[Finding]:
-    address = living(home)
+    try:
+        address = living(home)
+    except PlatformError as error:
+        yield Finding("fail", "home", str(error), error.hint)
+        return
     yield python()
     yield from runtimes()
     yield gpus()
@@ -274,9 +278,19 @@ def ipv6() -> Finding:
 
 
 def microservice_findings(home: Home) -> Iterator[Finding]:
+    yield _sandbox()
     yield from _microservices()
     yield from _stuck_stops(home)
     yield from _batch_jobs(home)
+
+
+def _sandbox() -> Finding:
+    """The sandbox is needed only where the operator allows code of orgs, so its absence is `ok`."""
+    from pilotlight.microservices.platforms import sandbox
+
+    found = sandbox.detect()
+    message = f"{found.kind}, for models of orgs that may run code" if found.kind else ""
+    return Finding("ok", "sandbox", message or f"none ({found.reason}): models of orgs that have code are refused")
 
 
 def _microservices() -> Iterator[Finding]:

@@ -150,7 +150,12 @@ def note_changes(prepared: Sequence[PreparedRelease]) -> None:
 def _changes(prepared: Sequence[PreparedRelease]) -> "list[Change]":
     from pilotlight.k8s.manifest import diff
 
-    changes = [change for one in prepared for change in diff(one.live_manifests, one.manifests)]
+    # Secrets are never read back from a cluster, so nothing can be said about them.
+    sides = [
+        [[each for each in manifests if each.kind != "Secret"] for manifests in (one.live_manifests, one.manifests)]
+        for one in prepared
+    ]
+    changes = [change for live, wanted in sides for change in diff(live, wanted)]
     if not changes:
         output.note("no difference")
     return changes

@@ -4,8 +4,8 @@ It has no engine: the target is called in threads. Canaries of the target are re
 """
 
 import asyncio
+import logging
 import signal
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,9 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.api.api_context import ApiContext
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.target import Target
+from pilotlight.wire.tls import ReloadingTls, TlsFiles, UnusableFiles
 
+log = logging.getLogger("pilotlight.api")
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -35,6 +37,7 @@ class Settings:
     port: int = 8091
     tls_cert: str = ""
     tls_key: str = ""
+    metrics_token: str = ""
     environ: Mapping[str, str] = field(default_factory=dict)
     on_ready: Callable[[str], None] = print
 
@@ -45,20 +48,26 @@ async def serve(target: Target, settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     context = ApiContext(settings.home, {**settings.environ, ENV_HOME: str(settings.home.root)}, settings.platform)
-    app = make_target_app(backend, settings.token, context, loopback=settings.host in LOOPBACK)
+    app = make_target_app(
+        backend, settings.token, context, loopback=settings.host in LOOPBACK, metrics_token=settings.metrics_token
+    )
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=5.0)
     await runner.setup()
+    tls = tls_of(settings.tls_cert, settings.tls_key)
+    reloads = asyncio.create_task(tls.reload_forever(log.warning)) if tls else None
     try:
-        settings.on_ready(await _listen(runner, settings))
+        settings.on_ready(await _listen(runner, settings, tls))
         async with controller_thread(wake_event, partial(run_controller, target, wake_event)):
             await stop.wait()
     finally:
+        if reloads is not None:
+            reloads.cancel()
         await runner.cleanup()
         backend.close()
 
 
-async def _listen(runner: web.AppRunner, settings: Settings) -> str:
-    context = tls_context(settings.tls_cert, settings.tls_key)
+async def _listen(runner: web.AppRunner, settings: Settings, tls: ReloadingTls | None) -> str:
+    context = tls.context if tls else None
     try:
         await web.TCPSite(runner, settings.host, settings.port, ssl_context=context).start()
     except OSError as error:
@@ -67,18 +76,16 @@ async def _listen(runner: web.AppRunner, settings: Settings) -> str:
             f"cannot listen on {settings.host}:{settings.port}: {reason}", "choose with --port"
         ) from None
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"{'https' if context else 'http'}://{host}:{runner.addresses[0][1]}"
+    return f"{'https' if tls else 'http'}://{host}:{runner.addresses[0][1]}"
 
 
-def tls_context(cert: str, key: str) -> ssl.SSLContext | None:
+def tls_of(cert: str, key: str) -> ReloadingTls | None:
+    """Return the TLS of the API, if it is configured. Raise UsageError for files that cannot be used."""
     if not cert and not key:
         return None
     if not cert or not key:
         raise UsageError(f"--{'tls-cert' if key else 'tls-key'} is missing: TLS needs a certificate and its key")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"--tls-cert {cert} and --tls-key {key} do not fit together: {error}") from None
-    return context
+        return ReloadingTls(TlsFiles(cert, key), ["http/1.1"])
+    except UnusableFiles as error:
+        raise UsageError(f"--tls-cert and --tls-key: {error}") from None

@@ -8,13 +8,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from aiohttp import web
+from aiohttp import web, web_response
 
 from pilotlight import console
 from pilotlight.api import metrics, openapi, services, streams
 from pilotlight.api.middlewares import (
     allow_anonymous,
     authorization_middleware,
+    authorize_metrics,
     error_middleware,
     loopback_middleware,
     require_admin,
@@ -25,6 +26,7 @@ from pilotlight.api.target_adapters import (
     AUTHORIZERS,
     BACKEND,
     ENGINE,
+    METRICS_TOKEN,
     REQUEST_SCHEMAS,
     SHUTTING_DOWN,
     STOP,
@@ -42,12 +44,13 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES: Final = 64 * 2**20  # a release carries its catalogue along
 HEALTH: Final = Area("health", allow_anonymous, (Route("GET", "/healthz", services.healthz, "Liveness."),))
-METRICS: Final = Area("metrics", allow_anonymous, (metrics.METRICS,))
+METRICS: Final = Area("metrics", authorize_metrics, (metrics.METRICS,))
 AREAS: Final[tuple[Area, ...]] = (
     HEALTH,
     METRICS,
     Area("services", require_admin, (services.SHUTDOWN, *services.ROUTES, *streams.ROUTES, *services.CANARY_ROUTES)),
     Area("scraping", require_admin, metrics.ROUTES, internal=True),
+    Area("replicas", authorize_metrics, metrics.REPLICA_ROUTES, internal=True),
 )
 # A standalone API can neither shut its target down nor list the scrape addresses of its replicas.
 TARGET_AREAS: Final = (
@@ -69,9 +72,17 @@ def make_app(
     return app
 
 
-def make_target_app(backend: TargetBackend, token: str, context: ApiContext, *, loopback: bool) -> web.Application:
-    """Return the standalone application over any target. `loopback`: accept requests to loopback hosts only."""
-    return _build_app(TARGET_AREAS, backend, token, context, loopback=loopback)
+def make_target_app(
+    backend: TargetBackend, token: str, context: ApiContext, *, loopback: bool, metrics_token: str = ""
+) -> web.Application:
+    """Return the standalone application over any target.
+
+    `loopback`: accept requests to loopback hosts only, and those for metrics without a token.
+    """
+    app = _build_app(TARGET_AREAS, backend, token, context, loopback=loopback)
+    if not loopback:
+        app[METRICS_TOKEN] = metrics_token
+    return app
 
 
 def _build_app(
@@ -82,6 +93,8 @@ def _build_app(
     *,
     loopback: bool,
 ) -> web.Application:
+    # The constant, since errors of aiohttp's parser pass no middleware: strangers need not know its version.
+    web_response.SERVER_SOFTWARE = "pilotlight"  # type: ignore[attr-defined]
     # the first is the outermost: it also turns the errors of the others into responses
     middlewares = [error_middleware, *([loopback_middleware] if loopback else []), authorization_middleware]
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)

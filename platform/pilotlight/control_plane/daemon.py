@@ -19,13 +19,17 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import process
+from pilotlight.targets.local.gateway.https_settings import HttpsSettings, https_settings
 from pilotlight.targets.local.home_directory import ENV_HOME, Home, home
 from pilotlight.wire.bounded_stderr import BoundedStderrHandler
 from pilotlight.wire.machine import free_port
+
+if TYPE_CHECKING:
+    from pilotlight.targets.local.control.reconciler import ReconcilerSettings
 
 HOLDER: Final = "the control process"  # of canaries; unique by the home folder's lock
 HOUSEKEEPING_S: Final = 1.0
@@ -46,6 +50,8 @@ class Options:
     zero_grace_s: float
     forget: bool = False  # start with a new state, whatever runs; only this process, not those restarted after it
     foreground: bool = False  # whoever started it, such as systemd, restarts it
+    https: HttpsSettings | None = None
+    allowed_hosts: tuple[str, ...] = ()
 
     def command(self) -> tuple[str, ...]:
         """Return the command that starts the same control process again."""
@@ -56,9 +62,20 @@ class Options:
         prometheus = ("--prometheus", self.prometheus) if self.prometheus else ()
         pilot_light = () if self.pilot_light else ("--no-pilot-light",)
         foreground = ("--foreground",) if self.foreground else ()
+        https = self.https.flags() if self.https else ()
+        hosts = ("--allowed-hosts", ",".join(self.allowed_hosts)) if self.allowed_hosts else ()
         return (
             sys.executable, "-m", "pilotlight.control_plane.daemon", "--home", str(self.home.root),
-            *map(str, flags), *prometheus, *pilot_light, *foreground,
+            *map(str, flags), *prometheus, *pilot_light, *foreground, *https, *hosts,
+        )  # fmt: skip
+
+    def reconciler(self, prometheus: str) -> "ReconcilerSettings":
+        """Return the settings of the reconciler; `prometheus` is the address of the server in use."""
+        from pilotlight.targets.local.control.service_operations import ReconcilerSettings
+
+        return ReconcilerSettings(
+            self.gateway_port, self.service_ports, prometheus, self.pilot_light, self.zero_grace_s,
+            https=self.https, allowed_hosts=self.allowed_hosts,
         )  # fmt: skip
 
 
@@ -81,6 +98,10 @@ def options(argv: Sequence[str]) -> Options:
         "--scale-to-zero-grace", type=float, default=variable("PILOTLIGHT_SCALE_TO_ZERO_GRACE", "0"),
         help="seconds beyond the window before the last replica ends (Knative: 30)",
     )  # fmt: skip
+    parser.add_argument("--allowed-hosts", default="", help="further names of Host and Origin, separated by commas")
+    parser.add_argument("--https", default="", help="host:port of an HTTPS listener, with the files below")
+    for flag in ("--tls-cert", "--tls-key", "--tls-client-ca"):
+        parser.add_argument(flag, default="")
     parser.add_argument("--no-pilot-light", action="store_true", default=variable("PILOTLIGHT_PILOT_LIGHT") == "off")
     parser.add_argument("--forget", action="store_true", help="start with nothing deployed, and end what still runs")
     parser.add_argument("--foreground", action="store_true", help="without a parent process; systemd restarts it")
@@ -90,6 +111,8 @@ def options(argv: Sequence[str]) -> Options:
         folder, args.gateway_port or free_port(), args.api_port or free_port(), args.service_ports,
         args.prometheus, not args.no_pilot_light, args.scale_to_zero_grace, args.forget,
         args.foreground,
+        https_settings(args.https, args.tls_cert, args.tls_key, args.tls_client_ca),
+        tuple(name.strip().lower() for name in args.allowed_hosts.split(",") if name.strip()),
     )  # fmt: skip
 
 
@@ -110,7 +133,11 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[BoundedStderrHandler()]
     )
-    settings.home.create()
+    try:
+        settings.home.create()
+    except PlatformError as error:
+        log.error("not started: %s; %s", error, error.hint)
+        return 1
     held = control_process_launcher.lock(settings.home)
     if held is None:
         log.info("another control process serves %s", settings.home.root)
@@ -136,16 +163,13 @@ async def serve(settings: Options, held_lock: int) -> int:
     from pilotlight.gateway import listeners
     from pilotlight.microservices.api.api_context import CONTEXT
     from pilotlight.targets.local import prometheus_process
-    from pilotlight.targets.local.control.service_operations import Engine, ReconcilerSettings
+    from pilotlight.targets.local.control.service_operations import Engine
 
     shutdown = Shutdown(settings.home)
     try:
         listener = listeners.bind(listeners.Address("127.0.0.1", settings.api_port), "PILOTLIGHT_API_PORT")
         prometheus = await prometheus_process.start(settings.home, settings.prometheus, settings.api_port)
-        ports = settings.gateway_port, settings.service_ports
-        engine = Engine(
-            settings.home, ReconcilerSettings(*ports, prometheus, settings.pilot_light, settings.zero_grace_s)
-        )
+        engine = Engine(settings.home, settings.reconciler(prometheus))
     except PlatformError as error:
         log.error("not started: %s", error)
         await prometheus_process.stop(settings.home)

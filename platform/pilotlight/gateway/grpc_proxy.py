@@ -8,7 +8,8 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
@@ -18,6 +19,10 @@ from pilotlight.gateway.listeners import Address, CannotListen
 from pilotlight.gateway.proxy.data_plane import DataPlane, Lease, RouteKey
 from pilotlight.gateway.proxy.responses import Admission, ErrorResponse, RequestRejected
 from pilotlight.gateway.routing_table import Replica, Route, Table
+from pilotlight.wire import unix_socket
+
+if TYPE_CHECKING:
+    from pilotlight.gateway.tls import GatewayTls
 
 CONNECT_S: Final = 5.0
 CHANNEL_OPTIONS: Final = (
@@ -38,7 +43,9 @@ CANNOT_WRITE: Final = "Internal error from Core"  # details of a status that grp
 SETTLE_S: Final = 1.0  # from a status that grpcio made up to the replica's own, which may never come
 FORWARDED_FOR: Final = "x-forwarded-for"
 # Written by the library for the upstream call.
-_HOP_BY_HOP: Final = frozenset({"user-agent", "te", "content-type", "host", "connection", "transfer-encoding"})
+_HOP_BY_HOP: Final = frozenset(
+    {"user-agent", "te", "content-type", "content-length", "host", "connection", "transfer-encoding"}
+)
 GRPC_STATUS: Final = {
     401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED",
     501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
@@ -61,9 +68,20 @@ class GrpcChannel:
         import grpc.aio
 
         self.place = Address(replica.host, replica.grpc_port).host_port
+        self._path = ExitStack()  # the address holds as long as the channel, which may reconnect
+        if unix_socket.is_unix(replica.host):
+            path = unix_socket.socket_path(replica.host, replica.grpc_port)
+            try:
+                self.place = f"unix:{self._path.enter_context(unix_socket.unix_address(path))}"
+            except OSError as error:
+                raise ConnectionError(f"no connection to {path}: {error.strerror}") from None
         self.channel = grpc.aio.insecure_channel(self.place, options=CHANNEL_OPTIONS)
         self.users = 0
         self.pooled = True
+
+    async def close(self) -> None:
+        await self.channel.close()
+        self._path.close()
 
     async def ready(self) -> None:
         """Wait for the connection. Raises ConnectionError; nothing of a call has been sent by then."""
@@ -125,7 +143,7 @@ class ChannelPool:
 
     def _close_if_idle(self, connection: GrpcChannel) -> None:
         if not connection.pooled and not connection.users:
-            closing: Any = asyncio.get_running_loop().create_task(connection.channel.close())
+            closing: Any = asyncio.get_running_loop().create_task(connection.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
@@ -166,21 +184,31 @@ class CallStatus:
 class GrpcProxy:
     """All gRPC ports of one gateway."""
 
-    def __init__(self, plane: DataPlane, admission: Admission, on_unreachable: Callable[[Unreachable], None]) -> None:
-        self._plane, self._admission, self._on_unreachable = plane, admission, on_unreachable
+    def __init__(
+        self,
+        plane: DataPlane,
+        admission: Admission,
+        on_unreachable: Callable[[Unreachable], None],
+        tls: "GatewayTls | None" = None,
+    ) -> None:
+        self._plane, self._admission, self._on_unreachable, self._tls = plane, admission, on_unreachable, tls
         self._connections = ChannelPool()
         self._servers: list[GrpcServer] = []
 
     async def start(self, address: Address, route: Callable[[], RouteKey]) -> "GrpcServer":
-        """Listen; `route` is called for each call. Raises CannotListen."""
+        """Listen, with a certificate on its address; `route` is called for each call. Raises CannotListen."""
         try:
             import grpc.aio
         except ImportError:
             raise CannotListen(f"cannot serve gRPC on {address.host_port}: install pilotlight[grpc]") from None
+        address = self._tls.grpc_address(address) if self._tls is not None else address
         await _until_free(address)
         server = grpc.aio.server(handlers=(_AnyMethod(self, route),), options=SERVER_OPTIONS)
         try:
-            server.add_insecure_port(address.host_port)
+            if self._tls is not None:
+                server.add_secure_port(address.host_port, self._tls.grpc_credentials())
+            else:
+                server.add_insecure_port(address.host_port)
         except RuntimeError as error:
             raise CannotListen(f"cannot listen on {address.host_port}: {error}") from error
         await server.start()

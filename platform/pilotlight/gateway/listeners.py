@@ -12,15 +12,20 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway.control_link import Listen
 from pilotlight.gateway.proxy.data_plane import DataPlane, RouteKey
 from pilotlight.gateway.routing_table import Table
+from pilotlight.wire import unix_socket
+from pilotlight.wire.client_address import is_local_name
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 BACKLOG: Final = 4096  # connections that wait while a gateway starts; limited by net.core.somaxconn
-KINDS: Final = ("http", "grpc")
+KINDS: Final = ("http", "https", "grpc")
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[^\[\]:/]+):(\d{1,5})(?:/(\w+))?")
 _IPV6_EQUIVALENTS: Final = {"127.0.0.1": "::1", "0.0.0.0": "::"}  # noqa: S104 - set by the user
 _LISTENING: Final = "0A"  # state in /proc/net/tcp
@@ -55,12 +60,16 @@ class Address(NamedTuple):
 def parse(text: str) -> Address:
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match[2]) > 65535 or (match[3] or "http") not in KINDS:
-        raise UsageError(f"listen = {text}, must be host:port/kind such as 127.0.0.1:8090/http; kinds: http, grpc")
+        raise UsageError(
+            f"listen = {text}, must be host:port/kind such as 127.0.0.1:8090/http; kinds: {', '.join(KINDS)}"
+        )
     return Address(match[1].strip("[]"), int(match[2]), match[3] or "http")
 
 
 def bind(address: Address, setting: str = "") -> socket.socket:
     """Return a listening socket. Raises CannotListen, which names `setting` if the port is taken."""
+    if unix_socket.is_unix(address.host):
+        return unix_socket.listen(unix_socket.socket_path(address.host, address.port), BACKLOG)
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -159,8 +168,8 @@ class Listeners:
     Connections are accepted after `start`, once the first table is there: until then every service would be unknown.
     """
 
-    def __init__(self, plane: DataPlane, start_grpc: StartGrpc) -> None:
-        self._plane, self._start_grpc = plane, start_grpc
+    def __init__(self, plane: DataPlane, start_grpc: StartGrpc, tls: "SSLContext | None" = None) -> None:
+        self._plane, self._start_grpc, self._tls = plane, start_grpc, tls
         self._servers: dict[str, Server] = {}
         self._sockets: dict[str, socket.socket] = {}
         self._shared: frozenset[str] = frozenset()
@@ -223,19 +232,23 @@ class Listeners:
         if address.kind == "grpc":
             self._servers[text] = await self._start_grpc(address, lambda: self._routes.get(address.port, UNKNOWN_ROUTE))
             return
+        if address.kind == "https" and self._tls is None:
+            raise CannotListen(f"no certificate is set for {address.host_port}")
         listener = listener or bind(address)
         loop = asyncio.get_running_loop()
         self._servers[text] = await loop.create_server(
-            self._factory(text, address.port), sock=listener, backlog=BACKLOG
-        )
+            self._factory(text, address), sock=listener, backlog=BACKLOG,
+            ssl=self._tls if address.kind == "https" else None,
+        )  # fmt: skip
         self._sockets[text] = listener
 
-    def _factory(self, text: str, port: int) -> Callable[[], asyncio.Protocol]:
+    def _factory(self, text: str, address: Address) -> Callable[[], asyncio.Protocol]:
         """Return a factory that looks up the route at each connection: a port may pass to another service."""
+        loopback = is_local_name(address.host)
 
         def make() -> asyncio.Protocol:
-            key = None if text in self._shared else self._routes.get(port, UNKNOWN_ROUTE)
-            return self._plane.protocol_factory(key)()
+            key = None if text in self._shared else self._routes.get(address.port, UNKNOWN_ROUTE)
+            return self._plane.protocol_factory(key, loopback)()
 
         return make
 

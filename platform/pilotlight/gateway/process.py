@@ -34,24 +34,27 @@ from pilotlight.gateway.proxy.data_plane import DataPlane, RouteKey
 
 if TYPE_CHECKING:
     from pilotlight.gateway.grpc_proxy import GrpcProxy
+    from pilotlight.gateway.tls import GatewayTls
 
 DRAIN_S: Final = 30.0  # after a signal
 T = TypeVar("T")
 
 
 class Gateway:
-    """`folder` is the platform's home."""
+    """`folder` is the platform's home; `tls` is for listeners of kind https, and for gRPC."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tls: "GatewayTls | None" = None) -> None:
+        self._tls = tls
         self._messages: asyncio.Queue[tuple[ControlMessage, list[socket.socket], SendReply]] = asyncio.Queue()
         self._link = ControlServer(folder, self._hello, lambda *message: self._messages.put_nowait(message))
         self._metrics = Metrics()
         self._admission = AccessAdmission(self._metrics.rejected)
         self._plane = DataPlane(self._link.send, self._link.send, self._admission)
         self._grpc: GrpcProxy | None = None
-        self._listeners = Listeners(self._plane, self._start_grpc)
+        self._listeners = Listeners(self._plane, self._start_grpc, tls.http.context if tls else None)
         self._reporter = Reporter(self._plane, self._metrics.add, self._link.send)
         self._plane.pages["metrics"] = self._metrics_page
+        self._plane.loopback_pages = frozenset({"metrics"})  # it names every service
         self._stopping: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
@@ -63,10 +66,13 @@ class Gateway:
         log("gateway.started", "waiting for the control process", pid=os.getpid(), version=build_id())
         processing = asyncio.create_task(self._process_messages())
         processing.add_done_callback(self._on_processing_failed)
+        reloads = asyncio.create_task(self._tls.reload_forever()) if self._tls else None
         try:
             await self._drain(await self._stopping)
         finally:
             processing.cancel()
+            if reloads is not None:
+                reloads.cancel()
             self._link.release(disconnect=True)
 
     def _hello(self) -> Hello:
@@ -123,7 +129,7 @@ class Gateway:
         from pilotlight.gateway.grpc_proxy import GrpcProxy
 
         if self._grpc is None:
-            self._grpc = GrpcProxy(self._plane, self._admission, self._link.send)
+            self._grpc = GrpcProxy(self._plane, self._admission, self._link.send, self._tls)
         return await self._grpc.start(address, route)
 
     def _metrics_page(self) -> tuple[int, str, bytes]:

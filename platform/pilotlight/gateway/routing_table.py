@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 from msgspec import Struct, json
 
 from pilotlight.contract import HEADER_TAG, HEADER_TAG_KNATIVE, RESERVED_NAMES
+from pilotlight.wire.client_address import foreign_site
+from pilotlight.wire.service_access import Access, Rate
 
 HOLD_LIMIT: Final = 1000
 DEFAULT_NAMESPACE: Final = "default"
@@ -41,40 +43,6 @@ class Backend(Struct, frozen=True):
     starts_at: float = 0.0  # no replica starts before, after crashes; on the clock of this machine since its boot
 
 
-class Jwt(Struct, frozen=True):
-    """`keys` is a JWKS document as text; other algorithms than those listed are rejected."""
-
-    keys: str
-    issuer: str = ""
-    audience: str = ""
-    algorithms: tuple[str, ...] = ("RS256", "ES256")
-    scope: str = ""  # required of a token; empty: any
-
-
-class Access(Struct, frozen=True):
-    """Accepted credentials: bearer tokens, as SHA-256 in hex, or JWTs. Neither: no authentication."""
-
-    tokens: tuple[str, ...] = ()
-    jwt: Jwt | None = None
-
-
-class Rate(Struct, frozen=True):
-    """Rate limit per client: by the subject of its token, else by its address."""
-
-    requests: int
-    seconds: float = 60.0
-    burst: int = 0  # 0: as `requests`
-
-    @property
-    def capacity(self) -> float:
-        """Tokens of a full bucket."""
-        return float(self.burst or self.requests)
-
-    @property
-    def per_second(self) -> float:
-        return self.requests / self.seconds
-
-
 class Route(Struct, frozen=True):
     """A service, or one workload behind it (`internal`: for processes of the platform only).
 
@@ -98,6 +66,7 @@ class Route(Struct, frozen=True):
 class Table(Struct, frozen=True):
     generation: int = 0
     routes: tuple[Route, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()  # that loopback listeners accept beside those of the routes
 
 
 def encode(table: Table) -> bytes:
@@ -128,6 +97,11 @@ class RouteMatcher:
         self._hosts = {
             host.lower().rstrip("."): (route.namespace, route.name) for route in table.routes for host in route.hosts
         }
+        self._allowed_hosts = frozenset({*self._hosts, *table.allowed_hosts})
+
+    def foreign_site(self, headers: Mapping[str, str]) -> str:
+        """Return why a loopback listener refuses the request of a web page; empty: it does not."""
+        return foreign_site(headers, self._allowed_hosts)
 
     def match(
         self, target: str, headers: Mapping[str, str], port_route: RouteKey | None

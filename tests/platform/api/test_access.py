@@ -1,14 +1,22 @@
 """Who may ask the control API: owners of the token, on this machine, by its own names."""
 
+import asyncio
 import json
+import socket
 from http.client import HTTPConnection
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from tests.platform.api.conftest import TOKEN, Served
 
 from pilotlight import __version__
+from pilotlight.api.middlewares import authorize_metrics, is_admin
+from pilotlight.api.target_adapters import METRICS_TOKEN
+from pilotlight.api.target_adapters import TOKEN as TOKEN_KEY
 from pilotlight.contract import HEADER_VERSION
 from pilotlight.control_plane.app import AREAS
+from pilotlight.errors import Unauthorized
 
 CLOSED = [(route.method, route.path) for area in AREAS if area.name == "services" for route in area.routes]
 
@@ -72,6 +80,45 @@ def test_the_names_of_loopback_are_taken(api: Served, host: str) -> None:
 def test_every_reply_says_of_which_version_it_is(api: Served) -> None:
     for path in ("/healthz", "/api/v1/version", "/nowhere"):
         assert ask(api, "GET", path, {"Authorization": f"Bearer {TOKEN}"})[1][HEADER_VERSION] == __version__
+
+
+@pytest.mark.parametrize(
+    ("scrapes", "shown", "allowed"),
+    [
+        (None, "", True),  # bound to loopback
+        ("", "", False),
+        ("", "Bearer ", False),
+        ("", f"Bearer {TOKEN}", True),
+        ("for-scrapes-only", "Bearer for-scrapes-only", True),
+        ("for-scrapes-only", "Bearer wrong", False),
+    ],
+)
+def test_beyond_loopback_metrics_want_a_token(scrapes: str | None, shown: str, allowed: bool) -> None:
+    app = web.Application()
+    app[TOKEN_KEY] = TOKEN
+    if scrapes is not None:
+        app[METRICS_TOKEN] = scrapes
+    request = make_mocked_request("GET", "/metrics", {"Authorization": shown}, app=app)
+    if allowed:
+        asyncio.run(authorize_metrics(request))
+    else:
+        with pytest.raises(Unauthorized, match="needs a bearer token"):
+            asyncio.run(authorize_metrics(request))
+
+
+def test_the_token_for_scrapes_opens_nothing_else() -> None:
+    app = web.Application()
+    app[TOKEN_KEY], app[METRICS_TOKEN] = TOKEN, "for-scrapes-only"
+    assert not is_admin(make_mocked_request("GET", "/", {"Authorization": "Bearer for-scrapes-only"}, app=app))
+
+
+def test_no_reply_tells_of_the_server_below(api: Served) -> None:
+    assert ask(api, "GET", "/healthz", {})[1]["Server"] == "pilotlight"
+    with socket.create_connection(("127.0.0.1", api.port), timeout=60) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nbad header\r\n\r\n")
+        reply = connection.recv(65536)
+    assert reply.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 "))
+    assert b"aiohttp" not in reply
 
 
 def test_a_path_that_does_not_exist_is_told_like_any_error(api: Served) -> None:

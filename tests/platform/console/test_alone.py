@@ -96,6 +96,9 @@ def test_an_answer_is_never_served_as_what_it_claims_to_be(platform: Platform) -
     assert json.loads(told["body"])["name"] == "iris"
     assert visitor.ask("POST", ASK, X_Pilotlight_Method="DELETE")[0] == 422
     assert visitor.ask("POST", f"{ASK}?revision=nobody")[0] == 404
+    for up in ("..%2f..%2f..%2fmetrics", "%2e%2e/%2e%2e/metrics", "%252e%252e%252fmetrics", "..%5cmetrics"):
+        status, told = visitor.ask("POST", f"{ASK}/{up}", X_Pilotlight_Method="GET")
+        assert (status, "would leave the service" in told["error"]) == (400, True), up
     assert visitor.ask("POST", ASK.replace("/v2/", "/metrics/"))[0] in (401, 404)  # models, not the replica's own pages
 
 

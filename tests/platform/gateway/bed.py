@@ -186,7 +186,7 @@ class Bed:
         self, method: str, path: str, body: Any = b"", headers: Mapping[str, str] | None = None, port: int = 0
     ) -> Answer:
         """One request on a connection of its own."""
-        return await self.ask_raw(rendered(method, path, body, headers, "gateway"), method, port)
+        return await self.ask_raw(rendered(method, path, body, headers, "localhost"), method, port)
 
     async def ask_raw(self, raw: bytes, method: str = "GET", port: int = 0) -> Answer:
         reader, writer = await self.connect(port)

@@ -13,9 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from tests.platform.gateway.linked import ask, in_loop, linked, replica, route
 
-from pilotlight.gateway.auth import authenticate
-from pilotlight.gateway.proxy.responses import ErrorResponse
-from pilotlight.gateway.routing_table import Access, Jwt, Route
+from pilotlight.wire.service_access import Access, Jwt, Refusal, authenticate
 
 NOW = 1_800_000_000.0
 SECRET = "correct horse"
@@ -44,9 +42,9 @@ def signed(key: Any = RSA, algorithm: str = "RS256", kid: str | None = "one", **
     return jwt.encode(said, key, algorithm, headers={"kid": kid} if kid else {})
 
 
-def judged(authorization: str | None, access: Access | None) -> str | ErrorResponse:
+def judged(authorization: str | None, access: Access | None) -> str | Refusal:
     headers = {} if authorization is None else {"authorization": authorization}
-    return authenticate(Route("default", "iris", access=access), headers, NOW)
+    return authenticate(access, "default/iris", headers, NOW)
 
 
 def test_a_route_that_asks_for_nothing_lets_everybody_in() -> None:
@@ -70,7 +68,7 @@ def test_a_known_token_passes_under_a_name_that_does_not_show_it(scheme: str) ->
 )  # fmt: skip
 def test_anything_else_is_asked_to_authenticate(authorization: str | None, error: str) -> None:
     refusal = judged(authorization, TOKENS)
-    assert isinstance(refusal, ErrorResponse)
+    assert isinstance(refusal, Refusal)
     assert refusal.status == 401
     challenge = refusal.headers["WWW-Authenticate"]
     assert challenge.startswith('Bearer realm="default/iris"')
@@ -111,14 +109,14 @@ BAD = {
 @pytest.mark.parametrize(("make", "reason"), BAD.values(), ids=BAD)
 def test_a_bad_jwt_is_refused_with_the_reason(make: Callable[[], str], reason: str) -> None:
     refusal = judged(f"Bearer {make()}", Access(jwt=RULES))
-    assert isinstance(refusal, ErrorResponse)
+    assert isinstance(refusal, Refusal)
     assert (refusal.status, 'error="invalid_token"' in refusal.headers["WWW-Authenticate"]) == (401, True)
     assert refusal.message.endswith(reason)
 
 
 def test_a_jwt_without_the_scope_is_forbidden() -> None:
     refusal = judged(f"Bearer {signed(scope='read')}", Access(jwt=RULES))
-    assert isinstance(refusal, ErrorResponse)
+    assert isinstance(refusal, Refusal)
     assert refusal.status == 403
     assert 'error="insufficient_scope", scope="predict"' in refusal.headers["WWW-Authenticate"]
 
@@ -127,13 +125,13 @@ def test_tokens_and_jwts_may_be_asked_for_side_by_side() -> None:
     both = Access(TOKENS.tokens, RULES)
     assert str(judged(f"Bearer {SECRET}", both)).startswith("token:")
     assert judged(f"Bearer {signed()}", both) == "subject:https://issuer:ada"
-    assert isinstance(judged("Bearer wrong", both), ErrorResponse)
+    assert isinstance(judged("Bearer wrong", both), Refusal)
 
 
 @pytest.mark.parametrize("keys", ["", "[]", "{}", '{"keys": [{"kty": "RSA"}]}', "no json", "[" * 100_000])
 def test_keys_that_cannot_be_read_let_nobody_in(keys: str) -> None:
     refusal = judged(f"Bearer {signed()}", Access(jwt=Jwt(keys)))
-    assert isinstance(refusal, ErrorResponse)
+    assert isinstance(refusal, Refusal)
     assert refusal.status == 503
     assert "check pilotlight.dev/auth-jwt-jwks" in refusal.message
 
@@ -141,9 +139,8 @@ def test_keys_that_cannot_be_read_let_nobody_in(keys: str) -> None:
 def test_without_the_library_the_refusal_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['jwt'] = None\n"
-        "from pilotlight.gateway.auth import authenticate\n"
-        "from pilotlight.gateway.routing_table import Access, Jwt, Route\n"
-        "print(authenticate(Route('a', 'b', access=Access(jwt=Jwt('{}'))), {'authorization': 'Bearer x'}, 0.0))"
+        "from pilotlight.wire.service_access import Access, Jwt, authenticate\n"
+        "print(authenticate(Access(jwt=Jwt('{}')), 'a/b', {'authorization': 'Bearer x'}, 0.0))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "status=503" in said

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from pilotlight.errors import PlatformError
-from pilotlight.gateway.access_annotations import access, check, rate
-from pilotlight.gateway.routing_table import Rate
+from pilotlight.k8s.access_annotations import access, check, rate
+from pilotlight.wire.service_access import Rate
 
 TOKENS, JWKS = "pilotlight.dev/auth-tokens-sha256", "pilotlight.dev/auth-jwt-jwks"
 ISSUER, AUDIENCE, RATE = (

@@ -151,6 +151,28 @@ def test_chunks_end_at_the_same_byte_however_they_arrive(parts: list[bytes], ste
     assert (used, body.take_payload()) == (len(raw), b"".join(parts))
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.binary(min_size=1, max_size=20), st.sampled_from([b"", b";a=b", b" ;x"]))),
+    st.integers(1, 60),
+    st.sampled_from([b"0\r\nA: b\r\n\r\nnext", b"1\r\nab\r\n", b"1\nx\r\n", b"g\r\n", b"1;\n\r\nx\r\n"]),
+)
+def test_runs_of_tiny_chunks_are_read_as_if_they_came_byte_by_byte(
+    chunks: list[tuple[int, bytes, bytes]], step: int, end: bytes
+) -> None:
+    raw = b"".join(b"%b%x%b\r\n%b\r\n" % (b"0" * zeros, len(part), more, part) for zeros, part, more in chunks) + end
+
+    def outcome(step: int) -> tuple[int, bool, bool]:
+        body, used = ChunkedBody(), 0
+        try:
+            for at in range(0, len(raw), step):
+                used += body.feed(raw[at : at + step])
+        except Malformed:
+            return 0, body.done, True
+        return used, body.done, False
+
+    assert outcome(step) == outcome(len(raw)) == outcome(1)
+
+
 def test_a_counted_body_takes_no_byte_of_the_next_request() -> None:
     body = ContentLengthBody(5)
     assert (body.feed(b"abc"), body.done) == (3, False)

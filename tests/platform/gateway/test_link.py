@@ -355,7 +355,7 @@ async def test_an_idle_connection_survives_no_restart_but_its_next_one_does(tmp_
     async with linked(tmp_path) as made, replica() as one:
         await made.publish(route(one.config))
         reader, writer = await asyncio.open_connection("127.0.0.1", made.port)
-        writer.write(b"GET /iris/ HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /iris/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await read_reply(reader)).status == 200
         os.kill(made.link.pid, signal.SIGTERM)
         assert await reader.read() == b""

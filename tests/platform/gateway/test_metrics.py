@@ -128,6 +128,7 @@ async def test_a_real_gateways_page_tells_of_requests_at_once(tmp_path: Path) ->
         await made.publish(route(one.config))
         await asyncio.gather(*(ask(made.port, "/iris/") for _ in range(5)))
         assert (await ask(made.port, "/healthz")).status == 200
+        assert (await ask(made.port, "/metrics", {"X-Forwarded-For": "203.0.113.9"})).status == 403
         reply = await ask(made.port, "/metrics")
         found = samples(reply.body.decode())
         assert found["pilotlight_gateway_request_duration_seconds_count", "iris-1"] == 5

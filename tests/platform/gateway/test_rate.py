@@ -6,7 +6,8 @@ from pathlib import Path
 from tests.platform.gateway.linked import ask, in_loop, linked, replica, route
 
 from pilotlight.gateway.auth import AccessAdmission
-from pilotlight.gateway.routing_table import Access, Rate, Route
+from pilotlight.gateway.routing_table import Route
+from pilotlight.wire.service_access import Access, Rate
 
 
 class Clock:

@@ -2,7 +2,9 @@
 
 import asyncio
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from tests.eventually import eventually_async
@@ -25,6 +27,8 @@ from tests.ports import free_port
 
 from pilotlight.gateway.control_link import Unreachable
 from pilotlight.gateway.proxy.upstream import never_delivered
+from pilotlight.gateway.routing_table import Backend, Replica
+from pilotlight.wire import unix_socket
 
 WARM = 30  # requests ahead of the one in question
 
@@ -166,7 +170,9 @@ def test_a_client_that_stalls_its_upload_is_not_a_request_that_the_replica_lost(
         writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nx")
         assert (await read_answer(reader)).status == 502
         report = bed.plane.report(bed.plane.clock()).backends[0]
-        assert (report.requests, report.errors, report.lost) == (1, 1, 0)
+        assert (report.requests, report.errors, report.lost, report.in_flight) == (0, 0, 0, 0)
+        assert not bed.unreachable
+        assert not bed.plane._backends[("default", "iris"), "iris-1"].replicas[0].unhealthy_until
 
     play(case)
 
@@ -222,14 +228,26 @@ def test_a_kept_connection_whose_end_is_already_here_is_not_used() -> None:
 RAW = b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody"
 
 
-async def warmed(bed: Bed, listener: socket.socket) -> tuple[socket.socket, Reader, Writer]:
+@contextmanager
+def listening(folder: Path | None) -> Iterator[tuple[socket.socket, Replica]]:
+    """A replica on TCP, or on a unix socket in the folder."""
+    if folder is None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            yield listener, Replica("one", listener.getsockname()[1])
+    else:
+        replica = Replica("one", 8080, f"unix:{folder}")
+        with unix_socket.listen(folder / "8080", 10) as listener:
+            yield listener, replica
+
+
+async def warmed(bed: Bed, listener: socket.socket, replica: Replica) -> tuple[socket.socket, Reader, Writer]:
     """The replica's side of a connection that has served a while, and its client.
 
     Listener and connection are plain sockets: everything between two awaits happens at one moment.
     """
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
-    bed.publish(route("iris", backend("iris-1", listener.getsockname()[1])))
+    bed.publish(route("iris", Backend("iris-1", "iris", 100, (replica,))))
     reader, writer = await bed.connect()
     writer.write(RAW)
     first, _ = await loop.sock_accept(listener)
@@ -243,31 +261,48 @@ async def warmed(bed: Bed, listener: socket.socket) -> tuple[socket.socket, Read
     return first, reader, writer
 
 
-def test_a_request_that_meets_a_closed_connection_before_the_loop_has_heard_of_it_is_sent_again() -> None:
+@pytest.mark.parametrize("length", [4, 1 << 20])
+@pytest.mark.parametrize("kind", ["tcp", "unix", "unix that reads no more"])
+def test_a_request_that_meets_a_closed_connection_before_the_loop_has_heard_of_it_is_sent_again(
+    kind: str, length: int, tmp_path: Path
+) -> None:
+    body = b"body" * (length // 4)
+    raw = RAW.replace(b"Length: 4\r\n\r\nbody", b"Length: %d\r\n\r\n%b" % (length, body))
+
     async def case(bed: Bed) -> None:
         loop = asyncio.get_running_loop()
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            first, reader, _ = await warmed(bed, listener)
+        with listening(None if kind == "tcp" else tmp_path) as (listener, replica):
+            first, reader, _ = await warmed(bed, listener, replica)
             (client,) = bed.plane.clients
-            first.close()
-            client.data_received(RAW)  # in the same moment
+            if kind.endswith("no more"):
+                first.shutdown(socket.SHUT_RD)
+            else:
+                first.close()
+            client.data_received(raw)  # in the same moment
             second, _ = await loop.sock_accept(listener)
             with second:
-                assert (await loop.sock_recv(second, 1000)).endswith(b"\r\n\r\nbody")
+                received = b""
+                while len(received.partition(b"\r\n\r\n")[2]) < length:
+                    received += await loop.sock_recv(second, 1 << 20)
+                assert received.partition(b"\r\n\r\n")[2] == body
                 await loop.sock_sendall(second, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nagain")
                 assert (await read_answer(reader)).body == b"again"
+            first.close()
             assert bed.unreachable == []
 
     play(case)
 
 
-def test_a_replica_that_dies_with_some_of_the_request_unread_does_not_get_it_repeated() -> None:
+@pytest.mark.parametrize("unix", [False, True])
+def test_a_replica_that_dies_with_some_of_the_request_unread_does_not_get_it_repeated(
+    unix: bool, tmp_path: Path
+) -> None:
     """The end is a reset then, which does not acknowledge what was read."""
 
     async def case(bed: Bed) -> None:
         loop = asyncio.get_running_loop()
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            first, reader, writer = await warmed(bed, listener)
+        with listening(tmp_path if unix else None) as (listener, replica):
+            first, reader, writer = await warmed(bed, listener, replica)
             writer.write(RAW)
             assert (await loop.sock_recv(first, 10)).startswith(b"POST")
             first.close()

@@ -165,6 +165,18 @@ def test_the_gateways_own_pages_are_read_and_nothing_else() -> None:
     play(case)
 
 
+def test_a_page_for_this_machine_is_not_shown_to_a_client_behind_a_proxy() -> None:
+    async def case(bed: Bed) -> None:
+        bed.plane.pages["metrics"] = lambda: (200, "text/plain", b"up 1\n")
+        bed.plane.loopback_pages = frozenset({"metrics"})
+        assert (await bed.ask("GET", "/metrics")).status == 200
+        refused = await bed.ask("GET", "/metrics", headers={"X-Forwarded-For": "203.0.113.9"})
+        assert (refused.status, b"on this machine" in refused.body) == (403, True)
+        assert (await bed.ask("GET", "/healthz", headers={"X-Forwarded-For": "203.0.113.9"})).status == 200
+
+    play(case)
+
+
 def test_a_table_takes_effect_on_connections_that_are_open() -> None:
     async def case(bed: Bed) -> None:
         old, new = await bed.origin(), await bed.origin()

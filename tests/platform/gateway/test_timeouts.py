@@ -147,3 +147,82 @@ def test_draining_ends_in_time_whatever_is_still_here() -> None:
             assert await reader.read() == b""
 
     play(case)
+
+
+SLOW = b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nx"
+
+
+def test_a_body_that_does_not_come_in_time_is_408_and_no_error_of_the_replica() -> None:
+    clock = Clock()
+
+    async def case(bed: Bed) -> None:
+        origin = await bed.origin()
+        bed.publish(route("iris", backend("iris-1", origin), timeout_s=60))
+        reader, writer = await bed.connect()
+        writer.write(SLOW)
+        await eventually_async(lambda: bool(origin.connections), "the replica to get its beginning")
+        clock.now += 61
+        assert (await read_answer(reader)).status == 408
+        report = bed.plane.report(clock.now).backends[0]
+        assert (report.requests, report.errors, report.in_flight, sum(report.latencies)) == (0, 0, 0, 0)
+        assert not bed.unreachable
+
+    play(case, clock=clock)
+
+
+def test_a_request_that_the_replica_found_too_slow_is_not_counted() -> None:
+    async def case(bed: Bed) -> None:
+        async def too_slow(seen: Seen, reader: Reader, writer: Writer) -> None:
+            await answer(writer, b"slow", "Connection: close", status="408 Request Timeout")
+            writer.close()
+
+        bed.publish(route("iris", backend("iris-1", await bed.origin(too_slow, whole=False))))
+        reader, writer = await bed.connect()
+        writer.write(SLOW)
+        assert (await read_answer(reader)).status == 408
+        report = bed.plane.report(bed.plane.clock()).backends[0]
+        assert (report.requests, report.errors, report.in_flight) == (0, 0, 0)
+
+    play(case)
+
+
+def test_a_body_that_comes_slowly_is_neither_load_nor_latency_of_the_replica() -> None:
+    clock = Clock()
+
+    async def case(bed: Bed) -> None:
+        origin = await bed.origin()
+        bed.publish(route("iris", backend("iris-1", origin)))
+        reader, writer = await bed.connect()
+        writer.write(SLOW)
+        await eventually_async(lambda: bool(origin.connections), "the replica to get its beginning")
+        clock.now += 6
+        await looked(bed)
+        bed.plane.report(clock.now)
+        clock.now += 10
+        assert not bed.plane.report(clock.now).backends
+        writer.write(b"x")
+        assert (await read_answer(reader)).status == 200
+        clock.now += 1
+        report = bed.plane.report(clock.now).backends[0]
+        assert (report.requests, report.errors, report.in_flight, report.latencies[0]) == (1, 0, 0, 1)
+
+    play(case, clock=clock)
+
+
+def test_a_client_that_leaves_within_a_slow_body_is_forgotten() -> None:
+    clock = Clock()
+
+    async def case(bed: Bed) -> None:
+        origin = await bed.origin()
+        bed.publish(route("iris", backend("iris-1", origin)))
+        _, writer = await bed.connect()
+        writer.write(SLOW)
+        await eventually_async(lambda: bool(origin.connections), "the replica to get its beginning")
+        clock.now += 6
+        await looked(bed)
+        writer.close()
+        live = bed.plane._backends[("default", "iris"), "iris-1"]
+        await eventually_async(lambda: not live.replicas[0].in_flight, "the slot to be free")
+        assert live.counts.load == 0
+
+    play(case, clock=clock)

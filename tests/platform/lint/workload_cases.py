@@ -3,6 +3,7 @@
 from tests.platform.lint.lint_cases import Case, container, deployment, hpa, revision, scaled
 
 READY = "{httpGet: {path: /v2/health/ready}}"
+TOKENS = "pilotlight.dev/auth-tokens-sha256: '00'"
 GPUS = "limits: {nvidia.com/gpu: 1}"
 BUDGET = """---
 kind: PodDisruptionBudget
@@ -91,6 +92,28 @@ CASES: dict[str, Case] = {
         + container("image: nginx\nlivenessProbe: {httpGet: {path: /ready}}"),
     ),
     "PL491": Case(hpa("minReplicas: 0  # PL491\n"), hpa("minReplicas: 1\n")),
+    "PL493": Case(
+        f"kind: Deployment\nmetadata:\n  name: m\n  annotations:\n    {TOKENS}  # PL493\n"
+        "spec: {template: {metadata: {labels: {app: m}}, spec: {containers: [{image: vllm}]}}}\n---\n"
+        "kind: NetworkPolicy\nmetadata: {name: m}\nspec:\n  podSelector: {matchLabels: {app: m}}\n"
+        "  ingress: [{from: [{podSelector: {}}]}, {ports: [{port: 8080}]}]\n---\n"
+        "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata:\n  name: k\n  annotations:\n"
+        f"    {TOKENS}  # PL493\nspec: {{template: {{spec: {{containers: [{{image: vllm}}]}}}}}}\n---\n"
+        f"kind: InferenceService\nmetadata:\n  name: i\n  annotations:\n    {TOKENS}  # PL493\n"
+        "spec: {predictor: {containers: [{image: vllm}]}}\n",
+        f"kind: Deployment\nmetadata: {{name: m, annotations: {{{TOKENS}}}}}\n"
+        "spec: {template: {metadata: {labels: {app: m}}, spec: {containers: [{image: vllm}]}}}\n---\n"
+        "kind: NetworkPolicy\nmetadata: {name: m}\n"
+        "spec: {podSelector: {matchLabels: {app: m}}, ingress: [{from: [{podSelector: {}}]}]}\n---\n"
+        "apiVersion: serving.knative.dev/v1\nkind: Service\n"
+        f"metadata: {{name: k, annotations: {{{TOKENS}}}}}\n"
+        "spec: {template: {spec: {containers: [{env: [{name: INFERENCE_ACCESS_FILE, value: /a}]}]}}}\n---\n"
+        "kind: InferenceService\n"
+        f"metadata: {{name: i, annotations: {{{TOKENS}, serving.kserve.io/deploymentMode: Standard}}}}\n"
+        "spec: {predictor: {containers: [{image: vllm}]}}\n---\n"
+        f"kind: InferenceService\nmetadata: {{name: i, annotations: {{{TOKENS}}}}}\n"
+        "spec: {predictor: {model: {modelFormat: {name: onnx}}}}\n",
+    ),
     "PL492": Case(
         deployment("template:\n  spec:\n    containers:\n    - resources: {limits: {nvidia.com/gpu: 2}}  # PL492\n"),
         container("resources: {limits: {nvidia.com/gpu: 2}}\nvolumeMounts: [{name: shm, mountPath: /dev/shm}]")

@@ -168,6 +168,20 @@ def test_less_than_or_equal_is_the_inverted_ratio_with_a_warning() -> None:
 
 
 REFUSED = [
+    *(
+        (
+            keda(query="sum(x)", threshold="1", server_address=f"http://{host}/"),
+            "PL369",
+            "spec.engine.kedaConfig.promServerAddress",
+        )
+        for host in (
+            "169.254.169.254",
+            "2852039166",
+            "[fe80::1]:9090",
+            "[::ffff:169.254.169.254]",
+            "metadata.google.internal",
+        )
+    ),
     (keda(query="sum(x", threshold="1"), "PL321", "spec.engine.kedaConfig.customPromQuery"),
     (keda(query="sum(x)", threshold="fast"), "PL322", "spec.engine.kedaConfig.scalingThreshold"),
     (keda(query="sum(x)", threshold="0"), "PL322", "spec.engine.kedaConfig.scalingThreshold"),

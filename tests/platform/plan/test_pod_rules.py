@@ -52,3 +52,25 @@ def test_one_number_written_in_two_ways_is_one_number() -> None:
     lines = '      resources: {requests: {nvidia.com/gpu: 1}, limits: {nvidia.com/gpu: "1"}}\n'
     (service,) = load(["-"], stdin=io.StringIO(PREDICTOR + lines)).services
     assert plan(service, builtin()).workloads
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ("env: [{name: HF_TOKEN, value: abc}]", ["HF_TOKEN"]),
+        ("env: [{name: DB, value: 'postgres://svc:hunter2@db/x'}]", ["DB"]),
+        ("env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hf, key: token}}}]", []),
+        ("env: [{name: MAX_TOKENS, value: '5'}, {name: HF_TOKEN, value: $(OTHER)}]", []),
+    ],
+)
+def test_a_credential_in_the_document_is_warned_about_and_not_repeated(lines: str, named: list[str]) -> None:
+    (service,) = load(["-"], stdin=io.StringIO(f"{PREDICTOR}      {lines}\n")).services
+    found = [each for each in plan(service, builtin()).warnings if each.code == "PL368"]
+    assert [each.message.partition(" ")[0] for each in found] == named
+    assert not [each for each in found if "hunter2" in each.message or "abc" in each.message]
+
+
+def test_a_password_in_a_storage_uri_is_warned_about_at_its_place() -> None:
+    (service,) = load(["-"], stdin=io.StringIO(PREDICTOR.replace("s3://models", "https://user:hunter2@host"))).services
+    (found,) = [each for each in plan(service, builtin()).warnings if each.code == "PL368"]
+    assert (found.path, found.location.line) == ("spec.predictor.model.storageUri", 8)

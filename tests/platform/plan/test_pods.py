@@ -74,7 +74,10 @@ def test_serverless_pods_have_no_context_of_their_own_since_knative_wants_a_flag
 def test_a_foreign_image_meets_baseline_with_a_warning_unless_forced() -> None:
     made = planned(ome(runtime_name=FOREIGN))
     assert made.workloads[0].pod_security == "baseline"
-    assert "runAsNonRoot" not in container(made.workloads[0])["securityContext"]
+    context = container(made.workloads[0])["securityContext"]
+    assert "runAsNonRoot" not in context
+    assert {"NET_RAW", "MKNOD"} <= set(context["capabilities"]["drop"])
+    assert not {"SETUID", "CHOWN"} & set(context["capabilities"]["drop"])
     assert codes(made.warnings) == ["PL351"]
     forced = workload(ome(runtime_name=FOREIGN), capabilities=Capabilities(pod_security="restricted"))
     assert container(forced)["securityContext"]["runAsNonRoot"] is True

@@ -191,10 +191,28 @@ def stateful_routed() -> Plan:
     return service(engine, gateway=GATEWAY, hosts=("iris.example.com",))
 
 
+def serverless_access() -> Plan:
+    """Its pods check tokens by the rules in a Secret."""
+    file = {"name": "INFERENCE_ACCESS_FILE", "value": "/etc/pilotlight/access/access.json"}
+    engine = workload(mode="serverless", scaling=KPA, enforces_access=True, template=template(env=[file]))
+    rules = '{"rate": {"burst": 0, "requests": 100, "seconds": 60.0}, "tokens": ["' + "0a" * 32 + '"]}'
+    return service(engine, annotations={names.ANNOTATION_TOKENS: "0a" * 32}, access_file=rules)
+
+
+def raw_access_foreign() -> Plan:
+    """An image of others that checks nothing: our gateway does, and the NetworkPolicy admits nobody else."""
+    ports = [{"name": "http1", "containerPort": 8080}, {"name": "metrics", "containerPort": 9000}]
+    engine = workload(template=template(ports=ports), scaling=hpa(), is_pilotlight=False, metrics_port=None)
+    front = Activator("gateway", "pilotlight-gateway", "pilotlight", 8090)
+    closed = {"annotations": {names.ANNOTATION_TOKENS: "0a" * 32}, "prometheus_namespace": "monitoring"}
+    return service(engine, activator=front, gateway=GATEWAY, hosts=("iris.example.com",), monitoring=False, **closed)
+
+
 PLANS = {
     made.__name__.replace("_", "-"): made
     for made in (
         serverless, serverless_canary, raw_latency, raw_hpa_foreign, raw_canary, raw_from_zero, raw_interceptor,
         multi_node, multi_node_ray, disaggregated, disaggregated_serverless_router, stateful, stateful_routed,
+        serverless_access, raw_access_foreign,
     )
 }  # fmt: skip

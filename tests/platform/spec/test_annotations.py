@@ -5,6 +5,7 @@ import io
 import pytest
 
 from pilotlight.k8s.names import (
+    ACCESS_ANNOTATIONS,
     ANNOTATION_CANARY,
     ANNOTATION_PARK,
     CATALOGUE_ANNOTATIONS,
@@ -69,8 +70,27 @@ def test_an_annotation_about_access_does_nothing_on_a_component_and_is_refused_t
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("auth-tokens-sha256", "secret", "must be SHA-256 in hex of each token, separated by commas: printf %s TOKEN"),
+        ("auth-jwt-issuer", "https://issuer", "needs pilotlight.dev/auth-jwt-jwks with the keys that sign tokens"),
+        ("auth-jwt-jwks", "{}", "= {}, must be a JWKS document"),
+        ("rate-limit", "often", "= often, must be requests per time such as 100/1m"),
+    ],
+)
+def test_an_annotation_about_access_that_cannot_be_read_is_an_error_at_its_place(
+    name: str, value: str, told: str
+) -> None:
+    (found,) = problems_of(SERVICE.format(on_service=f'pilotlight.dev/{name}: "{value}"', on_component=""))
+    assert f'error PL118: metadata.annotations["pilotlight.dev/{name}"]: {told}' in found
+    assert found.startswith("5:")
+    assert name == "rate-limit" or "secret" not in found.partition("PL118")[2]
+
+
 def test_all_that_mean_something_pass_and_so_do_those_of_others() -> None:
-    texts = [name for name in SERVICE_ANNOTATIONS if name not in (ANNOTATION_CANARY, ANNOTATION_PARK)]
+    valued = (*ACCESS_ANNOTATIONS, ANNOTATION_CANARY, ANNOTATION_PARK)
+    texts = [name for name in SERVICE_ANNOTATIONS if name not in valued]
     service = written(*texts, "example.com/auth-tokens")
     assert not problems_of(SERVICE.format(on_service=service, on_component=written(*COMPONENT_ANNOTATIONS, "team")))
     assert not problems_of(RUNTIME.format(annotation=written(*CATALOGUE_ANNOTATIONS)))

@@ -3,11 +3,11 @@
 Creates what a start over HTTP needs: a workspace if storage is named, an experiment, and its finished job.
 """
 
-from contextlib import closing
+from contextlib import closing, suppress
 
 import click
 
-from pilotlight.errors import UsageError
+from pilotlight.errors import NotFound, UsageError
 from pilotlight.microservices.jobs.org_resources import Registrar
 from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import Workspace
@@ -39,11 +39,12 @@ def register(
     """
     with closing(OrgStore.open(home().create())) as store:
         registrar = Registrar(store, org, trusted=True)
-        workspace_id = workspace
+        workspace_id, known = workspace, False
         if "/" in workspace:
             storage = Workspace(workspace, endpoint, region, account, parse_references(credential))
             workspace_id = registrar.workspace(storage).id
-        known = any(each.id == experiment for each in store.experiments(org))
+        with suppress(NotFound):
+            known = bool(experiment and store.experiment(org, experiment))
         if not known and not network_arch:
             raise UsageError("--network-arch is missing: what the experiment trains", "or --experiment ID of one")
         experiment_id = experiment if known else registrar.experiment(network_arch, workspace_id, id=experiment).id

@@ -20,6 +20,10 @@ from platformctl import output, targets
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="Certificate chain, PEM.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key, PEM.")
 @click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="The operator's token.")
+@click.option(
+    "--metrics-token-file", type=click.Path(exists=True, dir_okay=False),
+    help="A token that reads /metrics and nothing else; needed beyond loopback.",
+)  # fmt: skip
 @click.pass_context
 def api(context: click.Context, /, **settings: Any) -> None:
     """Serve the control API outside of the embedded platform, or make keys for it.
@@ -34,8 +38,9 @@ def api(context: click.Context, /, **settings: Any) -> None:
 
 
 def _serve(
-    host: str, port: int, target: str, tls_cert: str | None, tls_key: str | None, token_file: str | None
-) -> None:
+    host: str, port: int, target: str, tls_cert: str | None, tls_key: str | None,
+    token_file: str | None, metrics_token_file: str | None,
+) -> None:  # fmt: skip
     """Serve until a signal ends it."""
     import asyncio
     import logging
@@ -45,7 +50,8 @@ def _serve(
 
     folder = home().create()
     settings = Settings(
-        folder, _token(token_file), target, host, port, tls_cert or "", tls_key or "", os.environ,
+        folder, _token(token_file), target, host, port, tls_cert or "", tls_key or "",
+        _read_token("--metrics-token-file", metrics_token_file) if metrics_token_file else "", os.environ,
         lambda address: output.data({"url": address}, [address]),
     )  # fmt: skip
     if host not in LOOPBACK and not tls_cert:
@@ -59,11 +65,13 @@ def _token(file: str | None) -> str:
     from pilotlight.targets.local.control_process_launcher import token
     from pilotlight.targets.local.home_directory import home
 
-    if file is None:
-        return token(home())
+    return token(home()) if file is None else _read_token("--token-file", file)
+
+
+def _read_token(option: str, file: str) -> str:
     text = Path(file).read_text().strip()
     if len(text) < 16:
-        raise UsageError(f"--token-file {file} holds {len(text)} characters, must be at least 16")
+        raise UsageError(f"{option} {file} holds {len(text)} characters, must be at least 16")
     return text
 
 

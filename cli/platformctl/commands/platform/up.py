@@ -11,9 +11,11 @@ from pilotlight.errors import UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.prometheus.client import INSTALL, installed, unavailable_reason
 from pilotlight.targets.local.control_process_launcher import command, living, without_control_process
+from pilotlight.targets.local.gateway.https_settings import HttpsSettings, https_settings
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.prometheus_process import find, is_address
 from pilotlight.targets.local.store.backup import set_aside
+from pilotlight.wire.tls import ReloadingTls, TlsFiles, UnusableFiles
 from platformctl import output, targets
 from platformctl.services import installation
 
@@ -32,6 +34,14 @@ from platformctl.services import installation
     "--scale-to-zero-grace", type=click.FloatRange(0), metavar="SECONDS", help="Before the last replica ends."
 )
 @click.option("--no-pilot-light", is_flag=True, help="Start replicas as fresh processes, not as forks.")
+@click.option(
+    "--allowed-hosts", metavar="NAME,…",
+    help="Names that a proxy on this machine or a web page may use, beside localhost and the services' own; *: any.",
+)  # fmt: skip
+@click.option("--https", metavar="HOST:PORT", help="Serve HTTPS there too, such as 0.0.0.0:8443.")
+@click.option("--tls-cert", metavar="FILE", help="With --https: certificate, PEM; read again when it changes.")
+@click.option("--tls-key", metavar="FILE", help="Its key, unless the certificate's file has it.")
+@click.option("--tls-client-ca", metavar="FILE", help="Authorities; only clients with a certificate of theirs connect.")
 @click.option("--forget", is_flag=True, help="Start with nothing deployed; a damaged state is kept under another name.")
 @click.option("--foreground", is_flag=True, help="Become the control process, for systemd and other init systems.")
 @click.option("--install", is_flag=True, help="Write a systemd unit, so that the platform is back after a reboot.")
@@ -45,6 +55,7 @@ def up(foreground: bool, install: bool, system: bool | None, dry_run: bool, **op
 
     Example: platformctl up
     """
+    https = check_https(options)
     typed = flags(options)
     if (dry_run or system is not None) and not install:
         raise UsageError("--dry-run, --system and --user go with --install")
@@ -66,6 +77,8 @@ def up(foreground: bool, install: bool, system: bool | None, dry_run: bool, **op
         "gateway": f"http://{address.host}:{address.gateway_port}", "api": f"http://{address.host}:{address.port}",
         "pid": address.pid, "version": address.version, "home": str(home().root),
     }  # fmt: skip
+    if https is not None:
+        document["https"] = f"https://{https.address}"
     output.note(f"process {address.pid} runs; its API is {document['api']}, its state is in {document['home']}")
     if address.prometheus:
         document["prometheus"] = address.prometheus
@@ -77,6 +90,19 @@ def up(foreground: bool, install: bool, system: bool | None, dry_run: bool, **op
 def become_control_process(typed: list[str]) -> NoReturn:
     """Replace this process with the control process, so that signals and the exit code are its own."""
     os.execv(sys.executable, command(home(), [*typed, "--foreground"]))  # noqa: S606 - itself, no shell
+
+
+def check_https(options: dict[str, Any]) -> HttpsSettings | None:
+    """Return the settings of HTTPS; the files are read here, so that the error comes before a start."""
+    files = {name: options[name] for name in ("tls_cert", "tls_key", "tls_client_ca")}
+    options.update({name: os.path.abspath(path) for name, path in files.items() if path})
+    https = https_settings(options["https"] or "", *(path or "" for path in files.values()))
+    if https is not None:
+        try:
+            ReloadingTls(TlsFiles(https.tls_cert, https.tls_key, https.tls_client_ca), ["http/1.1"])
+        except UnusableFiles as error:
+            raise UsageError(f"--tls-cert, --tls-key or --tls-client-ca: {error}") from None
+    return https
 
 
 def forget_state() -> Path | None:

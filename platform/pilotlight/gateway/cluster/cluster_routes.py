@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from pilotlight.gateway import access_annotations
 from pilotlight.gateway.cluster import object_fields
 from pilotlight.gateway.cluster.kube_api import Informer, KubeApi, WatchedKind
 from pilotlight.gateway.cluster.object_fields import EndpointSlice, EntryService, RouteHosts, Shares, Workload
 from pilotlight.gateway.cluster.settings import ClusterSettings
 from pilotlight.gateway.routing_table import Backend, Replica, Route
-from pilotlight.k8s import names
+from pilotlight.k8s import access_annotations, names
 
 ObjectKey = tuple[str, str]  # namespace and name
 TIMEOUT_S: Final = 300.0

@@ -14,6 +14,7 @@ Json = Any
 Shares = tuple[tuple[str, int], ...]  # workload, weight
 SELECTOR: Final = names.LABEL_SERVICE  # on all our objects; EndpointSlices have the labels of their Service
 SERVICE_NAME: Final = "kubernetes.io/service-name"
+MANAGED_BY: Final = ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io")
 EXIT_TIMEOUT: Final = f"{ENV_SETTINGS_PREFIX}EXIT_TIMEOUT_SECS"
 DEADLINE_S: Final = 600.0  # default of progressDeadlineSeconds
 SERVING_PORTS: Final = ("http1", "http", "h2c")
@@ -107,16 +108,31 @@ def route_hosts(document: Json) -> RouteHosts:
 
 
 def _accepted(route: Json) -> bool:
-    """Whether a Gateway accepted the route: a route may claim any host, but without a Gateway it gets no requests."""
+    """Whether a Gateway of its spec accepted the route: it may claim any host, but without one it gets no requests."""
+    home = str(route["metadata"].get("namespace") or "")
+    wanted = {_gateway(parent, home) for parent in (route.get("spec") or {}).get("parentRefs") or ()}
     conditions = [
         condition
         for parent in (route.get("status") or {}).get("parents") or ()
+        if _gateway(parent.get("parentRef") or {}, home) in wanted
         for condition in parent.get("conditions") or ()
     ]
     return any((each.get("type"), each.get("status")) == ("Accepted", "True") for each in conditions)
 
 
+def _gateway(parent: Json, home: str) -> tuple[str, str, str]:
+    return str(parent.get("kind") or "Gateway"), str(parent.get("namespace") or home), str(parent.get("name") or "")
+
+
+def _by_controller(document: Json) -> bool:
+    """Whether Kubernetes' own controller wrote an EndpointSlice: others may name any address."""
+    key, value = MANAGED_BY
+    return (document["metadata"].get("labels") or {}).get(key) == value
+
+
 def slice_of(document: Json) -> EndpointSlice | None:
+    if not _by_controller(document):
+        return None
     service = str((document["metadata"].get("labels") or {}).get(SERVICE_NAME) or "")
     port = _serving(document.get("ports") or ())
     if not service or not port or document.get("addressType") not in ("IPv4", "IPv6"):
@@ -146,7 +162,8 @@ def _ready(endpoints: Json, port: int) -> Iterator[Replica]:
 
 def pod_addresses(document: Json) -> tuple[str, ...]:
     """Return all addresses of an EndpointSlice of our headless Service: unready peers report loads too."""
-    return tuple(str(address) for endpoint in document.get("endpoints") or () for address in endpoint["addresses"])
+    endpoints = (document.get("endpoints") or ()) if _by_controller(document) else ()
+    return tuple(str(address) for endpoint in endpoints for address in endpoint["addresses"])
 
 
 def _service(metadata: Mapping[str, Json]) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +10,7 @@ from msgspec import MsgspecError, json
 
 from pilotlight.contract import HTTP_PORT
 from pilotlight.gateway.routing_table import Replica
+from pilotlight.wire.http_client import send_request
 
 # Of our predictor, then of other engines. A server that has neither is healthy if it answers at all.
 HEALTH_PATHS: Final = ("/v2/health/ready", "/health")
@@ -79,16 +79,9 @@ async def is_healthy(replica: Replica) -> bool:
                 if status != 404:
                     return status == 200
             return True
-    except (OSError, TimeoutError, ValueError, IndexError, asyncio.IncompleteReadError):
+    except (OSError, TimeoutError, ValueError):
         return False
 
 
 async def _status(replica: Replica, path: str) -> int:
-    reader, writer = await asyncio.open_connection(replica.host, replica.port)
-    try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {replica.host}\r\nConnection: close\r\n\r\n".encode())
-        return int((await reader.readline()).split()[1])
-    finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+    return (await send_request(replica.host, replica.port, path)).status

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from pilotlight.gateway.auth import AccessAdmission
+from pilotlight.gateway.auth import AccessAdmission, FileAdmission
 from pilotlight.gateway.engine_router.strategy import PROMPT_SEARCH_BYTES, EndpointPicker, RouterSettings
+from pilotlight.gateway.metrics_and_reports import log
 from pilotlight.gateway.proxy.backend import LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.data_plane import DataPlane
 from pilotlight.gateway.proxy.prepare_request import LiveRoute
@@ -28,12 +29,18 @@ BODY_POLL_S: Final = 0.002
 NO_ENDPOINT: Final = "no-endpoint"
 
 
+def _log_problem(problem: str) -> None:
+    log("access", problem, level="ERROR")
+
+
 class RouterDataPlane(DataPlane):
     """Sends every request except those for the router's own pages to the engines."""
 
     def __init__(self, settings: RouterSettings) -> None:
         # No messages: a router discovers its endpoints by itself.
-        super().__init__(lambda wake: None, lambda unreachable: None, AccessAdmission())
+        file = settings.access_file
+        admission = FileAdmission(file, settings.proxies, _log_problem) if file else AccessAdmission()
+        super().__init__(lambda wake: None, lambda unreachable: None, admission)
         self._target = settings.decoder if settings.disaggregated else settings.engine
         self.key: RouteKey = (settings.namespace, self._target)
         self._disaggregated = settings.disaggregated

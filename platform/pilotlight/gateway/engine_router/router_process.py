@@ -6,6 +6,7 @@ a decoder, with headers that name a prefill engine; the decoder fetches the KV c
 
 import asyncio
 import signal
+import socket
 from typing import Final, Protocol
 
 from pilotlight.gateway.engine_router.endpoint_discovery import DnsEndpoints, EndpointFile, healthy_ids
@@ -68,8 +69,11 @@ class Router:
             loop.add_signal_handler(number, self._stopping.set)
         listener = bind(Address(self._settings.host, self._settings.port), "INFERENCE_HTTP_PORT")
         await self._update(loop.time())
-        server = await loop.create_server(self._plane.protocol_factory(self._plane.key), sock=listener, backlog=BACKLOG)
-        log("router.listening", f"{self._settings.strategy}", http_port=listener.getsockname()[1])
+        listener.setblocking(False)
+        create_server = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
+        server = await create_server(self._plane.protocol_factory(self._plane.key), sock=listener, backlog=BACKLOG)
+        port = self._settings.port or listener.getsockname()[1]
+        log("router.listening", f"{self._settings.strategy}", http_port=port)
         discovery = asyncio.create_task(self._watch_endpoints())
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait([discovery, stopping], return_when=asyncio.FIRST_COMPLETED)

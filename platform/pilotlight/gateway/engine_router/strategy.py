@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pilotlight.contract import ENV_ENDPOINTS_DIR, ENV_SETTINGS_PREFIX, HTTP_PORT
+from pilotlight.contract import ENV_ACCESS_FILE, ENV_ENDPOINTS_DIR, ENV_SETTINGS_PREFIX, ENV_TRUSTED_PROXIES, HTTP_PORT
 from pilotlight.errors import UsageError
+from pilotlight.gateway.cluster.settings import parse_proxies
+from pilotlight.wire.client_address import Networks
 
 ENV_PREFIX: Final = "PILOTLIGHT_ROUTER_"
 PORT: Final = f"{ENV_SETTINGS_PREFIX}HTTP_PORT"
@@ -42,6 +44,8 @@ class RouterSettings:
     endpoints: Path | None = None
     host: str = ALL_INTERFACES
     port: int = HTTP_PORT
+    access_file: str = ""  # access rules of the service; empty: none is enforced here
+    proxies: Networks = ()  # trusted for X-Forwarded-For
 
     @property
     def disaggregated(self) -> bool:
@@ -66,7 +70,8 @@ def read(environ: Mapping[str, str]) -> RouterSettings:
         engine, environ.get(f"{ENV_PREFIX}NAMESPACE") or "default", decoder, strategy,
         _number(environ, f"{ENV_PREFIX}HEALTH_CHECK_INTERVAL_S", 10.0, 0.1, 3600),
         Path(folder) if folder else None, environ.get(HOST) or ALL_INTERFACES,
-        int(_number(environ, PORT, HTTP_PORT, 0, 65535)),
+        int(_number(environ, PORT, HTTP_PORT, 0, 65535)), environ.get(ENV_ACCESS_FILE, ""),
+        parse_proxies(environ.get(ENV_TRUSTED_PROXIES, ""), ENV_TRUSTED_PROXIES),
     )  # fmt: skip
 
 

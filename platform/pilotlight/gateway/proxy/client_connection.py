@@ -8,7 +8,7 @@ import asyncio
 import socket
 from typing import Final, cast
 
-from pilotlight.gateway.proxy.prepare_request import PreparedRequest, prepare
+from pilotlight.gateway.proxy.prepare_request import PreparedRequest, is_loopback, prepare
 from pilotlight.gateway.proxy.proxied_request import PlaneView, ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
     HEAD_TIMEOUT,
@@ -35,18 +35,18 @@ LINGER_S: Final = 5.0  # for a client that is still sending an unread body to no
 
 class ClientConnection(FlowControlledProtocol):
     __slots__ = (
-        "_body", "_buffer", "_cached_head", "_eof", "_head_incomplete", "_lingering", "_port_route", "_prepared",
-        "_probed", "_write_blocked", "close_after", "peer", "plane", "request", "state_since",
+        "_body", "_buffer", "_cached_head", "_eof", "_head_incomplete", "_lingering", "_loopback", "_port_route",
+        "_prepared", "_probed", "_write_blocked", "close_after", "peer", "plane", "request", "state_since",
     )  # fmt: skip
 
-    def __init__(self, plane: PlaneView, port_route: RouteKey | None) -> None:
+    def __init__(self, plane: PlaneView, port_route: RouteKey | None, loopback: bool = False) -> None:
         super().__init__()
         self.plane = plane
         self.peer = ""
         self.request: ProxiedRequest | None = None
         self.close_after = False
         self.state_since = plane.clock()  # start of being idle, of reading a head, or of lingering
-        self._port_route = port_route
+        self._port_route, self._loopback = port_route, loopback
         self._buffer = b""
         self._cached_head = b""
         self._prepared: PreparedRequest | None = None  # of the cached head
@@ -101,7 +101,7 @@ class ClientConnection(FlowControlledProtocol):
         prepared = self._prepared
         if prepared is None or head != self._cached_head or prepared.routing is not self.plane.routing:
             try:
-                prepared = prepare(self.plane.routing, parse_request(head), self.peer, self._port_route)
+                prepared = prepare(self.plane.routing, parse_request(head), self.peer, self._port_route, self._loopback)
             except Malformed as error:
                 self._reject(ErrorResponse(error.status, str(error)))
                 return
@@ -152,6 +152,10 @@ class ClientConnection(FlowControlledProtocol):
         page = self.plane.pages.get(prepared.page)
         if page is None:
             request.reject(prepared.error or ErrorResponse(404, f"the gateway has no page /{prepared.page}"))
+        elif prepared.page in self.plane.loopback_pages and not (
+            is_loopback(self.peer) and "x-forwarded-for" not in prepared.head.headers
+        ):
+            request.reject(ErrorResponse(403, f"/{prepared.page} is for clients on this machine; scrape it there"))
         elif request.method not in {"GET", "HEAD"}:
             request.reject(METHOD_NOT_ALLOWED)
         else:
@@ -167,7 +171,8 @@ class ClientConnection(FlowControlledProtocol):
             request.fail_malformed(ErrorResponse(400, f"the request's body is malformed: {error}"))
             return
         if body.done:
-            self._body, request.body_complete = None, True
+            self._body = None
+            request.complete_body()
             self._buffer = data[used:]
             data = data[:used]
         if data:

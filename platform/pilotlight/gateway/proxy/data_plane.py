@@ -46,6 +46,7 @@ class DataPlane:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pages: dict[str, PageHandler] = {"healthz": lambda: (200, "text/plain", b"ok\n")}
+        self.loopback_pages: frozenset[str] = frozenset()  # answered to clients on this machine only
         # Called at the first request after an empty report: the reporter's timer rests in between.
         self.on_busy: Callable[[], None] = lambda: None
         self._busy = False
@@ -91,9 +92,12 @@ class DataPlane:
         for request in stranded:  # after every backend is up to date: they may go to another revision
             self.dispatch(request)
 
-    def protocol_factory(self, port_route: RouteKey | None) -> Callable[[], asyncio.Protocol]:
-        """Return the protocol factory of a listener: of one route's own port, or (None) of all routes."""
-        return lambda: ClientConnection(self, port_route)
+    def protocol_factory(self, port_route: RouteKey | None, loopback: bool = False) -> Callable[[], asyncio.Protocol]:
+        """Return the protocol factory of a listener: of one route's own port, or (None) of all routes.
+
+        `loopback`: it is bound to a loopback address.
+        """
+        return lambda: ClientConnection(self, port_route, loopback)
 
     def route(self, key: RouteKey) -> Route | None:
         live = self.routing.routes.get(key)

@@ -12,6 +12,7 @@ from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.gateway.proxy.backend import LiveBackend
 from pilotlight.gateway.proxy.responses import NO_ROUTE, ErrorResponse
 from pilotlight.gateway.routing_table import PageMatch, Route, RouteKey, RouteMatch, RouteMatcher, Table
+from pilotlight.wire import client_address
 from pilotlight.wire.http1_strict_parser import RequestHead, end_to_end_headers
 
 NO_KEY: Final = ("", "")
@@ -87,7 +88,12 @@ class PreparedRequest(NamedTuple):
     error: ErrorResponse | None = None
 
 
-def prepare(routing: RoutingState, head: RequestHead, peer: str, port_route: RouteKey | None) -> PreparedRequest:
+def prepare(
+    routing: RoutingState, head: RequestHead, peer: str, port_route: RouteKey | None, loopback: bool = False
+) -> PreparedRequest:
+    """Prepare a request. `loopback`: its listener is bound to loopback, and refuses web pages of other sites."""
+    if loopback and (refusal := routing.matcher.foreign_site(head.headers)):
+        return PreparedRequest(routing, head, None, NO_KEY, "", b"", "", error=ErrorResponse(403, refusal))
     match = routing.matcher.match(head.target, head.headers, port_route)
     request_id = head.headers.get(HEADER_REQUEST_ID, "")
     if isinstance(match, PageMatch):
@@ -127,4 +133,4 @@ def forwarded_headers(headers: Mapping[str, str], match: RouteMatch, peer: str) 
 
 def is_loopback(peer: str) -> bool:
     """Whether the peer is on this machine; empty: the peer of a unix socket."""
-    return peer in {"", "::1"} or peer.startswith(("127.", "::ffff:127."))
+    return not peer or client_address.is_loopback(peer)

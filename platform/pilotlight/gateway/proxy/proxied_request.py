@@ -12,6 +12,7 @@ from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
 from pilotlight.gateway.proxy.backend import SUSPECT_S, BufferBudget, LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.prepare_request import LiveRoute, PreparedRequest, RoutingState
 from pilotlight.gateway.proxy.responses import (
+    BODY_TIMEOUT,
     CONNECTION_LOST,
     TIMED_OUT,
     Admission,
@@ -19,10 +20,14 @@ from pilotlight.gateway.proxy.responses import (
     PageHandler,
     render_error,
 )
+from pilotlight.gateway.proxy.tunnel import start_tunnel
 from pilotlight.gateway.proxy.upstream import LiveReplica, Upstream
 from pilotlight.wire.http1_strict_parser import CHUNKED, UNTIL_CLOSE, ResponseHead, end_to_end_headers, response_lines
 
 MAX_HELD_BODY: Final = 1 << 20
+# A body that comes more slowly, after the first seconds, does not count as load: its client is what takes the time.
+SLOW_BODY_S: Final = 5.0
+MIN_BODY_RATE: Final = 1 << 14  # bytes a second
 SHOWN_ID: Final = 128  # characters of an id, which clients may choose, in events
 _ID_LINE: Final = f"\r\n{HEADER_REQUEST_ID}:".encode()
 _TAIL: Final = b"\r\n"
@@ -36,6 +41,7 @@ class PlaneView(Protocol):
     admission: Admission
     buffer_budget: BufferBudget
     pages: dict[str, PageHandler]
+    loopback_pages: frozenset[str]
     clients: "set[Downstream]"
     closing: bool
     idle_s: float
@@ -70,7 +76,7 @@ class Downstream(Protocol):
 
 class ProxiedRequest:
     __slots__ = (
-        "_body", "_body_size", "_cold_ms", "_prepared", "_tunnelled", "arrived_at", "backend", "body_complete",
+        "_body", "_body_size", "_cold_ms", "_prepared", "_slow", "_tunnelled", "arrived_at", "backend", "body_complete",
         "buffered", "client", "cold", "finished", "method", "minor", "replica", "request_id", "response_started",
         "sent_at", "upstream",
     )  # fmt: skip
@@ -85,6 +91,7 @@ class ProxiedRequest:
         self.sent_at = 0.0  # 0: nothing sent to a replica yet
         self.cold = False
         self.body_complete = False
+        self._slow = False  # its body comes slowly: it is not counted as load
         self.response_started = False  # some of the response has been written to the client
         self.finished = False
         self.backend: LiveBackend | None = None
@@ -122,6 +129,18 @@ class ProxiedRequest:
                 return
             if self._body_size > MAX_HELD_BODY:
                 self.client.pause()
+
+    def complete_body(self) -> None:
+        """Count latency and load from here on, where the body came in pieces: before, the client was waited for."""
+        self.body_complete = True
+        if self.sent_at:
+            self.sent_at = self.now()
+        self._count_load()
+
+    def _count_load(self) -> None:
+        if self._slow and self.backend is not None:
+            self._slow = False
+            self.backend.counts.enter(self.now())
 
     def _buffer(self, piece: bytes, body: list[bytes]) -> None:
         body.append(piece)
@@ -195,6 +214,7 @@ class ProxiedRequest:
         backend, replica = self.backend, self.replica
         assert backend is not None
         assert replica is not None
+        self._count_load()
         self.backend = self.replica = self.upstream = None
         self.sent_at = 0.0
         backend.counts.leave(self.now())
@@ -282,24 +302,40 @@ class ProxiedRequest:
             return
         assert self.backend is not None
         assert self.replica is not None
+        if not self.body_complete and not self.response_started:
+            # Servers close the connection of a client that sends too slowly: the replica is not to blame for it.
+            self._fail(CONNECTION_LOST)
+            return
         if not self.replica.is_unhealthy(self.now()):  # one report, however many requests the replica takes with it
             reason = f"closed the connection without an answer to request {self.request_id[:SHOWN_ID]}"
             self.client.plane.report_unreachable(self.replica, reason)
         self.backend.mark_unhealthy(self.replica, self.now(), SUSPECT_S)
-        # An incomplete request could not have been answered, so the replica is not to blame for it.
-        self.backend.counts.lost += self.body_complete and not self.response_started
+        self.backend.counts.lost += not self.response_started
         self._fail(CONNECTION_LOST)
 
     def check_timeout(self, now: float) -> None:
         """Fail the request when the route's timeout has passed; tunnels have no timeout."""
         assert self._prepared.route is not None
         timeout_s = self._prepared.route.route.timeout_s
-        if self.sent_at and not self._tunnelled and now - self.sent_at > timeout_s:
+        if not self.body_complete and self.replica is not None and not self.response_started:
+            self._check_body(now, timeout_s)
+        elif self.sent_at and not self._tunnelled and now - self.sent_at > timeout_s:
             if self.replica is not None and self.replica.timed_out(now):
                 reason = f"gave no answer to request {self.request_id[:SHOWN_ID]} within {timeout_s:g} s"
                 self.client.plane.report_unreachable(self.replica, reason)
             self._abort_upstream()
             self._fail(TIMED_OUT)
+
+    def _check_body(self, now: float, timeout_s: float) -> None:
+        """Fail a request whose body does not arrive in time, and count none as load whose body comes slowly."""
+        waited = now - self.arrived_at
+        if self.sent_at and now - self.sent_at > timeout_s:
+            self._abort_upstream()
+            self._fail(BODY_TIMEOUT)
+        elif not self._slow and waited > SLOW_BODY_S and self._body_size < (waited - SLOW_BODY_S) * MIN_BODY_RATE:
+            assert self.backend is not None
+            self._slow = True
+            self.backend.counts.leave(now)
 
     def _fail(self, error: ErrorResponse) -> None:
         self._release(0 if self.response_started else error.status, self.now())
@@ -337,6 +373,7 @@ class ProxiedRequest:
         if self.backend is not None and self.replica is None:
             self.backend.withdraw(self)
         elif self.backend is not None and self.replica is not None and not self.finished:
+            self._count_load()
             self.backend.counts.leave(self.now())
             self.backend.release(self.replica)
         self.finished = True
@@ -353,46 +390,10 @@ class ProxiedRequest:
         if self.finished or backend is None:
             return
         self.finished = True
-        backend.counts.responded(now, status, self.sent_at or now)
+        self._count_load()
+        if not self.body_complete and (status == 408 or not self.response_started):
+            backend.counts.leave(now)  # its client has not sent all of it
+        else:
+            backend.counts.responded(now, status, self.sent_at or now)
         if replica is not None:
             backend.release(replica)
-
-
-class TunnelEnd(asyncio.Protocol):
-    """Reads from one connection and writes to the other, with flow control, after 101 Switching Protocols."""
-
-    def __init__(self, other: asyncio.Transport, on_end: Callable[[], None]) -> None:
-        self._other = other
-        self._on_end = on_end
-
-    def data_received(self, data: bytes) -> None:
-        self._other.write(data)
-
-    def pause_writing(self) -> None:
-        self._other.pause_reading()
-
-    def resume_writing(self) -> None:
-        self._other.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._other.close()
-        self._on_end()
-
-
-def start_tunnel(
-    client: asyncio.Transport, upstream: asyncio.Transport, early: bytes, on_end: Callable[[], None]
-) -> None:
-    """Join two connections. `early`: bytes already read from the client; `on_end` is called once both are closed."""
-    open_ends = 2
-
-    def ended() -> None:
-        nonlocal open_ends
-        open_ends -= 1
-        if not open_ends:
-            on_end()
-
-    client.set_protocol(TunnelEnd(upstream, ended))
-    upstream.set_protocol(TunnelEnd(client, ended))
-    if early:
-        upstream.write(early)
-    client.resume_reading()

@@ -48,6 +48,7 @@ CONNECTION_LOST = ErrorResponse(
 )
 HEAD_TOO_LONG = ErrorResponse(431, "the request's head is longer than 64 KiB; send shorter headers or a shorter path")
 HEAD_TIMEOUT = ErrorResponse(408, "the request's head did not arrive within 30 s")
+BODY_TIMEOUT = ErrorResponse(408, "the request's body did not arrive in time; send it faster, or in parts")
 METHOD_NOT_ALLOWED = ErrorResponse(405, "this page is read with GET or HEAD", {"Allow": "GET, HEAD"})
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Final, Protocol, cast
 
 from pilotlight.gateway.routing_table import Replica
+from pilotlight.wire import unix_socket
 from pilotlight.wire.http1 import END
 from pilotlight.wire.http1_strict_parser import (
     CHUNKED,
@@ -97,7 +98,11 @@ class LiveReplica:
         loop, config = asyncio.get_running_loop(), self.config
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, upstream = await loop.create_connection(lambda: Upstream(self), config.host, config.port)
+                if unix_socket.is_unix(config.host):
+                    connection = unix_socket.connect(config.host, config.port)
+                    _, upstream = await loop.create_unix_connection(lambda: Upstream(self), sock=connection)
+                else:
+                    _, upstream = await loop.create_connection(lambda: Upstream(self), config.host, config.port)
         except (OSError, TimeoutError) as error:
             requester.on_connect_failed(self, type(error).__name__)
         else:
@@ -157,8 +162,8 @@ class ResponseSink(Protocol):
 
 class Upstream(FlowControlledProtocol):
     __slots__ = (
-        "_body", "_buffer", "_eof", "_reusable", "_sent", "_sent_before", "_socket", "_status", "closing",
-        "idle_since", "replica", "sink",
+        "_body", "_buffer", "_eof", "_refused", "_reusable", "_sent", "_sent_before", "_socket", "_status", "_unix",
+        "closing", "idle_since", "replica", "sink",
     )  # fmt: skip
 
     def __init__(self, replica: LiveReplica) -> None:
@@ -170,6 +175,8 @@ class Upstream(FlowControlledProtocol):
         self._socket: socket.socket | None = None
         self._sent = self._sent_before = 0
         self._eof = False  # the replica closed its side, without a reset
+        self._unix = False
+        self._refused = False  # the first send of the request failed: a unix socket that the replica has shut down
         self._buffer = b""
         self._body: BodyReader | None = None
         self._status = 0
@@ -180,6 +187,7 @@ class Upstream(FlowControlledProtocol):
         opened = transport.get_extra_info("socket")
         # The event loop closes its descriptor before connection_lost; a duplicate still gives the kernel's TCP_INFO.
         self._socket = socket.socket(fileno=socket.dup(opened.fileno())) if opened is not None else None
+        self._unix = self._socket is not None and self._socket.family == socket.AF_UNIX
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
@@ -193,7 +201,7 @@ class Upstream(FlowControlledProtocol):
             sink is not None
             and no_response
             and self._socket is not None
-            and never_delivered(self._socket, self._sent_before, eof)
+            and (self._refused if self._unix else never_delivered(self._socket, self._sent_before, eof))
         )
         self._close_socket()
         if sink is None:
@@ -226,10 +234,32 @@ class Upstream(FlowControlledProtocol):
         self._status, self._reusable = 0, True
         length = sum(map(len, parts))
         self._sent += length
-        if length <= JOIN_BELOW:
+        if self._unix:
+            self._send_unix([b"".join(parts)] if length <= JOIN_BELOW else parts)
+        elif length <= JOIN_BELOW:
             self.transport.write(b"".join(parts))
         else:
             self.transport.writelines(parts)
+
+    def _send_unix(self, parts: list[bytes]) -> None:
+        """Send at once what the socket takes, the rest by the transport.
+
+        If the first send fails with EPIPE, no byte of the request has arrived. A send that succeeds puts its bytes into
+        the replica's queue: from then on the request may have been read.
+        """
+        assert self._socket is not None
+        sent = 0
+        try:
+            if not self.transport.get_write_buffer_size():
+                sent = self._socket.send(parts[0])
+        except BrokenPipeError:
+            self._refused = True
+            self.abort()
+            return
+        except OSError:  # EAGAIN, or an error that the transport will see too
+            pass
+        if sent < len(parts[0]) or len(parts) > 1:
+            self.transport.writelines([parts[0][sent:], *parts[1:]])
 
     def send_body(self, piece: bytes) -> None:
         self._sent += len(piece)

@@ -15,6 +15,7 @@ from pilotlight.k8s.manifest import Manifest, in_apply_order
 from pilotlight.k8s.quantities import quantity_or_zero
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import MANAGER, Cluster, KubeApiError
+from pilotlight.targets.kubernetes.preflight import pod_templates
 from pilotlight.targets.kubernetes.scale_traffic_overrides import is_knative, revision_of
 from pilotlight.targets.target import Key
 
@@ -94,10 +95,10 @@ def _conflicts(manifest: Manifest, error: KubeApiError) -> Iterator[str]:
 def not_owned(cluster: Cluster, key: Key, documents: Iterable[Document]) -> list[str]:
     """Return a sentence for each existing object with a needed name that is not this service's.
 
-    Additional objects of the user do not have our label and are not checked.
+    Additional objects of the user do not have our label and are not checked; nor are Secrets, which may not be read.
     """
     mine = {Manifest(each).key for each in owned(cluster, key)}
-    labelled = [each for each in documents if names.LABEL_SERVICE in kinds.labels(each)]
+    labelled = [each for each in documents if names.LABEL_SERVICE in kinds.labels(each) and each["kind"] != "Secret"]
     new = [each for each in map(Manifest, labelled) if each.key not in mine]
     existing = [each for each in new if cluster.get(each.api_version, each.kind, each.namespace, each.name) is not None]
     return [
@@ -125,6 +126,17 @@ def obsolete(cluster: Cluster, key: Key, documents: Iterable[Document]) -> list[
     """Return objects of earlier releases that this one does not have."""
     wanted = {Manifest(each).key for each in documents}
     return [each for each in owned(cluster, key) if Manifest(each).key not in wanted]
+
+
+def access_secret(key: Key, workloads: Iterable[Document]) -> list[Document]:
+    """Return the Secret with the service's access rules, if its pods mount it: it is deleted by name, never listed."""
+    name = names.access_secret(key[1])
+    volume = {"name": names.ACCESS_VOLUME, "secretName": name}
+    for pod in pod_templates(workloads):
+        for each in pod.spec.get("volumes") or ():
+            if {"name": each["name"], "secretName": (each.get("secret") or {}).get("secretName")} == volume:
+                return [{"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": key[0], "name": name}}]
+    return []
 
 
 def delete(cluster: Cluster, documents: Iterable[Document]) -> None:

@@ -22,6 +22,7 @@ Document = Mapping[str, Json]
 Facts = dict[str, Json]
 
 ROUTE_PARENT: Final = ("pilotlight-system", "pilotlight")
+KEDA_NAMESPACE: Final = "keda"
 HTTP_SCALER: Final = "keda-add-ons-http-external-scaler"
 SCALER_PORT: Final = 9090
 KEDA_OPERATOR: Final = "app.kubernetes.io/name=keda-operator"
@@ -124,7 +125,10 @@ def http_add_on(cluster: Cluster) -> Facts:
     """KEDA's HTTP add-on; its CRD alone is not enough, the scaler must be there."""
     if cluster.kind("http.keda.sh/v1beta1", "InterceptorRoute") is None:
         return {"http_add_on": False}
-    for each in cluster.list("v1", "Service"):
+    services = unless_forbidden(lambda: cluster.list("v1", "Service"), None)
+    if services is None:  # a role may name single Services
+        services = [each for each in [cluster.get("v1", "Service", KEDA_NAMESPACE, HTTP_SCALER)] if each]
+    for each in services:
         if each["metadata"]["name"] == HTTP_SCALER:
             return {"http_add_on": True, "http_scaler": f"{HTTP_SCALER}.{each['metadata']['namespace']}:{SCALER_PORT}"}
     return {"http_add_on": False}

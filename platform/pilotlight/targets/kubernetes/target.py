@@ -187,6 +187,8 @@ class KubernetesTarget:
         check_not_helm(map(Manifest, current.workloads), *key, "delete")
         canary_store.delete(self.cluster, key)
         kubernetes_apply.delete(self.cluster, kubernetes_apply.owned(self.cluster, key))
+        rules = kubernetes_apply.access_secret(key, current.workloads)
+        kinds.unless_forbidden(lambda: kubernetes_apply.delete(self.cluster, rules), None)
         inferenceservice_mirror.delete(self.cluster, key)
         kubernetes_apply.delete(self.cluster, current.of(kubernetes_releases.API))
 

@@ -204,6 +204,7 @@ def port_setting(name: str, default: int) -> int:
 
 def token(home: Home) -> str:
     """Return the token of the control API, created on first use; hard-linked into place, so never partly written."""
+    home.check_owner()
     if not home.token.exists():
         draft = home.token.with_name(f"token.{os.getpid()}.{secrets.token_hex(4)}")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -244,7 +245,8 @@ def _started(wait: "StartWait", flags: Sequence[str]) -> Address | None:
 
 
 def living(home: Home) -> Address | None:
-    """Return the address of the announced control process if it still runs."""
+    """Return the address of the announced control process if it still runs. Raise PlatformError as `check_owner`."""
+    home.check_owner()
     announcement = _announced(home)
     if announcement is None or not home.token.exists() or not alive(announcement.pid, announcement.start_ticks):
         return None

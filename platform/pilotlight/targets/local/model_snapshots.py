@@ -196,7 +196,7 @@ class ModelSnapshots:
         raise PlatformError(message, "deploy when it is complete")
 
     def _copy(self, source: Path, stage: Path, size: int, progress: Progress) -> ModelPin | None:
-        """Copy and hash what was copied; None: a file has changed meanwhile."""
+        """Copy and hash what was copied. Return None if a file changed during the copy."""
         before, done = dict(_files(source)), 0
         root = stage / "content" / ("" if source.is_file() else source.name)
         for name, stat in before.items():

@@ -6,7 +6,8 @@ from pilotlight.errors import UsageError
 from pilotlight.gateway.auth import AccessAdmission
 from pilotlight.gateway.cluster.cluster_gateway import ProxiedAdmission
 from pilotlight.gateway.cluster.settings import parse_proxies
-from pilotlight.gateway.routing_table import Rate, Route
+from pilotlight.gateway.routing_table import Route
+from pilotlight.wire.service_access import Rate
 
 INGRESS = parse_proxies("10.244.0.0/16, fd00::/8", "X")
 

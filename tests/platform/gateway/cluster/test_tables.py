@@ -105,13 +105,21 @@ def test_nobody_takes_a_host_that_an_older_route_or_the_cluster_has_given() -> N
 
 def test_a_route_that_no_gateway_accepted_claims_no_host_however_old_it_is() -> None:
     thief = address("thief", "thief-predictor=100", namespace="evil")
-    for word in ("", "False"):
-        early = route("thief", "iris.example.com", namespace="evil", since="2025-01-01T00:00:00Z", accepted=word)
+    for word, by in (("", "public"), ("False", "public"), ("True", "another")):
+        early = route("thief", "iris.example.com", namespace="evil", since="2025-01-01T00:00:00Z", accepted=word, by=by)
         found = made(
             [IRIS, thief], [WORK, deployment("thief", "thief-predictor", namespace="evil")],
             hosts=[early, route("iris", "iris.example.com")],
         )  # fmt: skip
         assert [each.name for each in found if "iris.example.com" in each.hosts] == ["iris"]
+
+
+def test_addresses_that_kubernetes_own_controller_did_not_write_are_not_believed() -> None:
+    for manager in ("", "somebody.example"):
+        written = slice_of("iris", "iris-predictor", endpoint("203.0.113.9"))
+        written["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] = manager
+        assert object_fields.slice_of(written) is None
+        assert object_fields.pod_addresses(written) == ()
 
 
 def test_a_service_whose_clients_pass_the_gateway_by_is_still_found_with_the_shares_of_its_route() -> None:
@@ -181,7 +189,11 @@ def test_the_timeout_of_an_httproute_may_have_any_unit(written: str, seconds: fl
 def test_what_render_writes_for_a_service_from_zero_becomes_its_route(rendered: str) -> None:
     documents = [each for each in yaml.safe_load_all(rendered) if each]
     of = {kind: [each for each in documents if each["kind"] == kind] for kind in ("Service", "Deployment", "HTTPRoute")}
-    taken = [{**each, "status": route("iris-wake")["status"]} for each in of["HTTPRoute"]]
+    accepted = [{"type": "Accepted", "status": "True"}]
+    taken = [
+        {**each, "status": {"parents": [{"parentRef": each["spec"]["parentRefs"][0], "conditions": accepted}]}}
+        for each in of["HTTPRoute"]
+    ]
     (found,) = made(of["Service"], of["Deployment"], hosts=taken)
     assert (found.namespace, found.name) == ("default", "iris-wake")
     assert "iris-wake-default.example.com" in found.hosts

@@ -4,6 +4,7 @@ from typing import Any
 
 Json = dict[str, Any]
 GATEWAY = "pilotlight-gateway.pilotlight-system.svc.cluster.local"
+BY_CONTROLLER = {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
 
 
 def labels(service: str) -> dict[str, str]:
@@ -40,12 +41,15 @@ def deployment(
 def route(
     service: str, *hosts: str, namespace: str = "models", since: str = "2026-01-01T00:00:00Z",
     to: tuple[tuple[str, int], ...] = (("pilotlight-gateway", 100),), accepted: str = "True", timeout: str = "1000s",
+    by: str = "public",
 ) -> Json:  # fmt: skip
     metadata = {"name": service, "namespace": namespace, "labels": labels(service), "creationTimestamp": since}
     backends = [{"name": name, "port": 80, "weight": weight} for name, weight in to]
     rules = [{"timeouts": {"request": timeout}, "backendRefs": backends}]
-    status = {"parents": [{"conditions": [{"type": "Accepted", "status": accepted}]}]} if accepted else {}
-    return {"metadata": metadata, "spec": {"hostnames": list(hosts), "rules": rules}, "status": status}
+    condition = {"type": "Accepted", "status": accepted}
+    status = {"parents": [{"parentRef": {"name": by}, "conditions": [condition]}]} if accepted else {}
+    spec = {"parentRefs": [{"name": "public", "kind": "Gateway"}], "hostnames": list(hosts), "rules": rules}
+    return {"metadata": metadata, "spec": spec, "status": status}
 
 
 def endpoint(host: str, pod: str = "", ready: bool = True, terminating: bool = False) -> Json:
@@ -58,7 +62,7 @@ def slice_of(
 ) -> Json:
     metadata = {
         "name": name or f"{workload}-x", "namespace": namespace,
-        "labels": {**labels(service), "kubernetes.io/service-name": workload},
+        "labels": {**labels(service), "kubernetes.io/service-name": workload, **BY_CONTROLLER},
     }  # fmt: skip
     ports = [{"name": "metrics", "port": 8082}, {"name": "http1", "port": port}, {"name": "grpc", "port": 8081}]
     return {"addressType": "IPv4", "metadata": metadata, "ports": ports, "endpoints": list(endpoints)}

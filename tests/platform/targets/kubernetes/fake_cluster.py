@@ -40,7 +40,7 @@ class PaperCluster:
     ) -> None:  # fmt: skip
         self.objects = list(objects)
         self.kinds = tuple(kinds)
-        self.forbidden = frozenset(forbidden)  # plurals that nobody may read
+        self.forbidden = frozenset(forbidden)  # plurals that nobody may read, or `plural:list`
         self.denied = frozenset(denied)  # plurals that nobody may write
         self.logs: dict[str, list[str]] = {}  # by pod, or pod/previous
         self.watched: list[list[Mapping[str, Json]]] = []  # the answers to watches, one after the other
@@ -122,7 +122,7 @@ class PaperCluster:
         namespace = ""
         if rest[0] == "namespaces" and len(rest) > 2:
             namespace, rest = rest[1], rest[2:]
-        if rest[0] in self.forbidden:
+        if rest[0] in self.forbidden or (len(rest) == 1 and f"{rest[0]}:list" in self.forbidden):
             return _refusal(403, f"you may not read {rest[0]}")
         if rest[2:] == ["log"]:
             return self._log(request, rest[1])

@@ -94,6 +94,17 @@ def test_what_may_not_be_looked_at_is_left_out() -> None:
     }  # fmt: skip
 
 
+def test_the_http_add_on_is_found_by_name_where_services_may_not_be_listed() -> None:
+    scaler = {
+        "apiVersion": "v1", "kind": "Service", "spec": {},
+        "metadata": {"name": capabilities.HTTP_SCALER, "namespace": "keda"},
+    }  # fmt: skip
+    kinds = (*PLAIN, "http.keda.sh/v1beta1/InterceptorRoute")
+    for objects, there in (([scaler], True), ([], False)):
+        with PaperCluster(*objects, kinds=kinds, forbidden=("services:list",)) as paper:
+            assert capabilities.http_add_on(paper.cluster())["http_add_on"] is there
+
+
 def test_routes_need_a_gateway_to_hang_on() -> None:
     with PaperCluster(kinds=PLAIN + GATEWAY) as paper:
         assert capabilities.routes(paper.cluster()) == {"gateway_api": False}

@@ -1,10 +1,18 @@
 """An object has one owner: what Helm has installed, only Helm changes."""
 
 import pytest
+from tests.platform.targets.kubernetes.fake_cluster import PaperCluster, named
 
 from pilotlight.errors import UsageError
+from pilotlight.k8s import names
 from pilotlight.k8s.manifest import Manifest
-from pilotlight.targets.kubernetes.apply import check_history_not_helm, check_not_helm, helm_release
+from pilotlight.targets.kubernetes.apply import (
+    access_secret,
+    check_history_not_helm,
+    check_not_helm,
+    helm_release,
+    not_owned,
+)
 
 
 def installed(by: str, release: str = "") -> Manifest:
@@ -47,3 +55,21 @@ def test_who_asks_for_releases_that_helm_keeps_is_sent_there() -> None:
 
 def test_a_verb_may_change_what_is_ours() -> None:
     check_not_helm([installed("pilotlight")], "lab", "iris", "delete")
+
+
+def test_the_secret_of_access_rules_is_not_looked_for_since_secrets_may_not_be_read() -> None:
+    metadata = {"labels": {names.LABEL_SERVICE: "iris"}}
+    secret = named("v1", "Secret", "lab", "iris-access", metadata=metadata)
+    service = named("v1", "Service", "lab", "iris", metadata=metadata)
+    kinds = ("v1/Secret", "v1/Service", "v1/ServiceAccount", "v1/ConfigMap", "v1/PersistentVolumeClaim")
+    with PaperCluster(named("v1", "Service", "lab", "iris"), secret, kinds=kinds, forbidden=("secrets",)) as paper:
+        (sentence,) = not_owned(paper.cluster(), ("lab", "iris"), [secret, service])
+    assert sentence.startswith("Service iris is there already")
+
+
+@pytest.mark.parametrize(("volume", "secret"), [("access", "iris-access"), ("mine", "iris-access"), ("access", "own")])
+def test_the_secret_of_access_rules_goes_with_the_service_that_mounts_it(volume: str, secret: str) -> None:
+    pod = {"containers": [{"name": "main"}], "volumes": [{"name": volume, "secret": {"secretName": secret}}]}
+    workload = named("apps/v1", "Deployment", "lab", "iris-predictor", spec={"template": {"spec": pod}})
+    found = [each["metadata"]["name"] for each in access_secret(("lab", "iris"), [workload])]
+    assert found == (["iris-access"] if (volume, secret) == ("access", "iris-access") else [])

@@ -29,7 +29,7 @@ class Told(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         failing = self.path == "/v2/health/ready"
         body = b'{"error": {"message": "model iris: loading"}}' if failing else self.headers["host"].encode()
-        self.send_response(503 if failing else 200)
+        self.send_response(503 if failing else 401 if self.path == "/closed" else 200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -206,6 +206,7 @@ def test_who_may_not_look_at_the_gateway_asks_what_the_route_leads_to(server: in
 def test_a_probe_tells_the_status_and_the_reason(server: int) -> None:
     way = OpenRoute(f"http://127.0.0.1:{server}", {"Host": HOST}, lambda: None)
     assert probe(way, "/v2/health/ready") == "GET /v2/health/ready answers 503: model iris: loading"
+    assert probe(way, "/closed") == "", "who asks for a token is there"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import Final, Literal
 
 from pilotlight.contract import ENV_SETTINGS_PREFIX, GRPC_PORT
-from pilotlight.gateway.access_annotations import access, rate
 from pilotlight.gateway.routing_table import Backend, Replica, Route
+from pilotlight.k8s.access_annotations import access, rate
 from pilotlight.targets.local.control.service_state import ServiceRun, Shares
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink
 from pilotlight.targets.local.manifests.service_spec_types import ServiceSpec, WorkloadSpec

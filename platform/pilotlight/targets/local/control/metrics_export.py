@@ -27,6 +27,7 @@ from pilotlight.wire.prometheus_text import Family
 Json = Any
 # Exported as 0 before they occur: Prometheus' increase() ignores a counter that appears with 1.
 SCALING_RULES: Final = get_args(Rule)
+REPLICA_METRICS: Final = "/metrics/replicas"
 SCRAPED_STATES: Final = frozenset({"starting", "ready", "unready", "parking", "parked", "draining"})
 
 
@@ -103,13 +104,17 @@ def workload_of(run: ServiceRun, unit: Unit) -> str:
 
 
 def targets(replicas: Iterable[Replica], gateway_port: int, api: str) -> list[dict[str, Json]]:
-    """Return targets in the format of Prometheus' HTTP service discovery. `api` is the control API's address."""
+    """Return targets in the format of Prometheus' HTTP service discovery. `api` is the control API's address.
+
+    It also gives the metrics of replicas: they listen on unix sockets, which Prometheus does not know.
+    """
     platform = [_target(api, job="pilotlight-control"), _target(f"{HOST}:{gateway_port}", job="pilotlight-gateway")]
     predictors = []
     for each in replicas:
         if each.state in SCRAPED_STATES and each.port:
             labels = {LABEL_NAMESPACE: each.namespace, LABEL_SERVICE: each.service, LABEL_REVISION: each.revision}
-            predictors.append(_target(f"{HOST}:{each.port}", job="pilotlight-predictor", pod=each.id, **labels))
+            labels |= {"instance": each.id, "__metrics_path__": f"{REPLICA_METRICS}/{each.id}"}
+            predictors.append(_target(api, job="pilotlight-predictor", pod=each.id, **labels))
     return platform + predictors
 
 

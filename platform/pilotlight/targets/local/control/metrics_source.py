@@ -157,7 +157,7 @@ class MetricsSource:
         await asyncio.gather(*(self._scrape(replica) for replica in ready.values()))
 
     async def _scrape(self, replica: Replica) -> None:
-        page = await request(replica.port, "/metrics", SCRAPE_TIMEOUT_S)
+        page = await request(replica.port, "/metrics", SCRAPE_TIMEOUT_S, host=replica.host)
         if not page.ok:
             self._evaluator.mark_down(_labels(replica), self._clock())
             return

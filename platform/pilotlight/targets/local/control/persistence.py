@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from pilotlight.errors import PlatformError
-from pilotlight.gateway import access_annotations
+from pilotlight.k8s import access_annotations
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun
 from pilotlight.targets.local.manifests.interpret import interpret

@@ -25,6 +25,7 @@ from pilotlight.targets.local.control.service_state import Revision, ServiceRun,
 from pilotlight.targets.local.control.verification import HINT, READY, failure_reason, verification
 from pilotlight.targets.local.delayed_queue import DelayedQueue
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink, gateway_command
+from pilotlight.targets.local.gateway.https_settings import HttpsSettings
 from pilotlight.targets.local.gateway.publisher import Publisher
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_discovery import ComponentAddresses, EndpointFiles
@@ -45,6 +46,8 @@ class ReconcilerSettings:
     pilot_light: bool = True
     zero_grace_s: float = 0.0  # between the end of the idle window and the removal of the last replica
     drain_s: float = 30.0
+    https: HttpsSettings | None = None
+    allowed_hosts: tuple[str, ...] = ()  # of requests to loopback listeners, beside those of services
 
 
 class Reconciler:
@@ -62,9 +65,12 @@ class Reconciler:
         self._peers = ComponentAddresses(self.base_url, control_process_launcher.token(home))
         pilot = pilot_lights(home) if settings.pilot_light else None
         self.supervisor = Supervisor(home, self._replica_changed, self.base_url, pilot)
-        self._link = GatewayLink(home, self._on_gateway_message, gateway_command(home))
+        tls = settings.https.gateway_flags() if settings.https else ()
+        self._link = GatewayLink(home, self._on_gateway_message, gateway_command(home, tls))
         endpoints = EndpointFiles(home.run / "endpoints")
-        self._publisher = Publisher(self._link, self._routes, self._replica_unrouted, endpoints.update)
+        self._publisher = Publisher(
+            self._link, self._routes, self._replica_unrouted, endpoints.update, settings.allowed_hosts
+        )
         self.replica_set = ReplicaSet(
             self.supervisor, self._publisher, self._state.save_replica, self._requeue.add_after, self._peers
         )
@@ -83,7 +89,8 @@ class Reconciler:
             if not run.unreadable:
                 self.ports.restore(run)
         self.supervisor.adopt(persistence.restore_replicas(self.store))
-        await self._link.start([f"127.0.0.1:{self.settings.gateway_port}/http"])
+        https = [f"{self.settings.https.address}/https"] if self.settings.https else []
+        await self._link.start([f"127.0.0.1:{self.settings.gateway_port}/http", *https])
         self._publisher.start()
         self._autoscaler.start()
         for run in list(self.runs.values()):
@@ -249,7 +256,7 @@ class Reconciler:
         ready: dict[tuple[str, str], list[RoutedReplica]] = {}
         for replica in self.supervisor.replicas():
             if replica.state == "ready" and replica.id not in self._publisher.retiring:
-                routed = RoutedReplica(replica.id, replica.port, grpc_port=replica.grpc_port)
+                routed = RoutedReplica(replica.id, replica.port, replica.host, replica.grpc_port)
                 ready.setdefault((replica.namespace, replica.revision), []).append(routed)
         for run in self.runs.values():
             if not run.deleting:

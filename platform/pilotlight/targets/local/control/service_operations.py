@@ -18,7 +18,7 @@ import msgspec
 from pilotlight.canary import stored_history
 from pilotlight.canary.events import canary_events
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.gateway import access_annotations
+from pilotlight.k8s import access_annotations
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.control import persistence

@@ -339,8 +339,9 @@ class GatewayLink:
         self._sync()
 
 
-def gateway_command(home: Home) -> tuple[str, ...]:
-    return (sys.executable, "-m", "pilotlight.gateway", "--home", str(home.root))
+def gateway_command(home: Home, tls: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the command; `tls` are the gateway's flags about certificates."""
+    return (sys.executable, "-m", "pilotlight.gateway", "--home", str(home.root), *tls)
 
 
 class GatewayStarter:

@@ -33,7 +33,8 @@ class ListenerSet:
         for wanted in map(listeners.parse, texts):
             bound = self._bind(wanted, self._setting)
             self._shared.add(str(bound))
-            self._hosts.append(bound.host)
+            if bound.kind == "http":
+                self._hosts.append(bound.host)
             ipv6 = bound.ipv6_equivalent
             if ipv6 is not None and self._bind_ipv6_equivalent(ipv6, wanted.port == 0):
                 self._shared.add(str(ipv6))

@@ -1,7 +1,8 @@
 """Pod template → process of a replica: environment as the kubelet builds it, paths without mounts. Pure.
 
 A hostPath maps to itself. A folder that an init container of the platform fetches maps to the URI, which the predictor
-fetches itself. An emptyDir needs nothing. Any other volume is refused.
+fetches itself. An emptyDir needs nothing, nor do the access rules of the service, which the gateway enforces before
+every replica. Any other volume is refused.
 """
 
 import re
@@ -9,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pilotlight.contract import GRPC_PORT, HTTP_PORT, is_predictor_image
+from pilotlight.contract import ENV_ACCESS_FILE, GRPC_PORT, HTTP_PORT, is_predictor_image
 from pilotlight.k8s.model_pins import decode
-from pilotlight.k8s.names import ANNOTATION_PINS
+from pilotlight.k8s.names import ACCESS_DIR, ANNOTATION_PINS
 from pilotlight.targets.local.manifests.object_lookup import SOURCES, Objects, at, mapping_at
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Probe
 from pilotlight.targets.local.scaling.from_manifests import quantity_of
@@ -125,7 +126,7 @@ def path_map(pod: Mapping[str, Json], container: Mapping[str, Json], refused: li
             inside = str(mount.get("subPath") or "").strip("/")
             folder = str(volume["hostPath"]["path"]).rstrip("/")
             paths[path] = f"{folder}/{inside}" if inside else folder
-        elif "emptyDir" not in volume:
+        elif "emptyDir" not in volume and path != ACCESS_DIR:
             refused.append(_refusal(str(mount["name"]), path, volume))
     return paths
 
@@ -201,7 +202,7 @@ def container_of(
     refused += problems if is_predictor_image(image) else [f"image {image}: {FOREIGN}"]
     return ContainerSpec(
         name=str(main.get("name") or "main"), image=image, command=command, args=args,
-        env={name: map_path(value, paths) for name, value in variables.values.items()},
+        env={name: map_path(value, paths) for name, value in variables.values.items() if name != ENV_ACCESS_FILE},
         port=serving, replica_env=tuple(variables.own_name),
         pins=decode(str(mapping_at(template, "metadata", "annotations").get(ANNOTATION_PINS, ""))),
         **resources, **probes,

@@ -1,13 +1,14 @@
 """Translate a container of the manifests into command, environment and ports of a local process.
 
 Only the platform's own image can run here: its paths and ports are variables, so the manifests of a cluster also start
-a process. It inherits only what it needs to find libraries, object stores and proxies.
+a process. Its ports are unix sockets in a folder of its own (wire/unix_socket.py): other users of the machine cannot
+connect. It inherits only what it needs to find libraries, object stores and proxies.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from pilotlight import contract
 from pilotlight.errors import PlatformError
@@ -19,7 +20,7 @@ from pilotlight.targets.local.model_snapshots import ModelSnapshots
 from pilotlight.targets.local.supervisor.probes import start_budget
 from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica_record import Checks, Launch
-from pilotlight.wire import machine
+from pilotlight.wire.unix_socket import SCHEME
 
 _OURS: Final = re.compile(r"(?:.*/)?pilotlight/predictor(?:[:@].*)?")
 _ROUTER: Final = ("-m", "pilotlight.gateway", "route")
@@ -27,7 +28,11 @@ _PREDICTOR: Final = ("-m", "pilotlight_predictor")
 _INHERITED: Final = frozenset({"PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE"})
 _PROXIES: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"})
 _INHERITED_PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "HF_")
-_ADDRESSES: Final = frozenset({"--host", "--http-address", "--http-port", "--port", "--grpc-port", "--metrics-port"})
+_ADDRESSES: Final = frozenset({
+    "--host", "--http-address", "--grpc-address", "--metrics-address",
+    "--http-port", "--port", "--grpc-port", "--metrics-port",
+})  # fmt: skip
+_HOST_SETTINGS: Final = ("INFERENCE_HOST", "INFERENCE_GRPC_ADDRESS", "INFERENCE_METRICS_ADDRESS")
 _PORT_SETTINGS: Final = {
     "INFERENCE_HTTP_PORT": contract.HTTP_PORT,
     "INFERENCE_GRPC_PORT": contract.GRPC_PORT,
@@ -35,11 +40,15 @@ _PORT_SETTINGS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    http: int
-    grpc: int
-    metrics: int
+class Ports(NamedTuple):
+    """Names of the sockets in a replica's folder, as the ports of a pod are."""
+
+    http: int = contract.HTTP_PORT
+    grpc: int = contract.GRPC_PORT
+    metrics: int = contract.METRICS_PORT
+
+
+PORTS: Final = Ports()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +59,9 @@ class Command:
     predictor_args: tuple[str, ...] | None
 
 
-def free_ports() -> Ports:
-    """Return three free ports. Another process may take one before the replica does; then it is started again."""
-    return Ports(*machine.free_ports(3))
+def host(home: Home, replica: str) -> str:
+    """Return the host of a replica's ports."""
+    return f"{SCHEME}{home.sockets / replica}"
 
 
 def command(container: ContainerSpec, python: str) -> Command:
@@ -87,7 +96,7 @@ def without_addresses(args: Sequence[str]) -> tuple[str, ...]:
 
 
 def variables(
-    launch: Launch, ports: Ports, gpus: Sequence[int | str], home: Home, gateway_url: str, environ: Mapping[str, str]
+    launch: Launch, gpus: Sequence[int | str], home: Home, gateway_url: str, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the complete environment of the process."""
     container = launch.revision.container
@@ -101,8 +110,8 @@ def variables(
         **container.env,
         **({contract.ENV_MODEL_PINS: encode(remote)} if remote else {}),
         **(cuda if gpus else {}),
-        **dict(zip(_PORT_SETTINGS, map(str, (ports.http, ports.grpc, ports.metrics)), strict=True)),
-        "INFERENCE_HOST": "127.0.0.1",
+        **dict(zip(_PORT_SETTINGS, map(str, PORTS), strict=True)),
+        **dict.fromkeys(_HOST_SETTINGS, host(home, launch.replica)),
         "INFERENCE_DRAIN_DELAY": "0",
         "INFERENCE_LOG_FORMAT": "json",
         "K_REVISION": launch.revision.name,
@@ -137,30 +146,30 @@ def inherited_env(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def checks(launch: Launch, ports: Ports) -> Checks:
+def checks(launch: Launch, home: Home) -> Checks:
     """Return the probes with the ports of the process instead of those of the manifests."""
     revision = launch.revision
     container = revision.container
-    numbers = (ports.http, ports.grpc, ports.metrics)
     local = {
-        int(text) if (text := container.env.get(name, "")).isdecimal() else default: number
-        for (name, default), number in zip(_PORT_SETTINGS.items(), numbers, strict=True)
+        int(text) if (text := container.env.get(name, "")).isdecimal() else default: default
+        for name, default in _PORT_SETTINGS.items()
     }
 
     def localize(probe: Probe | None) -> Probe | None:
         if probe is None:
             return None
-        port = local.get(probe.port, ports.http)  # an unknown port can only be the predictor's HTTP port
+        port = local.get(probe.port, PORTS.http)  # an unknown port can only be the predictor's HTTP port
         # gRPC health reports the same state as HTTP readiness.
-        grpc = port == ports.grpc or not probe.path
-        return replace(probe, port=ports.http if grpc else port, path=READY_PATH if grpc else probe.path)
+        grpc = port == PORTS.grpc or not probe.path
+        return replace(probe, port=PORTS.http if grpc else port, path=READY_PATH if grpc else probe.path)
 
     return Checks(
-        localize(container.readiness) or Probe(READY_PATH, ports.http),
+        localize(container.readiness) or Probe(READY_PATH, PORTS.http),
         localize(container.startup),
         localize(container.liveness),
         start_budget(container.startup, revision.progress_deadline_s),
         container.memory_limit,
         revision.grace_s,
         "pilotlight.gateway" not in container.command,
+        host(home, launch.replica),
     )

@@ -6,12 +6,13 @@ the memory budget are pure; the supervisor acts on them.
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from pilotlight.targets.local.supervisor.replica_record import Replica
@@ -165,21 +166,22 @@ class ParkResult(NamedTuple):
     error: str = ""
 
 
-async def park(port: int, token: str) -> ParkResult:
+async def park(replica: Replica, token: str) -> ParkResult:
     """Park all ready models of a replica, one after the other; ensembles hold no GPU memory and are skipped."""
-    status = await request(port, "/status", STATUS_S, token=token)
+    send = partial(request, replica.port, host=replica.host, token=token)
+    status = await send("/status", STATUS_S)
     if not status.ok or not _names(status, "READY", "PARKED"):
         return ParkResult(error=_error("/status", status))
     ensembles: set[str] = set()
     for name in _names(status, "READY"):
         path = f"/v2/repository/models/{quote(name, safe='')}/park"
-        response = await _request_park(port, path, token)
+        response = await _request_park(send, path)
         if not response.ok:
-            config = await request(port, f"/v2/models/{quote(name, safe='')}/config", STATUS_S, token=token)
+            config = await send(f"/v2/models/{quote(name, safe='')}/config", STATUS_S)
             if "ensemble_scheduling" not in config.json():
                 return ParkResult(error=_error(path, response))
             ensembles.add(name)
-    status = await request(port, "/status", STATUS_S, token=token)
+    status = await send("/status", STATUS_S)
     awake = [name for name in _names(status, "READY") if name not in ensembles]
     if not status.ok or awake:
         return ParkResult(error=f"{', '.join(awake) or 'its state'} was not parked when all had been told to")
@@ -191,11 +193,11 @@ def _names(status: LoopbackResponse, *states: str) -> list[str]:
     return list(dict.fromkeys(str(row.get("name")) for row in rows if row.get("state") in states))
 
 
-async def _request_park(port: int, path: str, token: str) -> LoopbackResponse:
+async def _request_park(send: "partial[Coroutine[Any, Any, LoopbackResponse]]", path: str) -> LoopbackResponse:
     """Retry while the model is busy: requests routed before the table changed are finished first."""
     until = monotonic() + PARK_S
     while True:
-        response = await request(port, path, PARK_S, post=True, token=token)
+        response = await send(path, PARK_S, post=True)
         if response.status != BUSY or monotonic() > until:
             return response
         await asyncio.sleep(RETRY_S)

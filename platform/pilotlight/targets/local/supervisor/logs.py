@@ -32,7 +32,6 @@ _NAMES: Final = {
     signals.SIGILL: "illegal instruction", signals.SIGFPE: "arithmetic error", signals.SIGKILL: "killed",
     signals.SIGTERM: "terminated",
 }  # fmt: skip
-_PORT_TAKEN: Final = "ddress already in use"
 
 
 class LogSettings(NamedTuple):
@@ -238,8 +237,3 @@ def tail(log: str, since: int = 0) -> list[str]:
     with suppress(OSError):
         return last_lines(Path(log), since=since, max_bytes=TAIL, whole=True)
     return []
-
-
-def port_in_use(ended: Exit, log: Sequence[str]) -> bool:
-    """Whether the process exited because its port was in use."""
-    return bool(ended.code) and any(_PORT_TAKEN in line for line in log[-20:])

@@ -113,7 +113,7 @@ async def _await_startup(checks: Checks, observer: ReplicaObserver, began: float
     pending = [ready] if first is None or (first.port, first.path) == (ready.port, ready.path) else [first, ready]
     status_at, reason = monotonic(), ""
     while True:
-        if (await request(pending[0].port, pending[0].path, pending[0].timeout_s)).ok:
+        if await _passes(pending[0], checks.host):
             pending.pop(0)
             if not pending:
                 return True
@@ -135,7 +135,7 @@ async def _await_startup(checks: Checks, observer: ReplicaObserver, began: float
 
 async def read_status(checks: Checks, observer: ReplicaObserver) -> Mapping[str, Json]:
     """Read and report the predictor's /status; empty: no response, or it needs a token."""
-    answer = await request(checks.readiness.port, "/status", STATUS_TIMEOUT_S)
+    answer = await request(checks.readiness.port, "/status", STATUS_TIMEOUT_S, host=checks.host)
     status = {name: value for name, value in answer.json().items() if name in STATUS_FIELDS} if answer.ok else {}
     if status:
         observer.on_status(status)
@@ -144,7 +144,7 @@ async def read_status(checks: Checks, observer: ReplicaObserver) -> Mapping[str,
 
 async def predictor_state(checks: Checks) -> str:
     """Return the predictor's lifecycle state; empty: no response."""
-    answer = await request(checks.readiness.port, "/status", STATUS_TIMEOUT_S)
+    answer = await request(checks.readiness.port, "/status", STATUS_TIMEOUT_S, host=checks.host)
     return str(answer.json().get("state") or "") if answer.ok else ""
 
 
@@ -157,7 +157,7 @@ async def _watch_readiness(checks: Checks, observer: ReplicaObserver, holds: boo
     count = ProbeCounter(checks.readiness, monotonic() + checks.readiness.period_s, holds)
     while True:
         await asyncio.sleep(count.due - monotonic())
-        passed = await _passes(count)
+        passed = await _passes(count.probe, checks.host)
         known = known or (passed and await _startup_recorded(checks, observer))
         if not count.record(passed, monotonic()):
             continue
@@ -174,13 +174,13 @@ async def _watch_liveness(checks: Checks, observer: ReplicaObserver, age_s: floa
     count = first_counter(checks.liveness, monotonic(), age_s)
     while count is not None:
         await asyncio.sleep(count.due - monotonic())
-        if count.record(await _passes(count), monotonic()):
+        if count.record(await _passes(count.probe, checks.host), monotonic()):
             observer.on_liveness_failed(_failure_reason("liveness", count))
             return
 
 
-async def _passes(count: ProbeCounter) -> bool:
-    return (await request(count.probe.port, count.probe.path, count.probe.timeout_s)).ok
+async def _passes(probe: Probe, host: str) -> bool:
+    return (await request(probe.port, probe.path, probe.timeout_s, host=host)).ok
 
 
 def _failure_reason(kind: str, count: ProbeCounter) -> str:

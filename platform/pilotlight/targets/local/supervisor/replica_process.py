@@ -59,7 +59,6 @@ class ReplicaProcess:
         self.stop_requested = self.muted = False
         self.end_reason = record.reason if record.state == "draining" else ""  # of an end caused by the supervisor
         self.queue_position = 0  # among replicas that wait for GPUs; 0: not waiting
-        self.starts = 0  # more than one after a port conflict
         self.log_offset = 0  # of this start in the log file
         self._limits, self._outputs, self._changed, self._ended = limits, outputs, changed, ended
         self._confining: asyncio.Future[None] | None = None
@@ -162,7 +161,7 @@ class ReplicaProcess:
         self._parking = asyncio.get_running_loop().create_task(self._park(token, done))
 
     async def _park(self, token: str, done: Callable[["ReplicaProcess", str], None]) -> None:
-        result = await gpus.park(self.record.port, token)
+        result = await gpus.park(self.record, token)
         self._parking = None
         if not result.error:
             self.update(state="parked", parked_at=time.time(), parked_bytes=result.host_bytes)
@@ -287,14 +286,10 @@ class Spawner:
     def _start(self, running: ReplicaProcess) -> None:
         assert running.launch is not None
         launch = container_command.with_pinned_models(running.launch, ModelSnapshots(self._home.models))
-        ports = container_command.free_ports()
-        env = container_command.variables(launch, ports, running.record.gpus, self._home, self._gateway_url, os.environ)
+        env = container_command.variables(launch, running.record.gpus, self._home, self._gateway_url, os.environ)
         command = self.command(launch)
-        running.starts += 1
-        running.update(
-            port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics, started_at=utc_now("seconds"),
-            checks=container_command.checks(launch, ports), status={}, pid=0, boot_id="", start_ticks=0,
-        )  # fmt: skip
+        (self._home.sockets / running.record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
+        running.update(started_at=utc_now("seconds"), status={}, pid=0, boot_id="", start_ticks=0)
         log, running.log_offset = self._outputs.open(running.record.log)
         try:
             if self._pilot is None or command.predictor_args is None:

@@ -43,6 +43,7 @@ class Checks(Struct, frozen=True):
     memory_limit: int | None = None
     grace_s: float = 300.0  # termination grace period
     predictor: bool = True  # serves /status
+    host: str = "127.0.0.1"  # of all ports; `unix:FOLDER`, except of replicas that an older release started
 
 
 class Replica(Struct, frozen=True):
@@ -77,6 +78,10 @@ class Replica(Struct, frozen=True):
     parked_at: float = 0.0  # seconds since the epoch
     parked_bytes: int = 0  # host memory held while parked
     status: Mapping[str, Json] = {}  # last /status of the predictor: state, reason, progress, phases
+
+    @property
+    def host(self) -> str:
+        return self.checks.host
 
     @property
     def waits_for_gpu(self) -> bool:

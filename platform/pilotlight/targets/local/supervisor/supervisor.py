@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from shutil import rmtree
 from typing import Final
 
 from pilotlight.errors import NotFound, PlatformError
@@ -16,6 +17,7 @@ from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor import container_command, logs, shim
 from pilotlight.targets.local.supervisor.cgroups import Limits
+from pilotlight.targets.local.supervisor.container_command import PORTS
 from pilotlight.targets.local.supervisor.forkserver_client import PilotLights
 from pilotlight.targets.local.supervisor.gpus import (
     Device,
@@ -33,7 +35,6 @@ from pilotlight.targets.local.supervisor.shim import Exit
 
 INTERVAL_S: Final = 1.0
 ROTATE_EVERY: Final = 5  # intervals
-PORT_TRIES: Final = 5
 
 
 class Housekeeper:
@@ -240,6 +241,9 @@ class Supervisor:
             else:
                 self._exited(running, shim.read_exit(running.exit_file) or Exit())
         self._orphans.kill()
+        for folder in self._home.sockets.glob("*"):  # of replicas that ended with their supervisor
+            if folder.name not in self._running:
+                rmtree(folder, ignore_errors=True)
         self._outputs.end_others(self._running)
         self._limits.sweep(self._running)
 
@@ -288,11 +292,6 @@ class Supervisor:
 
     def _exited(self, running: ReplicaProcess, ended: Exit) -> None:
         lines = logs.tail(running.record.log, running.log_offset)
-        starting = running.record.state == "starting" and not running.stop_requested
-        retriable = running.launch is not None and running.starts < PORT_TRIES
-        if starting and retriable and logs.port_in_use(ended, lines):
-            self._spawner.spawn(running)  # with other ports: a free port may be taken before the process binds it
-            return
         crash = "" if running.stop_requested else logs.describe(ended, lines)
         self._remove(running, ended, running.end_reason or crash)
 
@@ -306,6 +305,7 @@ class Supervisor:
         if not self._running:
             self._none_left.set()
         running.exit_file.unlink(missing_ok=True)
+        rmtree(self._home.sockets / record.id, ignore_errors=True)
         running.update(
             state="exited", reason=reason, exit_code=ended.code, signal=ended.signal, crashed=not running.stop_requested
         )
@@ -330,7 +330,10 @@ def _record(launch: Launch, home: Home) -> Replica:
         service=revision.service,
         workload=revision.workload,
         revision=revision.name,
-        checks=container_command.checks(launch, container_command.Ports(0, 0, 0)),
+        checks=container_command.checks(launch, home),
+        port=PORTS.http,
+        grpc_port=PORTS.grpc,
+        metrics_port=PORTS.metrics,
         log=str(home.logs / revision.namespace / revision.service / f"{launch.replica}.log"),
     )
 

@@ -95,8 +95,8 @@ def test_every_replica_that_may_answer_is_a_target_with_its_service() -> None:
     control, gateway, *others = metrics_export.targets(replicas, 8090, "127.0.0.1:8091")
     assert control == {"targets": ["127.0.0.1:8091"], "labels": {"job": "pilotlight-control"}}
     assert gateway == {"targets": ["127.0.0.1:8090"], "labels": {"job": "pilotlight-gateway"}}
-    assert [each["targets"] for each in others] == [["127.0.0.1:9001"], ["127.0.0.1:9002"], ["127.0.0.1:9003"]]
+    assert [each["targets"] for each in others] == [["127.0.0.1:8091"]] * 3
     assert others[1]["labels"] == {
         "job": "pilotlight-predictor", "pod": f"{NAME}-ready", "namespace": "default", "inference_service": "iris",
-        "revision": NAME,
+        "revision": NAME, "instance": f"{NAME}-ready", "__metrics_path__": f"/metrics/replicas/{NAME}-ready",
     }  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from tests.platform.targets.local.rendering import document, rendered, revision
 
 from pilotlight.errors import PlatformError
-from pilotlight.gateway.access_annotations import check as check_access
+from pilotlight.k8s.access_annotations import check as check_access
 from pilotlight.plan.types import Current, Traffic
 from pilotlight.targets.local.manifests.interpret import check_queries, interpret, revisions_of
 from pilotlight.targets.local.manifests.service_spec_types import Probe, TrafficShare
@@ -425,16 +425,15 @@ def test_a_document_that_stops_its_service_is_no_deploy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["serverless", "raw"])
-def test_annotations_about_access_reach_the_service(tmp_path: Path, raw: bool) -> None:
-    annotations = {
-        "pilotlight.dev/auth-tokens-sha256": "aa,bb",
-        "pilotlight.dev/auth-jwt-issuer": "https://issuer",
-        "pilotlight.dev/rate-limit": "100/1m",
-    }
+def test_annotations_about_access_reach_the_service_and_no_file_its_replicas(tmp_path: Path, raw: bool) -> None:
+    annotations = {"pilotlight.dev/auth-tokens-sha256": "aa" * 32, "pilotlight.dev/rate-limit": "100/1m"}
     manifests = rendered(tmp_path, document(annotations={**annotations, "pilotlight.dev/planned-with": "x"}, raw=raw))
-    assert interpret(manifests).access == annotations
-    plain = revision(tmp_path, document(raw=raw)).name
-    assert interpret(manifests).workloads[0].revision.name == plain, "access is no part of a revision"
+    assert "Secret" in {found["kind"] for found in manifests}, "as for a cluster"
+    service = interpret(manifests)
+    assert service.access == annotations
+    assert "INFERENCE_ACCESS_FILE" not in service.workloads[0].revision.container.env, "the gateway enforces them"
+    rotated = rendered(tmp_path, document(annotations={**annotations, "pilotlight.dev/rate-limit": "9/1s"}, raw=raw))
+    assert interpret(rotated).workloads[0].revision.name == service.workloads[0].revision.name
 
 
 @pytest.mark.parametrize("place", ["object", "template"])

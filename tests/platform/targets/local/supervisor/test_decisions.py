@@ -7,15 +7,15 @@ from tests.platform.targets.local.supervisor.supervisor_harness import launch
 
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec_types import Probe
-from pilotlight.targets.local.supervisor.container_command import Command, Ports, checks, command, variables
+from pilotlight.targets.local.supervisor.container_command import Command, checks, command, variables
 from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, Holder, allocate
-from pilotlight.targets.local.supervisor.logs import last_error, over_limit, port_in_use
+from pilotlight.targets.local.supervisor.logs import last_error, over_limit
 from pilotlight.targets.local.supervisor.probes import ProbeCounter, start_budget, start_interval
 from pilotlight.targets.local.supervisor.replica_record import crash_backoff, failure_count
 from pilotlight.targets.local.supervisor.shim import Exit, from_shell
 from pilotlight.wire.http_client import LoopbackResponse
 
-PORTS = Ports(40001, 40002, 40003)
+HOME = Home(Path("/state"))
 
 
 def test_the_crash_backoff_doubles_up_to_half_a_minute() -> None:
@@ -124,39 +124,32 @@ def test_memory_is_told_in_units_that_people_use() -> None:
     assert over_limit(612 << 20, 512 << 20) == "used 612 MiB, limit 512 MiB"
 
 
-def test_only_an_exit_with_the_message_is_a_port_that_was_taken() -> None:
-    message = ["cannot listen on 127.0.0.1:40001: Address already in use"]
-    assert port_in_use(Exit(1), message)
-    assert not port_in_use(Exit(0), message)
-    assert not port_in_use(Exit(1), ["something else"])
-
-
 def test_probes_go_to_the_ports_that_the_process_listens_on() -> None:
     made = checks(
         launch(
             readiness=Probe("/r", 8080), liveness=Probe("/m", 8082), startup=Probe("", 8081), env={}, memory_limit=7
         ),
-        PORTS,
+        HOME,
     )
-    assert (made.readiness.path, made.readiness.port) == ("/r", 40001)
+    assert (made.readiness.path, made.readiness.port) == ("/r", 8080)
     assert made.liveness is not None
-    assert (made.liveness.path, made.liveness.port) == ("/m", 40003)
+    assert (made.liveness.path, made.liveness.port) == ("/m", 8082)
     assert made.startup is not None
-    assert (made.startup.path, made.startup.port) == ("/v2/health/ready", 40001)
+    assert (made.startup.path, made.startup.port) == ("/v2/health/ready", 8080)
     assert made.memory_limit == 7
 
 
 def test_a_port_that_the_manifest_renames_is_still_the_same_one() -> None:
-    made = checks(launch(env={"INFERENCE_METRICS_PORT": "9000"}, liveness=Probe("/m", 9000)), PORTS)
+    made = checks(launch(env={"INFERENCE_METRICS_PORT": "9000"}, liveness=Probe("/m", 9000)), HOME)
     assert made.liveness is not None
-    assert made.liveness.port == 40003
+    assert made.liveness.port == 8082
 
 
 def test_the_router_is_one_of_our_programs() -> None:
     order = launch(command=("python", "-m", "pilotlight.gateway", "route"), env={}, readiness=Probe("/ready", 8080))
     argv = ("/usr/bin/python3", "-P", "-m", "pilotlight.gateway", "route")
     assert command(order.revision.container, "/usr/bin/python3") == Command(argv, None)
-    assert not checks(order, PORTS).predictor
+    assert not checks(order, HOME).predictor
 
 
 def test_flags_of_a_pod_do_not_win_over_the_ports_of_the_process() -> None:
@@ -166,7 +159,7 @@ def test_flags_of_a_pod_do_not_win_over_the_ports_of_the_process() -> None:
 
 
 def test_gpus_are_named_in_the_order_of_the_bus(tmp_path: Path) -> None:
-    env = variables(launch(gpus=2), PORTS, (1, 3), Home(tmp_path), "http://127.0.0.1:8090", {"PATH": "/bin", "X": "y"})
+    env = variables(launch(gpus=2), (1, 3), Home(tmp_path), "http://127.0.0.1:8090", {"PATH": "/bin", "X": "y"})
     assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("1,3", "PCI_BUS_ID")
     assert env["PATH"] == "/bin"
     assert "X" not in env

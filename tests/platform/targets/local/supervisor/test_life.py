@@ -5,10 +5,9 @@ import gc
 import os
 import resource
 import signal
-import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,8 @@ from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.service_spec_types import Probe
 from pilotlight.targets.local.supervisor.forkserver_client import PilotLights
 from pilotlight.targets.local.supervisor.process_inspection import identify, replica_processes
+from pilotlight.targets.local.supervisor.replica_record import Replica
+from pilotlight.wire import unix_socket
 
 STARTUP = Probe(READY.path, 8080, period_s=1.0, failure_threshold=60)
 SLOW = """
@@ -68,9 +69,7 @@ def test_a_slow_request_in_flight_is_answered_before_the_end(tmp_path: Path) -> 
         async with Stage(tmp_path) as stage:
             ready = await stage.start(launch(env=env))
             body = {"inputs": [json_tensor("x", "FP32", [1], [7.0])]}
-            asking = asyncio.to_thread(
-                ask_slowly, ready.port, body, sent := asyncio.Event(), asyncio.get_running_loop()
-            )
+            asking = asyncio.to_thread(ask_slowly, ready, body, sent := asyncio.Event(), asyncio.get_running_loop())
             task = asyncio.ensure_future(asking)
             await sent.wait()
             for _ in range(2):  # a second SIGTERM would tell the predictor to hurry
@@ -81,8 +80,9 @@ def test_a_slow_request_in_flight_is_answered_before_the_end(tmp_path: Path) -> 
     asyncio.run(play())
 
 
-def ask_slowly(port: int, body: object, sent: asyncio.Event, loop: asyncio.AbstractEventLoop) -> int:
-    with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S) as connection:
+def ask_slowly(replica: Replica, body: object, sent: asyncio.Event, loop: asyncio.AbstractEventLoop) -> int:
+    with unix_socket.connect(replica.host, replica.port) as connection:
+        connection.settimeout(ANSWER_S)
         connection.sendall(rendered("POST", "/v2/models/slow/infer", body, None, "127.0.0.1"))
         loop.call_soon_threadsafe(sent.set)
         return read_answer(connection).status
@@ -216,37 +216,24 @@ def test_a_replica_that_answers_again_is_ready_again(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
-def test_a_port_that_was_taken_meanwhile_is_no_crash(tmp_path: Path) -> None:
-    script = f"""
-    if [ -e {tmp_path}/tried ]; then exec sleep 600; fi
-    touch {tmp_path}/tried
-    echo '{{"level":"ERROR","event":"failed","message":"cannot listen on 127.0.0.1: Address already in use"}}' >&2
-    exit 1"""
+def rows(table: str) -> list[str]:
+    return Path("/proc/net", table).read_text().splitlines()[1:]
 
+
+def test_other_users_cannot_enter_the_folder_of_the_sockets(tmp_path: Path) -> None:
     async def play() -> None:
-        async with Stage(tmp_path, python=program(tmp_path, script)) as stage:
-            first = stage.supervisor.launch(launch())
-            await eventually_async(lambda: stage.supervisor.replicas()[0].port != first.port)
-            await eventually_async(lambda: stage.supervisor.replicas()[0].pid > 0)
-            assert stage.states() == ["starting"]
-            assert alive(stage.supervisor.replicas()[0].pid)
+        async with Stage(tmp_path / ("long" * 30)) as stage:
+            ready = await stage.start(launch())
+            folder = stage.home.sockets / ready.id
+            assert sorted(each.name for each in folder.iterdir()) == ["8080", "8081", "8082"]
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            tcp = {f"socket:[{line.split()[9]}]" for table in ("tcp", "tcp6") for line in rows(table)}
+            assert not tcp & {os.readlink(each) for each in Path(f"/proc/{ready.pid}/fd").iterdir()}
+            stage.supervisor.drain(ready.id, 30)
+            await stage.until("exited")
+            assert not folder.exists()
 
     asyncio.run(play())
-
-
-def test_the_predictor_says_of_a_taken_port_what_the_supervisor_looks_for(tmp_path: Path) -> None:
-    async def play(held: socket.socket) -> None:
-        async with Stage(tmp_path) as stage:
-            taken = str(held.getsockname()[1])
-            stage.supervisor.launch(replace(launch(), extra_env={"INFERENCE_METRICS_PORT": taken}))
-            ended = await stage.until("exited")
-            assert "Address already in use" in ended.reason
-            assert sum("already in use" in line for line in lines(ended.log)) == 5
-
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        held.listen()
-        asyncio.run(play(held))
 
 
 def test_only_what_a_process_needs_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,9 +246,9 @@ def test_only_what_a_process_needs_reaches_it(tmp_path: Path, monkeypatch: pytes
             replica = stage.supervisor.launch(launch(env={**IRIS, "INFERENCE_DRAIN_DELAY": "10"}))
             await eventually_async(lambda: str(stage.home.root) in lines(replica.log))
             seen = dict(line.split("=", 1) for line in lines(replica.log) if "=" in line)
-            assert seen["INFERENCE_HTTP_PORT"] == str(replica.port)
+            assert (seen["INFERENCE_HTTP_PORT"], replica.port) == ("8080", 8080)
             assert seen["INFERENCE_DRAIN_DELAY"] == "0"
-            assert seen["INFERENCE_HOST"] == "127.0.0.1"
+            assert seen["INFERENCE_HOST"] == replica.host == f"unix:{stage.home.sockets / replica.id}"
             assert seen["PILOTLIGHT_CACHE_DIR"] == str(stage.home.cache)
             assert seen["K_REVISION"] == seen["PILOTLIGHT_REVISION"] == replica.revision
             assert seen["PILOTLIGHT_GATEWAY_URL"] == "http://127.0.0.1:8090"

@@ -12,7 +12,7 @@ PACKAGES := platform/pilotlight predictor/pilotlight_predictor cli/platformctl
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo dev test test-long test-faults test-faults-short lint format types unit platform-test bench bench-cluster charts lock docs screenshots protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down
+.PHONY: help demo dev test test-long test-faults test-faults-short test-security lint format types unit platform-test bench bench-cluster charts lock docs screenshots protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -54,7 +54,7 @@ types: $(VENV)/.test ## what mypy says about the three packages
 	$(BIN)/mypy $(PACKAGES)
 
 unit: $(VENV)/.test ## the tests alone
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not long and not cluster and not platform"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not long and not cluster and not platform and not security"
 
 test-long: $(VENV)/.test ## soak tests, many repetitions, and other examples of properties than make test has
 	PILOTLIGHT_EXAMPLES=seeking $(BIN)/pytest -m "(long or hypothesis) and not cluster and not platform"
@@ -64,6 +64,9 @@ test-faults: $(VENV)/.test ## every fault of docs/reliability.md under load, an 
 
 test-faults-short: $(VENV)/.test ## the part of it that continuous integration runs, in three minutes
 	$(BIN)/python -m tests.reliability --short
+
+test-security: $(VENV)/.test ## the attacks of docs/security.md, in three minutes; malformed inputs by the thousand are part of test-long
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "security and not long" tests/security
 
 platform-test: $(VENV)/.test ## microservices on real Docker and Slurm daemons, which the tests bring and end; needs root and Debian
 	$(BIN)/pytest -m platform tests/platform/microservices/platforms

@@ -44,6 +44,7 @@ LOCKS = (
     Lock("image-cuda", extras=("cuda", "cloud", "grpc", "auth"), constraint="test"),
     Lock("image-platform", extras=("cloud", "auth", "kubernetes", "media", "prometheus"), constraint="test"),
     Lock("models", dependencies=False),
+    Lock("checkov"),
     Lock("cluster"),
     Lock("bench-kserve"),
     Lock("bench-mlserver"),

@@ -18,6 +18,8 @@ from typing import Any, Self
 
 from tests.eventually import eventually
 
+from pilotlight.wire import unix_socket
+
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 120.0  # a busy machine imports slowly
 ANSWER_S = 60.0
@@ -56,6 +58,7 @@ class RunningServer:
         try:
             listening = self.wait_for_event("listening")
             self.port, self.metrics_port = int(listening["http_port"]), int(listening["metrics_port"])
+            self.host = str(listening["host"])
             if ready:
                 self.wait_until(lambda: self.get("/v2/health/ready").status == 200, "ready")
         except BaseException:
@@ -118,6 +121,10 @@ class RunningServer:
             return read_answer(connection, method)
 
     def connect(self, timeout_s: float = ANSWER_S) -> socket.socket:
+        if unix_socket.is_unix(self.host):
+            connection = unix_socket.connect(self.host, self.port)
+            connection.settimeout(timeout_s)
+            return connection
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection

@@ -172,7 +172,7 @@ def without_room(path: Path, context: Context) -> dict[str, Any]:
 
 
 def allocating(context: Context, size: int) -> dict[str, float]:
-    """What a range of addresses costs at load, against plain memory; after one of each that nobody counts."""
+    """What a range of addresses costs at load, against plain memory; the first of each is not counted."""
     found: dict[str, list[float]] = {"plain_s": [], "range_s": []}
     for _ in range(4):
         for name, parks in (("plain_s", False), ("range_s", True)):

@@ -25,7 +25,7 @@ RESERVED_NAMES: Final = frozenset({"v1", "v2", "api", "metrics", "console", "hea
 # The only image that a target without containers can run, of any registry and tag.
 _OWN_IMAGE: Final = r"(?:.+/)?pilotlight/predictor(?:[:@].*)?"
 # Of the target on one machine. Without a tag: the installed version runs, so an upgrade alone is no new revision.
-LOCAL_CAPABILITIES: Final[Mapping[str, Any]] = {"image": "pilotlight/predictor"}
+LOCAL_CAPABILITIES: Final[Mapping[str, Any]] = {"image": "pilotlight/predictor", "access_at_gateway": True}
 
 
 def is_predictor_image(image: str) -> bool:
@@ -41,6 +41,8 @@ ENV_REVISION: Final = "PILOTLIGHT_REVISION"
 ENV_PARK_MEMORY: Final = f"{ENV_SETTINGS_PREFIX}PARK_MEMORY"  # host memory for the weights of parked models
 ENV_MODEL_PINS: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PINS"  # JSON: the content of a URI that may be loaded
 ENV_ADMIN_TOKEN_FILE: Final = "PILOTLIGHT_ADMIN_TOKEN_FILE"  # noqa: S105 - the name of a variable
+ENV_ACCESS_FILE: Final = f"{ENV_SETTINGS_PREFIX}ACCESS_FILE"  # access rules of the service, mounted from a Secret
+ENV_TRUSTED_PROXIES: Final = f"{ENV_SETTINGS_PREFIX}TRUSTED_PROXIES"  # networks whose X-Forwarded-For is believed
 ENV_CACHE_DIR: Final = "PILOTLIGHT_CACHE_DIR"
 ENV_GATEWAY_URL: Final = "PILOTLIGHT_GATEWAY_URL"  # base URL for requests to other components of the service
 ENV_ENDPOINTS_DIR: Final = "PILOTLIGHT_ENDPOINTS_DIR"  # <dir>/<namespace>/<workload>.json: replicas, for a router

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.judges import helm
-from tests.judges.gomodules import Unavailable
+from tests.judges.gomodules import BUILD_SECONDS, Unavailable
 from tests.judges.verdict import absent
 
 CHARTS = Path(__file__).parents[2] / "helm"
@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first test on a machine may have to build helm, which takes minutes."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(helm.BUILD_SECONDS))
+            item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
 
 
 @pytest.fixture(scope="session")

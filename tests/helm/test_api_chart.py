@@ -2,11 +2,16 @@
 
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 from tests.helm.conftest import Release
+from tests.judges.helm import HelmFailed
+from tests.judges.verdict import assert_valid
 
 from pilotlight.microservices.platforms.kubernetes import KINDS
 from platformctl.commands.platform.api import api
+
+ON = {"enabled": True, "namespaces": ["acme"]}
 
 
 def of_api(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -22,7 +27,7 @@ def test_it_is_off_unless_asked_for(release: Release) -> None:
 
 
 def test_its_pod_is_restricted_and_its_flags_exist(release: Release) -> None:
-    objects = release("inference-platform", api={"enabled": True, "tlsSecret": "t", "tokenSecret": "s"})
+    objects = release("inference-platform", api={**ON, "tlsSecret": "t", "tokenSecret": "s", "metricsSecret": "m"})
     (deployment,) = of_api(objects, "Deployment")
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -42,7 +47,7 @@ def test_its_pod_is_restricted_and_its_flags_exist(release: Release) -> None:
 
 
 def test_its_state_outlives_the_pod_and_the_release(release: Release) -> None:
-    objects = release("inference-platform", api={"enabled": True})
+    objects = release("inference-platform", api=ON)
     (claim,) = of_api(objects, "PersistentVolumeClaim")
     (deployment,) = of_api(objects, "Deployment")
     assert claim["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
@@ -50,9 +55,7 @@ def test_its_state_outlives_the_pod_and_the_release(release: Release) -> None:
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
     volumes = {each["name"]: each for each in deployment["spec"]["template"]["spec"]["volumes"]}
     assert volumes["state"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-    assert not of_api(
-        release("inference-platform", api={"enabled": True, "storage": {"enabled": False}}), claim["kind"]
-    )
+    assert not of_api(release("inference-platform", api={**ON, "storage": {"enabled": False}}), claim["kind"])
 
 
 def rights(objects: list[dict[str, Any]], role: str) -> set[tuple[str, str, str]]:
@@ -67,7 +70,7 @@ def rights(objects: list[dict[str, Any]], role: str) -> set[tuple[str, str, str]
 
 
 def test_it_may_make_and_remove_what_a_microservice_consists_of(release: Release) -> None:
-    objects = release("inference-platform", api={"enabled": True, "namespaces": ["acme"]})
+    objects = release("inference-platform", api=ON)
     bound = [each for each in of_api(objects, "RoleBinding") if each["metadata"]["namespace"] == "acme"]
     roles = {each["roleRef"]["name"] for each in bound}
     allowed = set().union(*(rights(objects, role) for role in roles))
@@ -78,16 +81,32 @@ def test_it_may_make_and_remove_what_a_microservice_consists_of(release: Release
     assert not [each for each in of_api(objects, "ClusterRoleBinding") if "catalogue" not in each["roleRef"]["name"]]
 
 
-def test_without_namespaces_it_may_work_in_all_of_them(release: Release) -> None:
-    objects = release("inference-platform", api={"enabled": True})
+def test_it_asks_where_it_may_work(release: Release) -> None:
+    with pytest.raises(HelmFailed, match=r"api.namespaces is empty: name the namespaces .* or set api.everywhere=true"):
+        release("inference-platform", api={"enabled": True})
+    objects = release("inference-platform", api={**ON, "everywhere": True})
     assert {each["roleRef"]["name"] for each in of_api(objects, "ClusterRoleBinding")} == {
         "pilotlight-deployer", "default-pilotlight-api", "pilotlight-viewer-catalogue",
     }  # fmt: skip
     assert not of_api(objects, "RoleBinding")
 
 
+def test_only_pods_of_its_namespace_and_of_named_ones_may_connect(release: Release) -> None:
+    objects = release("inference-platform", api={**ON, "allowFrom": ["ingress"]})
+    (policy,), (deployment,) = of_api(objects, "NetworkPolicy"), of_api(objects, "Deployment")
+    assert_valid([policy])
+    pods = deployment["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= pods.items()
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": "api"}]
+    assert rule["from"] == [
+        {"podSelector": {}},
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}},
+    ]
+
+
 def test_options_reach_microservices_by_the_names_of_the_platform(release: Release) -> None:
-    objects = release("inference-platform", api={"enabled": True, "options": {"volume_claim": "models", "cpu": 2}})
+    objects = release("inference-platform", api={**ON, "options": {"volume_claim": "models", "cpu": 2}})
     (container,) = of_api(objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"]
     given = {each["name"]: each.get("value") for each in container["env"]}
     assert given["PILOTLIGHT_API_OPTION_VOLUME_CLAIM"] == "models"

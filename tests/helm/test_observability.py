@@ -45,19 +45,26 @@ def test_rules_and_the_gateways_monitor_are_there_where_the_operator_is(release:
 
 def test_the_api_is_scraped_where_there_is_one(release: Release) -> None:
     for secret, scheme in (("", None), ("cert", "https")):
-        objects = release("inference-platform", *OPERATOR, api={"enabled": True, "tlsSecret": secret})
+        api = {"enabled": True, "namespaces": ["acme"], "tlsSecret": secret, "metricsSecret": "scrapes"}
+        objects = release("inference-platform", *OPERATOR, api=api)
         (monitor,) = [
             each for each in objects if each["metadata"]["name"] == "pilotlight-api" and "Pod" in each["kind"]
         ]
         assert_valid([monitor])
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         assert (endpoint["port"], endpoint["path"], endpoint.get("scheme")) == ("api", "/metrics", scheme)
+        assert endpoint["authorization"] == {"credentials": {"name": "scrapes", "key": "token"}}
         (pods,) = [
             each["spec"]["template"]["metadata"]["labels"]
             for each in objects
             if each["kind"] == "Deployment" and each["metadata"]["name"] == "pilotlight-api"
         ]
         assert monitor["spec"]["selector"]["matchLabels"].items() <= pods.items()
+
+
+def test_without_a_token_for_scrapes_the_api_has_no_monitor(release: Release) -> None:
+    objects = release("inference-platform", *OPERATOR, api={"enabled": True, "namespaces": ["acme"]})
+    assert [each["metadata"]["name"] for each in objects if each["kind"] == "PodMonitor"] == ["pilotlight-gateway"]
 
 
 def test_nothing_of_the_operator_is_asked_of_a_cluster_without_it(release: Release) -> None:

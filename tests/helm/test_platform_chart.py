@@ -12,7 +12,9 @@ from tests.platform.render.render_plans import PLANS
 
 from pilotlight.render import render
 from pilotlight.targets.kubernetes import kinds
+from pilotlight.targets.kubernetes.capabilities import HTTP_SCALER, PROMETHEUS
 from pilotlight.targets.kubernetes.observe import snapshot
+from pilotlight.targets.kubernetes.service_route import INGRESSES, OUR_GATEWAY
 
 CASES = sorted((CHARTS / "inference-platform/ci").glob("*-values.yaml"))
 READING = {"get", "list", "watch"}
@@ -24,6 +26,7 @@ KEPT = {
     ("ome.io", "inferenceservices"), ("ome.io", "inferenceservices/status"),
     ("serving.kserve.io", "inferenceservices"), ("serving.kserve.io", "inferenceservices/status"),
 }  # fmt: skip
+SECRETS = {("", "secrets")}  # written and removed by name, never listed
 SEEN = {
     ("", "pods"), ("", "pods/log"), ("", "events"), ("apps", "replicasets"), ("serving.knative.dev", "revisions"),
     ("ome.io", "servingruntimes"), ("ome.io", "basemodels"), ("serving.kserve.io", "servingruntimes"),
@@ -56,10 +59,10 @@ def test_every_case_is_valid(path: Path, release: Release) -> None:
 
 def test_a_deployer_may_apply_all_that_is_rendered_and_what_goes_with_it(release: Release) -> None:
     rules = role(release("inference-platform"), "pilotlight-deployer")
-    assert {place for place, verbs in rules.items() if verbs == WRITING} == resources_of_services() | KEPT
+    assert {place for place, verbs in rules.items() if verbs == WRITING} == resources_of_services() - SECRETS | KEPT
     assert {place for place, verbs in rules.items() if verbs == READING} == SEEN - {("", "events")}
     assert rules["", "events"] == {*READING, "create"}
-    assert rules["", "secrets"] == {"create", "patch"}
+    assert rules["", "secrets"] == {"create", "patch", "delete"}
     assert rules["", "pods/portforward"] == {"get", "create"}
 
 
@@ -81,6 +84,11 @@ def test_whoever_has_a_role_reads_the_catalogue_of_the_whole_cluster(release: Re
     rules = role(objects, "pilotlight-viewer-catalogue")
     assert all(verbs <= READING for verbs in rules.values())
     assert ("ome.io", "clusterservingruntimes") in rules
+    (document,) = [each for each in objects if each["metadata"]["name"] == "pilotlight-viewer-catalogue"][:1]
+    named = {name for rule in document["rules"] if "services" in rule["resources"] for name in rule["resourceNames"]}
+    looked_for = [*INGRESSES.values(), OUR_GATEWAY, ("keda", HTTP_SCALER), *PROMETHEUS]
+    assert named == {name for _, name in looked_for}
+    assert rules["", "services"] == {"get"}
     (binding,) = [each for each in objects if each.get("roleRef", {}).get("name") == "pilotlight-viewer-catalogue"]
     assert [subject["name"] for subject in binding["subjects"]] == ["a", "b"]
 

@@ -15,7 +15,7 @@ from pilotlight import contract
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-VARIANTS = ("cpu", "cuda")
+VARIANTS = ("cpu", "cuda", "platform")
 
 
 class Line(NamedTuple):

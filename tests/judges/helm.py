@@ -3,7 +3,6 @@
 `python -m tests.judges.helm dist CHART…` lints charts, with each of their ci/ cases, and packs them: `make charts`.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -13,11 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from tests.judges.gomodules import Unavailable, cache_root, go, made_once, module_cache, say
+from tests.judges.gomodules import Unavailable, program, say
 
 # The newest that builds with Go 1.25.
 VERSION: Final = "v3.20.2"
-BUILD_SECONDS: Final = 1500
 # A helm built from its module believes in Kubernetes 1.20 unless it is told otherwise.
 CLUSTER: Final = ("--kube-version", "1.34.4")
 
@@ -32,13 +30,7 @@ def helm() -> str:
     found = shutil.which("helm")
     if found and _run([found, "version", "--short"]).startswith("v3."):
         return found
-    folder = cache_root() / f"helm-{VERSION}"
-    if not folder.is_dir():
-        with made_once(folder) as filling:
-            if filling is not None:
-                say(f"building helm {VERSION}; once, in about three minutes")
-                _build(filling)
-    return str(folder / "helm")
+    return program("helm.sh/helm/v3/cmd/helm", VERSION)
 
 
 def template(chart: Path, name: str, *flags: str, namespace: str = "default") -> list[dict[str, Any]]:
@@ -72,18 +64,6 @@ def _run(command: Sequence[str]) -> str:
     if done.returncode:
         raise HelmFailed(f"{' '.join(command[1:])}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
-
-
-def _build(folder: Path) -> None:
-    with module_cache() as environment:
-        settings = {**environment, "GOBIN": str(folder), "CGO_ENABLED": "0"}
-        # Nothing else on the machine should feel it.
-        command = ["nice", "-n", "19", go(), "install", "-trimpath", f"helm.sh/helm/v3/cmd/helm@{VERSION}"]
-        done = subprocess.run(
-            command, env=settings, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
-        )
-    if done.returncode or not os.access(folder / "helm", os.X_OK):
-        raise Unavailable(f"helm is not on the PATH and cannot be built: {done.stderr.strip()[-300:]}")
 
 
 if __name__ == "__main__":

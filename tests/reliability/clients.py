@@ -31,7 +31,7 @@ async def opened(run: Scenario, count: int, first: bytes = b"") -> list[Streams]
 
 
 def head(length: int, extra: str = "") -> bytes:
-    return f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{extra}\r\n".encode()
+    return f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{extra}\r\n".encode()
 
 
 async def growth_bounded(run: Scenario, pid: int, before: tuple[int, int], name: str) -> None:

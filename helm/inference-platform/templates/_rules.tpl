@@ -20,11 +20,11 @@ serving.kserve.io: [servingruntimes]
 {{- end -}}
 
 {{/*
-What tells a plan what there is: runtimes, models, accelerators, free GPUs, and where requests come in, by Services of
-an ingress that may be in any namespace.
+What tells a plan what there is: runtimes, models, accelerators, free GPUs, and where requests come in. Namespaces are
+listed to find the canaries that an account may read.
 */}}
 {{- define "inference-platform.catalogue" -}}
-"": [namespaces, nodes, services]
+"": [namespaces, nodes]
 gateway.networking.k8s.io: [gateways]
 ome.io: [clusterservingruntimes, clusterbasemodels, finetunedweights, acceleratorclasses]
 serving.kserve.io: [clusterservingruntimes]

@@ -15,18 +15,19 @@ from pilotlight.api.route_types import Route
 from pilotlight.api.target_adapters import BACKEND, ENGINE
 from pilotlight.canary.canary_state import CanaryHistory
 from pilotlight.canary.stored_history import decode_history
-from pilotlight.errors import PlatformError
+from pilotlight.errors import NotFound, PlatformError
 from pilotlight.observability import control_metrics
 from pilotlight.targets.local.control import metrics_export
 from pilotlight.targets.target import CanaryRecord, Key
-from pilotlight.wire import prometheus_text
+from pilotlight.wire import http_client, prometheus_text
 from pilotlight.wire.prometheus_text import Family
 
 TARGETS: Final = "/api/v1/scrape_targets"
+SCRAPE_S: Final = 5.0
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """Return the metrics page. It needs no token: it has names and counts of services only."""
+    """Return the metrics page: names and counts of services."""
     backend = request.app[BACKEND]
     statuses = await backend.call(lambda target: target.list(None))
     canaries = control_metrics.canaries(decode_histories(await backend.call(lambda target: target.canaries(None))))
@@ -55,5 +56,19 @@ async def scrape_targets(request: web.Request) -> web.Response:
     return web.Response(body=json.encode(targets), content_type="application/json")
 
 
+async def replica_metrics(request: web.Request) -> web.Response:
+    """Return the metrics page of a replica, whose own socket Prometheus cannot connect to."""
+    name = request.match_info["replica"]
+    replicas = request.app[ENGINE].reconciler.supervisor.replicas()
+    replica = next((each for each in replicas if each.id == name), None)
+    page = await http_client.request(replica.port, "/metrics", SCRAPE_S, host=replica.host) if replica else None
+    if page is None or not page.ok:
+        raise NotFound(f"replica {name} gives no metrics: it does not run, or not any more")
+    return web.Response(body=page.body, headers={"Content-Type": prometheus_text.CONTENT_TYPE})
+
+
 METRICS: Final = Route("GET", "/metrics", metrics, "Metrics of services, in Prometheus' text format.")
 ROUTES: Final = (Route("GET", TARGETS, scrape_targets, "Scrape targets, for Prometheus' http_sd."),)
+REPLICA_ROUTES: Final = (
+    Route("GET", f"{metrics_export.REPLICA_METRICS}/{{replica}}", replica_metrics, "Metrics of a replica."),
+)

@@ -10,7 +10,7 @@ from msgspec import DecodeError, ValidationError
 
 from pilotlight import __version__
 from pilotlight.api.route_types import Authorizer, Handler
-from pilotlight.api.target_adapters import AUTHORIZERS, TOKEN
+from pilotlight.api.target_adapters import AUTHORIZERS, METRICS_TOKEN, TOKEN
 from pilotlight.contract import HEADER_VERSION
 from pilotlight.errors import (
     Conflict,
@@ -43,7 +43,7 @@ async def error_middleware(request: web.Request, handler: Handler) -> web.Stream
         response = await handler(request)
     except PlatformError as error:
         response = _platform_error(error)
-    except (DecodeError, ValidationError) as error:
+    except (DecodeError, ValidationError, UnicodeDecodeError) as error:
         response = _error_response(400, f"the body is not what this route takes: {error}", "", UsageError.exit_code)
     except web.HTTPException as error:
         code = EXIT_CODES.get(error.status, 1)
@@ -99,6 +99,13 @@ async def allow_anonymous(request: web.Request) -> None:
     """Authorizer of routes that need no token."""
 
 
+async def authorize_metrics(request: web.Request) -> None:
+    """Beyond loopback, require the admin's token, or the one for scrapes, which opens nothing else."""
+    scrapes = request.app.get(METRICS_TOKEN)
+    if scrapes is not None and not is_admin(request) and not (scrapes and has_token(request, scrapes)):
+        raise Unauthorized("/metrics needs a bearer token", "set one for scrapes with --metrics-token-file")
+
+
 async def require_admin(request: web.Request) -> None:
     if not is_admin(request):
         raise Unauthorized("the bearer token is missing or wrong", "it is in the file `token` of the home folder")
@@ -106,17 +113,21 @@ async def require_admin(request: web.Request) -> None:
 
 def is_admin(request: web.Request) -> bool:
     """Return whether the request has the platform's own token."""
+    return has_token(request, request.app[TOKEN])
+
+
+def has_token(request: web.Request, token: str) -> bool:
     header = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-    return hmac.compare_digest(header, f"Bearer {request.app[TOKEN]}".encode())
+    return hmac.compare_digest(header, f"Bearer {token}".encode())
 
 
-async def read_small_body(request: web.Request) -> bytes:
-    """Return the body of an unauthenticated request. Raise 413 above MAX_LOGIN_BYTES without reading on."""
+async def read_small_body(request: web.Request, most: int = MAX_LOGIN_BYTES) -> bytes:
+    """Return the body, of a login unless `most` is given. Raise 413 above that many bytes without reading on."""
     try:
-        await request.content.readexactly(MAX_LOGIN_BYTES + 1)
+        await request.content.readexactly(most + 1)
     except IncompleteReadError as error:
         return error.partial
-    raise web.HTTPRequestEntityTooLarge(MAX_LOGIN_BYTES, MAX_LOGIN_BYTES + 1)
+    raise web.HTTPRequestEntityTooLarge(most, most + 1)
 
 
 def _error_response(status: int, error: str, hint: str, exit_code: int) -> web.Response:

@@ -34,6 +34,7 @@ IDLE_BATCH_S: Final = 5.0
 BACKEND: "Final[web.AppKey[Backend]]" = web.AppKey("backend")
 ENGINE: "Final[web.AppKey[Engine]]" = web.AppKey("engine")  # only in the control process of the embedded platform
 TOKEN: Final = web.AppKey("token", str)
+METRICS_TOKEN: Final = web.AppKey("metrics_token", str)  # for scrapes; empty: the admin's only; unset: no token
 STOP: Final[web.AppKey[Callable[[float], None]]] = web.AppKey("stop")
 SHUTTING_DOWN: Final = web.AppKey("shutting_down", asyncio.Event)
 AUTHORIZERS: Final[web.AppKey[Mapping[Any, Authorizer]]] = web.AppKey("authorizers")  # by router resource

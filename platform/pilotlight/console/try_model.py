@@ -5,15 +5,17 @@ The service's response is returned inside a JSON document, so that it is never s
 
 from time import monotonic
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, StreamReader, web
 from msgspec.structs import replace
+from yarl import URL
 
 from pilotlight.api.services import SERVICE, key_of
 from pilotlight.api.target_adapters import BACKEND
 from pilotlight.console.sessions import PREFIX
 from pilotlight.contract import HEADER_COLD_START, HEADER_INFERENCE_LENGTH
-from pilotlight.errors import NotFound, PlatformError, TimedOut
+from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.targets.target import ServiceStatus
 
 PATH: Final = f"{PREFIX}{SERVICE}/ask/{{path:v[12]/.*}}"
@@ -29,7 +31,7 @@ async def send_request(request: web.Request) -> web.Response:
     method = request.headers.get(HEADER_METHOD, "POST")
     if method not in METHODS:
         raise PlatformError(f"{HEADER_METHOD} is {method}, must be GET or POST")
-    backend, path = request.app[BACKEND], request.match_info["path"]
+    backend, path = request.app[BACKEND], checked_path(request.match_info["path"])
     status = await backend.call(lambda target: target.status(key_of(request)))
     status = select_revision(status, request.query.get("revision", ""))
     async with backend.open_route(status) as route:
@@ -37,6 +39,16 @@ async def send_request(request: web.Request) -> web.Response:
         headers = {**route.headers, **forwarded}
         response = await forward(method, f"{route.url.rstrip('/')}/{path}", headers, await request.read())
         return web.json_response(response)
+
+
+def checked_path(path: str) -> str:
+    """Return a decoded path, quoted once. Raise UsageError for `..`, however encoded, which would leave the service."""
+    decoded, before = path, ""
+    while decoded != before:
+        decoded, before = unquote(decoded), decoded
+    if ".." in decoded.replace("\\", "/").split("/"):
+        raise UsageError("the path has '..', which would leave the service; write it without")
+    return quote(path, safe="/:@!$&'()*+,;=~")
 
 
 def select_revision(status: ServiceStatus, revision: str) -> ServiceStatus:
@@ -54,7 +66,9 @@ async def forward(method: str, url: str, headers: dict[str, str], body: bytes) -
     try:
         async with (
             ClientSession(timeout=TIMEOUT, auto_decompress=True) as client,
-            client.request(method, url, data=body or None, headers=headers, allow_redirects=False) as response,
+            client.request(
+                method, URL(url, encoded=True), data=body or None, headers=headers, allow_redirects=False
+            ) as response,
         ):
             content = await _read_limited(response.content)
     except TimeoutError:

@@ -17,6 +17,7 @@ ENTRY_ROLES: Final = ("router", "transformer", "engine", "predictor")
 LABEL_WORKLOAD: Final = f"{DOMAIN}/workload"
 LABEL_REVISION: Final = f"{DOMAIN}/revision"
 LABEL_SERVICE: Final = f"{DOMAIN}/service"
+LABEL_GATEWAY: Final = f"{DOMAIN}/gateway"  # on the pods of the gateway
 LABEL_VISIBILITY: Final = "networking.knative.dev/visibility"
 
 # Mark the CRDs that our chart installs. The category shows the same without the right to read CRDs, and lists all
@@ -30,7 +31,7 @@ ANNOTATION_OVERRIDES: Final = f"{DOMAIN}/overrides"
 # On the Service that is an alias of our gateway: its workloads with their percent, as "llama-engine=80,…".
 ANNOTATION_SHARES: Final = f"{DOMAIN}/shares"
 
-# Access rules and rate limits, copied to the workload's object, where the gateway reads them.
+# Access rules and rate limits, copied to the workload's object, where the gateway reads them, and into a Secret.
 ANNOTATION_TOKENS: Final = f"{DOMAIN}/auth-tokens-sha256"  # comma-separated SHA-256 of bearer tokens, in hex
 ANNOTATION_JWT_KEYS: Final = f"{DOMAIN}/auth-jwt-jwks"  # a JWKS document as text
 ANNOTATION_JWT_ISSUER: Final = f"{DOMAIN}/auth-jwt-issuer"
@@ -41,6 +42,10 @@ ACCESS_ANNOTATIONS: Final = (
     ANNOTATION_TOKENS, ANNOTATION_JWT_KEYS, ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE, ANNOTATION_JWT_SCOPE,
     ANNOTATION_RATE,
 )  # fmt: skip
+# Their file in the pods of a service, from a Secret: its volume, folder and key.
+ACCESS_VOLUME: Final = "access"
+ACCESS_DIR: Final = "/etc/pilotlight/access"
+ACCESS_KEY: Final = "access.json"
 ACCESS_PREFIXES: Final = (f"{DOMAIN}/auth", f"{DOMAIN}/rate")  # prefixes of access rules
 
 # Other annotations of a document; any unknown one under our domain is an error.
@@ -94,6 +99,11 @@ def workload(service: str, role: str, variant: str = "") -> str:
 def revision(workload_name: str, content: str) -> str:
     """Return `llama-engine-1f3a9c07`, a hash of the content. Knative requires the service's name as prefix."""
     return f"{workload_name}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+
+def access_secret(service: str) -> str:
+    """Return the Secret with the access rules that the pods of a service enforce."""
+    return truncate(f"{service}-access")
 
 
 def service_account(service: str) -> str:

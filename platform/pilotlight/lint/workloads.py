@@ -4,6 +4,8 @@ import re
 from typing import Final
 
 from pilotlight.catalogue import document_types
+from pilotlight.contract import ENV_ACCESS_FILE, is_predictor_image
+from pilotlight.k8s.names import ACCESS_ANNOTATIONS
 from pilotlight.lint.object_accessors import (
     PODS,
     amount,
@@ -25,6 +27,8 @@ LOADING_SECONDS: Final = 120
 GPU_IMAGE: Final = re.compile(r"vllm|sglang|tensorrt|trtllm|text-generation-inference|\bnim\b|cuda|[-_:.]gpu\b", re.I)
 CPU_IMAGE: Final = re.compile(r"[-_:./]cpu\b", re.I)
 LEAST_CPU_PER_GPU: Final = 1.0
+MODE_ANNOTATIONS: Final = ("serving.kserve.io/deploymentMode", "ome.io/deploymentMode")
+RAW_MODES: Final = frozenset({"Standard", "RawDeployment", "Stateful", "MultiNode"})
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a mount in a pod
 
 
@@ -252,6 +256,53 @@ def shared_memory(workload: Part, _: LintContext) -> Hits:
         if gpus(container) > 1 and SHARED_MEMORY not in mounts:
             message = f"{gpus(container):g} GPUs and no {SHARED_MEMORY}: mount a memory-backed emptyDir of at least 1Gi"
             yield container, message
+
+
+@rule(
+    "PL493", "error", "access annotations that nobody enforces", "InferenceService", *PODS,
+    why="""Tokens, JWTs and rate limits in annotations of pilotlight.dev are enforced by our predictor, with the rules
+        of a mounted Secret, or by our gateway in front of images of others. A server of others in a Knative Service,
+        or in pods that everybody may call, answers requests without a token, and nothing says so.""",
+    fix="""
+        # let platformctl render the objects of the InferenceService: it mounts the Secret, or closes the pods
+        metadata: {annotations: {serving.kserve.io/deploymentMode: Standard}}""",
+)  # fmt: skip
+def access_not_enforced(part: Part, context: LintContext) -> Hits:
+    written = [entry for entry in part.get("metadata", "annotations").entries() if entry.key in ACCESS_ANNOTATIONS]
+    if not written:
+        return
+    if kind_of(part) == "InferenceService":
+        raw = {part.get("metadata", "annotations", key).text() for key in MODE_ANNOTATIONS} & RAW_MODES
+        images = [image for image in _images(part) if not is_predictor_image(image)]
+        if images and not raw:
+            yield (
+                written[0],
+                f"{images[0]} does not check it; choose the mode Standard, behind our gateway, or our runtime",
+            )
+    elif not any(
+        variable.get("name").text() == ENV_ACCESS_FILE
+        for container in containers(part)
+        for variable in container.get("env").each()
+    ) and not (kind_of(part) in WORKLOADS and _closed(part, context)):
+        yield written[0], f"no container reads {ENV_ACCESS_FILE} and the pods admit everybody; render the service again"
+
+
+def _images(service: Part) -> list[str]:
+    """Return the images that an InferenceService names for its components."""
+    parts = [component for component in service.get("spec").entries() if component.key not in {"model", "runtime"}]
+    runners = [runner for part in parts for runner in (part.get("runner"), *part.get("containers").each())]
+    return [image for runner in runners if (image := runner.get("image").text())]
+
+
+def _closed(workload: Part, context: LintContext) -> bool:
+    """Return whether a NetworkPolicy admits only some clients to the pods."""
+    labels = workload.get("spec", "template", "metadata", "labels").value
+    for policy in context.of_kind("NetworkPolicy"):
+        wanted = policy.get("spec", "podSelector", "matchLabels").value
+        chosen = isinstance(wanted, dict) and isinstance(labels, dict) and wanted.items() <= labels.items()
+        if chosen and namespace(policy) == namespace(workload):
+            return all(rule.get("from") for rule in policy.get("spec", "ingress").each())
+    return False
 
 
 def size_of(workload: Part, context: LintContext) -> int | None:

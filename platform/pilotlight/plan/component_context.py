@@ -64,6 +64,7 @@ class PlanContext:
     choice: RuntimeChoice
     capabilities: Capabilities
     name: str  # of the workload
+    enforces_access: bool = False  # its pods check tokens, JWTs and rates themselves
 
     @property
     def serverless(self) -> bool:

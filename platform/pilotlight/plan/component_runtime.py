@@ -91,8 +91,7 @@ def merged_choice(
     no_router = component.role == "router" and runtime is not None and not runtime.router
     if component.role in ("transformer", "explainer") or no_router:
         runtime = None
-    brings_image = bool((component.runner or {}).get("image") or component.pod.get("containers"))
-    if component.role == "router" and runtime is None and not brings_image:
+    if is_gateway(component, runtime):
         pod, container = merge_component(None, component)
         return RuntimeChoice(None, None, pod, container, is_pilotlight=True, gateway=True, reason="our gateway routes")
     merged = merge_group(runtime, component, "leader") if multi_node else merge_component(runtime, component)
@@ -110,6 +109,12 @@ def merged_choice(
     container = with_adapter(choice.container, adapter, log)
     worker_container = with_adapter(choice.worker_container, adapter, log) if choice.worker_container else {}
     return replace(choice, container=container, worker_container=worker_container)
+
+
+def is_gateway(component: Component, runtime: Runtime | None) -> bool:
+    """Return whether a router is our gateway: neither the document nor the runtime has an image for it."""
+    brings_image = bool((component.runner or {}).get("image") or component.pod.get("containers"))
+    return component.role == "router" and not brings_image and not (runtime and runtime.router)
 
 
 def _runs_own_image(runtime: Runtime, container: Mapping[str, Json]) -> bool:

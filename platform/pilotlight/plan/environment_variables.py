@@ -22,6 +22,8 @@ STRATEGIES: Final = ("round_robin", "least_loaded", "cache_aware", "prefill_deco
 ENV_PREFIX: Final = "PILOTLIGHT_ROUTER_"
 COMMAND: Final = ("python", "-m", "pilotlight.gateway", "route")
 KNOWN: Final = ("routing_strategy", "health_check_interval")
+# Where ingress, activator and gateway run: a client is the last address in X-Forwarded-For that is none of these.
+CLUSTER_NETWORKS: Final = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,127.0.0.0/8,fc00::/7,::1/128"
 _INTERVAL: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
@@ -48,6 +50,16 @@ def identity(context: PlanContext) -> list[dict[str, Json]]:
         {"name": contract.ENV_SERVICE, "value": context.service.name},
         {"name": contract.ENV_NAMESPACE, "value": context.service.namespace},
     ]
+
+
+def access(context: PlanContext) -> list[dict[str, str]]:
+    """Return the variables of a predictor or router that enforces the access rules of the service."""
+    if not context.enforces_access:
+        return []
+    values = {contract.ENV_ACCESS_FILE: f"{names.ACCESS_DIR}/{names.ACCESS_KEY}"}
+    if names.ANNOTATION_RATE in context.service.annotations:
+        values[contract.ENV_TRUSTED_PROXIES] = CLUSTER_NETWORKS
+    return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def revision_variable(revision: str) -> dict[str, str]:

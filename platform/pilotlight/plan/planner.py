@@ -7,15 +7,18 @@ All problems are collected; errors are raised together, warnings are part of the
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pilotlight.catalogue.runtime_selection import Selection
 from pilotlight.contract import GATEWAY_PORT
-from pilotlight.k8s import knative_features, names
+from pilotlight.k8s import access_annotations, knative_features, names
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import BOOT_S, PlanContext
-from pilotlight.plan.component_runtime import choose_runtime, merged_choice, with_defaults
+from pilotlight.plan.component_runtime import choose_runtime, is_gateway, merged_choice, with_defaults
 from pilotlight.plan.deployment_mode import decide_modes, service_mode
 from pilotlight.plan.field_support import check_fields
+from pilotlight.plan.pods import serving_port
+from pilotlight.plan.scaling.keda import GATEWAY, HTTP_ADD_ON
 from pilotlight.plan.scaling.triggers import concurrency_target
 from pilotlight.plan.types import (
     Activator,
@@ -31,6 +34,7 @@ from pilotlight.plan.types import (
 from pilotlight.plan.workload_variants import decide_workloads
 from pilotlight.spec.problems import InvalidDocument
 from pilotlight.spec.service import Catalogue, Component, Role, Service
+from pilotlight.wire.access_file import encode
 
 Json = Any
 INTERCEPTOR: Final = ("keda-add-ons-http-interceptor-proxy", 8080)
@@ -82,17 +86,61 @@ def _workloads(
     if _is_stopped(service) or set(modes.values()) == {"virtual"}:
         return ()
     entry = _entry_role(service)
+    # Our gateway as a router passes the client's token on; a transformer or a router of others may not.
+    own_entry = entry in ("engine", "predictor") or is_gateway(service.components[entry], selection.runtime)
+    checks = own_entry and not capabilities.access_at_gateway and _has_access_rules(service)
     workloads: list[Workload] = []
     for role, mode in modes.items():
         component = _with_overrides(service, service.components[role], current, log)
         choice = merged_choice(service, component, selection, catalogue, mode == "multi-node", log)
         name = names.workload(service.name, role, "" if mode == "serverless" else component.name)
-        context = PlanContext(service, component, mode, choice, capabilities, name)
+        context = PlanContext(service, component, mode, choice, capabilities, name, checks and choice.is_pilotlight)
+        _decide_access(context, role == entry, log)
         check_fields(context, log)
         _record_costs(context, log)
         others = _declared_canaries(context, catalogue, log) if role == "predictor" else []
         workloads += decide_workloads(context, others, role == entry, current, log)
     return tuple(workloads)
+
+
+def _has_access_rules(service: Service) -> bool:
+    return bool(document_annotations.for_workload_objects(service.annotations))
+
+
+def _decide_access(context: PlanContext, entry: bool, log: DecisionLog) -> None:
+    """Record who enforces the access annotations; report those that would not be enforced (PL367)."""
+    written = document_annotations.for_workload_objects(context.service.annotations)
+    if not written or context.capabilities.access_at_gateway:
+        return
+    role, path = context.component.role, f"metadata.annotations.{next(iter(written))}"
+    if context.enforces_access:
+        secret = names.access_secret(context.service.name)
+        log.decide(role, "access", "checked by its pods", f"rules in the Secret {secret}: a change is no new revision")
+        if names.ANNOTATION_RATE in written and entry:
+            reason = "each replica counts for itself, so with several a client may send as many times as much"
+            log.decide(role, "rate limit", f"{written[names.ANNOTATION_RATE]} per replica", reason)
+    elif context.choice.is_pilotlight:
+        return  # behind a component of others, which is reported; only that may call it
+    elif (entry or context.serverless) and (problem := _unfronted(context)):
+        log.error("PL367", path, f"would not be enforced: the image of {context.name} is not ours, and {problem}")
+    elif entry:
+        reason = "the image is not ours: requests go through the gateway, and the NetworkPolicy admits no others"
+        log.decide(role, "access", "checked by the gateway", reason)
+
+
+def _unfronted(context: PlanContext) -> str:
+    """Return why our gateway cannot enforce access in front of an image of others, with the fix; empty: it can."""
+    if context.serverless:
+        return "no gateway of ours is in front of Knative; set the mode to Standard (OME: RawDeployment), or use ours"
+    if not context.capabilities.our_gateway:
+        return "the cluster has no gateway of ours; install the chart inference-platform, or use our predictor"
+    if context.on_ray:
+        return "the gateway does not route to a RayCluster; use MultiNode"
+    if serving_port(context)[1] == "h2c":
+        return "gRPC does not pass the gateway; serve HTTP, or use our predictor"
+    if context.annotation(document_annotations.WAKE_BY) == HTTP_ADD_ON:
+        return f"the HTTP add-on checks nothing; set {document_annotations.WAKE_BY} to {GATEWAY}"
+    return ""
 
 
 def _record_costs(context: PlanContext, log: DecisionLog) -> None:
@@ -122,7 +170,9 @@ def _declared_canaries(context: PlanContext, catalogue: Catalogue, log: Decision
         canary_log = log.for_variant(name)
         selection = choose_runtime(service, catalogue, canary_log)
         choice = merged_choice(service, component, selection, catalogue, context.mode == "multi-node", canary_log)
-        canary_context = PlanContext(service, component, context.mode, choice, context.capabilities, name)
+        guarded = context.enforces_access and choice.is_pilotlight
+        canary_context = PlanContext(service, component, context.mode, choice, context.capabilities, name, guarded)
+        _decide_access(canary_context, True, canary_log)
         canaries.append((canary_context, int(entry["trafficPercent"])))
     return canaries
 
@@ -165,11 +215,30 @@ def _plan(
         monitoring=capabilities.prometheus_operator and scraping,
         annotations=document_annotations.for_workload_objects(service.annotations),
         activator=activator_of(workloads, service, capabilities),
+        access_file=_access_file(service) if any(work.enforces_access for work in workloads) else "",
+        prometheus_namespace=_namespace_of(capabilities.prometheus),
     )
 
 
+def _namespace_of(url: str) -> str:
+    """Return the namespace of a Service by its URL; empty if it is not in the cluster."""
+    host = (urlsplit(url).hostname or "").removesuffix(".cluster.local")
+    name, _, rest = host.partition(".")
+    return rest.removesuffix(".svc") if name and rest.endswith(".svc") else ""
+
+
+def _access_file(service: Service) -> str:
+    return encode(access_annotations.rules(document_annotations.for_workload_objects(service.annotations)))
+
+
 def activator_of(workloads: Sequence[Workload], service: Service, capabilities: Capabilities) -> Activator | None:
-    """Return the activator of a service; None if no workload has a request trigger."""
+    """Return the activator of a service; None if requests need none.
+
+    Our gateway also fronts images of others that cannot check the access annotations.
+    """
+    if _has_access_rules(service) and any(not work.internal and not work.is_pilotlight for work in workloads):
+        name, namespace = _address(capabilities.gateway_scaler)
+        return Activator("gateway", name, namespace, GATEWAY_PORT)
     for workload in workloads:
         for trigger in workload.scaling.triggers:
             if trigger.type == "external-push":

@@ -16,6 +16,9 @@ Level = Literal["restricted", "baseline", "privileged"]
 LEVELS: Final[dict[str, Level]] = {"restricted": "restricted", "baseline": "baseline", "privileged": "privileged"}
 USER: Final = 65532
 SECCOMP: Final = {"type": "RuntimeDefault"}
+# Of a container runtime's defaults, those that no server needs. One that starts as root may need the others: to change
+# its user (SETUID, SETGID), to read and own files of volumes. Not ALL with `add`, for which Knative wants a flag.
+NEEDLESS_CAPABILITIES: Final = ("AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP", "SETPCAP", "SYS_CHROOT")
 _FORBIDDEN_AT_BASELINE: Final = ("hostPath",)
 _HOST_FIELDS: Final = ("hostNetwork", "hostPID", "hostIPC")
 REFUSED_IN_CONTAINERS: Final = frozenset(
@@ -64,6 +67,8 @@ def container_context(level: Level, ours: bool, written: Mapping[str, Json]) -> 
     security: dict[str, Json] = {"allowPrivilegeEscalation": False, "seccompProfile": dict(SECCOMP)}
     if level == "restricted" or ours:
         security |= {"capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+    else:
+        security |= {"capabilities": {"drop": list(NEEDLESS_CAPABILITIES)}}
     if ours:
         security |= {"readOnlyRootFilesystem": True, "runAsUser": USER, "runAsGroup": USER}
     return {**security, **written}

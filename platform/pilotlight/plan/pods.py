@@ -4,6 +4,7 @@ Precedence: the user's document, the runtime, our defaults. The revision's name 
 deterministic.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,7 +16,7 @@ from pilotlight.k8s.knative_features import PROBE_FIELDS
 from pilotlight.k8s.model_pins import encode
 from pilotlight.plan import document_annotations, environment_variables, model_pins
 from pilotlight.plan.component_context import PlanContext
-from pilotlight.plan.model_storage import ModelStorage, decide_storage, model_uris
+from pilotlight.plan.model_storage import ModelStorage, decide_storage, location, model_uris
 from pilotlight.plan.pod_security import Level, container_context, decide_level, fit_to_knative, pod_context
 from pilotlight.plan.probes import PROBES, decide_probes
 from pilotlight.plan.types import Capabilities, DecisionLog
@@ -28,6 +29,10 @@ SHM_PATH: Final = "/dev/shm"  # noqa: S108 - the mount point that every CUDA pro
 SCRATCH: Final = "scratch"
 COLLOCATED: Final = "transformer-container"
 PUBLISHED: Final = Capabilities().image
+_SECRET_NAME: Final = re.compile(
+    r"(?:^|_)(?:PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIALS?|(?:API|ACCESS|SECRET|PRIVATE)_?KEY)$", re.IGNORECASE
+)
+_PASSWORD: Final = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,11 @@ def check_pod(context: PlanContext, spec: Mapping[str, Json], group: str, log: D
         for name in sorted({mount["name"] for mount in container.get("volumeMounts") or ()} - volumes):
             message = f"{name} is mounted and no volume of the pod; add it to {context.path(f'{prefix}volumes')}"
             log.error("PL363", context.path(f"{prefix}{field}.volumeMounts"), message)
+        for name, value in literal_secrets(container):
+            uri, place = location(context)
+            path = place if value == uri else context.path(f"{prefix}{field}.env")
+            message = f"{name} has a credential that everybody who may read the manifest sees; refer to a Secret"
+            log.warn("PL368", path, message)
         for probe in sorted(PROBE_FIELDS & container.keys()):
             for handler in ("httpGet", "tcpSocket"):
                 action = container[probe].get(handler)
@@ -101,6 +111,14 @@ def check_pod(context: PlanContext, spec: Mapping[str, Json], group: str, log: D
                     message = f"{probe}.{handler} of {container['name']} names no port"
                     message += ", and only the main container's is known; add it"
                     log.error("PL366", context.path(f"{prefix}containers"), message)
+
+
+def literal_secrets(container: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    """Yield name and value of variables whose value is a credential: by their name, or a URL with a password."""
+    for variable in container.get("env") or ():
+        name, value = str(variable.get("name", "")), str(variable.get("value") or "")
+        if value and not value.startswith("$(") and (_SECRET_NAME.search(name) or _PASSWORD.search(value)):
+            yield name, value
 
 
 def _overcommitted(container: Mapping[str, Json]) -> Iterator[tuple[str, Json, Json]]:
@@ -186,17 +204,19 @@ def _main_container(
         "env": [
             *environment_variables.identity(context),
             *environment_variables.settings(context, timeout_s),
+            *environment_variables.access(context),
             *storage.env,
             # 64 MiB of /dev/shm where no volume is mounted.
             *[{"name": "TMPDIR", "value": SHM_PATH}] * _needs_no_volumes(context, storage),
         ],
-        "volumeMounts": [*storage.mounts, *shm, *_scratch_mount(context, storage)],
+        "volumeMounts": [*storage.mounts, *shm, *_scratch_mount(context, storage), *_access_mount(context)],
     }
     if choice.gateway:
         base |= {"command": list(environment_variables.COMMAND)}
         base["env"] = [
             *environment_variables.identity(context),
             *environment_variables.router_environment(context, log),
+            *environment_variables.access(context),
         ]
     container = {"name": own_fields.get("name", "main"), **strategic_merge(base, own_fields)}
     container["image"] = own_image(context, str(container["image"]))
@@ -253,6 +273,12 @@ def _scratch_mount(context: PlanContext, storage: ModelStorage) -> list[dict[str
     return [{"name": SCRATCH, "mountPath": "/tmp"}]  # noqa: S108
 
 
+def _access_mount(context: PlanContext) -> list[dict[str, Json]]:
+    """Mount the access rules as a folder: a mounted file would not follow changes of its Secret."""
+    mount = {"name": names.ACCESS_VOLUME, "mountPath": names.ACCESS_DIR, "readOnly": True}
+    return [mount] if context.enforces_access else []
+
+
 def _needs_no_volumes(context: PlanContext, storage: ModelStorage) -> bool:
     """Return whether the pod can do without volumes, which speeds up a Knative cold start by a third.
 
@@ -260,7 +286,8 @@ def _needs_no_volumes(context: PlanContext, storage: ModelStorage) -> bool:
     """
     model = context.component.model
     onnx = model is not None and model.format == "onnx"
-    return context.serverless and context.choice.is_pilotlight and onnx and bool(storage.path) and not storage.volumes
+    none = bool(storage.path) and not storage.volumes and not context.enforces_access
+    return context.serverless and context.choice.is_pilotlight and onnx and none
 
 
 def _spec(
@@ -273,6 +300,8 @@ def _spec(
         volumes += shared_memory({}, True)[0]
     if context.choice.is_pilotlight:
         volumes.append({"name": SCRATCH, "emptyDir": {}})
+        secret = {"secretName": names.access_secret(context.service.name)}
+        volumes.append({"name": names.ACCESS_VOLUME, "secret": secret})
     containers = (container, *storage.init_containers)
     mounted = {mount["name"] for each in containers for mount in each.get("volumeMounts") or ()}
     # The user's own mount may leave our volume unused, and Knative rejects unused volumes.

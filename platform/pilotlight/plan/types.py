@@ -100,6 +100,7 @@ class Workload:
     is_pilotlight: bool = True
     selector: Mapping[str, str] = field(default_factory=dict)  # unique pod labels; empty: render() derives them
     cluster: Literal["leader-worker-set", "ray"] = "leader-worker-set"  # controller of multi-node groups
+    enforces_access: bool = False  # its pods check tokens, JWTs and rates themselves
     internal: bool = False  # called by another workload only: no public address
     canary: bool = False  # the canary variant of its role
     pod_security: Literal["restricted", "baseline", "privileged"] = "restricted"
@@ -140,6 +141,8 @@ class Plan:
     monitoring: bool = True
     annotations: Mapping[str, str] = field(default_factory=dict)
     activator: Activator | None = None  # None: requests go straight to the entry's Service
+    access_file: str = ""  # access rules that its pods enforce, the content of a Secret; empty: they enforce none
+    prometheus_namespace: str = ""  # where Prometheus runs; empty: outside the cluster
     objects: tuple[Mapping[str, Json], ...] = ()  # complete documents, applied unchanged
 
 
@@ -152,6 +155,7 @@ class Capabilities:
     gateway_api: bool = True
     http_add_on: bool = False
     our_gateway: bool = True
+    access_at_gateway: bool = False  # every request passes our gateway, which enforces access, as on one machine
     prometheus_operator: bool = True
     leader_worker_set: bool = True
     gpus: int | None = None  # free GPUs; None: unknown

@@ -76,7 +76,7 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
         progress_deadline_seconds=deadline, disruption=_disruption(context, log),
         labels={"app.kubernetes.io/component": component.role}, annotations=object_annotations,
         is_pilotlight=context.choice.is_pilotlight, cluster="ray" if context.on_ray else "leader-worker-set",
-        internal=not entry, pod_security=template.level,
+        internal=not entry, pod_security=template.level, enforces_access=context.enforces_access,
         model_bytes=context.model_bytes if context.serves_model else 0,
         model_uris=uris,
     )  # fmt: skip

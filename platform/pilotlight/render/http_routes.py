@@ -60,6 +60,35 @@ def ports_of(work: Workload) -> list[dict[str, Json]]:
     return [*ports, *(_port(METRICS_PORT_NAME, number, number) for number in metrics)]
 
 
+def network_of(plan: Plan, work: Workload) -> Json:
+    """Return what the NetworkPolicy admits: everybody, or the other components.
+
+    Pods that cannot check the service's access annotations get finished rules, `ingress`: our gateway to the serving
+    port, other components, pods of its own group, and Prometheus, by its namespace, to a port of the name `metrics`.
+    """
+    exposed = exposed_in(plan, work)
+    network: dict[str, Json] = {"open": exposed, "peers": peers_of(plan, work)}
+    if not plan.annotations or work.enforces_access or work.mode == "serverless":
+        return network
+    ports = {port["name"]: {"protocol": "TCP", "port": port["targetPort"]} for port in ports_of(work)}
+    rules = []
+    if exposed and plan.activator is not None:
+        pods = {"app.kubernetes.io/component": "gateway", names.LABEL_GATEWAY: plan.activator.service}
+        rules.append({"from": [_in_namespace(plan.activator.namespace, pods)], "ports": [ports[work.port_name]]})
+    group = [selector_of(work)] if work.mode == "multi-node" else []
+    if peers := [{"podSelector": {"matchLabels": labels}} for labels in (*peers_of(plan, work), *group)]:
+        rules.append({"from": peers})
+    if METRICS_PORT_NAME in ports:
+        scrapers = {"from": [_in_namespace(plan.prometheus_namespace)]} if plan.prometheus_namespace else {}
+        rules.append({**scrapers, "ports": [ports[METRICS_PORT_NAME]]})
+    return {**network, "open": False, "ingress": rules}
+
+
+def _in_namespace(namespace: str, pods: dict[str, str] | None = None) -> Json:
+    peer: dict[str, Json] = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    return {**peer, "podSelector": {"matchLabels": pods}} if pods else peer
+
+
 def metrics_port_name_of(work: Workload) -> str:
     return work.port_name if work.metrics_port == work.port else METRICS_PORT_NAME
 

@@ -36,7 +36,9 @@ WORKLOAD_OBJECTS: Final = (
     TemplateEntry("keda/leaderworkerset.yaml.j2", frozenset({"multi-node"}), lambda work: work["cluster"] != "ray"),
     TemplateEntry("keda/raycluster.yaml.j2", frozenset({"multi-node"}), each="clusters"),
     TemplateEntry("keda/service.yaml.j2", PLAIN),
-    TemplateEntry("keda/networkpolicy.yaml.j2", frozenset({"raw"})),
+    TemplateEntry(
+        "keda/networkpolicy.yaml.j2", PLAIN, lambda work: work["mode"] == "raw" or "ingress" in work["network"]
+    ),
     TemplateEntry("keda/poddisruptionbudget.yaml.j2", PLAIN, lambda work: work["disruption"]),
     TemplateEntry("keda/horizontalpodautoscaler.yaml.j2", PLAIN, lambda work: work["scaling"]["scaler"] == "hpa"),
     TemplateEntry("keda/scaledobject.yaml.j2", PLAIN, lambda work: work["scaling"]["scaler"] == "keda"),
@@ -47,6 +49,7 @@ WORKLOAD_OBJECTS: Final = (
 
 SERVICE_OBJECTS: Final = (
     TemplateEntry("keda/serviceaccount.yaml.j2", when=lambda service: service["serviceAccount"]["create"]),
+    TemplateEntry("keda/accesssecret.yaml.j2", when=lambda service: service.get("access")),
     TemplateEntry("keda/address.yaml.j2", when=lambda service: service["address"]),
     TemplateEntry("keda/httproute.yaml.j2", when=lambda service: service["route"]),
     TemplateEntry("keda/referencegrant.yaml.j2", when=lambda service: service["route"] and service["route"]["grant"]),
@@ -76,6 +79,8 @@ def values_of(plan: Plan) -> dict[str, Json]:
     """Return the plan as values of helm/inference-service, which renders the same objects as render()."""
     values = template_values(plan)
     finished = list(values["objects"])
+    if values.pop("access"):
+        finished += [each.document for each in render(plan) if each.document["kind"] == "Secret"]
     for workload in values["workloads"]:
         if workload["mode"] not in CHART_MODES:
             finished += [plain(manifest.document) for manifest in in_apply_order(_workload_objects(values, workload))]

@@ -16,7 +16,7 @@ from pilotlight.render.http_routes import (
     exposed_in,
     hosts_in_cluster,
     metrics_port_name_of,
-    peers_of,
+    network_of,
     ports_of,
     route_of,
     selector_of,
@@ -81,6 +81,9 @@ def template_values(plan: Plan) -> dict[str, Json]:
             "name": names.rules(plan.name),
             "rules": rules_of(plan) if plan.monitoring else [],
         },
+        "access": {"secret": names.access_secret(plan.name), "key": names.ACCESS_KEY, "rules": plan.access_file}
+        if plan.access_file
+        else None,
         "objects": plan.objects,
     }
     result = plain(values)
@@ -115,7 +118,7 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
         "timeoutSeconds": work.timeout_seconds,
         "traffic": _traffic(work),
         "ports": ports_of(work),
-        "network": {"open": exposed, "peers": peers_of(plan, work)},
+        "network": network_of(plan, work),
         "disruption": work.disruption,
         "scaling": _scaling(work),
         "authentications": [{"name": name, "spec": spec} for name, spec in work.scaling.authentications.items()],

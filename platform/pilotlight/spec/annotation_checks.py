@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from pilotlight.errors import UsageError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.names import (
+    ACCESS_ANNOTATIONS,
     ANNOTATION_CANARY,
     ANNOTATION_PARK,
     CATALOGUE_ANNOTATIONS,
@@ -53,11 +54,13 @@ POLICY: Final = Record(
 
 
 def check_annotations(document: Node, problems: Problems) -> None:
-    """Report annotations of our domain that have no effect (PL115), and invalid values (PL116, PL117)."""
+    """Report annotations of our domain that have no effect (PL115), and invalid values (PL116, PL117, PL118)."""
     service = document.text("kind") == "InferenceService"
     on_document = SERVICE_ANNOTATIONS if service else CATALOGUE_ANNOTATIONS
     for path, node in _annotations(document, ""):
         known = on_document if path == OF_DOCUMENT else COMPONENT_ANNOTATIONS
+        if service and path == OF_DOCUMENT:
+            _check_access(path, dict(_entries(node)), problems)
         for name, value in _entries(node):
             if name.startswith(PREFIX) and name not in known:
                 elsewhere = path != OF_DOCUMENT and name in on_document
@@ -73,6 +76,20 @@ def check_annotations(document: Node, problems: Problems) -> None:
             elif name == ANNOTATION_PARK and value.value not in ("true", "false"):
                 message = f'= {value.value}, must be "true" or "false"'
                 problems.error("PL117", value.location, child_path(path, name), message)
+
+
+def _check_access(path: str, annotations: dict[str, Node], problems: Problems) -> None:
+    written = {name: str(annotations[name].value) for name in ACCESS_ANNOTATIONS if name in annotations}
+    if not written:
+        return
+    from pilotlight.k8s.access_annotations import check  # few documents need it
+
+    try:
+        check(written, verifies=False)
+    except PlatformError as error:
+        _, name, message = str(error).split(" ", 2)  # annotation NAME …
+        hint = f": {error.hint}" if error.hint else ""
+        problems.error("PL118", annotations[name].location, child_path(path, name), f"{message}{hint}")
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> str:

@@ -111,6 +111,9 @@ CODES: Final[dict[str, Code]] = {
         "Mend the key that the message names; its keys are the flags of `platformctl canary start`.",
     ),
     "PL117": Code("The annotation about parking is neither true nor false.", 'Write it in quotes: `"true"`.'),
+    "PL118": Code(
+        "An annotation about access or rates is invalid.", "Write it as docs/gateway.md says; tokens as SHA-256 in hex."
+    ),
     "PL200": Code("The API version does not have this kind.", "Use the version that the message names."),
     "PL201": Code("A cluster-wide runtime has a namespace.", "Leave it out, or make it a ServingRuntime."),
     "PL202": Code("A runtime brings no container.", "Add `engineConfig.runner` (OME) or `containers` (KServe)."),
@@ -218,6 +221,12 @@ CODES: Final[dict[str, Code]] = {
     "PL364": Code("A confidential model is asked for.", "Nothing here decrypts models: serve it decrypted."),
     "PL365": Code("The runtime is not made for Ray (warning).", "Name one that is, or use MultiNode."),
     "PL366": Code("A probe of a sidecar names no port.", "Write the port that the sidecar listens on."),
+    "PL367": Code(
+        "Nobody would enforce the access annotations: the image is not ours.",
+        "Use raw behind our gateway, or a runtime with our predictor.",
+    ),
+    "PL368": Code("A credential stands in the document (warning).", "Refer to a Secret: `valueFrom.secretKeyRef`."),
+    "PL369": Code("A trigger asks a link-local address.", "Name a Service of the cluster, such as Prometheus'."),
 }
 
 

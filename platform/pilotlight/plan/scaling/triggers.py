@@ -1,9 +1,12 @@
 """Choice of KEDA triggers from kedaConfig, autoScaling, scaleMetric and annotations; keda.py builds them."""
 
 import re
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Final, cast
+from urllib.parse import urlsplit
 
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
@@ -64,7 +67,29 @@ def choose_triggers(context: PlanContext, min_replicas: int, log: DecisionLog) -
     triggers = [*(keda.prometheus(context, spec, min_replicas) for spec in specs), *unguarded]
     if kinds or min_replicas == 0:
         triggers = [*_request_triggers(context, kinds, min_replicas, log), *triggers]
+    for address in {
+        trigger.metadata.get(key, "") for trigger in triggers for key in ("serverAddress", "scalerAddress")
+    }:
+        if is_link_local(address):
+            of_metrics = any(metric.server_address == address for metric in context.component.metrics)
+            path = context.path("autoScaling.metrics") if of_metrics else config_path(context, "promServerAddress")
+            message = f"{address} is link-local, where clouds keep credentials; name a Service of the cluster"
+            log.error("PL369", path, message)
     return _uniquely_named(triggers)
+
+
+def is_link_local(address: str) -> bool:
+    """Return whether a URL or `host:port` names a link-local address, in any spelling that a resolver takes."""
+    host = urlsplit(address if "://" in address else f"//{address}").hostname or ""
+    try:
+        parsed = ip_address(host)
+        return (getattr(parsed, "ipv4_mapped", None) or parsed).is_link_local
+    except ValueError:
+        pass
+    try:
+        return ip_address(socket.inet_aton(host)).is_link_local  # 2852039166, 0xa9.0xfe.43518
+    except (OSError, UnicodeError):
+        return host == "metadata.google.internal"
 
 
 def _simple_kinds(context: PlanContext, others: bool) -> dict[Kind, str]:

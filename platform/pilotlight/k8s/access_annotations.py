@@ -1,0 +1,106 @@
+"""Access rules and rate limits of a service, from the annotations of its document and manifests. Pure.
+
+An invalid annotation is refused: it must never mean open access.
+"""
+
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Final
+
+from pilotlight.errors import PlatformError
+from pilotlight.jwt_verification import parse_jwks
+from pilotlight.k8s.names import (
+    ACCESS_ANNOTATIONS,
+    ANNOTATION_JWT_AUDIENCE,
+    ANNOTATION_JWT_ISSUER,
+    ANNOTATION_JWT_KEYS,
+    ANNOTATION_JWT_SCOPE,
+    ANNOTATION_RATE,
+    ANNOTATION_TOKENS,
+)
+from pilotlight.wire.service_access import Access, AccessRules, Jwt, Rate
+
+_JWT_RULES: Final = (ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE, ANNOTATION_JWT_SCOPE)
+_RATE: Final = re.compile(r"(\d{1,9})/(\d{0,6})(s|m|h)", re.ASCII)
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+SHOWN: Final = 40  # characters of a value in errors: a key set is long, and an unhashed token is a secret
+
+
+def access(annotations: Mapping[str, str]) -> Access | None:
+    """Return the access rules; None: no token is required."""
+    tokens = _tokens(annotations)
+    keys = annotations.get(ANNOTATION_JWT_KEYS, "")
+    issuer, audience, scope = (annotations.get(name, "") for name in _JWT_RULES)
+    jwt = Jwt(keys, issuer, audience, scope=scope) if keys else None
+    return Access(tokens, jwt) if tokens or jwt else None
+
+
+def rate(annotations: Mapping[str, str]) -> Rate | None:
+    """Return the rate limit per client, such as `100/1m`: 100 requests per minute."""
+    if ANNOTATION_RATE not in annotations:
+        return None
+    written = annotations[ANNOTATION_RATE]
+    matched = _RATE.fullmatch(written)
+    requests, time = (int(matched[1]), int(matched[2] or 1)) if matched else (0, 0)
+    if matched is None or not requests or not time:
+        raise _invalid(ANNOTATION_RATE, written, "must be requests per time such as 100/1m")
+    return Rate(requests, float(time * _SECONDS[matched[3]]))
+
+
+def rules(annotations: Mapping[str, str]) -> AccessRules:
+    """Return the rules that the annotations state, after `check`."""
+    return AccessRules(access(annotations), rate(annotations))
+
+
+def check(annotations: Mapping[str, str], *, verifies: bool = True) -> None:
+    """Raise PlatformError for invalid annotations, before anything is stored.
+
+    `verifies`: tokens are to be verified by this installation, which needs PyJWT for JWTs.
+    """
+    unknown = [name for name in annotations if name not in ACCESS_ANNOTATIONS]
+    if unknown:
+        known = ", ".join(ACCESS_ANNOTATIONS)
+        raise PlatformError(f"annotation {unknown[0]} is none of those that say who may ask and how often: {known}")
+    _check_tokens(annotations)
+    _check_jwt(annotations, verifies)
+    rate(annotations)
+
+
+def _tokens(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(part.strip().lower() for part in annotations.get(ANNOTATION_TOKENS, "").split(",") if part.strip())
+
+
+def _check_tokens(annotations: Mapping[str, str]) -> None:
+    tokens = _tokens(annotations)
+    invalid = [token for token in tokens if not _DIGEST.fullmatch(token)]
+    if ANNOTATION_TOKENS in annotations and (invalid or not tokens):
+        # The value may be the token itself, so it is not repeated.
+        hint = "printf %s TOKEN | sha256sum"
+        message = f"annotation {ANNOTATION_TOKENS} must be SHA-256 in hex of each token, separated by commas"
+        raise PlatformError(message, hint)
+
+
+def _check_jwt(annotations: Mapping[str, str], verifies: bool) -> None:
+    named = [key for key in _JWT_RULES if key in annotations]
+    if ANNOTATION_JWT_KEYS not in annotations:
+        if named:
+            raise PlatformError(f"annotation {named[0]} needs {ANNOTATION_JWT_KEYS} with the keys that sign tokens")
+        return
+    if find_spec("jwt") is None:
+        if not verifies:
+            return
+        raise PlatformError(
+            f"annotation {ANNOTATION_JWT_KEYS}: this gateway cannot check JWTs; install pilotlight[auth]"
+        )
+    written = annotations[ANNOTATION_JWT_KEYS]
+    try:
+        parse_jwks(written)
+    except ValueError as error:
+        raise _invalid(ANNOTATION_JWT_KEYS, written, 'must be a JWKS document, {"keys": […]}') from error
+
+
+def _invalid(name: str, written: str, must: str) -> PlatformError:
+    shown = written if len(written) <= SHOWN else f"{written[:SHOWN]}…"
+    return PlatformError(f"annotation {name} = {shown}, {must}")

@@ -1,0 +1,96 @@
+"""Tokens of a service on a real cluster: through the ingress, the cluster-local Service and the pod's own address."""
+
+import hashlib
+from typing import Final
+
+import pytest
+from tests.cluster.real_cluster import Cluster, seconds_until
+from tests.cluster.requests import BODY
+from tests.cluster.scenarios import Story, document
+
+TOKEN, OTHER = "correct-horse", "battery-staple"
+# Sends the request of the test from within a pod, and prints the status.
+CLIENT: Final = """
+import sys, urllib.error, urllib.request
+url, token, body = sys.argv[1:4]
+headers = {"Content-Type": "application/json", **({"Authorization": "Bearer " + token} if token else {})}
+try:
+    print(urllib.request.urlopen(urllib.request.Request(url, body.encode(), headers), timeout=120).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
+
+
+def closed(name: str, mode: str, *tokens: str, least: int = 1) -> str:
+    hashes = ",".join(hashlib.sha256(token.encode()).hexdigest() for token in tokens)
+    return document(name, mode=mode, annotations=(f'pilotlight.dev/auth-tokens-sha256: "{hashes}"',), least=least)
+
+
+class Closed(Story):
+    def __init__(self, cluster: Cluster, namespace: str, mode: str) -> None:
+        super().__init__(cluster, namespace, "closed-" + mode.lower())
+        self.mode = mode
+
+    @property
+    def path(self) -> str:
+        return f"/v2/models/{self.name}/infer"
+
+    def outside(self, token: str) -> int:
+        """Status of a request through the ingress."""
+        serverless = self.mode == "Serverless"
+        host = f"{self.name}-predictor.{self.namespace}.{self.cluster.domain}"
+        if not serverless:
+            host = f"{self.name}-{self.namespace}.example.com"
+        through = self.cluster.ingress if serverless else self.cluster.gateway
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return self.cluster.ask(host, self.path, BODY, headers=headers, through=through, timeout=120).status
+
+    def inside(self, address: str, token: str) -> int:
+        """Status of a request from a pod of the cluster."""
+        pod = self.pods()[0]
+        container = pod["spec"]["containers"][0]["name"]
+        command = ("exec", "-n", self.namespace, pod["metadata"]["name"], "-c", container, "--", "python", "-c", CLIENT)
+        return int(self.cluster.kubectl(*command, f"http://{address}{self.path}", token, BODY.decode()))
+
+    def addresses(self) -> dict[str, str]:
+        place = f"{self.namespace}.svc.cluster.local"
+        return {"Service": f"{self.name}-predictor.{place}", "pod": f"{self.pods()[0]['status']['podIP']}:8080"}
+
+
+@pytest.mark.parametrize("mode", ["Serverless", "Standard"])
+def test_a_token_is_needed_at_the_ingress_the_service_and_the_pod(cluster: Cluster, namespace: str, mode: str) -> None:
+    story = Closed(cluster, namespace, mode)
+    story.deploy(closed(story.name, mode, TOKEN))
+    seconds_until(lambda: story.outside(TOKEN) == 200, "the service answers who has the token")
+    for token in ("", OTHER, hashlib.sha256(TOKEN.encode()).hexdigest()):
+        assert story.outside(token) == 401
+    for name, address in story.addresses().items():
+        assert story.inside(address, "") == 401, name
+        assert story.inside(address, OTHER) == 401, name
+        assert story.inside(address, TOKEN) == 200, name
+    assert "pilotlight_" in story._metrics(story.pods()[0]), "metrics stay open to Prometheus"
+
+    revisions = story.shares()
+    pods = {pod["metadata"]["uid"] for pod in story.pods()}
+    story.deploy(closed(story.name, mode, OTHER))
+    seconds_until(lambda: story.outside(OTHER) == 200, "the new token passes, once the kubelet has written it")
+    assert story.outside(TOKEN) == 401
+    assert story.shares() == revisions, "a rotated token is no new revision"
+    assert pods & {pod["metadata"]["uid"] for pod in story.pods()}, "nor a new pod"
+    story.do("delete", story.name)
+    assert cluster.get("secret", f"{story.name}-access", "-n", namespace) is None
+
+
+def test_a_service_at_zero_is_not_woken_without_the_token(cluster: Cluster, namespace: str) -> None:
+    """Our gateway holds requests for it and checks them first."""
+    story = Closed(cluster, namespace, "Standard")
+    story.name = "closed-zero"
+    text = document(
+        story.name, mode="Standard", scaler="keda", least=0,
+        annotations=(f'pilotlight.dev/auth-tokens-sha256: "{hashlib.sha256(TOKEN.encode()).hexdigest()}"',),
+    )  # fmt: skip
+    story.deploy(text)
+    seconds_until(lambda: story.outside("") == 401, "the gateway knows the service")
+    seconds_until(lambda: story.outside(TOKEN) == 200, "the token wakes it")
+    assert story.inside(story.addresses()["pod"], "") == 401
+    story.do("delete", story.name, "--no-wait")

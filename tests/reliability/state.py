@@ -70,7 +70,7 @@ async def disk_full(run: Scenario) -> None:
     Changes are refused in one sentence, serving goes on: only what was in flight fails. Changes work once there is
     space.
     """
-    with mounted(run.home.root, "size=300m"):
+    with mounted(run.home.root, "size=300m,mode=0700"):
         await run.serve(least=1, most=1)
         other = run.document(run.model("r2", 2), least=1, most=1)
         async with Load(run.gateway_port, rate=20) as load:
@@ -177,7 +177,7 @@ async def home_read_only(run: Scenario) -> None:
 
     It is refused in one sentence, and nothing runs.
     """
-    with mounted(run.home.root, "size=3m,ro"):
+    with mounted(run.home.root, "size=3m,mode=0700,ro"):
         done = await run.verb("up", ok=False)
         run.expect("Read-only file system" in done.stderr, f"up says: {done.stderr}")
         run.expect(not run.kinds(), f"left: {run.kinds()}")

@@ -25,19 +25,45 @@ def socket_path(host: str, port: int) -> Path:
 
 
 def connect(host: str, port: int) -> socket.socket:
-    """Return a non-blocking socket that is connected to a port of a `unix:` host. Raise OSError, never wait.
-
-    BlockingIOError: the backlog is full. It must not be waited for: the kernel does not report when there is space.
-    """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    """Return a connected non-blocking socket, as `HeldSocket.connect` does."""
+    held = HeldSocket(host, port)
     try:
-        connection.setblocking(False)
-        with unix_address(socket_path(host, port)) as address:
-            connection.connect(address)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        return held.connect()
+    finally:
+        held.close()
+
+
+class HeldSocket:
+    """A port of a `unix:` host that can be connected to as long as it listens, even if its file is removed."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._path = socket_path(host, port)
+        self._file = -1
+
+    def connect(self) -> socket.socket:
+        """Return a connected non-blocking socket. Raise OSError, never wait.
+
+        BlockingIOError: the backlog is full. It must not be waited for: the kernel does not report when there is space.
+        """
+        self.hold()
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.setblocking(False)
+            connection.connect(f"/proc/self/fd/{self._file}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def hold(self) -> None:
+        """Open the file, unless it is open. Raises OSError."""
+        if self._file < 0:
+            self._file = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 def listen(path: Path, backlog: int) -> socket.socket:

@@ -1,7 +1,6 @@
 """Services of several components, as processes that find each other through the gateway and by files."""
 
 import json
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from tests.e2e.embedded.models import write_model
 from tests.embedded import FLOWER, IRIS, Platform, commands_of, load
 
 from pilotlight.errors import PlatformError
+from pilotlight.wire import unix_socket
 
 # Asks the predictor and says which species has the highest score; the address is all that it is told.
 TRANSFORMER = """
@@ -132,13 +132,15 @@ spec:
 def counted(platform: Platform, role: str) -> list[int]:
     """Requests that each replica of the component has answered, by its own metrics."""
     folder = platform.home.run / "endpoints" / "default"
-    ports = [replica["port"] for replica in json.loads((folder / f"split-{role}.json").read_text())]
-    return [answered(port) for port in ports]
+    replicas = json.loads((folder / f"split-{role}.json").read_text())
+    return [answered(replica["host"], replica["port"]) for replica in replicas]
 
 
-def answered(port: int) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
-        lines = page.read().decode().splitlines()
+def answered(host: str, port: int) -> int:
+    with unix_socket.connect(host, port) as connection:
+        connection.settimeout(60)
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        lines = connection.makefile().read().splitlines()
     counts = [line for line in lines if line.startswith("pilotlight_request_duration_seconds_count")]
     return sum(int(float(line.rpartition(" ")[2])) for line in counts if 'code="200"' in line)
 

@@ -27,7 +27,9 @@ def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
     if os.geteuid():
         pytest.skip("only root can mount a small file system")
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=0700", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
     )
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")

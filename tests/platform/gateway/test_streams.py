@@ -317,7 +317,7 @@ def test_a_replica_learns_who_asked_and_nothing_of_the_connection() -> None:
         first = await bed.ask("GET", "/iris/x", headers={"traceparent": "00-a-b-01", "TE": "trailers"})
         got = origin.seen[0].headers
         assert got["x-forwarded-for"] == "127.0.0.1"
-        assert (got["x-forwarded-proto"], got["x-forwarded-host"]) == ("http", "gateway")
+        assert (got["x-forwarded-proto"], got["x-forwarded-host"]) == ("http", "localhost")
         assert got["traceparent"] == "00-a-b-01"
         assert "te" not in got
         assert first.headers["x-request-id"] == got["x-request-id"]

@@ -83,7 +83,7 @@ def test_what_the_dead_had_counted_stays_and_what_they_held_does_not() -> None:
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_worker_that_dies_over_a_scrape_is_counted_once(answered: bool) -> None:
-    parent = WorkerSupervisor(Settings(), (), [], None)
+    parent = WorkerSupervisor(Settings(), (), [], None, None)
     members = [WorkerHandle(number, None, None) for number in range(2)]  # type: ignore[arg-type]
     for member in members:
         member.joined = True

@@ -85,7 +85,7 @@ def test_what_must_hold_in_all_did_not_where_one_is_silent(
 
     async def scene() -> None:
         async with workers(2) as (first, second):
-            parent = WorkerSupervisor(Settings(), (), [], None)
+            parent = WorkerSupervisor(Settings(), (), [], None, None)
             parent._workers = {0: first.member, 1: second.member}
             asking = asyncio.create_task(parent._fan_out(first.member, CALL))
             await first.answer()
@@ -104,7 +104,7 @@ def test_workers_that_leave_together_are_given_nothing_of_each_other(monkeypatch
 
     async def scene() -> None:
         async with workers(2) as (first, second):
-            parent = WorkerSupervisor(Settings(), (), [None, None], None)  # type: ignore[list-item]
+            parent = WorkerSupervisor(Settings(), (), [None, None], None, None)  # type: ignore[list-item]
             parent._workers = {0: first.member, 1: second.member}
             for worker in (first, second):
                 worker.member.ready = True

@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Final, Protocol, cast
 
 from pilotlight.gateway.routing_table import Replica
-from pilotlight.wire import unix_socket
 from pilotlight.wire.http1 import END
 from pilotlight.wire.http1_strict_parser import (
     CHUNKED,
@@ -25,6 +24,7 @@ from pilotlight.wire.http1_strict_parser import (
     new_body,
     parse_response,
 )
+from pilotlight.wire.unix_socket import HeldSocket, is_unix
 
 CONNECT_S: Final = 5.0
 MAX_IDLE: Final = 256  # connections
@@ -45,7 +45,9 @@ class ConnectionRequester(Protocol):
 
 
 class LiveReplica:
-    __slots__ = ("_connecting", "_last_timeout", "config", "idle", "in_flight", "retired", "unhealthy_until")
+    __slots__ = (
+        "_connecting", "_last_timeout", "_unix", "config", "idle", "in_flight", "retired", "unhealthy_until",
+    )  # fmt: skip
 
     def __init__(self, config: Replica) -> None:
         self.config = config
@@ -54,6 +56,10 @@ class LiveReplica:
         self.retired = False  # not in the table any more: gets no new requests
         self.unhealthy_until = 0.0
         self._last_timeout = float("-inf")
+        self._unix = HeldSocket(config.host, config.port) if is_unix(config.host) else None
+        if self._unix is not None:
+            with suppress(OSError):  # held now, in case that the home folder is removed; an error shows in `connect`
+                self._unix.hold()
         self._connecting: set[asyncio.Task[None]] = set()  # the event loop holds tasks only weakly
 
     @property
@@ -98,9 +104,8 @@ class LiveReplica:
         loop, config = asyncio.get_running_loop(), self.config
         try:
             async with asyncio.timeout(CONNECT_S):
-                if unix_socket.is_unix(config.host):
-                    connection = unix_socket.connect(config.host, config.port)
-                    _, upstream = await loop.create_unix_connection(lambda: Upstream(self), sock=connection)
+                if self._unix is not None:
+                    _, upstream = await loop.create_unix_connection(lambda: Upstream(self), sock=self._unix.connect())
                 else:
                     _, upstream = await loop.create_connection(lambda: Upstream(self), config.host, config.port)
         except (OSError, TimeoutError) as error:
@@ -111,6 +116,8 @@ class LiveReplica:
     def retire(self) -> None:
         self.retired = True
         self.close_idle()
+        if self._unix is not None:
+            self._unix.close()
 
     def close_idle(self, before: float = float("inf")) -> None:
         """Close connections that were last used before that time."""

@@ -97,6 +97,8 @@ class Home:
                 status = path.lstat() if path == self.token else path.stat()
             except OSError:  # not there yet, or not readable: reported when it is used
                 continue
+            if path != self.token and not stat.S_ISDIR(status.st_mode):
+                continue  # likewise
             if status.st_uid != uid:
                 problem = f"{path} belongs to uid {status.st_uid}, not to the user of this command (uid {uid})"
                 hint = f"chown -R {uid} {quote(str(self.root))}, or set {ENV_HOME} to a new folder"

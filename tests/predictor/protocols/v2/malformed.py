@@ -118,8 +118,8 @@ LOADS: list[Any] = [
 
 
 WIRE = [
-    rendered("POST", "/v2/models/identity_fp32/infer", GOOD, {"Accept-Encoding": "gzip"}, "h"),
-    rendered("POST", "/v2/models/identity_fp32/infer", GOOD, None, "h", chunked=True),
-    rendered("GET", "/v2/health/ready", b"", {"Connection": "close"}, "h") * 2,
-    rendered("GET", "/v2/models", b"", {"Expect": "100-continue"}, "h"),
+    rendered("POST", "/v2/models/identity_fp32/infer", GOOD, {"Accept-Encoding": "gzip"}, "localhost"),
+    rendered("POST", "/v2/models/identity_fp32/infer", GOOD, None, "localhost", chunked=True),
+    rendered("GET", "/v2/health/ready", b"", {"Connection": "close"}, "localhost") * 2,
+    rendered("GET", "/v2/models", b"", {"Expect": "100-continue"}, "localhost"),
 ]

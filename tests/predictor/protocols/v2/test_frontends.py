@@ -123,17 +123,17 @@ def test_chunks_of_one_byte_are_put_together(server: RunningServer) -> None:
 def test_pipelined_requests_are_answered_in_order(server: RunningServer) -> None:
     """Slow and quick ones, good and bad ones, and one in the middle that takes the connection to the full server."""
     slow = rendered(
-        "POST", "/v2/models/moody/infer", {"inputs": [json_tensor("seconds", "FP32", [1], [0.05])]}, {}, "h"
+        "POST", "/v2/models/moody/infer", {"inputs": [json_tensor("seconds", "FP32", [1], [0.05])]}, {}, "localhost"
     )
     sent, expected = b"", []
     for number in range(60):
         headers = {"X-Request-Id": f"n{number}"}
         if number == 30:
-            sent += rendered("GET", "/v2/models", b"", headers, "h")
+            sent += rendered("GET", "/v2/models", b"", headers, "localhost")
         elif number % 7 == 0:
             sent += slow.replace(b"\r\n\r\n", f"\r\nX-Request-Id: n{number}\r\n\r\n".encode(), 1)
         else:
-            sent += rendered("POST", INFER, GOOD if number % 5 else b"{", headers, "h")
+            sent += rendered("POST", INFER, GOOD if number % 5 else b"{", headers, "localhost")
         expected.append(f"n{number}")
     answers = server.exchange(sent, len(expected))
     assert [answer.headers["x-request-id"] for answer in answers] == expected
@@ -163,7 +163,7 @@ def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(server: RunningSe
     body = json.dumps(GOOD).encode()
     with server.connect() as connection:
         connection.sendall(
-            rendered("POST", INFER, b"", {"Expect": "100-continue", "Content-Length": str(len(body))}, "h")
+            rendered("POST", INFER, b"", {"Expect": "100-continue", "Content-Length": str(len(body))}, "localhost")
         )
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(body)
@@ -173,7 +173,7 @@ def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(server: RunningSe
 def test_a_client_that_announces_too_much_is_not_asked_for_it(server: RunningServer) -> None:
     headers = {"Expect": "100-continue", "Content-Length": str(1 << 40)}
     with server.connect() as connection:
-        connection.sendall(rendered("POST", INFER, b"", headers, "h"))
+        connection.sendall(rendered("POST", INFER, b"", headers, "localhost"))
         assert read_answer(connection).status == 413
 
 
@@ -247,14 +247,17 @@ def test_the_size_limit_is_exact_in_both_frontends(limited: RunningServer, full:
     for length, status in ((LIMIT - 1, 200), (LIMIT, 200), (LIMIT + 1, 413)):
         body = text + b" " * (length - len(text))
         assert limited.infer("identity_fp32", body, full=full).status == status
-        assert exchange_after_hand_over(limited, rendered("POST", INFER, body, {}, "h"), "POST")[1].status == status
+        assert (
+            exchange_after_hand_over(limited, rendered("POST", INFER, body, {}, "localhost"), "POST")[1].status
+            == status
+        )
         packed = zlib.compress(body)
         assert limited.infer("identity_fp32", packed, {"Content-Encoding": "deflate"}, full=full).status == status
 
 
 def test_a_body_beyond_the_limit_is_refused_by_its_announcement(limited: RunningServer) -> None:
     with limited.connect() as connection:
-        connection.sendall(rendered("POST", INFER, b"", {"Content-Length": str(LIMIT + 1)}, "h"))
+        connection.sendall(rendered("POST", INFER, b"", {"Content-Length": str(LIMIT + 1)}, "localhost"))
         answer = read_answer(connection)
     assert (answer.status, "--http-max-input-size" in answer.error) == (413, True)
 
@@ -264,7 +267,7 @@ def test_bytes_in_flight_beyond_the_budget_are_503_at_once_and_come_back(limited
     text = json.dumps(GOOD).encode()
     held = [limited.connect() for _ in range(2)]
     for connection in held:
-        connection.sendall(rendered("POST", INFER, b" " * (LIMIT - 1), {"Content-Length": str(LIMIT)}, "h"))
+        connection.sendall(rendered("POST", INFER, b" " * (LIMIT - 1), {"Content-Length": str(LIMIT)}, "localhost"))
     for full in (False, True):
         limited.wait_until(lambda: limited.infer("identity_fp32", text, full=True).status == 503, "full of bytes")
         answer = limited.infer("identity_fp32", text, full=full)

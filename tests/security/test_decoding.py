@@ -18,6 +18,7 @@ import pytest
 from tests.conftest import Serve
 from tests.onnx_models import write_python
 from tests.predictor.frontends.grpc.conftest import grpc_address
+from tests.security.models import CHAT, CHAT_CONFIG
 from tests.serving import RunningServer, binary_body, read_answer, rendered
 
 from pilotlight.wire.protobuf import delimited, tag, varint
@@ -35,22 +36,6 @@ ECHO_CONFIG = """
 backend: "python"
 input [ { name: "x" data_type: TYPE_%s dims: [ -1 ] } ]
 output [ { name: "y" data_type: TYPE_%s dims: [ -1 ] } ]
-"""
-CHAT = """
-INPUTS = {"messages": ("BYTES", [1]), "text_input": ("BYTES", [1])}
-OUTPUTS = {"text_output": ("BYTES", [1])}
-
-
-def predict(messages=None, text_input=None):
-    return {"text_output": messages if messages is not None else text_input}
-"""
-CHAT_CONFIG = """
-backend: "python"
-input [
-  { name: "messages" data_type: TYPE_STRING dims: [ 1 ] optional: true },
-  { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] optional: true }
-]
-output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
 """
 EMBED = """
 import numpy as np

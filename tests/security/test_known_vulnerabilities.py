@@ -31,6 +31,7 @@ from tests.conftest import Serve
 from tests.onnx_models import write_identity, write_python
 from tests.platform.gateway.linked import linked
 from tests.predictor.frontends.grpc.conftest import grpc_address
+from tests.security.models import CHAT, CHAT_CONFIG
 from tests.serving import ROOT, Answer, RunningServer, json_tensor, read_answer, rendered
 
 from pilotlight.gateway.routing_table import Backend, Replica, Route
@@ -43,22 +44,6 @@ GROWTH = 64 << 20
 FAULTS = {500, 502, 504}
 INFER = "/v2/models/floats/infer"
 GOOD = {"inputs": [json_tensor("x", "FP32", [2], [1, 2])]}
-CHAT = """
-INPUTS = {"messages": ("BYTES", [1]), "text_input": ("BYTES", [1])}
-OUTPUTS = {"text_output": ("BYTES", [1])}
-
-
-def predict(messages=None, text_input=None):
-    return {"text_output": messages if messages is not None else text_input}
-"""
-CHAT_CONFIG = """
-backend: "python"
-input [
-  { name: "messages" data_type: TYPE_STRING dims: [ 1 ] optional: true },
-  { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] optional: true }
-]
-output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
-"""
 NO_COUNTERPART = {
     "CVE-2025-59425 (vLLM: API keys by timing)": "keys are compared as SHA-256 digests; a test would measure noise",
     "CVE-2025-29783, CVE-2025-32444 (vLLM: pickles over ZeroMQ)": "no transport between nodes, none that unpickles",

@@ -288,9 +288,9 @@ def _sandbox() -> Finding:
     """The sandbox is needed only where the operator allows code of orgs, so its absence is `ok`."""
     from pilotlight.microservices.platforms import sandbox
 
-    found = sandbox.detect()
-    message = f"{found.kind}, for models of orgs that may run code" if found.kind else ""
-    return Finding("ok", "sandbox", message or f"none ({found.reason}): models of orgs that have code are refused")
+    isolation = sandbox.detect()
+    message = f"{isolation.kind}, for models of orgs that may run code" if isolation.kind else ""
+    return Finding("ok", "sandbox", message or f"none ({isolation.reason}): models of orgs that have code are refused")
 
 
 def _microservices() -> Iterator[Finding]:

@@ -20,7 +20,6 @@ class GatewayTls:
         except UnusableFiles as error:
             raise UsageError(f"--tls-cert, --tls-key or --tls-client-ca: {error}") from None
         self._files, self._host = files, host
-        self._stamps = files.stamps()
 
     async def reload_forever(self) -> None:
         await self.http.reload_forever(partial(log, "tls"))
@@ -32,10 +31,19 @@ class GatewayTls:
         return address._replace(host="::") if self._host == "0.0.0.0" else address  # noqa: S104 - set by the user
 
     def grpc_credentials(self) -> Any:
-        """Return credentials of grpcio; it asks for the certificate in each handshake."""
+        """Return credentials of grpcio for one port; it calls `changed` in each handshake."""
         import grpc
 
-        return grpc.dynamic_ssl_server_credentials(self._grpc_certificate(), self._changed, bool(self._files.client_ca))
+        files = ReloadingTls(self._files, ["h2"])
+
+        def changed() -> Any | None:
+            """Return the certificate if it has changed; None keeps the one before, also while it cannot be used."""
+            try:
+                return self._grpc_certificate() if files.reload() else None
+            except (UnusableFiles, OSError):
+                return None
+
+        return grpc.dynamic_ssl_server_credentials(self._grpc_certificate(), changed, bool(self._files.client_ca))
 
     def _grpc_certificate(self) -> Any:
         import grpc
@@ -45,16 +53,3 @@ class GatewayTls:
         key = Path(files.key).read_bytes() if files.key else certificate
         authority = Path(files.client_ca).read_bytes() if files.client_ca else None
         return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
-
-    def _changed(self) -> Any | None:
-        """Return the certificate if it has changed; None, for the one before, also while it cannot be used."""
-        try:
-            stamps = self._files.stamps()
-            if stamps == self._stamps:
-                return None
-            ReloadingTls(self._files, ["h2"])
-            certificate = self._grpc_certificate()
-        except (UnusableFiles, OSError):
-            return None
-        self._stamps = stamps
-        return certificate

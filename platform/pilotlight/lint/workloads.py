@@ -259,7 +259,7 @@ def shared_memory(workload: Part, _: LintContext) -> Hits:
 
 
 @rule(
-    "PL493", "error", "access annotations that nobody enforces", "InferenceService", *PODS,
+    "PL493", "error", "access annotations that are not enforced", "InferenceService", *PODS,
     why="""Tokens, JWTs and rate limits in annotations of pilotlight.dev are enforced by our predictor, with the rules
         of a mounted Secret, or by our gateway in front of images of others. A server of others in a Knative Service,
         or in pods that everybody may call, answers requests without a token, and nothing says so.""",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.cluster.real_cluster import Cluster, find_cluster
+from tests.cluster.real_helm import SYSTEM, install_gateway
 from tests.http_reply import Reply
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -54,3 +55,22 @@ def platformctl(cluster: Cluster, namespace: str) -> Run:
 def ask(cluster: Cluster) -> Ask:
     """ask(host, path, body, …): one request through the ingress; `through=cluster.gateway` takes the Gateway API's."""
     return cluster.ask
+
+
+@pytest.fixture(scope="session")
+def gateway(cluster: Cluster) -> Callable[[], list[str]]:
+    """Names of the gateway's pods that are ready. It is installed where it is not, and stays: others may use it."""
+    if cluster.get("deployment", "pilotlight-gateway", "-n", SYSTEM) is None:
+        install_gateway(cluster)
+    cluster.kubectl("rollout", "status", "deployment/pilotlight-gateway", "-n", SYSTEM, "--timeout=120s")
+
+    def ready() -> list[str]:
+        found = cluster.get("pods", "-n", SYSTEM, "-l", "pilotlight.dev/gateway=pilotlight-gateway")["items"]
+        return [
+            pod["metadata"]["name"]
+            for pod in found
+            if "deletionTimestamp" not in pod["metadata"]
+            and all(each["ready"] for each in pod["status"].get("containerStatuses") or [{"ready": False}])
+        ]
+
+    return ready

@@ -15,6 +15,7 @@ CHARTS: Final = Path(__file__).parents[2] / "helm"
 # What a test of ours needs of a model: it is in the image.
 MODEL: Final = "file:///models/iris/model.onnx"
 SMALL: Final = {"requests": {"cpu": "50m", "memory": "96Mi"}, "limits": {"memory": "512Mi"}}
+SYSTEM: Final = "pilotlight-system"  # where documents are planned to find the gateway
 # Listed nowhere by labels, or made of others and gone with them.
 PASSING: Final = ("events", "metrics.k8s.io")
 
@@ -48,6 +49,13 @@ class Helm:
 def find_helm(cluster: Cluster, namespace: str) -> Helm:
     beside = os.pathsep.join((str(Path(cluster.kubectl_path).parent), os.environ.get("PATH", "")))
     return Helm(shutil.which("helm", path=beside) or judge.helm(), cluster, namespace)
+
+
+def install_gateway(cluster: Cluster) -> None:
+    """Under a name and with roles of its own, so that the chart fits a second time beside it."""
+    cluster.kubectl("create", "namespace", SYSTEM, check=False)
+    values = {"roles": {"deployer": "gateway-deployer", "viewer": "gateway-viewer"}}
+    find_helm(cluster, SYSTEM).install("gateway", "inference-platform", values)
 
 
 def left_behind(cluster: Cluster, selector: str, *place: str) -> list[str]:

@@ -16,10 +16,8 @@ import aiohttp
 import pytest
 import yaml
 from tests.cluster.real_cluster import Cluster, seconds_until
-from tests.judges import helm
+from tests.cluster.real_helm import SYSTEM
 
-ROOT: Final = Path(__file__).parents[2]
-SYSTEM: Final = "pilotlight-system"  # where documents are planned to find the gateway
 BODY: Final = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [5.1, 3.5, 1.4, 0.2]}]}
 DOCUMENT: Final = """
 apiVersion: serving.kserve.io/v1beta1
@@ -120,35 +118,6 @@ def client() -> aiohttp.ClientSession:
 def all_fine(got: list[str]) -> bool:
     assert got
     return Counter(got) == {"fine": len(got)}
-
-
-@pytest.fixture(scope="module")
-def gateway(cluster: Cluster) -> Callable[[], list[str]]:
-    """Names of the gateway's pods that are ready. It is installed where it is not, and stays: others may use it."""
-    if cluster.get("deployment", "pilotlight-gateway", "-n", SYSTEM) is None:
-        install(cluster)
-    cluster.kubectl("rollout", "status", "deployment/pilotlight-gateway", "-n", SYSTEM, "--timeout=120s")
-
-    def ready() -> list[str]:
-        found = cluster.get("pods", "-n", SYSTEM, "-l", "pilotlight.dev/gateway=pilotlight-gateway")["items"]
-        return [
-            pod["metadata"]["name"]
-            for pod in found
-            if "deletionTimestamp" not in pod["metadata"]
-            and all(each["ready"] for each in pod["status"].get("containerStatuses") or [{"ready": False}])
-        ]
-
-    return ready
-
-
-def install(cluster: Cluster) -> None:
-    """Under a name and with roles of its own, so that the chart fits a second time beside it."""
-    cluster.kubectl("create", "namespace", SYSTEM, check=False)
-    command = [
-        helm.helm(), "upgrade", "--install", "gateway", str(ROOT / "helm/inference-platform"), "--namespace", SYSTEM,
-        "--set", "roles.deployer=gateway-deployer,roles.viewer=gateway-viewer", f"--kubeconfig={cluster.kubeconfig}",
-    ]  # fmt: skip
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")

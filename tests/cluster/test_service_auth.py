@@ -21,15 +21,22 @@ except urllib.error.HTTPError as error:
 """
 
 
-def closed(name: str, mode: str, *tokens: str, least: int = 1) -> str:
-    hashes = ",".join(hashlib.sha256(token.encode()).hexdigest() for token in tokens)
-    return document(name, mode=mode, annotations=(f'pilotlight.dev/auth-tokens-sha256: "{hashes}"',), least=least)
+def closed(name: str, mode: str, token: str, *, scaler: str = "hpa", least: int = 1) -> str:
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    annotations = (f'pilotlight.dev/auth-tokens-sha256: "{digest}"',)
+    return document(name, mode=mode, scaler=scaler, annotations=annotations, least=least)
 
 
 class Closed(Story):
-    def __init__(self, cluster: Cluster, namespace: str, mode: str) -> None:
-        super().__init__(cluster, namespace, "closed-" + mode.lower())
+    def __init__(self, cluster: Cluster, namespace: str, mode: str, name: str) -> None:
+        super().__init__(cluster, namespace, name)
         self.mode = mode
+        self.host = ""
+
+    def deploy(self, text: str, *words: str) -> str:
+        url = super().deploy(text, *words)
+        self.host = url.removeprefix("http://")
+        return url
 
     @property
     def path(self) -> str:
@@ -37,13 +44,9 @@ class Closed(Story):
 
     def outside(self, token: str) -> int:
         """Status of a request through the ingress."""
-        serverless = self.mode == "Serverless"
-        host = f"{self.name}-predictor.{self.namespace}.{self.cluster.domain}"
-        if not serverless:
-            host = f"{self.name}-{self.namespace}.example.com"
-        through = self.cluster.ingress if serverless else self.cluster.gateway
+        through = self.cluster.ingress if self.mode == "Serverless" else self.cluster.gateway
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return self.cluster.ask(host, self.path, BODY, headers=headers, through=through, timeout=120).status
+        return self.cluster.ask(self.host, self.path, BODY, headers=headers, through=through, timeout=120).status
 
     def inside(self, address: str, token: str) -> int:
         """Status of a request from a pod of the cluster."""
@@ -59,7 +62,7 @@ class Closed(Story):
 
 @pytest.mark.parametrize("mode", ["Serverless", "Standard"])
 def test_a_token_is_needed_at_the_ingress_the_service_and_the_pod(cluster: Cluster, namespace: str, mode: str) -> None:
-    story = Closed(cluster, namespace, mode)
+    story = Closed(cluster, namespace, mode, "closed-" + mode.lower())
     story.deploy(closed(story.name, mode, TOKEN))
     seconds_until(lambda: story.outside(TOKEN) == 200, "the service answers who has the token")
     for token in ("", OTHER, hashlib.sha256(TOKEN.encode()).hexdigest()):
@@ -81,16 +84,13 @@ def test_a_token_is_needed_at_the_ingress_the_service_and_the_pod(cluster: Clust
     assert cluster.get("secret", f"{story.name}-access", "-n", namespace) is None
 
 
+@pytest.mark.usefixtures("gateway")
 def test_a_service_at_zero_is_not_woken_without_the_token(cluster: Cluster, namespace: str) -> None:
     """Our gateway holds requests for it and checks them first."""
-    story = Closed(cluster, namespace, "Standard")
-    story.name = "closed-zero"
-    text = document(
-        story.name, mode="Standard", scaler="keda", least=0,
-        annotations=(f'pilotlight.dev/auth-tokens-sha256: "{hashlib.sha256(TOKEN.encode()).hexdigest()}"',),
-    )  # fmt: skip
-    story.deploy(text)
+    story = Closed(cluster, namespace, "Standard", "closed-zero")
+    story.deploy(closed(story.name, "Standard", TOKEN, scaler="keda", least=0), "--no-wait")
     seconds_until(lambda: story.outside("") == 401, "the gateway knows the service")
+    assert story.outside(OTHER) == 401
     seconds_until(lambda: story.outside(TOKEN) == 200, "the token wakes it")
     assert story.inside(story.addresses()["pod"], "") == 401
     story.do("delete", story.name, "--no-wait")

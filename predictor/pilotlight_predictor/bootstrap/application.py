@@ -60,7 +60,7 @@ class Application:
         sources = ModelSources(settings, self._fetcher.model, self._fetcher.repository)
         self.server = Server(settings, lifecycle, sources, metrics, decode_example)
         self._admission = Admission(Access(settings.server), self.server.limits, settings.server.max_bytes_in_flight)
-        self.server.hold = self._admission.hold
+        self.server.hold, self.server.registry.budget = self._admission.hold, self._admission
         self.server.may_read = lambda caller: self._admission.may_read(caller.headers, caller.peer)
         self._dispatcher = self._create_dispatcher(self._apply_limits(startup_protocols()), self._all_protocols)
         self._http_servers: list[HttpServer] = []

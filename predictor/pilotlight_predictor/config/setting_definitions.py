@@ -99,7 +99,7 @@ class ServerSettings(SettingsGroup):
         1024 * MIB,
         BYTES,
         "--max-bytes-in-flight",
-        "Bytes of requests, decoded tensors and unread responses at one time, over all dialects; beyond it: 503.",
+        "Bytes of requests, tensors, batches and unread responses at one time, over all dialects; beyond it: 503.",
     )
     trusted_proxies: tuple[str, ...] = setting(
         (), value_types.NETWORKS, "--trusted-proxies",
@@ -301,10 +301,7 @@ class SafeguardSettings(SettingsGroup):
     """Limits per client and request, off until they are set; then they bind every protocol."""
 
     max_request_size_mb: float | None = setting(
-        None,
-        value_types.MEGABYTES,
-        "--max-request-size-mb",
-        "Largest request; unset: --http-max-input-size.",
+        None, value_types.MEGABYTES, "--max-request-size-mb", "Largest request; unset: --http-max-input-size."
     )
     rate_limit: RateLimitSettings = RateLimitSettings()
     input_validation: InputValidationSettings = InputValidationSettings()

@@ -65,6 +65,7 @@ class _Output:
             if self._pages is None:  # the maximum size: pages that are not written cost nothing
                 self._pages = mmap.mmap(-1, self._max_size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
                 self._pages[: len(self._first)] = self._first
+                self._first = b""
             self._pages[start : self.size] = piece
 
     def bytes(self) -> Buffer:

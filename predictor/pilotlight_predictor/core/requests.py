@@ -16,6 +16,11 @@ Parameters = dict[str, Any]
 NEWEST: Final = -1  # not 0: a version directory may be called 0
 
 
+def size_of(tensors: Inputs | Outputs | None) -> int:
+    """Return the bytes of the arrays; strings count as pointers."""
+    return sum(tensor.array.nbytes for tensor in tensors.values()) if tensors else 0
+
+
 class OutputsWithParameters(Outputs):
     """Outputs of a model with response parameters."""
 
@@ -109,6 +114,11 @@ class InferResponse(msgspec.Struct):
     id: str = ""
     parameters: Parameters = {}
     shared_outputs: dict[str, SharedMemorySlice] = {}  # outputs already written to shared memory
+
+    @property
+    def size(self) -> int:
+        """Bytes of the outputs; strings count as pointers."""
+        return size_of(self.outputs)
 
 
 Done = Callable[[InferResponse | Exception], None]

@@ -1,15 +1,16 @@
 """Admission of requests of every transport: authorization, size, bytes in flight, rate limits."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from time import monotonic
 from typing import Final
 
 from pilotlight.wire.client_address import foreign_site
 from pilotlight.wire.token_bucket import TokenBuckets
 from pilotlight_predictor.config import Limits
-from pilotlight_predictor.errors import Forbidden, PredictorError, QueueFull, RateLimited, RequestTooLarge
+from pilotlight_predictor.core.byte_budget import ByteBudget
+from pilotlight_predictor.errors import Forbidden, PredictorError, RateLimited, RequestTooLarge
 from pilotlight_predictor.frontends.auth import Access, Action, authorize
+from pilotlight_predictor.frontends.tasks_and_timeouts import SCARCE_S, SLOW_S
 
 MAX_CLIENTS: Final = 10_000  # stored token buckets; the least recently used is evicted first
 
@@ -26,18 +27,16 @@ class AdmissionLimits:
         self.unrestricted = open_access and self.buckets is None
 
 
-class Admission:
+class Admission(ByteBudget):
     """Byte budget, authorization and rate limits of requests.
 
-    Bytes are reserved when a body's length is known, and released when the client has taken its response. A protocol
-    may have limits of its own (`set_limits`); its rate limit shares the clients' buckets with the general one if both
-    exist.
+    Bytes are reserved as they arrive, and released when the client has taken its response. A protocol may have limits
+    of its own (`set_limits`); its rate limit shares the clients' buckets with the general one if both exist.
     """
 
     def __init__(self, access: Access, limits: Limits, max_bytes_in_flight: int) -> None:
+        super().__init__(max_bytes_in_flight)
         self._access = access
-        self._budget = max_bytes_in_flight
-        self.bytes_in_flight = 0
         self._all = AdmissionLimits(limits, access.open, "--http-max-input-size")
         self._own: dict[str, AdmissionLimits] = {}
 
@@ -55,37 +54,10 @@ class Admission:
         if length > (max_bytes := bounds.limits.max_bytes):
             raise RequestTooLarge(f"the request has {length} bytes, at most {max_bytes} are taken ({bounds.setting})")
 
-    def check_capacity(self, length: int) -> None:
-        if self.bytes_in_flight + length > self._budget:
-            raise self.over_budget(length)
-
-    def over_budget(self, length: int) -> QueueFull:
-        """Return the error of a request or response of `length` bytes that does not fit the budget."""
-        held = f"requests and unread responses hold {self.bytes_in_flight} bytes of {self._budget}"
-        return QueueFull(f"{held} (--max-bytes-in-flight), {length} more do not fit; try again later")
-
-    def reserve(self, length: int) -> int | None:
-        """As `take`, but return None instead of raising; else the bytes to release."""
-        if self.bytes_in_flight + length > self._budget:
-            return None
-        self.bytes_in_flight += length
-        return length
-
-    def take(self, length: int) -> None:
-        self.check_capacity(length)
-        self.bytes_in_flight += length
-
-    def release(self, length: int) -> None:
-        self.bytes_in_flight -= length
-
-    @contextmanager
-    def hold(self, length: int) -> Iterator[None]:
-        """Reserve bytes within the context. Raise QueueFull if the budget does not suffice."""
-        self.take(length)
-        try:
-            yield
-        finally:
-            self.release(length)
+    @property
+    def slow_s(self) -> float:
+        """Return the seconds in which a part of a body must come: fewer while bodies hold memory that others need."""
+        return SCARCE_S if self.scarce else SLOW_S
 
     def checks_every_request(self, action: Action, protocol: str = "") -> bool:
         """Whether `admit` may refuse a request."""

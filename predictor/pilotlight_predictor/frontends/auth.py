@@ -132,7 +132,7 @@ def _is_local_user(headers: Mapping[str, str], peer: str) -> bool:
         return False
     if headers.get("sec-fetch-site", "") not in OWN_PAGES or not _is_local_host(headers.get("host", "")):
         return False
-    owner = local_owner(peer, peer.port) if isinstance(peer, Peer) else None
+    owner = local_owner(peer) if isinstance(peer, Peer) else None
     return owner is None or owner in {0, os.geteuid()}  # None: the system does not show it
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 SLOW_S: Final = 30.0  # for a request to arrive, on top of its size at LEAST_RATE: protects against slow-loris clients
 LEAST_RATE: Final = 1 << 14  # bytes a second: 64 MiB may take 68 minutes, a stalled body 30 seconds
+SCARCE_S: Final = 5.0  # in place of SLOW_S for bodies while memory is scarce; also the interval of checks
 IDLE_S: Final = 75.0
 _TASKS: Final[set[asyncio.Task[None]]] = set()  # the loop holds tasks only weakly
 
@@ -24,12 +25,19 @@ async def wait_for_event(event: asyncio.Event, seconds: float) -> None:
         await asyncio.wait_for(event.wait(), seconds)
 
 
-def timeout_s(arrived: int | None, unsent: int) -> float:
-    """Return the timeout for a connection. `arrived`: bytes of the body so far, None if no request has begun;
-    `unsent`: bytes of a response that the client has not read."""
-    if unsent:
-        return SLOW_S
-    return IDLE_S if arrived is None else SLOW_S + arrived / LEAST_RATE
+class Arrival:
+    """Rate at which a body comes: LEAST_RATE in every period, so that what came before is no credit for a stall."""
+
+    __slots__ = ("_counted", "_since")
+
+    def __init__(self, now: float) -> None:
+        self._since, self._counted = now, 0
+
+    def is_overdue(self, arrived: int, now: float, period_s: float) -> bool:
+        """Return whether too few of the `arrived` bytes have come in the last period. Called every few seconds."""
+        if arrived - self._counted >= LEAST_RATE * period_s:
+            self._since, self._counted = now, arrived
+        return now - self._since > period_s
 
 
 @contextmanager

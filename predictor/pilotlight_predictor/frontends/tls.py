@@ -23,5 +23,5 @@ class PortTls:
 
     async def reload_forever(self) -> None:
         """Load the files again when they change."""
-        report = partial(log, "tls", level="WARNING")
-        await asyncio.gather(self._http.reload_forever(report), self._grpc.reload_forever(lambda _: None))
+        report, warn, debug = (partial(log, "tls", level=level) for level in ("INFO", "WARNING", "DEBUG"))
+        await asyncio.gather(self._http.reload_forever(report, warn), self._grpc.reload_forever(debug, debug))

@@ -21,6 +21,7 @@ def collect(metrics: Metrics) -> list[Family]:
         labels = {**_labels(model, version), "protocol": protocol, "code": str(code)}
         families[contract.METRIC_REQUEST_DURATION].add(histogram, {**identity, **labels})
     families[contract.METRIC_IN_FLIGHT].add(metrics.in_flight, identity)
+    families[contract.METRIC_RESPONSES_REFUSED].add(metrics.responses_refused, identity)
     for stats in metrics.models.values():
         _model(families, identity, stats)
     _queues(families, metrics)

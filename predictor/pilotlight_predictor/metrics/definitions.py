@@ -34,6 +34,11 @@ PILOTLIGHT: Final = (
         "code",
     ),
     Metric(contract.METRIC_IN_FLIGHT, "gauge", "Requests read and not yet answered"),
+    Metric(
+        contract.METRIC_RESPONSES_REFUSED,
+        "counter",
+        "Responses beyond --max-bytes-in-flight: 503 for requests that count with the code of their inference",
+    ),
     _of_model(contract.METRIC_QUEUE_DEPTH, "gauge", "Requests that wait for an execution"),
     _of_model(
         contract.METRIC_QUEUE_SECONDS,

@@ -62,7 +62,8 @@ def _write_family(lines: list[str], family: Family, openmetrics: bool) -> None:
     # OpenMetrics requires counters to be named …_total; type "unknown" preserves Triton's names.
     exposed_kind = "unknown" if openmetrics and kind == "counter" and not name.endswith("_total") else kind
     escaped = help_text.translate(LABEL_ESCAPES if openmetrics else _HELP_ESCAPES)
-    lines.append(f"# HELP {name} {escaped}\n# TYPE {name} {exposed_kind}\n")
+    declared = name.removesuffix("_total") if openmetrics and kind == "counter" else name
+    lines.append(f"# HELP {declared} {escaped}\n# TYPE {declared} {exposed_kind}\n")
     for labels, value in family.samples:
         written = format_labels(labels)
         if isinstance(value, Histogram):

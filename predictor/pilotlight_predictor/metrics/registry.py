@@ -45,7 +45,7 @@ class Metrics:
 
     def __init__(self, identity: Mapping[str, str] | None = None) -> None:
         self.identity = identity or {}
-        self.in_flight = 0
+        self.in_flight = self.responses_refused = 0
         self.requests: dict[tuple[str, int, str, int], Histogram] = {}
         self.models: dict[tuple[str, int], ModelStats] = {}
         self.wakes: dict[tuple[str, int], Histogram] = {}

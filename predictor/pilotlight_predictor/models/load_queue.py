@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Final
 
 from pilotlight_predictor.config import Settings
+from pilotlight_predictor.core.byte_budget import ByteBudget
 from pilotlight_predictor.core.threads import in_thread_under_load
 from pilotlight_predictor.errors import LoadFailed, PredictorError
 from pilotlight_predictor.metrics.model_stats import ModelStats
@@ -73,11 +74,16 @@ def log_load_failure(name: str, error: Exception) -> None:
 
 
 def open_version(
-    loaded: LoadedVersion, stats: ModelStats, find: FindVersion, max_queue_size: int, cache: ResponseCache | None
+    loaded: LoadedVersion,
+    stats: ModelStats,
+    find: FindVersion,
+    max_queue_size: int,
+    cache: ResponseCache | None,
+    budget: ByteBudget | None,
 ) -> ModelVersion:
     """Create the version that accepts requests. `find`: lookup of an ensemble's steps."""
     config = loaded.config
-    executor = _executor(loaded, stats, find, max_queue_size)
+    executor = _executor(loaded, stats, find, max_queue_size, budget)
     version = ModelVersion(config, loaded.version, executor, stats, metadata_specs(config), loaded.labels, cache)
     version.answered_warmup = loaded.verified
     for instance in loaded.instances[:1]:
@@ -87,7 +93,9 @@ def open_version(
     return version
 
 
-def _executor(loaded: LoadedVersion, stats: ModelStats, find: FindVersion, max_queue_size: int) -> Executor:
+def _executor(
+    loaded: LoadedVersion, stats: ModelStats, find: FindVersion, max_queue_size: int, budget: ByteBudget | None
+) -> Executor:
     config = loaded.config
     if config.ensemble:
         return Ensemble(config, find, stats)
@@ -96,5 +104,5 @@ def _executor(loaded: LoadedVersion, stats: ModelStats, find: FindVersion, max_q
     batching = config.dynamic_batching
     return Scheduler(
         loaded.instances, policy_of(config.max_batch_size, batching), RequestQueue(batching, max_queue_size), stats,
-        preserve_ordering=batching is not None and batching.preserve_ordering, trial_ns=loaded.trial_ns,
+        preserve_ordering=batching is not None and batching.preserve_ordering, trial_ns=loaded.trial_ns, budget=budget,
     )  # fmt: skip

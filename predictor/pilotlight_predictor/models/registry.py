@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from pilotlight_predictor.config import Settings
+from pilotlight_predictor.core.byte_budget import ByteBudget
 from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.core.threads import in_thread
 from pilotlight_predictor.errors import LoadFailed, NotFound, NotReady, PredictorError
@@ -124,6 +125,7 @@ class ModelRegistry:
         self.parking = create_parking(settings, metrics)
         self._closing: set[asyncio.Task[None]] = set()
         self.scanned = False  # the repository has been read: before that, an unknown model is NotReady, not NotFound
+        self.budget: ByteBudget | None = None
         self.on_version: Callable[[ModelVersion], None] = lambda served: None
         metrics.queue_depths = lambda: [QueueDepth(s.name, s.version, s.executor.pending) for s in self.serving()]
         metrics.model_states = lambda: [
@@ -293,7 +295,7 @@ class ModelRegistry:
         cached = config.response_cache and self._cache is not None
         stats = self._metrics.model(config.name, version, config.metric_tags, cached)
         queue_size = self._settings.performance.max_queue_size
-        served = open_version(loaded, stats, self.find, queue_size, self._cache if cached else None)
+        served = open_version(loaded, stats, self.find, queue_size, self._cache if cached else None, self.budget)
         self.on_version(served)
         self.parking.add(served, loaded.instances)
         old = entry.serving.get(version)

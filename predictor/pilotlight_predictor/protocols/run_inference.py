@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
-from pilotlight_predictor.errors import Cancelled
+from pilotlight_predictor.errors import Cancelled, QueueFull
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import ServingProtocol, error_response
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
@@ -57,7 +57,7 @@ def run_inference(
     def done(result: InferResponse | Exception) -> None:
         request.on_abandon = None
         if isinstance(result, InferResponse) and is_long(result, as_text=as_text):
-            spawn(_send_encoded(server, lambda: make_response(result), send))
+            spawn(_send_encoded(server, result, make_response, send))
         else:
             send(make_response(result))
 
@@ -81,8 +81,18 @@ def is_long(*responses: InferResponse | None, as_text: bool = True) -> bool:
     return size > MANY
 
 
-async def _send_encoded(server: Server, make: Callable[[], HttpResponse], send: Callable[[HttpResponse], None]) -> None:
-    send(await server.codecs.run(make))
+async def _send_encoded(
+    server: Server,
+    result: InferResponse,
+    make_response: Callable[[InferResponse | Exception], HttpResponse],
+    send: Callable[[HttpResponse], None],
+) -> None:
+    try:
+        with server.hold(result.size):
+            response = await server.codecs.run(lambda: make_response(result))
+    except QueueFull as error:
+        response = make_response(error)
+    send(response)
 
 
 async def decode_long(server: Server, body: Buffer, decode: Callable[..., T], *args: Any) -> T:

@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.repository.schema import (
-    ALIASES,
-    EnumType,
-    FieldType,
-    MessageType,
-    ScalarType,
-    ValueType,
-)
+from pilotlight_predictor.repository.schema import ALIASES, EnumType, FieldType, MessageType, ScalarType, ValueType
 
 Path = tuple[str | int, ...]
 Values = dict[str, Any]

@@ -11,6 +11,7 @@ Example, preferred {4, 8}, maximum 16, delay 100 µs:
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -87,6 +88,16 @@ def next_batch(queue: Iterable[Waiting], policy: BatchPolicy, now_ns: int) -> De
     if full or late or rows >= (policy.enough or policy.target):
         return Decision(take=count)
     return Decision(wait_ns=policy.delay_ns - age_ns)
+
+
+def affordable(sizes: Iterable[int], left: int) -> tuple[int, int]:
+    """Return how many requests from the head of a batch fit `left` bytes of memory, at least one, and their size."""
+    count = size = 0
+    for total in accumulate(sizes):
+        if count and total > left:
+            break
+        count, size = count + 1, total
+    return count, size
 
 
 def signature_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Any, ...]:

@@ -41,6 +41,7 @@ class InstanceThread:
         self._stopped: Callable[[], None] | None = None
         self.failure = ""
         self.abandoned = False
+        self.reserved = 0  # bytes in flight of the batch
         self._running: list[QueuedRequest] | None = None
         self._watched: list[QueuedRequest] | None = None  # what ran at the last call of `overdue`
         self._ticks = 0

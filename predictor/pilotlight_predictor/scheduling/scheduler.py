@@ -7,22 +7,27 @@ while the model is fast enough for that (InlineExecutionPolicy).
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from time import perf_counter_ns, thread_time_ns, time_ns
+from typing import Final
 
 from msgspec.structs import replace
 
 from pilotlight_predictor.backends.base import Answer, AnyInstance, is_decoupled
 from pilotlight_predictor.core.batch import SplitOutputs
-from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.core.byte_budget import ByteBudget
+from pilotlight_predictor.core.requests import InferRequest, size_of
 from pilotlight_predictor.errors import BackendFailed, Cancelled, NotReady, PredictorError, QueueTimeout
 from pilotlight_predictor.metrics.model_stats import FailureReason, ModelStats
 from pilotlight_predictor.observability.logs import log
-from pilotlight_predictor.scheduling.batching import BatchPolicy, next_batch
+from pilotlight_predictor.scheduling.batching import BatchPolicy, affordable, next_batch
 from pilotlight_predictor.scheduling.executor_interface import InlineCall
 from pilotlight_predictor.scheduling.instance_thread import InlineExecutionPolicy, InstanceThread
 from pilotlight_predictor.scheduling.queue import QueuedRequest, RequestQueue
 from pilotlight_predictor.scheduling.response_delivery import Delivery
 from pilotlight_predictor.scheduling.streaming import OpenRequests
+
+UNCOUNTED: Final = 1 << 16  # bytes of outputs per row up to which a batch is not counted while the budget is unused
 
 
 class Scheduler:
@@ -37,8 +42,11 @@ class Scheduler:
         *,
         preserve_ordering: bool = False,
         trial_ns: int = 0,
+        budget: ByteBudget | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._budget = budget or ByteBudget(1 << 62)
+        self._row_size = 0  # bytes of the outputs of a row, at most, of late
         self._policy = policy
         self.queue = queue
         self.stats = stats
@@ -130,7 +138,7 @@ class Scheduler:
             if not take:
                 wake_ns = min(now + (wait_ns or 0), wake_ns or now + (wait_ns or 0))
                 break
-            inline = self._start(self.queue.take(take))
+            inline = self._start(*self._take_affordable(take))
             if inline and self.queue.size:
                 # Yield to other models and connections between two batches.
                 self._tick_soon()
@@ -138,6 +146,16 @@ class Scheduler:
         if self.queue.size and wake_ns:
             self._timer_ns = 0
             self._wake_at(wake_ns, now)
+
+    def _take_affordable(self, count: int) -> tuple[list[QueuedRequest], int]:
+        """Dequeue a batch and return the bytes that it reserves until it has run: for the copy of its inputs and for
+        outputs as large as those of late. The batch is smaller where the budget does not suffice for all of it."""
+        budget, size = self._budget, 0
+        if budget.bytes_in_flight > budget.limit >> 3 or self._row_size > UNCOUNTED:
+            sizes = (size_of(item.request.tensors) + self._row_size * item.rows for item in islice(self.queue, count))
+            count, size = affordable(sizes, budget.left)
+            budget.bytes_in_flight += size  # a single request runs in any case: what it holds would not be freed else
+        return self.queue.take(count), size
 
     def _drop(self, item: QueuedRequest, now: int, reason: FailureReason, error: PredictorError) -> None:
         """Fail a request that never reached an instance."""
@@ -157,12 +175,13 @@ class Scheduler:
         self._timer, self._timer_ns = None, 0
         self._tick()
 
-    def _start(self, batch: list[QueuedRequest]) -> bool:
+    def _start(self, batch: list[QueuedRequest], size: int) -> bool:
         """Run the batch: on the loop if the model is fast enough (returns True), else in an idle instance's thread."""
         for item in batch:
             item.gone = True
         self.executing += len(batch)
         thread = self._idle.popleft()
+        thread.reserved = size
         if self._decoupled:
             thread.start(batch, self._open.open(batch))
             return False
@@ -188,6 +207,7 @@ class Scheduler:
     ) -> None:
         if thread.abandoned:
             return
+        self._release(thread)
         self.executing -= len(batch)
         if not thread.failure:
             self._idle.append(thread)
@@ -207,6 +227,10 @@ class Scheduler:
         elif self._closed is not None:
             self._finish_close()
 
+    def _release(self, thread: InstanceThread) -> None:
+        self._budget.release(thread.reserved)
+        thread.reserved = 0
+
     def _instance_failed(self, thread: InstanceThread) -> None:
         """Give the instance no more work; without any other, reject all requests."""
         log("backend.died", f"an instance died: {thread.failure}", level="ERROR", model=self.stats.name)
@@ -224,6 +248,7 @@ class Scheduler:
             ids = ", ".join(item.request.id for item in batch if item.request.id) or "without an id"
             given_up = f"an execution has not ended in time (requests {ids}); the instance is given up"
             thread.abandon(given_up)
+            self._release(thread)
             self.executing -= len(batch)
             self._instance_failed(thread)
             now = perf_counter_ns()
@@ -240,7 +265,16 @@ class Scheduler:
             queued -= item.enqueued_ns
             if item.request.trace is not None:
                 item.request.trace.record_execution(item.enqueued_ns, started_ns, ended_ns)
-        failed = 0 if isinstance(answers, SplitOutputs) else sum(isinstance(answer, Exception) for answer in answers)
+        if isinstance(answers, SplitOutputs):
+            failed, row_size = 0, size_of(answers.outputs) // (rows or 1)
+        else:
+            sizes = [
+                size_of(answer) // (item.rows or 1)
+                for item, answer in zip(batch, answers, strict=True)
+                if not isinstance(answer, Exception)
+            ]
+            failed, row_size = len(batch) - len(sizes), max(sizes, default=0)
+        self._row_size = max(row_size, self._row_size - (self._row_size >> 4))
         if not failed:
             self.stats.record_execution(len(batch), rows, queued, 0, took, 0, now_ms)
             return

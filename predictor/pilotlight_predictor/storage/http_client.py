@@ -76,7 +76,7 @@ def check_allowed(parts: SplitResult, *, allow_http: bool) -> None:
         raise LoadFailed(f"{redacted}: link-local and metadata addresses are refused; models are not served from there")
     if parts.scheme == "http" and not allow_http and not is_loopback_host(host):
         raise LoadFailed(
-            f"{redacted}: plain http:// is refused beyond this machine; use https:// or allow http downloads"
+            f"{redacted}: plain http:// is refused beyond this machine; use https:// (fetch and pin: --allow-http)"
         )
 
 

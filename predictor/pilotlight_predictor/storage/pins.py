@@ -114,7 +114,8 @@ def at_pin(location: Location, pin: Pin) -> Location:
     if (pin.kind == "commit" and location.scheme != "hf") or (
         pin.kind == "versions" and location.scheme not in VERSIONED
     ):
-        raise LoadFailed(f"{location.redacted}: {pin.kind}: is no pin of {location.scheme}://; deploy again")
+        message = f"{location.redacted}: {pin.kind}: is no pin of {location.scheme}://"
+        raise LoadFailed(f"{message}; deploy again with -f FILE")
     if pin.kind == "sha256":
         return location._replace(sha256=pin.value)
     if pin.kind == "commit":
@@ -146,7 +147,8 @@ def check_etags(location: Location, contents: Contents, pin: Pin) -> None:
     subject, old = (contents.entries[0].path, "file") if contents.single else ("the model", "files")
     raise ModelChanged(
         f"{location.redacted}: {subject} changed since this revision was deployed"
-        f" ({sizes}etags {revision}, was {pin.value}); deploy again for a new revision, or put the old {old} back"
+        f" ({sizes}etags {revision}, was {pin.value}); deploy again with -f FILE for a new revision,"
+        f" or put the old {old} back"
     )
 
 

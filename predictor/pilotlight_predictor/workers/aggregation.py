@@ -47,7 +47,10 @@ class Scrape:
             if line == EOF:
                 self.ends = self.ends or not departed
             elif line.startswith("#"):
-                keyword, family = line.split(" ", 3)[1:3]
+                keyword, name = line.split(" ", 3)[1:3]
+                # The counters of departed workers are in the text format; OpenMetrics names a counter without _total.
+                family = name.removesuffix("_total") if departed and self.ends else name
+                line = line.replace(name, family, 1)
                 if keyword == "TYPE":
                     self.counts[family] = not line.endswith(" gauge") and family not in OF_THE_MACHINE
                     self.series.setdefault(family, {})

@@ -1,5 +1,6 @@
 """Identity of callers: the rules of the service in a file, and who is a local user."""
 
+import ctypes
 import hashlib
 import os
 import socket
@@ -144,20 +145,57 @@ def test_an_admin_on_loopback_is_of_the_server_s_user(tmp_path: Path, family: in
         connection, (host, port, *_) = listener.accept()
         with connection:
             peer = Peer(host)
-            peer.port = port
-            assert local_owner(host, port) == owner
+            peer.port, peer.server = port, connection.getsockname()[:2]
+            assert local_owner(peer) == owner
             assert status(admission(None, tmp_path), Action.ADMIN, LOCAL, peer) == (200 if user is None else 403)
             assert status(admission(None, tmp_path), Action.INFER, LOCAL, peer) == 200
         assert client.wait(60) == 0
-    assert local_owner(host, port) == -1, "who has closed the connection cannot be known"
+    assert local_owner(peer) == -1, "who has closed the connection cannot be known"
     assert status(admission(None, tmp_path), Action.ADMIN, LOCAL, peer) == 403
+
+
+def test_a_connection_of_the_same_port_to_another_server_says_nothing_about_its_owner() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, socket.create_connection(other.getsockname()) as own:
+        peer = Peer("127.0.0.1")
+        peer.port, peer.server = own.getsockname()[1], ("127.0.0.1", 9)
+        assert local_owner(peer) == -1
+
+
+@pytest.mark.parametrize("namespace", [False, True], ids=["same namespace", "sandbox"])
+@pytest.mark.skipif(sys.platform != "linux", reason="needs user namespaces")
+def test_a_sandbox_with_the_uid_of_the_server_is_no_admin(namespace: bool) -> None:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            libc = ctypes.CDLL(None)
+            if os.geteuid() == 0:
+                os.setresuid(65534, 65534, 65534)
+                libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: a change of the uid hides the descriptors
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                if os.fork() == 0:
+                    if namespace and libc.unshare(0x10000000) != 0:  # CLONE_NEWUSER
+                        os._exit(1)
+                    socket.create_connection(listener.getsockname()).recv(1)
+                    os._exit(0)
+                listener.settimeout(10)
+                connection, (host, port) = listener.accept()
+            peer = Peer(host)
+            peer.port, peer.server = port, connection.getsockname()
+            code = 0 if local_owner(peer) == (-1 if namespace else os.geteuid()) else 2
+        finally:
+            os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if status == 1 and namespace:
+        pytest.skip("no user namespaces here")
+    assert status == 0
 
 
 def test_where_the_system_does_not_show_owners_loopback_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilotlight_predictor.frontends.peer.TABLES", (str(tmp_path / "none"),))
     peer = Peer("127.0.0.1")
-    peer.port = 9
-    assert local_owner(peer, 9) is None
+    peer.port, peer.server = 9, ("127.0.0.1", 8)
+    assert local_owner(peer) is None
     assert status(admission(None, tmp_path), Action.ADMIN, LOCAL, peer) == 200
 
 

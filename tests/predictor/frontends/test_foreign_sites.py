@@ -4,7 +4,9 @@ import http.client
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
+from tests.predictor.frontends.grpc.conftest import grpc_address
 from tests.serving import ROOT, RunningServer
 
 FLAGS = ("--model-path", str(ROOT / "examples/iris/model.onnx"), "--model-name", "iris")
@@ -14,7 +16,8 @@ EVIL = {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Host": "evil.exa
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with RunningServer(tmp_path_factory.mktemp("log"), *FLAGS, "--allowed-hosts", "Iris.Example") as running:
+    flags = (*FLAGS, "--allowed-hosts", "Iris.Example", "--grpc-port", "0")
+    with RunningServer(tmp_path_factory.mktemp("log"), *flags) as running:
         yield running
 
 
@@ -54,6 +57,35 @@ def test_a_web_socket_is_opened_to_no_foreign_page(server: RunningServer) -> Non
         client.request("GET", "/predict/stream", headers={**upgrade, **key, **headers})
         assert client.getresponse().status == status
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("authority", "origin", "code"),
+    [
+        ("evil.example", "", "PERMISSION_DENIED"), ("", "http://evil.example", "PERMISSION_DENIED"),
+        ("", "null", "PERMISSION_DENIED"), ("", "", "OK"), ("localhost:1", "", "OK"), ("[::1]:1", "", "OK"),
+        ("iris.example:8081", "https://iris.example", "OK"),
+    ],
+)  # fmt: skip
+def test_a_call_by_a_foreign_authority_or_origin_is_refused(
+    server: RunningServer, authority: str, origin: str, code: str
+) -> None:
+    options = [("grpc.default_authority", authority)] if authority else []
+    with grpc.insecure_channel(grpc_address(server), options=options) as channel:
+        metadata = [("origin", origin)] if origin else None
+        call = channel.unary_unary("/inference.GRPCInferenceService/ServerReady").future(
+            b"", metadata=metadata, timeout=60
+        )
+        assert call.code().name == code
+
+
+def test_a_call_over_a_unix_socket_has_no_foreign_authority(tmp_path: Path) -> None:
+    ports = ("--http-port", "8080", "--grpc-port", "8081", "--metrics-port", "8082")
+    with RunningServer(tmp_path, *FLAGS, "--host", f"unix:{tmp_path}", *ports) as running:
+        running.wait_for_event("grpc.listening")
+        with grpc.insecure_channel(f"unix:{tmp_path}/8081") as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ServerReady").future(b"", timeout=60)
+            assert call.code().name == "OK"
 
 
 @pytest.mark.parametrize(("flags", "env"), [(("--host", "0.0.0.0"), {}), ((), {"K_SERVICE": "iris"})])

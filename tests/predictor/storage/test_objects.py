@@ -150,6 +150,15 @@ def test_a_google_credentials_file_that_cannot_be_read_is_told_in_one_sentence(
     assert "s3cr3t" not in str(caught.value)
 
 
+def test_a_machine_without_ca_certificates_is_told_what_to_install(
+    tmp_path: Path, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    with pytest.raises(LoadFailed, match=r"check that .* has CA certificates: install .*, or set SSL_CERT_FILE"):
+        fetch("s3://bucket/m", tmp_path, options=options)
+
+
 def test_an_azure_signature_is_enough(
     az_bucket: Any, azure_signature: str, tmp_path: Path, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,7 +87,7 @@ def test_a_version_that_was_removed_is_a_changed_model(versioned_bucket: Any, tm
     old = pinned(versioned_bucket.uri("model.onnx"))
     versioned_bucket.put("model.onnx", b"new")
     versioned_bucket.expire("model.onnx")
-    with pytest.raises(ModelChanged, match=r"model\.onnx changed .*version .* is not stored any more; deploy again"):
+    with pytest.raises(ModelChanged, match=r"model\.onnx changed .*version .* is not stored any more; .* with -f FILE"):
         fetch(versioned_bucket.uri("model.onnx"), tmp_path, options=old)
 
 
@@ -119,7 +119,7 @@ def test_without_versions_changed_bytes_are_refused(bucket: Any, tmp_path: Path,
     one, all_of_it = pinned(bucket.uri("iris/model.onnx")), pinned(bucket.uri("iris"))
     assert _kind(one) == _kind(all_of_it) == "etags"
     bucket.put("iris/model.onnx", b"newer")
-    with pytest.raises(ModelChanged, match=r"iris/model\.onnx: model\.onnx changed .*5 bytes, was 3; .*deploy again"):
+    with pytest.raises(ModelChanged, match=r"iris/model\.onnx: model\.onnx changed .*5 bytes, was 3; .* again with -f"):
         fetch(bucket.uri("iris/model.onnx"), tmp_path, options=one)
     with pytest.raises(ModelChanged, match="iris: the model changed since this revision was deployed"):
         fetch_into(bucket.uri("iris"), tmp_path / "into", options=all_of_it)

@@ -183,7 +183,9 @@ class GrpcCall(Http2Stream):
         """Start timing the arrival of a message, and the deadline, since the call may have no task yet."""
         if self._arrival_timer is None:
             self._arrival_timer = ArrivalTimer(
-                self._bytes_received, lambda: self.reject(Cancelled("the message has stopped arriving"))
+                self._bytes_received,
+                lambda: self.reject(Cancelled("the message has stopped arriving")),
+                lambda: self._connection.admission.slow_s,
             )
             self._start_deadline()
         self._arrival_timer.message_started()
@@ -248,10 +250,10 @@ class GrpcCall(Http2Stream):
         self._connection.admission.release(self._reserved)
         self._reserved = 0
 
-    def reject(self, error: PredictorError) -> None:
-        """End the call with an error before its handler has run."""
+    def reject(self, error: PredictorError, *, counted: bool = False) -> None:
+        """End the call with an error before its handler has run, or because its response is refused (`counted`)."""
         handler = self.head.handler
-        self.send_error(handler.reject(self.request or handler.new_request(self), error))
+        self.send_error(handler.reject(self.request or handler.new_request(self), error, counted=counted))
 
     def handle_message(self, message: Buffer) -> None:
         handler = self.head.handler

@@ -13,7 +13,7 @@ from pilotlight.wire.http2 import frames as http2_frames
 from pilotlight.wire.http2.connection import Http2Connection
 from pilotlight.wire.http2.frames import ConnectionFault
 from pilotlight.wire.http2.hpack import HeaderField
-from pilotlight_predictor.errors import QueueFull
+from pilotlight_predictor.errors import Forbidden, QueueFull
 from pilotlight_predictor.frontends.grpc.call import SMALL, GrpcCall
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher
 from pilotlight_predictor.frontends.grpc.headers import (
@@ -191,6 +191,10 @@ class GrpcConnection(asyncio.Protocol):
         head.handler = self.dispatcher.handler(head.path)
         if head.handler is None and not head.code:
             head.code, head.problem = "UNIMPLEMENTED", "Method not found!"
+        try:
+            self.admission.check_site(head.headers)
+        except Forbidden as error:
+            head.code, head.problem = "PERMISSION_DENIED", str(error)
         return head
 
     def on_table_size(self, size: int) -> None:
@@ -224,7 +228,7 @@ class GrpcConnection(asyncio.Protocol):
             try:
                 call.send(message)
             except QueueFull as error:
-                call.reject(error)
+                call.reject(error, counted=True)
                 return
             out.end(call, self.blocks.success(waits=bool(call.pending)))
         else:

@@ -245,9 +245,15 @@ class MethodHandler:
             self._count(request, error.status)
             raise
 
-    def reject(self, request: GrpcRequest, error: PredictorError) -> GrpcErrorResponse:
-        """Count and log a request that failed before its handler ran, and return its error."""
-        self._count(request, error.status)
+    def reject(self, request: GrpcRequest, error: PredictorError, *, counted: bool = False) -> GrpcErrorResponse:
+        """Count and log a request that failed before its handler ran, and return its error.
+
+        `counted`: its handler has run and counted it, and only its response is refused.
+        """
+        if not counted:
+            self._count(request, error.status)
+        elif self._method.action is Action.INFER:
+            self._server.metrics.responses_refused += 1
         response, request.finish = _error_response(request, error), unobserved
         return response
 

@@ -14,7 +14,7 @@ from typing import Final
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.threads import ThreadLimiter
 from pilotlight_predictor.errors import QueueFull, RequestTooLarge, Unreadable
-from pilotlight_predictor.frontends.tasks_and_timeouts import timeout_s
+from pilotlight_predictor.frontends.tasks_and_timeouts import SCARCE_S, Arrival
 
 INLINE_BYTES: Final = 1 << 18  # decompressed on the event loop
 STEP_BYTES: Final = 1 << 22  # between two checks of the byte budget
@@ -145,30 +145,31 @@ class ArrivalTimer:
     `received` returns its bytes so far, or None if no message is arriving.
     """
 
-    __slots__ = ("_late", "_received", "_started_at", "_timer")
+    __slots__ = ("_arrival", "_late", "_received", "_slow_s", "_timer")
 
-    def __init__(self, received: Callable[[], int | None], late: Callable[[], None]) -> None:
-        self._received, self._late = received, late
-        self._started_at = 0.0
+    def __init__(
+        self, received: Callable[[], int | None], late: Callable[[], None], slow_s: Callable[[], float]
+    ) -> None:
+        self._received, self._late, self._slow_s = received, late, slow_s
+        self._arrival = Arrival(0.0)
         self._timer: asyncio.TimerHandle | None = None
 
     def message_started(self) -> None:
         """Record the first bytes of a message. The running timer serves all later messages that arrive in time."""
         loop = asyncio.get_running_loop()
-        self._started_at = loop.time()
+        self._arrival = Arrival(loop.time())
         if self._timer is None:
-            self._timer = loop.call_later(timeout_s(0, 0), self._check)
+            self._timer = loop.call_later(SCARCE_S, self._check)
 
     def _check(self) -> None:
         loop, received = asyncio.get_running_loop(), self._received()
         self._timer = None
         if received is None:
             return
-        left = self._started_at + timeout_s(received, 0) - loop.time()
-        if left <= 0:
+        if self._arrival.is_overdue(received, loop.time(), self._slow_s()):
             self._late()
         else:
-            self._timer = loop.call_later(left, self._check)
+            self._timer = loop.call_later(SCARCE_S, self._check)
 
     def stop(self) -> None:
         if self._timer is not None:

@@ -26,7 +26,7 @@ from pilotlight_predictor.frontends.http.messages import (
 from pilotlight_predictor.frontends.http.router import Dispatcher
 from pilotlight_predictor.frontends.http.websocket import WebSockets
 from pilotlight_predictor.frontends.peer import peer_of
-from pilotlight_predictor.frontends.tasks_and_timeouts import IDLE_S, LEAST_RATE, SLOW_S, abort_when_unread
+from pilotlight_predictor.frontends.tasks_and_timeouts import IDLE_S, SLOW_S, Arrival, abort_when_unread
 from pilotlight_predictor.observability.logs import log, new_request_id
 
 MAX_LINE: Final = 1 << 16  # TRTIS' oldest protocol puts the whole inference request into a header
@@ -100,6 +100,7 @@ class AiohttpServer:
         self._dispatcher = dispatcher
         self._owner = owner
         self.in_flight = 0
+        self._reading: dict[asyncio.Timeout, tuple[bytearray, Arrival]] = {}  # bodies that are incomplete
         self._websockets = WebSockets(dispatcher)
         self._server = web.Server(self._handle, handler_cancellation=True)
 
@@ -117,7 +118,10 @@ class AiohttpServer:
         handler.head_since = head_since
         return handler
 
-    def close_overdue(self, now: float) -> None:
+    def close_overdue(self, now: float, slow_s: float) -> None:
+        for limit, (body, arrival) in self._reading.items():
+            if arrival.is_overdue(len(body), now, slow_s):
+                limit.reschedule(asyncio.get_running_loop().time())
         for handler in self._server.connections:
             if isinstance(handler, Handler):
                 handler.close_if_overdue(now)
@@ -148,8 +152,12 @@ class AiohttpServer:
                 raise
             return await self._send(aio_request, request, response.result())
         except PredictorError as error:
-            rejection = self._dispatcher.reject(request, error, self._dispatcher.match_or_none(request))
+            match_or_none = self._dispatcher.match_or_none(request)
+            # Only `_send` raises once there is a response.
+            rejection = self._dispatcher.reject(request, error, match_or_none, counted=response.done())
             return await self._send(aio_request, request, rejection)
+        except ConnectionError:  # the client has left before the head of the response: aiohttp notices when it writes
+            return web.Response(status=499)
         finally:
             self.in_flight -= 1
             self._dispatcher.admission.release(len(body))
@@ -161,18 +169,20 @@ class AiohttpServer:
         admission.check_size(aio_request.content_length or 0, protocol)
         if aio_request.headers.get("Expect", "").lower() == "100-continue" and aio_request.transport is not None:
             aio_request.transport.write(CONTINUE)
-        started = asyncio.get_running_loop().time()
+        limit = asyncio.timeout(None)
+        self._reading[limit] = (body, Arrival(monotonic()))
         try:
-            async with asyncio.timeout(SLOW_S) as limit:
+            async with limit:
                 async for chunk in aio_request.content.iter_any():
                     admission.check_size(len(body) + len(chunk), protocol)
                     admission.take(len(chunk))
                     body += chunk
-                    limit.reschedule(started + SLOW_S + len(body) / LEAST_RATE)
         except TimeoutError:
             raise RequestTimeout(f"the body came too slowly: {len(body)} bytes are here") from None
         except (HttpProcessingError, web.RequestPayloadError, ValueError) as error:
             raise BadRequest(f"the body cannot be read: {str(error).splitlines()[0]}") from None
+        finally:
+            del self._reading[limit]
 
     def _create_request(
         self, aio_request: web.BaseRequest, body: Buffer

@@ -26,7 +26,7 @@ from pilotlight_predictor.frontends.http.messages import (
     write_response,
 )
 from pilotlight_predictor.frontends.peer import peer_of
-from pilotlight_predictor.frontends.tasks_and_timeouts import abort_when_unread, spawn, timeout_s
+from pilotlight_predictor.frontends.tasks_and_timeouts import IDLE_S, SLOW_S, abort_when_unread, spawn
 from pilotlight_predictor.observability.logs import log
 
 READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests that are buffered while one is served
@@ -42,12 +42,12 @@ class ConnectionOwner(HeadOwner, Protocol):
 
     @property
     def reserve(self) -> Callable[[int], int | None]:
-        """Reserve memory for a body of this length and return the bytes reserved; None: refused, by aiohttp."""
+        """Reserve memory for this number of bytes and return the bytes reserved; None: they do not fit."""
 
     @property
     def release(self) -> Callable[[int], None]: ...
-    def refuse_response(self, request: HttpRequest, match: Any, length: int) -> tuple[HttpResponse, int]:
-        """Return the error, and its length, in place of a response that does not fit the memory budget."""
+    def refuse(self, request: HttpRequest, match: Any, length: int, *, counted: bool) -> tuple[HttpResponse, int]:
+        """Return the error, and its length, for a body, or (`counted`) a response, that does not fit the budget."""
 
     def switch_to_aiohttp(self, connection: "FastHttpProtocol") -> None: ...
 
@@ -130,13 +130,19 @@ class FastHttpProtocol(asyncio.Protocol):
             self._buffer = buffer[known.body_start :]
             self._serve(b"")
         elif (held := self.owner.reserve(known.length - known.body_start)) is None:
-            self.owner.switch_to_aiohttp(self)
+            if len(buffer) >= known.length or known.match is self.owner:  # the latter: booting
+                self.owner.switch_to_aiohttp(self)
+            else:
+                self._read_body(buffer, known, self._refuse_body)
         elif len(buffer) == known.length:
             self._reserved, self._buffer = held, b""
             self._serve(buffer[known.body_start :])
+        elif len(buffer) > known.length:
+            self._reserved, self._buffer = held, buffer[known.length :]
+            self._serve(buffer[known.body_start : known.length])
         else:
-            self._reserved = held
-            self._take_body(buffer, known)
+            self.owner.release(held)  # its length is only announced: a body counts as it arrives
+            self._read_body(buffer, known, self._account_body)
 
     def _read_head(self, buffer: bytes) -> KnownHead | None:
         """Parse a head that differs from the last one; None if it is incomplete, or aiohttp must handle it."""
@@ -154,24 +160,37 @@ class FastHttpProtocol(asyncio.Protocol):
             self._known = known
         return known
 
-    def _take_body(self, buffer: bytes, known: KnownHead) -> None:
-        if len(buffer) > known.length:
-            self._buffer = buffer[known.length :]
-            self._serve(buffer[known.body_start : known.length])
-            return
+    def _read_body(self, buffer: bytes, known: KnownHead, account: Callable[[int], bool]) -> None:
         assert self.transport is not None
-        self.busy_since = monotonic()
-        start_of_body = memoryview(buffer)[known.body_start :]
-        self._body = body = create_body_reader(
-            known.head, start_of_body, self, self._whole, in_place=self._reserved > 0
-        )
+        start = memoryview(buffer)[known.body_start :]
         self._buffer = b""
+        self._body = body = create_body_reader(
+            known.head, start, self, self._whole, account, in_place=known.match is not self.owner
+        )
         if body.missing >= LARGE:
             body.read_from(self.transport)
 
+    def _account_body(self, arrived: int) -> bool:
+        if (held := self.owner.reserve(arrived)) is None:
+            return self._refuse_body(arrived)
+        self._reserved += held
+        return True
+
+    def _refuse_body(self, _: int) -> bool:
+        """Respond to a request before its body is complete; the connection is closed when the rest was discarded."""
+        known, transport = cast(KnownHead, self._known), cast(asyncio.Transport, self.transport)
+        request = HttpRequest(*known.head[:4], b"", self.peer, self._finish, perf_counter())
+        response, length = self.owner.refuse(request, known.match, known.head.length, counted=False)
+        self._end_request()
+        write_response(transport, response, length, with_request_id(request, response), True)
+        return False
+
     def _whole(self, body: Buffer) -> None:
-        self._body = None
-        self._serve(body)
+        reader, self._body = self._body, None
+        if reader is not None and reader.discarding:
+            self.close()
+        else:
+            self._serve(body)
 
     def _serve(self, body: Buffer) -> None:
         known, owner = self._known, self.owner
@@ -200,7 +219,7 @@ class FastHttpProtocol(asyncio.Protocol):
         if isinstance(body, list):
             length = len(body[0]) if len(body) == 1 else sum(map(len, body))
             if length > UNCOUNTED and not self._reserve_response(length):
-                response, length = self.owner.refuse_response(request, known.match, length)
+                response, length = self.owner.refuse(request, known.match, length, counted=True)
         headers = with_request_id(request, response) if known.echoes or response.headers else None
         if not isinstance(body, list):
             request.on_abandon = None  # the end of the stream says it
@@ -346,19 +365,22 @@ class FastHttpProtocol(asyncio.Protocol):
         self.transport.close()
         return True
 
-    def close_if_overdue(self, now: float) -> None:
-        """Close a connection that is idle for too long, sends too slowly or does not read."""
+    def close_if_overdue(self, now: float, slow_s: float = SLOW_S) -> None:
+        """Close a connection that is idle for too long, sends too slowly or does not read. `slow_s`: for bodies."""
         if self.transport is None or self._request is not None:
             return
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent:
             self._unsent, self.busy_since = unsent, now
-        arrived = None if self.idle else self._body.filled if self._body is not None else 0
-        if now - self.busy_since > timeout_s(arrived, unsent):
-            if arrived is not None and not unsent:
+        body = self._body
+        if unsent or body is None:
+            overdue = now - self.busy_since > (IDLE_S if self.idle else SLOW_S)
+        else:
+            overdue = body.arrival.is_overdue(body.filled, now, slow_s)
+        if overdue:
+            if not self.idle and not unsent and not (body is not None and body.discarding):
                 self.transport.write(TOO_SLOW)
-            # close() would wait for the client to read.
-            self.transport.abort() if unsent else self.transport.close()
+            self.transport.abort() if unsent else self.transport.close()  # close() would wait for the client to read
 
     @property
     def idle(self) -> bool:

@@ -120,11 +120,20 @@ class Dispatcher:
             raise MethodNotAllowed(f"{method[:50]} is not allowed on {path[:200]}; use {allow}", allow)
         raise NotFound(f"no route {method[:50]} {path[:200]}")
 
-    def reject(self, request: HttpRequest, error: Exception, match: Match | None) -> HttpResponse:
-        """Return the error response of a failed request. An inference is counted, even of an unknown model."""
+    def reject(
+        self, request: HttpRequest, error: Exception, match: Match | None, *, counted: bool = False
+    ) -> HttpResponse:
+        """Return the error response of a failed request. An inference is counted, even of an unknown model.
+
+        `counted`: it has been, by its handler, and only its response is refused.
+        """
         protocol = match.protocol if match else self._protocol_for(request, error)
         response = error_response(protocol.error_body, error, request)
-        if match is not None and match.route.action is Action.INFER:
+        if match is None or match.route.action is not Action.INFER:
+            return response
+        if counted:
+            self._server.metrics.responses_refused += 1
+        else:
             self._server.observe_rejected(
                 match.protocol.name, match.params, response.status, perf_counter() - request.started
             )

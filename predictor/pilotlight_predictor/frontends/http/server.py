@@ -16,7 +16,7 @@ from pilotlight_predictor.core.threads import in_thread_under_load
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.http.fast_protocol import FastHttpProtocol
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
-from pilotlight_predictor.frontends.tasks_and_timeouts import spawn, wait_for_event
+from pilotlight_predictor.frontends.tasks_and_timeouts import SCARCE_S, SLOW_S, spawn, wait_for_event
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -101,9 +101,10 @@ class HttpServer:
             return False
         return True
 
-    def refuse_response(self, request: HttpRequest, match: Any, length: int) -> tuple[HttpResponse, int]:
+    def refuse(self, request: HttpRequest, match: Any, length: int, *, counted: bool) -> tuple[HttpResponse, int]:
         assert self._dispatcher is not None
-        response = self._dispatcher.reject(request, self._dispatcher.admission.over_budget(length), match)
+        error = self._dispatcher.admission.over_budget(length)
+        response = self._dispatcher.reject(request, error, match if match is not self else None, counted=counted)
         assert isinstance(response.body, list)
         return response, sum(map(len, response.body))
 
@@ -143,12 +144,12 @@ class HttpServer:
     async def _sweep(self) -> None:
         """Close idle and slow connections periodically."""
         while True:
-            await asyncio.sleep(5)
-            now = monotonic()
+            await asyncio.sleep(SCARCE_S)
+            now, slow_s = monotonic(), self._dispatcher.admission.slow_s if self._dispatcher is not None else SLOW_S
             for connection in list(self.connections):
-                connection.close_if_overdue(now)
+                connection.close_if_overdue(now, slow_s)
             if self._aiohttp is not None:
-                self._aiohttp.close_overdue(now)
+                self._aiohttp.close_overdue(now, slow_s)
 
     def in_flight(self) -> int:
         """Return the number of requests that the drain waits for. None while booting: those are answered immediately,
@@ -242,11 +243,23 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
 def bind_unix(host: str, port: int) -> socket.socket:
     """Return a listening socket for a port of a `unix:` host. Raise OSError with the path."""
     path = unix_socket.socket_path(host, port)
+    if _is_served(host, port):
+        raise OSError(f"{path}: a server listens there; choose another port or another folder")
     try:
         return unix_socket.listen(path, BACKLOG)
     except OSError as error:
         reason = f"{error.strerror}; --http-address unix:FOLDER needs a folder in which this user may write"
         raise OSError(f"{path}: {reason}") from None
+
+
+def _is_served(host: str, port: int) -> bool:
+    try:
+        unix_socket.connect(host, port).close()
+    except BlockingIOError:  # its backlog is full
+        return True
+    except OSError:  # no such file, or one that a process has left behind
+        return False
+    return True
 
 
 def port_number(listener: socket.socket) -> int:

@@ -63,9 +63,6 @@ SERVICES = (
     Service(
         "InferenceService",
         NAME,
-        (
-            Method("Predict", Action.INFER, predict),
-            Method("PredictStream", Action.INFER, predict, predict_stream),
-        ),
+        (Method("Predict", Action.INFER, predict), Method("PredictStream", Action.INFER, predict, predict_stream)),
     ),
 )

@@ -29,9 +29,8 @@ from pilotlight_predictor.protocols.trtis.text_protobuf import (
     RESPONSE_HEADER,
     RESPONSE_HEADER_1_0,
     SERVER_STATUS,
-    Field,
-    Message,
     Values,
+    fields,
     write_binary,
 )
 from pilotlight_predictor.protocols.v2.grpc.infer_methods import LONG, MAX_AHEAD, run
@@ -40,9 +39,9 @@ from pilotlight_predictor.server.handler_context import Server
 
 PACKAGE: Final = "nvidia.inferenceserver"
 TrtisHandler = Callable[[Server, GrpcRequest], Awaitable[bytes]]
-STATUS_RESPONSE = Message({"request_status": Field(1, REQUEST_STATUS), "server_status": Field(2, SERVER_STATUS)})
-HEALTH_RESPONSE = Message({"request_status": Field(1, REQUEST_STATUS), "health": Field(2, "bool")})
-ONLY_STATUS = Message({"request_status": Field(1, REQUEST_STATUS)})  # of profile responses and of errors
+STATUS_RESPONSE = fields(request_status=REQUEST_STATUS, server_status=SERVER_STATUS)
+HEALTH_RESPONSE = fields(request_status=REQUEST_STATUS, health="bool")
+ONLY_STATUS = fields(request_status=REQUEST_STATUS)  # of profile responses and of errors
 
 
 class InferMessage(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from pilotlight.wire.protobuf import FIXED32, VARINT, delimited, tag, varint
-from pilotlight_predictor.repository.schema import INT64, STRING, UINT32, UINT64, message
+from pilotlight_predictor.repository.schema import DATA_TYPE, INT64, STRING, UINT32, UINT64, message
 from pilotlight_predictor.repository.schema import many as read_many
 
 Values = Mapping[str, Any]
@@ -37,17 +37,29 @@ Kind = Literal["string", "integer", "float", "bool"] | Names | Message
 
 
 class Field(NamedTuple):
-    number: int
     kind: Kind
     shape: Literal["one", "many", "map"] = "one"
+    number: int = 0
 
 
-def many(number: int, kind: Kind) -> Field:
-    return Field(number, kind, "many")
+def enum(*names: str) -> Names:
+    """Return an enum whose numbers begin with 0."""
+    return Names({name: number for number, name in enumerate(names)})
 
 
-def mapping(number: int, key: Kind, value: Kind) -> Field:
-    return Field(number, Message({"key": Field(1, key), "value": Field(2, value)}, explicit=True), "map")
+def fields(**kinds: Kind | Field | None) -> Message:
+    """Return a message whose field numbers begin with 1; None: a field that is never written."""
+    typed = {name: kind if isinstance(kind, Field) else Field(kind) for name, kind in kinds.items() if kind is not None}
+    numbers = {name: number for number, name in enumerate(kinds, 1)}
+    return Message({name: field._replace(number=numbers[name]) for name, field in typed.items()})
+
+
+def many(kind: Kind) -> Field:
+    return Field(kind, "many")
+
+
+def mapping(key: Kind, value: Kind) -> Field:
+    return Field(fields(key=key, value=value)._replace(explicit=True), "map")
 
 
 def write_text(values: Values, type_: Message, *, one_line: bool = False) -> str:
@@ -111,138 +123,67 @@ def _tagged(field: Field, value: Any) -> bytes:
 REQUEST_HEADER: Final = message(
     batch_size=UINT32,
     input=read_many(message(name=STRING, byte_size=UINT64, dims=read_many(INT64), batch_byte_size=UINT64)),
-    output=read_many(message(name=STRING, byte_size=UINT64, cls=message(count=UINT32))),
-    correlation_id=UINT64,
-    id=UINT64,
-    flags=UINT32,
-)
-
-CODES: Final = Names(
-    {
-        "INVALID": 0, "SUCCESS": 1, "UNKNOWN": 2, "INTERNAL": 3, "NOT_FOUND": 4, "INVALID_ARG": 5, "UNAVAILABLE": 6,
-        "UNSUPPORTED": 7,
-    }
+    output=read_many(message(name=STRING, byte_size=UINT64, cls=message(count=UINT32))), correlation_id=UINT64,
+    id=UINT64, flags=UINT32,
 )  # fmt: skip
-REQUEST_STATUS: Final = Message(
-    {
-        "code": Field(1, CODES),
-        "msg": Field(2, "string"),
-        "server_id": Field(3, "string"),
-        "request_id": Field(4, "integer"),
-    }
-)
 
-_CLASS = Message({"idx": Field(1, "integer"), "value": Field(2, "float"), "label": Field(3, "string")})
-_CLASSES = Message({"cls": many(1, _CLASS)})
+CODES: Final = enum(
+    "INVALID", "SUCCESS", "UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED"
+)
+REQUEST_STATUS: Final = fields(code=CODES, msg="string", server_id="string", request_id="integer")
+
+_CLASSES = fields(cls=many(fields(idx="integer", value="float", label="string")))
 
 
 def _response_header(raw: Message) -> Message:
-    output = Message({"name": Field(1, "string"), "raw": Field(2, raw), "batch_classes": many(3, _CLASSES)})
-    return Message(
-        {
-            "model_name": Field(1, "string"),
-            "model_version": Field(2, "integer"),
-            "batch_size": Field(3, "integer"),
-            "output": many(4, output),
-            "id": Field(5, "integer"),
-        }
-    )
+    output = fields(name="string", raw=raw, batch_classes=many(_CLASSES))
+    return fields(
+        model_name="string", model_version="integer", batch_size="integer", output=many(output), id="integer"
+    )  # fmt: skip
 
 
-RESPONSE_HEADER: Final = _response_header(Message({"byte_size": Field(1, "integer")}))
-RESPONSE_HEADER_1_0: Final = _response_header(
-    Message({"dims": many(1, "integer"), "batch_byte_size": Field(2, "integer")})
-)
+RESPONSE_HEADER: Final = _response_header(fields(byte_size="integer"))
+RESPONSE_HEADER_1_0: Final = _response_header(fields(dims=many("integer"), batch_byte_size="integer"))
 
-_TYPES = Names(
-    {
-        "TYPE_" + name: number
-        for number, name in enumerate(
-            (
-                "INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16",
-                "FP32", "FP64", "STRING", "BF16",
-            )
+_TYPES = enum(*DATA_TYPE.values)
+_CONFIG = fields(
+    name="string", platform="string",
+    version_policy=fields(
+        latest=fields(num_versions="integer"), all=fields(), specific=fields(versions=many("integer"))
+    ),
+    max_batch_size="integer",
+    input=many(
+        fields(
+            name="string", data_type=_TYPES, format=enum("FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"),
+            dims=many("integer"),
         )
-    }
+    ),
+    output=many(fields(name="string", data_type=_TYPES, dims=many("integer"), label_filename="string")),
+    instance_group=many(
+        fields(
+            name="string", count="integer", gpus=many("integer"),
+            kind=enum("KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL"),
+        )
+    ),
+    default_model_filename="string", cc_model_filenames=mapping("string", "string"), tags=mapping("string", "string"),
+    dynamic_batching=fields(preferred_batch_size=many("integer"), max_queue_delay_microseconds="integer"),
 )  # fmt: skip
-_FORMATS = Names({"FORMAT_NONE": 0, "FORMAT_NHWC": 1, "FORMAT_NCHW": 2})
-_KINDS = Names({"KIND_AUTO": 0, "KIND_GPU": 1, "KIND_CPU": 2, "KIND_MODEL": 3})
-_VERSION_POLICY = Message(
-    {
-        "latest": Field(1, Message({"num_versions": Field(1, "integer")})),
-        "all": Field(2, Message({})),
-        "specific": Field(3, Message({"versions": many(1, "integer")})),
-    }
-)
-_INPUT = Message(
-    {
-        "name": Field(1, "string"),
-        "data_type": Field(2, _TYPES),
-        "format": Field(3, _FORMATS),
-        "dims": many(4, "integer"),
-    }
-)
-_OUTPUT = Message(
-    {
-        "name": Field(1, "string"),
-        "data_type": Field(2, _TYPES),
-        "dims": many(3, "integer"),
-        "label_filename": Field(4, "string"),
-    }
-)
-_GROUP = Message(
-    {
-        "name": Field(1, "string"),
-        "count": Field(2, "integer"),
-        "gpus": many(3, "integer"),
-        "kind": Field(4, _KINDS),
-    }
-)
-_BATCHING = Message(
-    {"preferred_batch_size": many(1, "integer"), "max_queue_delay_microseconds": Field(2, "integer")}
-)  # fmt: skip
-_CONFIG = Message(
-    {
-        "name": Field(1, "string"),
-        "platform": Field(2, "string"),
-        "version_policy": Field(3, _VERSION_POLICY),
-        "max_batch_size": Field(4, "integer"),
-        "input": many(5, _INPUT),
-        "output": many(6, _OUTPUT),
-        "instance_group": many(7, _GROUP),
-        "default_model_filename": Field(8, "string"),
-        "cc_model_filenames": mapping(9, "string", "string"),
-        "tags": mapping(10, "string", "string"),
-        "dynamic_batching": Field(11, _BATCHING),
-    }
-)
 
-_DURATION = Message({"count": Field(1, "integer"), "total_time_ns": Field(2, "integer")})
-_STATS = Message({name: Field(n, _DURATION) for n, name in enumerate(("success", "failed", "compute", "queue"), 1)})
-MODEL_STATES: Final = Names(
-    {"MODEL_UNKNOWN": 0, "MODEL_READY": 1, "MODEL_UNAVAILABLE": 2, "MODEL_LOADING": 3, "MODEL_UNLOADING": 4}
-)
-_VERSION = Message(
-    {
-        "ready_state": Field(1, MODEL_STATES),
-        "infer_stats": mapping(2, "integer", _STATS),
-        "model_execution_count": Field(3, "integer"),
-        "model_inference_count": Field(4, "integer"),
-    }
-)
-_MODEL = Message({"config": Field(1, _CONFIG), "version_status": mapping(2, "integer", _VERSION)})
+_DURATION = fields(count="integer", total_time_ns="integer")
+_STATS = fields(success=_DURATION, failed=_DURATION, compute=_DURATION, queue=_DURATION)
+MODEL_STATES: Final = enum("MODEL_UNKNOWN", "MODEL_READY", "MODEL_UNAVAILABLE", "MODEL_LOADING", "MODEL_UNLOADING")
+_VERSION = fields(
+    ready_state=MODEL_STATES, infer_stats=mapping("integer", _STATS), model_execution_count="integer",
+    model_inference_count="integer",
+)  # fmt: skip
 SERVER_STATES: Final = Names(
     {
         "SERVER_INVALID": 0, "SERVER_INITIALIZING": 1, "SERVER_READY": 2, "SERVER_EXITING": 3,
         "SERVER_FAILED_TO_INITIALIZE": 10,
     }
 )  # fmt: skip
-SERVER_STATUS: Final = Message(
-    {
-        "id": Field(1, "string"),
-        "version": Field(2, "string"),
-        "uptime_ns": Field(3, "integer"),
-        "model_status": mapping(4, "string", _MODEL),
-        "ready_state": Field(7, SERVER_STATES),
-    }
-)
+SERVER_STATUS: Final = fields(
+    id="string", version="string", uptime_ns="integer",
+    model_status=mapping("string", fields(config=_CONFIG, version_status=mapping("integer", _VERSION))),
+    status_stats=None, profile_stats=None, ready_state=SERVER_STATES,
+)  # fmt: skip

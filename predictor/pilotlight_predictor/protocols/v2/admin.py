@@ -9,14 +9,18 @@ from typing import Any, Final
 
 import orjson
 
-from pilotlight_predictor.errors import BadRequest, LoadFailed, NotFound, Unsupported
+from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.errors import BadRequest, LoadFailed, NotFound, RequestTooLarge, Unsupported
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import Route
+from pilotlight_predictor.protocols.json_values import LONG
+from pilotlight_predictor.protocols.run_inference import decode_long
 from pilotlight_predictor.repository.load_parameters import config_parameter, file_parameters
 from pilotlight_predictor.repository.model_config import valid_model_name
 from pilotlight_predictor.server.handler_context import Server
 
+MAX_BYTES: Final = 1 << 20  # of a body, but of a load, which may have the files of a model: decoded in 5 ms
 NO_SUCH_CUDA: Final = "Unable to find cuda shared memory region"
 NO_CUDA: Final = "memory of a GPU cannot be shared with this server: register system shared memory, or send the tensors"
 
@@ -29,15 +33,11 @@ def index(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def load(server: Server, request: HttpRequest) -> HttpResponse:
-    name, parameters = _model(request), _parameters(request)
-
-    def from_base64(key: str, value: Any) -> bytes:
-        try:
-            return base64.b64decode(value, validate=True)
-        except (binascii.Error, TypeError, ValueError):
-            raise BadRequest(f"parameters['{key[:100]}'] must be base64") from None
-
-    config, files = config_parameter(parameters), file_parameters(parameters, from_base64)
+    name, body = _model(request), request.body
+    if len(body) <= LONG:
+        config, files = _load_parameters(body)
+    else:
+        config, files = await decode_long(server, body, _load_parameters, body)
     try:
         await server.control.load(name, config, files)
     except LoadFailed as error:
@@ -46,7 +46,7 @@ async def load(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def unload(server: Server, request: HttpRequest) -> HttpResponse:
-    name, parameters = _model(request), _parameters(request)
+    name, parameters = _model(request), _parameters(_read_json_object(request))
     dependents = parameters.get("unload_dependents", False)
     if not isinstance(dependents, bool):
         raise BadRequest(f"parameters.unload_dependents = {dependents!r}, must be true or false")
@@ -70,12 +70,31 @@ def _index_rows(server: Server, request: HttpRequest) -> HttpResponse:
     return json_response([row for row in server.registry.index() if row["name"] == request.params["model"]])
 
 
+def _load_parameters(body: Buffer) -> tuple[dict[str, Any] | None, dict[str, bytes]]:
+    """Return the configuration and the files of a load."""
+
+    def from_base64(key: str, value: Any) -> bytes:
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise BadRequest(f"parameters['{key[:100]}'] must be base64") from None
+
+    parameters = _parameters(_decode(body))
+    return config_parameter(parameters), file_parameters(parameters, from_base64)
+
+
 def _read_json_object(request: HttpRequest) -> dict[str, Any]:
-    """Return the JSON object; an empty body is an empty object. Raise BadRequest."""
-    if not request.body:
+    """Return the JSON object; an empty body is an empty object. Raise BadRequest or RequestTooLarge."""
+    if len(request.body) > MAX_BYTES:
+        raise RequestTooLarge(f"the body has {len(request.body)} bytes, {request.path} takes at most {MAX_BYTES}")
+    return _decode(request.body)
+
+
+def _decode(body: Buffer) -> dict[str, Any]:
+    if not len(body):
         return {}
     try:
-        document = orjson.loads(request.body)
+        document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"the body is not valid JSON: {error}") from None
     if not isinstance(document, dict):
@@ -92,8 +111,8 @@ def _model(request: HttpRequest) -> str:
     return name
 
 
-def _parameters(request: HttpRequest) -> dict[str, Any]:
-    parameters = _read_json_object(request).get("parameters", {})
+def _parameters(document: dict[str, Any]) -> dict[str, Any]:
+    parameters = document.get("parameters", {})
     if not isinstance(parameters, dict):
         raise BadRequest("parameters must be a JSON object")
     return parameters

@@ -8,7 +8,7 @@ from functools import partial
 
 from pilotlight.contract import HEADER_INFERENCE_LENGTH, HEADER_REQUEST_ID
 from pilotlight_predictor.core.request_parameters import in_huge_request
-from pilotlight_predictor.core.requests import NEWEST, InferRequest
+from pilotlight_predictor.core.requests import NEWEST, InferRequest, size_of
 from pilotlight_predictor.errors import BadRequest, Unsupported
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -70,8 +70,8 @@ async def _infer_long(server: Server, request: HttpRequest, served: ModelVersion
         )  # fmt: skip
     else:
         infer_request = await server.codecs.run(lambda: _decode(server, served, request, version))
-    decoded = sum(tensor.array.nbytes for tensor in infer_request.inputs.values())
-    with server.hold(min(decoded, 4 * len(request.body))):  # the rest lies in shared memory: JSON has 2 bytes a number
+    # What exceeds this lies in shared memory: JSON has at least 2 bytes a number.
+    with server.hold(min(size_of(infer_request.inputs), 4 * len(request.body))):
         return await await_response(
             request, lambda finish: _infer(server, request, server.find(served.name, version), infer_request, finish)
         )

@@ -13,7 +13,7 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.batch import SplitOutputs
 from pilotlight_predictor.core.compression import choose_encoding, compress
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Outputs
-from pilotlight_predictor.errors import PredictorError
+from pilotlight_predictor.errors import PredictorError, QueueFull
 from pilotlight_predictor.frontends.http.messages import JSON, HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import error_response
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
@@ -60,7 +60,11 @@ async def _encode_long(
     result: InferResponse,
     finish: Finish,
 ) -> None:
-    response = await server.codecs.run(lambda: _make_response(request, infer_request, result))
+    try:
+        with server.hold(result.size):
+            response = await server.codecs.run(lambda: _make_response(request, infer_request, result))
+    except QueueFull as error:
+        response = error_response(error_body, error, request)
     server.observe(served, "v2", response.status, perf_counter() - request.started)
     finish(response)
 

@@ -98,7 +98,7 @@ class ObjectStore:
             if entry is None:
                 raise ModelChanged(
                     f"{self._location.redacted}: {path} changed since this revision was deployed, and its version"
-                    f" {version} is not stored any more; deploy again for a new revision"
+                    f" {version} is not stored any more; deploy again with -f FILE for a new revision"
                 )
             return entry
 
@@ -126,7 +126,8 @@ class ObjectStore:
             except (PermissionDeniedError, UnauthenticatedError) as error:
                 raise ModelChanged(
                     f"{self._location.redacted}: {path} changed since this revision was deployed, and reading its"
-                    f" version {version} was refused; allow it (on S3: s3:GetObjectVersion) or deploy again"
+                    f" version {version} was refused; allow it (on S3: s3:GetObjectVersion)"
+                    " or deploy again with -f FILE"
                 ) from error
             return replace(_entry(old, path), version=version)
 
@@ -229,6 +230,8 @@ def open_bucket(
     try:
         bucket = kind(name, config=config, client_options=settings, retry_config=RETRY_ONCE)
     except (BaseError, OSError, ValueError) as error:
+        if "No CA certificates" in str(error):  # in the debug output, which is not shown
+            hint = "that this machine has CA certificates: install the package ca-certificates, or set SSL_CERT_FILE"
         raise LoadFailed(f"{location.redacted}: cannot be opened ({redact_text(str(error))}); check {hint}") from error
     return ObjectStore(location, bucket, prefix, hint)
 

@@ -8,7 +8,7 @@ from tests.predictor.frontends.grpc.connection_harness import House, call, data,
 from pilotlight.wire.http2 import frames
 from pilotlight.wire.http2.frames import MAX_TOKENS
 from pilotlight_predictor.frontends.grpc.connection import LINGER_S
-from pilotlight_predictor.frontends.tasks_and_timeouts import SLOW_S
+from pilotlight_predictor.frontends.tasks_and_timeouts import SCARCE_S, SLOW_S
 
 MINUTE = 60.0
 
@@ -37,15 +37,39 @@ def test_a_message_that_has_come_but_whose_call_does_not_end_is_not_held_either(
 
 
 def test_a_message_that_goes_on_arriving_is_waited_for() -> None:
-    """As long as over HTTP: each 16 KiB buy a second."""
+    """As over HTTP: as long as 16 KiB a second come in every period."""
 
     async def scene() -> None:
-        house = House(lambda call: b"%d" % len(call.body))
-        house.hear(call(1), data(1, framed(bytes((1 << 18) - 5), 1 << 19)))
-        await asyncio.sleep(SLOW_S + 10)
-        house.hear(data(1, bytes(1 << 18)), data(1, bytes(5), ends=True))
-        assert house.answers(1) == [b"%d" % (1 << 19)]
+        house = House(lambda call: b"%d" % len(call.body), budget=1 << 22)
+        house.hear(call(1), data(1, framed(b"", 1 << 20)))
+        for _ in range(8):
+            await asyncio.sleep(SLOW_S / 4)
+            house.hear(data(1, bytes(1 << 17)))
+        house.hear(data(1, b"", ends=True))
+        assert house.answers(1) == [b"%d" % (1 << 20)]
         assert house.admission.bytes_in_flight == 0
+
+    play(scene)
+
+
+def test_what_has_come_of_a_message_is_no_credit_for_a_stall() -> None:
+    async def scene() -> None:
+        house = House(budget=1 << 22)
+        house.hear(call(1), data(1, framed(b"", 1 << 20)), *[data(1, bytes(1 << 17))] * 7)
+        assert house.admission.bytes_in_flight == 7 << 17
+        await asyncio.sleep(SLOW_S + 3 * SCARCE_S)  # at the least rate, so many bytes take longer
+        assert (house.admission.bytes_in_flight, house.status(1)) == (0, "1")
+
+    play(scene)
+
+
+def test_a_message_that_stalls_is_given_up_sooner_while_memory_is_scarce() -> None:
+    async def scene() -> None:
+        house = House(budget=1 << 18)
+        house.hear(call(1), data(1, framed(b"", 1 << 18)), data(1, bytes(200_000)))
+        assert house.admission.bytes_in_flight == 200_000
+        await asyncio.sleep(3 * SCARCE_S + 1)
+        assert (house.admission.bytes_in_flight, house.status(1)) == (0, "1")
 
     play(scene)
 

@@ -7,6 +7,7 @@ import socket
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from pilotlight_predictor.frontends.http.fast_protocol import FastHttpProtocol
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import Dispatcher
 from pilotlight_predictor.frontends.http.server import HttpServer
-from pilotlight_predictor.frontends.tasks_and_timeouts import LEAST_RATE, SLOW_S
+from pilotlight_predictor.frontends.tasks_and_timeouts import SCARCE_S, SLOW_S
 from pilotlight_predictor.protocols import serving_protocols
 
 SAME = """
@@ -61,7 +62,7 @@ class Bodies:
         self._pieces = pieces
 
     def match(self, method: str, path: str) -> Any:
-        return self
+        return "a route"
 
     def admits(self, head: PlainRequestHead, peer: str, match: Any) -> bool:
         return True
@@ -83,7 +84,10 @@ class Bodies:
 
 
 class Booting(Bodies):
-    """Counts no bytes yet."""
+    """Counts no bytes yet, and has no routes."""
+
+    def match(self, method: str, path: str) -> Any:
+        return self
 
     def reserve(self, length: int) -> int:
         return 0
@@ -220,11 +224,22 @@ def test_a_large_body_that_stalls_is_ended_and_one_that_goes_on_is_not() -> None
     wire = Wire(lane)
     lane.connection_made(wire)
     lane.data_received(head(10 * MB))
-    began = lane.busy_since
-    wire.protocol.buffer_updated(MB)
-    lane.close_if_overdue(began + SLOW_S + 0.9 * MB / LEAST_RATE)
-    assert not wire.closed
-    lane.close_if_overdue(began + SLOW_S + 1.1 * MB / LEAST_RATE)
+    now = monotonic()
+    for _ in range(3):
+        wire.protocol.buffer_updated(MB)
+        now += SLOW_S + 1
+        lane.close_if_overdue(now)
+        assert not wire.closed
+    lane.close_if_overdue(now + SLOW_S + 1)  # what has come is no credit for a stall
+    assert wire.closed
+
+
+def test_a_body_that_stalls_is_ended_sooner_while_memory_is_scarce() -> None:
+    lane = FastHttpProtocol(Bodies([]))
+    wire = Wire(lane)
+    lane.connection_made(wire)
+    lane.data_received(head(10 * MB))
+    lane.close_if_overdue(monotonic() + SCARCE_S + 1, SCARCE_S)
     assert wire.closed
 
 

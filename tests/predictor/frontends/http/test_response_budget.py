@@ -1,14 +1,23 @@
 """Bytes in flight: a response counts until its client has read it, and a request until its handler is done with it."""
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from aiohttp import web
+from tests.conftest import Serve
 from tests.eventually import eventually_async
+from tests.onnx_models import write_python
+from tests.predictor.frontends.grpc.conftest import grpc_address
+from tests.serving import RunningServer, json_tensor
 
+from pilotlight.wire.protobuf import delimited, tag, varint
 from pilotlight_predictor.config import Limits, Settings
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.admission import Admission
@@ -165,3 +174,58 @@ def test_a_request_counts_until_its_handler_is_done_though_its_client_has_gone()
         assert bench.held == 0
 
     play(scene, [])
+
+
+def test_a_client_that_leaves_before_the_head_of_its_response_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare, left = web.StreamResponse.prepare, []
+
+    async def gone_at_first(self: web.StreamResponse, request: Any) -> Any:
+        if not left:
+            left.append(request)
+            raise ConnectionResetError("Cannot write to closing transport")
+        return await prepare(self, request)
+
+    monkeypatch.setattr(web.StreamResponse, "prepare", gone_at_first)
+
+    async def scene(bench: Bench) -> None:
+        with await bench.client(ASK % b"full") as client:
+            assert (await read(client, 1)).startswith(b"HTTP/1.1 499 ")
+
+    play(scene, [bytes(LARGE)])
+
+
+WIDE = """
+import numpy as np
+
+INPUTS = {"x": ("UINT8", [1])}
+OUTPUTS = {"y": ("UINT8", [-1])}
+
+
+def predict(x):
+    return {"y": np.ones(4 << 20, np.uint8)}
+"""
+REQUESTS = re.compile(r'pilotlight_request_duration_seconds_count{.*code="(\d+)"} (\d+)')
+
+
+def ask_by_http(server: RunningServer, *, full: bool) -> bool:
+    document = {"inputs": [json_tensor("x", "UINT8", [1], [1])], "parameters": {"binary_data_output": True}}
+    return server.infer("wide", document, full=full).status == 503
+
+
+def ask_by_grpc(server: RunningServer) -> bool:
+    tensor = delimited(1, b"x") + delimited(2, b"UINT8") + tag(3, 0) + varint(1)
+    message = delimited(1, b"wide") + delimited(5, tensor) + delimited(7, b"\1")
+    with grpc.insecure_channel(grpc_address(server)) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer").future(message, timeout=60)
+        return call.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_request_whose_response_is_refused_counts_once(serve: Serve, tmp_path: Path) -> None:
+    write_python(tmp_path, "wide", WIDE)
+    server = serve(tmp_path, "--grpc-port", "0", "--max-bytes-in-flight", "2MiB")
+    assert ask_by_http(server, full=False)
+    assert ask_by_http(server, full=True)
+    assert ask_by_grpc(server)
+    metrics = server.get("/metrics").body.decode()
+    assert sorted(REQUESTS.findall(metrics)) == [("200", "1"), ("200", "2")]  # of gRPC and HTTP
+    assert "pilotlight_responses_refused_total 3" in metrics

@@ -3,13 +3,13 @@ lines that only one of our parsers would accept are refused."""
 
 import asyncio
 import socket
+from time import monotonic
 from typing import Any
 
 import pytest
 from tests.eventually import eventually_async
 from tests.predictor.frontends.http.test_response_budget import ASK, Bench, play, read
 
-from pilotlight_predictor.frontends.http import aiohttp_server
 from pilotlight_predictor.frontends.http.aiohttp_server import Handler
 from pilotlight_predictor.frontends.tasks_and_timeouts import IDLE_S, SLOW_S
 
@@ -72,13 +72,18 @@ def test_a_head_has_thirty_seconds_from_its_first_byte_in_aiohttp_too(before: by
     play(scene, [b"fine"])
 
 
-def test_a_body_that_aiohttp_reads_too_slowly_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aiohttp_server, "SLOW_S", 0.05)
-
+def test_a_body_that_aiohttp_reads_too_slowly_is_408() -> None:
     async def scene(bench: Bench) -> None:
         with await bench.client(
             b"POST /later HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nx"
         ) as client:
+            await eventually_async(lambda: bench.held == 1)
+            full = bench.server._aiohttp
+            assert full is not None
+            full.close_overdue(monotonic() + SLOW_S - 1, SLOW_S)
+            await asyncio.sleep(0)
+            assert bench.held
+            full.close_overdue(monotonic() + SLOW_S + 1, SLOW_S)
             answer = await read(client, 1)
             assert answer.startswith(b"HTTP/1.1 408 ")
             assert b"the body came too slowly: 1 bytes are here" in answer

@@ -118,6 +118,29 @@ def test_a_bad_call_names_its_field(explicit: RunningServer, path: str, body: An
     assert words in answer.error
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/v2/repository/index", UNLOAD, "/v2/logging", "/v2/trace/setting", "/v2/systemsharedmemory/region/r/register"],
+)
+def test_a_body_of_more_than_a_mebibyte_is_not_decoded(explicit: RunningServer, path: str) -> None:
+    answer = explicit.post(path.format("one"), b'{"x":"' + bytes(admin.MAX_BYTES))
+    assert answer.status == 413
+    assert f"takes at most {admin.MAX_BYTES}" in answer.error
+
+
+@pytest.mark.parametrize("size", [1 << 19, 3 << 20], ids=["thread", "process"])
+def test_a_large_load_is_decoded_off_the_event_loop(explicit: RunningServer, repository: Path, size: int) -> None:
+    content = base64.b64encode((repository / "one" / "1" / "model.onnx").read_bytes()).decode()
+    parameters = {"config": json.dumps({"backend": "onnxruntime", "max_batch_size": 0}), "file:1/model.onnx": content}
+    assert load(explicit, "large", **parameters, **{"file:1/notes": "A" * size}).status == 200
+    assert explicit.infer("large", GOOD).status == 200
+    wrong = load(explicit, "large", **parameters, **{"file:1/notes": "?" * size})
+    assert (wrong.status, "must be base64" in wrong.error) == (400, True)
+    long = load(explicit, "large", config="{" + " " * (1 << 20))
+    assert (long.status, "parameters.config has 1048577 characters" in long.error) == (400, True)
+    assert explicit.post(UNLOAD.format("large")).status == 200
+
+
 def test_a_model_may_come_within_the_request(explicit: RunningServer, repository: Path) -> None:
     content = base64.b64encode((repository / "one" / "1" / "model.onnx").read_bytes()).decode()
     parameters = {"config": json.dumps({"backend": "onnxruntime", "max_batch_size": 0}), "file:3/model.onnx": content}

@@ -179,7 +179,10 @@ async def _encode(server: Server, response: InferResponse, raw: bool, *, streame
         pieces: list[Buffer] = encode_infer(response, raw)
         return b"".join(encode_streamed(pieces) if streamed else pieces)
 
-    return await server.codecs.run(encode) if _is_long(response, raw) else encode()
+    if not _is_long(response, raw):
+        return encode()
+    with server.hold(0 if raw else response.size):  # raw bytes are only copied, so that few wait for it
+        return await server.codecs.run(encode)
 
 
 def _is_long(response: InferResponse, raw: bool) -> bool:

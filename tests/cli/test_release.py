@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests.cli.conftest import ROOT
 
-from pilotlight.errors import Conflict, NotFound, UsageError
+from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
 from pilotlight.k8s.manifest import Manifest
+from pilotlight.k8s.names import ANNOTATION_TOKENS
 from pilotlight.plan.types import Capabilities
 from pilotlight.release import apply as release_apply
 from pilotlight.release import history
@@ -243,6 +244,45 @@ def test_rollback_by_generation_by_revision_and_by_the_end_of_its_name() -> None
     found = [release(OTHER, 2), release(SERVICE, 1)]
     (name,) = history.revisions(found[1])
     assert {history.previous_release(found, to).generation for to in ("1", name, name.rpartition("-")[2])} == {1}
+
+
+def closed(token: str, text: str = SERVICE) -> str:
+    return text.replace("{name: iris}", f'{{name: iris, annotations: {{{ANNOTATION_TOKENS}: "{token * 64}"}}}}')
+
+
+def test_rollback_keeps_the_access_rules_of_today() -> None:
+    rotated, earlier, opened = release(closed("b", OTHER), 3), release(closed("a"), 2), release(THIRD, 1)
+    for old in (earlier, opened):
+        request = history.redeploy_request(old, None, "", newest=rotated)
+        (service,) = request.documents.services
+        assert service.annotations[ANNOTATION_TOKENS] == "b" * 64
+        assert service.document["metadata"]["annotations"] == {ANNOTATION_TOKENS: "b" * 64}
+        assert history.comparable_document(service, request.capabilities) == history.released_document(old)
+    (service,) = history.redeploy_request(earlier, None, "", newest=opened).documents.services
+    assert ANNOTATION_TOKENS not in service.annotations
+
+
+def test_a_stored_release_gets_the_access_rules_of_today_and_stays_the_same_revision() -> None:
+    rotated, earlier, opened = release(closed("b", OTHER), 3), release(closed("a"), 2), release(THIRD, 1)
+    for old in (earlier, opened):
+        found = history.with_current_access(old, rotated)
+        assert history.revisions(found) == history.revisions(old)
+        assert "a" * 64 not in str(found)
+        (workload,) = [one for one in found.manifests if one["metadata"].get("annotations", {}).get(ANNOTATION_TOKENS)]
+        assert workload["metadata"]["annotations"][ANNOTATION_TOKENS] == "b" * 64
+        assert history.released_document(found) == history.released_document(old)
+    assert ANNOTATION_TOKENS not in str(history.with_current_access(earlier, opened).manifests)
+
+
+def test_a_release_with_other_workloads_cannot_get_the_access_rules() -> None:
+    raw = SERVICE.replace("{name: iris}", "{name: iris, annotations: {serving.kserve.io/deploymentMode: Standard}}")
+    with pytest.raises(PlatformError, match="has other workloads than the access rules are written for"):
+        history.with_current_access(release(raw, 1), release(closed("a"), 2))
+
+
+def test_a_new_token_alone_is_nothing_to_roll_back() -> None:
+    found = [release(closed("b"), 3), release(closed("a"), 2), release(OTHER, 1)]
+    assert history.previous_release(found, "").generation == 1
 
 
 @pytest.mark.parametrize(("to", "why"), [("", "nothing else was deployed before"), ("9", "generation 9 is not kept")])

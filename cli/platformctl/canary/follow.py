@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from pilotlight.canary import stored_history
 from pilotlight.errors import Conflict, NotFound, PlatformError, RolledBack, TimedOut, UsageError
 from pilotlight.release import apply, history
+from pilotlight.targets.target import service_argument
 from platformctl import output
 from platformctl.canary import view
 from platformctl.services import status_views, wait_ready
-from platformctl.services.wait_ready import service_argument
 
 if TYPE_CHECKING:
     from pilotlight.canary.canary_state import Canary, CanaryCommand, CanaryHistory
@@ -210,7 +210,7 @@ def check(target: "Target", service: "Service", request: apply.ReleaseRequest) -
     key = (service.namespace, service.name)
     overrides = target.status(key).overrides
     stable = history.stable_release(history.releases(target, key))
-    document = history.document_without_percent(service, request.capabilities)
+    document = history.comparable_document(service, request.capabilities)
     if document == history.released_document(stable):
         message = f"the document is the one that {'/'.join(key)} runs, so there is nothing to try"
         raise UsageError(message, "change it, or give another: -f FILE")

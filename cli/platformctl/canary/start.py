@@ -148,7 +148,7 @@ class CanaryRequest:
 
     def document(self) -> str:
         (service,) = self.release_request.documents.services
-        return history.document_without_percent(service, self.release_request.capabilities)
+        return history.comparable_document(service, self.release_request.capabilities)
 
     def check(self, target: "Target", stable: "Release") -> "CheckedCanary":
         """Plan the first release; raises NotFound if the document would not create a new revision."""

@@ -221,10 +221,12 @@ def execute(target: Target, state: RolloutState, action: Action, deadline: Deadl
     if isinstance(action, Promote):
         return _set_weight(target, state, 100)
     if isinstance(action, Finish) and action.phase == "Promoted":
-        return _apply(target, state, release_history.redeploy_request(state.newest, None, "canary promoted"))
+        request = release_history.redeploy_request(state.newest, None, "canary promoted", newest=state.newest)
+        return _apply(target, state, request)
     if isinstance(action, RollBack):
         note = f"{ROLLED_BACK_NOTE}: {action.reason}"
-        return _apply(target, state, release_history.redeploy_request(state.stable(), None, note))
+        request = release_history.redeploy_request(state.stable(), None, note, newest=state.newest)
+        return _apply(target, state, request)
     if isinstance(action, SendProbes):
         _send_probes(target, state, action, deadline)
     return state.newest.generation
@@ -243,9 +245,9 @@ def restart_superseded(target: Target, state: RolloutState, at: str) -> Canary |
 
 
 def _set_weight(target: Target, state: RolloutState, percent: int) -> int:
-    return _apply(
-        target, state, release_history.redeploy_request(state.newest, percent, f"canary {percent} %", judged=True)
-    )
+    note = f"canary {percent} %"
+    request = release_history.redeploy_request(state.newest, percent, note, newest=state.newest, judged=True)
+    return _apply(target, state, request)
 
 
 def _apply(target: Target, state: RolloutState, wanted: apply.ReleaseRequest) -> int:

@@ -20,7 +20,7 @@ from pilotlight.canary.canary_state import (
 )
 from pilotlight.errors import Conflict, NotFound, PlatformError
 from pilotlight.k8s.timestamps import format_utc, parse_utc
-from pilotlight.targets.target import CanaryRecord, Key
+from pilotlight.targets.target import CanaryRecord, Key, service_argument
 
 LEASE_INTERVALS: Final = 3  # policy intervals without renewal after which a lease expires
 MIN_LEASE_S: Final = 5.0  # shortest lease: a busy machine may be late
@@ -98,12 +98,6 @@ def no_running_canary(key: Key) -> NotFound:
 def too_many_conflicts(key: Key) -> Conflict:
     """Return the error after MAX_ATTEMPTS conflicting writes."""
     return Conflict(f"the canary of {'/'.join(key)} is being changed by others all the time; try again")
-
-
-def service_argument(key: Key) -> str:
-    """Return the service as an argument of a CLI command."""
-    namespace, name = key
-    return name if namespace == "default" else f"{namespace}/{name}"
 
 
 def merge_concurrent(seen: Canary, canary: Canary, theirs: Canary) -> Canary:

@@ -86,8 +86,10 @@ def redeploy(target: "Target", key: Key, generation: int) -> int:
     """Deploy the release of `generation` again and return its new generation."""
     from pilotlight.release import apply, history
 
-    release = history.previous_release(history.releases(target, key), str(generation))
-    request = history.redeploy_request(release, None, f"rollback to generation {release.generation}")
+    releases = history.releases(target, key)
+    release = history.previous_release(releases, str(generation))
+    note = f"rollback to generation {release.generation}"
+    request = history.redeploy_request(release, None, note, newest=releases[0])
     prepared, _ = apply.prepare(request, target)
     ((_, status),) = apply.apply(request, prepared, target)
     return status.generation

@@ -1,19 +1,21 @@
 """Earlier releases of a service, and its document with another canary share: for `rollback` and `canary`."""
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from pilotlight.errors import NotFound
-from pilotlight.k8s.names import ANNOTATION_SIDES, ENTRY_ROLES, LABEL_REVISION
+from msgspec import structs
+
+from pilotlight.errors import NotFound, PlatformError
+from pilotlight.k8s.names import ACCESS_ANNOTATIONS, ACCESS_KEY, ANNOTATION_SIDES, ENTRY_ROLES, LABEL_REVISION
 from pilotlight.release import apply
 
 if TYPE_CHECKING:
     from pilotlight.plan.types import Capabilities
     from pilotlight.release.plan_and_render import Documents
     from pilotlight.spec.service import Service
-    from pilotlight.targets.target import Event, Key, Release, Target
+    from pilotlight.targets.target import Event, Json, Key, Release, Target
 
 PERCENT_FIELD = "canaryTrafficPercent"
 FULL_TRAFFIC = (None, 100)  # canary shares of a release with all traffic
@@ -76,14 +78,14 @@ def previous_release(releases: "Sequence[Release]", to: str, failed: Set[str] = 
     return chosen
 
 
-def document_without_percent(service: "Service", capabilities: "Capabilities") -> str:
-    """Return the document without its canary share: a promoted canary is still the same document."""
-    return apply.document_text(_service_with_percent(service, None), capabilities)
+def comparable_document(service: "Service", capabilities: "Capabilities") -> str:
+    """Return the document without canary share and access rules: promoted, or with a new token, it is the same."""
+    return apply.document_text(_with_access(_service_with_percent(service, None), {}), capabilities)
 
 
 def released_document(release: "Release") -> str:
     documents, capabilities = apply.read_release(release)
-    return document_without_percent(documents.services[0], capabilities)
+    return comparable_document(documents.services[0], capabilities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +151,6 @@ def with_canary_percent(documents: "Documents", percent: int | None, *, judged: 
 
 def _service_with_percent(service: "Service", percent: int | None, judged: bool = False) -> "Service":
     """Set the share in the parsed service and in its document. OME's deprecated `predictor` is the engine."""
-    marker = {ANNOTATION_SIDES: "both"} if judged else {}
-    annotations = {**{key: value for key, value in service.annotations.items() if key != ANNOTATION_SIDES}, **marker}
     role, _ = _entry_component(service)
     components = {
         name: replace(each, canary_traffic_percent=percent) if name == role else each
@@ -161,19 +161,86 @@ def _service_with_percent(service: "Service", percent: int | None, judged: bool 
     share = {} if percent is None else {PERCENT_FIELD: percent}
     others = {name: value for name, value in (spec.get(component) or {}).items() if name != PERCENT_FIELD}
     spec[component] = {**others, **share}
+    changed = replace(service, components=components, document={**service.document, "spec": spec})
+    return _with_annotations(changed, (ANNOTATION_SIDES,), {ANNOTATION_SIDES: "both"} if judged else {})
+
+
+def _with_access(service: "Service", annotations: Mapping[str, str]) -> "Service":
+    """Return the service with the access rules among these annotations instead of its own."""
+    kept = {name: annotations[name] for name in ACCESS_ANNOTATIONS if name in annotations}
+    return _with_annotations(service, ACCESS_ANNOTATIONS, kept)
+
+
+def _with_annotations(service: "Service", removed: Iterable[str], added: Mapping[str, str]) -> "Service":
+    """Replace annotations in the parsed service and in its document."""
+    removed = frozenset(removed)
+
+    def changed(written: Mapping[str, str]) -> dict[str, str]:
+        return {**{name: value for name, value in written.items() if name not in removed}, **added}
+
     metadata = dict(service.document.get("metadata") or {})
-    written = dict(metadata.pop("annotations", None) or {})
-    written.pop(ANNOTATION_SIDES, None)
-    if written | marker:
-        metadata["annotations"] = written | marker
-    document = {**service.document, "spec": spec, "metadata": metadata}
-    return replace(service, components=components, annotations=annotations, document=document)
+    if annotations := changed(metadata.pop("annotations", None) or {}):
+        metadata["annotations"] = annotations
+    return replace(
+        service, annotations=changed(service.annotations), document={**service.document, "metadata": metadata}
+    )
+
+
+def with_current_access(release: "Release", newest: "Release") -> "Release":
+    """Return a stored release with the access rules of the newest one, in its document and its manifests.
+
+    Going back must not admit a token that was revoked since, nor everybody. Raise PlatformError if no workload of the
+    release can have the rules.
+    """
+    documents, capabilities = apply.read_release(release)
+    current, _ = apply.read_release(newest)
+    service = _with_access(documents.services[0], current.services[0].annotations)
+    rules = {_identity(one): found for one in newest.manifests if (found := _access_annotations(one))}
+    if not rules.keys() <= {_identity(one) for one in release.manifests}:
+        raise PlatformError(
+            f"generation {release.generation} has other workloads than the access rules are written for",
+            f"platformctl rollback {release.name} --to {release.generation}",
+        )
+    secrets = {_identity(one): one for one in newest.manifests if ACCESS_KEY in (one.get("stringData") or {})}
+    manifests = tuple(
+        secrets.get(_identity(one)) or _manifest_with_access(one, rules.get(_identity(one), {}))
+        for one in release.manifests
+    )
+    return structs.replace(release, document=apply.document_text(service, capabilities), manifests=manifests)
+
+
+def _identity(manifest: "Mapping[str, Json]") -> tuple[str, str, str]:
+    return manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"]
+
+
+def _access_annotations(manifest: "Mapping[str, Json]") -> dict[str, str]:
+    written = manifest["metadata"].get("annotations") or {}
+    return {name: written[name] for name in ACCESS_ANNOTATIONS if name in written}
+
+
+def _manifest_with_access(manifest: "Mapping[str, Json]", access: Mapping[str, str]) -> "Mapping[str, Json]":
+    if _access_annotations(manifest) == access:
+        return manifest
+    metadata = dict(manifest["metadata"])
+    others = {
+        name: value
+        for name, value in (metadata.pop("annotations", None) or {}).items()
+        if name not in ACCESS_ANNOTATIONS
+    }
+    if others or access:
+        metadata["annotations"] = {**others, **access}
+    return {**manifest, "metadata": metadata}
 
 
 def redeploy_request(
-    release: "Release", percent: int | None, note: str, *, judged: bool = False
+    release: "Release", percent: int | None, note: str, *, newest: "Release", judged: bool = False
 ) -> apply.ReleaseRequest:
-    """Return a request for a stored release with its own traffic split instead of a manual one."""
+    """Return a request for a stored release, with its own traffic split instead of a manual one.
+
+    It keeps the access rules of the newest: going back must not admit a token that was revoked since, nor everybody.
+    """
     documents, capabilities = apply.read_release(release)
-    shared = with_canary_percent(documents, percent, judged=judged)
+    current, _ = apply.read_release(newest)
+    services = tuple(_with_access(one, current.services[0].annotations) for one in documents.services)
+    shared = with_canary_percent(replace(documents, services=services), percent, judged=judged)
     return apply.ReleaseRequest(shared, capabilities, reset_traffic=True, note=note)

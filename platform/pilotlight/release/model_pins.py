@@ -18,8 +18,8 @@ def unpinned_uris(documents: Documents, capabilities: "Capabilities") -> list[st
     """Return the model URIs without a pin, in order. Raises InvalidDocument for what cannot be planned."""
     planned = plan_documents(documents, capabilities)
     known = {uri for service in documents.services for uri in decode(service.annotations.get(ANNOTATION_PINS, ""))}
-    found = (uri for plan in planned.plans for workload in plan.workloads for uri in workload.model_uris)
-    return [uri for uri in dict.fromkeys(found) if uri not in known]
+    uris = (uri for plan in planned.plans for workload in plan.workloads for uri in workload.model_uris)
+    return [uri for uri in dict.fromkeys(uris) if uri not in known]
 
 
 def without_pins(documents: Documents) -> Documents:

@@ -1,5 +1,6 @@
 """Models that could not be warmed up: `Ready, unverified` until their first answer, rolled back if it never comes."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 from tests.e2e.embedded.models import STANDARD, python_service, write_model
 from tests.embedded import Platform
+
+from pilotlight.k8s.names import ANNOTATION_TOKENS
 
 WORKS = "def predict(x):\n    return {'y': x * 2}\n"
 FAILS = "def predict(x):\n    return {'y': weights[x]}\n"
@@ -82,6 +85,21 @@ def test_a_release_whose_first_five_answers_are_500_is_rolled_back(
     assert f"the first 5 answers of {bad} were all 500" in message
     assert "NameError" in message
     assert "weights" in message
+
+
+def test_a_rollback_admits_no_token_that_was_revoked(platform: Platform, tmp_path: Path) -> None:
+    def closed(token: str) -> str:
+        return f"    {ANNOTATION_TOKENS}: {hashlib.sha256(token.encode()).hexdigest()}"
+
+    old, new = ({"Authorization": f"Bearer {token}"} for token in ("old", "new"))
+    good = deployed(platform, tmp_path / "good", WORKS, annotations=closed("old"))
+    assert platform.ask(ASK, REQUEST, headers=old).status == 200
+    deployed(platform, tmp_path / "bad", FAILS, again=True, annotations=closed("new"))
+    assert [platform.ask(ASK, REQUEST, headers=new).status for _ in range(5)] == [500] * 5
+    platform.wait(lambda: platform.status("slow").rolled_back, "it is rolled back")
+    platform.wait(lambda: platform.ask(ASK, REQUEST, headers=new).status == 200, "the good model answers")
+    assert [row.name for row in platform.status("slow").revisions if row.percent] == [good]
+    assert platform.ask(ASK, REQUEST, headers=old).status == 401
 
 
 def test_without_an_earlier_release_it_is_degraded_and_well_again_after_an_answer(

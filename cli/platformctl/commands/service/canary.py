@@ -208,7 +208,8 @@ def promote(
     for each in target.status(service_options.key(name)).revisions:
         if each.name in running.new_revisions:
             canary_follow.check_promotable(each, name)
-    rollout.run(history.redeploy_request(running.release, None, "canary promoted"), target, apply_options)
+    request = history.redeploy_request(running.release, None, "canary promoted", newest=running.release)
+    rollout.run(request, target, apply_options)
 
 
 @canary.command(short_help="Give all requests back to the revision before.")
@@ -227,4 +228,5 @@ def abort(service_options: targets.ServiceOptions, name: str, apply_options: opt
         _send_command(service_options, name, "abort", apply_options.timeout if apply_options.wait else 0.0)
         return
     running = canary_follow.find_canary(target, service_options.key(name))
-    rollout.run(history.redeploy_request(running.stable, None, "canary aborted"), target, apply_options)
+    request = history.redeploy_request(running.stable, None, "canary aborted", newest=running.release)
+    rollout.run(request, target, apply_options)

@@ -9,7 +9,7 @@ from pilotlight.release import apply as release_apply
 from platformctl import options, output, targets
 from platformctl.canary import start
 from platformctl.services import helm, rollout
-from platformctl.services.model_pins import Keep
+from platformctl.services.model_pins import PinMode
 
 if TYPE_CHECKING:
     from pilotlight.targets.target import Target
@@ -39,8 +39,8 @@ def deploy(
     offline = apply_options.dry_run == "client" and not apply_options.diff and document_options.files
     target = None if offline else targets.connect(document_options.target or targets.LOCAL)
     read = rollout.request_from_files if document_options.files else rollout.request_from_target
-    keep: Keep = "compare" if apply_options.dry_run else "record" if no_snapshot else "snapshot"
-    request = replace(read(document_options, target, keep), reset=reset)
+    mode: PinMode = "compare" if apply_options.dry_run else "record" if no_snapshot else "snapshot"
+    request = replace(read(document_options, target, mode), reset=reset)
     if tool is None and target is not None:
         request = _start_canaries(request, target, apply_options, document_options.strict)
         if not request.documents.services:

@@ -39,7 +39,7 @@ SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway h
 @click.option("--input", "input_name", default="", metavar="NAME", help="Which input, where the model has several.")
 @click.option("--model", default="", metavar="NAME", help="Which model, where it is not called as the service.")
 @click.option("--tag", default="", metavar="TAG", help="Only the revision with this tag.")
-@click.option("--token", envvar="PILOTLIGHT_TOKEN", metavar="TOKEN", help="For services that ask for one.")
+@click.option("--token", envvar="PILOTLIGHT_TOKEN", metavar="TOKEN", help="Bearer token. [env: PILOTLIGHT_TOKEN]")
 @click.option("--timeout", default=300.0, show_default=True, metavar="SECONDS", help="For the answer.")
 @output.formats("table", "json", "yaml")
 def infer(
@@ -135,7 +135,8 @@ def parse_reply(reply: HttpReply, model: str, there: Sequence[str] = ()) -> dict
     said = said or "an empty answer, which is an ingress's that knows no such service"
     if reply.status == 404:
         raise NotFound(f"{model}: {said}", f"--model names the model; there are {', '.join(there)}" if there else "")
-    raise PlatformError(f"the service answered {reply.status}: {said}")
+    hint = "--token TOKEN or PILOTLIGHT_TOKEN sends one" if reply.status == 401 else ""
+    raise PlatformError(f"the service answered {reply.status}: {said}", hint)
 
 
 def show(answer: Mapping[str, Any], reply: HttpReply, cold_start: str | None) -> None:

@@ -5,6 +5,7 @@ import click
 from pilotlight.release import history
 from platformctl import options, output, targets
 from platformctl.services import rollout
+from platformctl.services.remote_pins import check_unchanged
 
 
 @click.command()
@@ -15,7 +16,7 @@ from platformctl.services import rollout
 @options.apply_options
 @output.formats(*rollout.FORMATS)
 def rollback(service_options: targets.ServiceOptions, name: str, to: str, apply_options: options.ApplyOptions) -> None:
-    """Deploy an earlier release again, with all of the requests.
+    """Deploy an earlier release again, with all of the requests. Tokens and rate limits stay as they are now.
 
     Example: platformctl rollback iris --to 3
     """
@@ -28,6 +29,8 @@ def rollback(service_options: targets.ServiceOptions, name: str, to: str, apply_
     output.note(
         f"back to generation {chosen.generation} of {chosen.at}: {', '.join(sorted(history.revisions(chosen)))}"
     )
-    rollout.run(
-        history.redeploy_request(chosen, None, f"rollback to generation {chosen.generation}"), target, apply_options
-    )
+    note = f"rollback to generation {chosen.generation}"
+    request = history.redeploy_request(chosen, None, note, newest=releases[0])
+    if target.name != targets.LOCAL:  # there the cache has a copy
+        check_unchanged(request.documents)
+    rollout.run(request, target, apply_options)

@@ -85,6 +85,7 @@ SEEDS: dict[str, list[tuple[str, Any]]] = {
         (_v2("texts", "generate_stream"), {"x": "text", "parameters": {"priority": 1, "timeout": 60_000_000}}),
         (_v2("add_sub", "generate"), {"a": [1, 2, 3, 4], "b": [[1, 2, 3, 4]], "stream": True}),
         (_v2("chat", "generate_stream"), {"text_input": "hello", "max_tokens": 5, "sequence_id": 0}),
+        (_v2("parts", "generate_stream"), {"x": ["a", "b"], "id": "1"}),
     ],
     "OpenAI": [
         (_CHAT, {"model": "chat", "messages": [_USER], "max_tokens": 5, "temperature": 0.1}),
@@ -134,7 +135,7 @@ def requests(protocol: str, count: int, seed: int) -> Iterator[Request]:
             path, document = random.choice(SEEDS[protocol])
             if random.random() < 0.1:
                 path, _ = random.choice(SEEDS[protocol])
-            request = Request(path, {}, _text(random, document))
+            request = Request(path, {}, malformed_text(random, document))
         yield _around(random, request)
 
 
@@ -175,7 +176,7 @@ def heads(count: int, seed: int, prefix: str = "") -> Iterator[bytes]:
                 words[random.randrange(len(words))] = random.choice(first)
                 raw = b"\r\n".join([b" ".join(words), *rest])
             elif change == 2:
-                raw = _spliced(random, raw)
+                raw = spliced(random, raw)
             elif change == 3:
                 raw = raw[: random.randint(0, len(raw))]
             else:
@@ -188,8 +189,8 @@ def messages(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
     random = Random(f"messages {seed}")
     for _ in range(count):
         method, fields = random.choice(MESSAGES)
-        message = _encoded(_changed(random, fields))
-        yield method, _spliced(random, message) if random.random() < 0.3 else message
+        message = encoded(changed(random, fields))
+        yield method, spliced(random, message) if random.random() < 0.3 else message
 
 
 def connections(count: int, seed: int) -> Iterator[bytes]:
@@ -208,7 +209,7 @@ def connections(count: int, seed: int) -> Iterator[bytes]:
             elif change == 2:
                 number = random.choice([0, 1, 2, 3, 5, 7, 2**31 - 1, 2**31 + 1])
             elif change == 3:
-                payload = _spliced(random, payload)
+                payload = spliced(random, payload)
             elif change == 4:
                 payload = payload[: random.randint(0, len(payload))]
             elif change == 5:
@@ -223,7 +224,7 @@ def connections(count: int, seed: int) -> Iterator[bytes]:
             frames.HEAD.pack((len(payload) + _lie(random)) % (1 << 24) << 8 | kind, flags, number) + payload
             for kind, flags, number, payload in script
         )
-        start = frames.PREFACE if random.random() < 0.97 else _spliced(random, frames.PREFACE)
+        start = frames.PREFACE if random.random() < 0.97 else spliced(random, frames.PREFACE)
         yield start + raw
 
 
@@ -274,7 +275,7 @@ def _document(random: Random, document: Any) -> Any:
     return document
 
 
-def _text(random: Random, document: Any) -> bytes:
+def malformed_text(random: Random, document: Any) -> bytes:
     """JSON of a malformed document; sometimes in another encoding, spliced, cut, or with a key twice."""
     text = json.dumps(_document(random, document), ensure_ascii=random.random() < 0.7)
     change = random.randrange(24)
@@ -287,10 +288,10 @@ def _text(random: Random, document: Any) -> bytes:
         return raw.replace(b"{", b'{"%b":[],' % random.choice(KEYS).encode(), 2)
     if change == 3:
         return raw + random.choice([b",", b"}", b"\0", raw, b" " * 5000])
-    return _spliced(random, raw) if change < 7 else raw
+    return spliced(random, raw) if change < 7 else raw
 
 
-def _spliced(random: Random, raw: bytes) -> bytes:
+def spliced(random: Random, raw: bytes) -> bytes:
     """Bytes with some cut out, put in or exchanged."""
     text = bytearray(raw)
     for _ in range(random.randint(1, 3)):
@@ -310,7 +311,7 @@ def _around(random: Random, request: Request) -> Request:
     elif change == 1:
         headers = {**headers, "Content-Encoding": "gzip"}
         body = gzip.compress(body, 1, mtime=0)
-        body = random.choice([body, body[:-5], body * 2, _spliced(random, body), gzip.compress(body, 1, mtime=0)])
+        body = random.choice([body, body[:-5], body * 2, spliced(random, body), gzip.compress(body, 1, mtime=0)])
     elif change == 2:
         headers, body = {**headers, "Content-Encoding": "deflate"}, zlib.compress(body)[random.choice([0, 0, 2]) :]
     elif change == 3:
@@ -330,7 +331,7 @@ def _binary(random: Random) -> Request:
     outputs = [{"name": "y", "parameters": {"binary_data": random.random() < 0.5}}]
     document = _document(random, {"inputs": [tensor], "outputs": outputs})
     if random.random() < 0.5:
-        blob = random.choice([b"", blob[:-1], blob * 2, b"\xff" * len(blob), _spliced(random, blob)])
+        blob = random.choice([b"", blob[:-1], blob * 2, b"\xff" * len(blob), spliced(random, blob)])
     body, headers = binary_body(document, blob)
     if random.random() < 0.2:
         headers = {name: random.choice(LENGTHS) for name in headers}
@@ -367,7 +368,7 @@ MESSAGES: list[tuple[str, Fields]] = [
 ]
 
 
-def _changed(random: Random, fields: Fields) -> Fields:
+def changed(random: Random, fields: Fields) -> Fields:
     """A message with up to three fields of it, or of those within it, changed."""
     fields = list(fields)
     for _ in range(random.randint(0, 3)):
@@ -383,7 +384,7 @@ def _changed(random: Random, fields: Fields) -> Fields:
         elif change == 2:
             fields[at] = (random.choice([1, 2, 3, 4, 5, 6, 7, 8, 15, 2000, 2**29 - 1]), value)
         elif isinstance(value, list) and change < 6:
-            fields[at] = (number, _changed(random, value))
+            fields[at] = (number, changed(random, value))
         else:
             fields[at] = (
                 number,
@@ -392,24 +393,31 @@ def _changed(random: Random, fields: Fields) -> Fields:
     return fields
 
 
-def _encoded(fields: Fields) -> bytes:
-    encode: dict[type, Callable[[Any], bytes]] = {str: str.encode, bytes: bytes, list: _encoded}
+def encoded(fields: Fields) -> bytes:
+    encode: dict[type, Callable[[Any], bytes]] = {str: str.encode, bytes: bytes, list: encoded}
     return b"".join(
         tag(number, 0) + varint(value) if isinstance(value, int) else delimited(number, encode[type(value)](value))
         for number, value in fields
     )
 
 
-_CALL = [
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":path", f"{_PREFIX}ModelInfer"),
-    ("content-type", "application/grpc"),
-]
-_BLOCK = b"".join(literal(*field) for field in _CALL)
+def _call(method: str, *more: tuple[str, str]) -> bytes:
+    fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", _PREFIX + method),
+        ("content-type", "application/grpc"),
+    ]
+    return b"".join(literal(*field) for field in (*fields, *more))
+
+
+_BLOCK = _call("ModelInfer")
+_STREAM, _PACKED = _call("ModelStreamInfer"), _call("ModelStreamInfer", ("grpc-encoding", "gzip"))
 _TIMED = _BLOCK + literal("grpc-timeout", "5S") + literal("content-length", "5")
-_MESSAGE = _encoded(MESSAGES[0][1])
+_MESSAGE = encoded(MESSAGES[0][1])
 _FRAMED = struct.pack(">BI", 0, len(_MESSAGE)) + _MESSAGE
+_ZIPPED = gzip.compress(_MESSAGE, mtime=0)
+_ZIPPED = struct.pack(">BI", 1, len(_ZIPPED)) + _ZIPPED
 _SETTINGS = (frames.SETTINGS, 0, 0, b"")
 _HEAD, _DATA = (frames.HEADERS, frames.END_HEADERS, 1, _BLOCK), (frames.DATA, frames.END_STREAM, 1, _FRAMED)
 SCRIPTS: list[list[tuple[int, int, int, bytes]]] = [
@@ -421,6 +429,9 @@ SCRIPTS: list[list[tuple[int, int, int, bytes]]] = [
      (frames.PRIORITY, 0, 3, bytes(5))],
     [(frames.SETTINGS, 0, 0, struct.pack(">HI", 4, 0)), _HEAD, _DATA, (frames.WINDOW_UPDATE, 0, 1, b"\0\0\0\1"),
      (frames.RST_STREAM, 0, 1, bytes(4)), (frames.GOAWAY, 0, 0, bytes(8))],
+    [_SETTINGS, (frames.HEADERS, 4, 1, _STREAM), (frames.DATA, 0, 1, _FRAMED * 2 + _FRAMED[:7]),
+     (frames.DATA, 0, 1, _FRAMED[7:]), (frames.DATA, 1, 1, b"")],
+    [_SETTINGS, (frames.HEADERS, 4, 1, _PACKED), (frames.DATA, 0, 1, _ZIPPED), (frames.DATA, 1, 1, _FRAMED + _ZIPPED)],
     [_SETTINGS, (frames.HEADERS, 0x2C, 1, b"\2" + bytes(5) + _BLOCK + bytes(2)),
      (frames.DATA, 9, 1, b"\3" + _FRAMED + bytes(3))],
 ]  # fmt: skip

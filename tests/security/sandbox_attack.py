@@ -45,7 +45,7 @@ def raw(name, *arguments):
     return "done"
 
 
-def forbidden(home, other, model, victim, unix_socket):
+def forbidden(home, other, model, victim, unix_socket, abstract):
     ptrace_attach, bind, remount = 16, 4096, 32
     return {
         "read the token": attempt(lambda: read(f"{home}/token")),
@@ -63,6 +63,7 @@ def forbidden(home, other, model, victim, unix_socket):
         "read its memory": attempt(lambda: read(f"/proc/{victim}/maps")),
         "become root": attempt(lambda: os.setuid(0) if os.getuid() else raw("chroot", b"/tmp")),
         "connect to the platform's socket": attempt(lambda: connect(unix_socket)),
+        "connect to an abstract socket": attempt(lambda: connect(abstract)),
         "write to a control group": attempt(lambda: write("/sys/fs/cgroup/memory/cgroup.procs")),
         "raw disk": attempt(
             lambda: next(read(f"/dev/{name}") for name in os.listdir("/dev") if name[:2] in ("sd", "vd"))

@@ -7,7 +7,9 @@ between; afterwards the server lives, has logged no error, and is not much large
 import asyncio
 import select
 import socket
+import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -15,17 +17,22 @@ import grpc
 import pytest
 from tests.conftest import Serve
 from tests.onnx_models import write_add_sub, write_identity, write_python
-from tests.platform.gateway.linked import linked
+from tests.platform.gateway.linked import Linked, linked
+from tests.ports import free_port
 from tests.predictor.frontends.grpc.conftest import grpc_address
-from tests.security import corpus
-from tests.serving import RunningServer, read_answer, rendered
+from tests.predictor.models.bls.triton_models import DECOUPLED, config, tensor, write_model
+from tests.security import corpus, stream_corpus
+from tests.serving import Answer, RunningServer, Unbuffered, read_answer, rendered
 
 from pilotlight.gateway.routing_table import Backend, Replica, Route
 
 pytestmark = pytest.mark.security
 
 FAULTS = (500, 502, 504)
-GRPC_FAULTS = ("UNKNOWN", "INTERNAL", "DATA_LOSS", "DEADLINE_EXCEEDED")
+GRPC_FAULTS = ("UNKNOWN", "INTERNAL", "DATA_LOSS", "DEADLINE_EXCEEDED", "UNAVAILABLE")
+OPAQUE = b"internal error"  # in a response whose status is sent already: of streams
+WEBSOCKET = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+KEY = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
 GROWTH = 64 << 20
 HANG_S = 20.0  # on a busy machine
 HEALTH_EVERY = 100
@@ -57,6 +64,15 @@ output [ { name: "%s" data_type: TYPE_%s dims: [ %d ] } ]
 """
 INPUT = '{ name: "%s" data_type: TYPE_STRING dims: [ %d ] %s }'
 ECHO = "def predict(x):\n    return {'y': x}\n"
+PARTS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for part in tensor_of(request, "x").ravel():
+                sender.send(response_of(y=np.array([part], np.object_)))
+            sender.send(flags=FINAL)
+"""
 CLASSES = 'max_batch_size: 8 output [ { name: "sum" label_filename: "labels.txt" }, { name: "difference" } ]'
 
 
@@ -70,6 +86,7 @@ def server(serve_module: Serve, tmp_path_factory: pytest.TempPathFactory) -> Ite
     write_python(folder, "chat", CHAT, CONFIG % (0, optional, "text_output", "STRING", 1))
     write_python(folder, "embed", EMBED, CONFIG % (64, INPUT % ("text", 1, ""), "embedding", "FP32", 3))
     write_python(folder, "echo", ECHO, CONFIG % (0, INPUT % ("x", -1, ""), "y", "STRING", -1))
+    write_model(folder, "parts", PARTS, config([tensor("x", "STRING", "-1")], [tensor("y", "STRING", "1")], DECOUPLED))
     flags = ("--grpc-port", "0", "--rate-limit-enabled=false", "--input-validation-enabled=false")
     running = serve_module(folder, *flags)
     yield running
@@ -98,8 +115,8 @@ class Client:
         self._port = port
         self._connection: socket.socket | None = None
 
-    def __call__(self, raw: bytes) -> int:
-        """Return the status. A kept connection may have been closed meanwhile, a new one has an answer."""
+    def __call__(self, raw: bytes) -> Answer:
+        """Return the answer. A kept connection may have been closed meanwhile, a new one has an answer."""
         for _ in range(2):
             kept = self._connection is not None
             connection = self._connection or connect(self._port)
@@ -116,7 +133,7 @@ class Client:
                 connection.close()
             else:
                 self._connection = connection
-            return answer.status
+            return answer
         raise AssertionError("no answer")
 
     def close(self) -> None:
@@ -138,7 +155,8 @@ def say_and_leave(port: int, raw: bytes) -> bytes:
             connection.sendall(raw)
             if select.select([connection], [], [], PAUSE_S)[0]:
                 said += connection.recv(1 << 16)
-            connection.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # it has closed the connection
+                connection.shutdown(socket.SHUT_WR)
             while piece := connection.recv(1 << 16):
                 said += piece
         except ConnectionError:  # a reset ends it as well
@@ -153,10 +171,11 @@ def check_requests(server: RunningServer, port: int, protocol: str, count: int, 
         request = next(inputs)
         request = request._replace(path=prefix + request.path)
         try:
-            status = client(request.render(chunked=number % 5 == 4))
+            answer = client(request.render(chunked=number % 5 == 4))
         except (OSError, ValueError) as error:
             raise AssertionError(f"{protocol} input {number}: {error!r}: {request}"[:3000]) from error
-        assert status not in FAULTS, f"{protocol} input {number}: {status} for {request}"[:3000]
+        failed = answer.status in FAULTS or OPAQUE in answer.body
+        assert not failed, f"{protocol} input {number}: {answer} for {request}"[:3000]
 
     try:
         hold(server, send, count)
@@ -189,10 +208,9 @@ def test_malformed_heads_are_answered_or_closed(server: RunningServer, count: in
     check_heads(server, server.port, count)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_malformed_messages_get_a_status_of_the_client(server: RunningServer, count: int) -> None:
+def check_messages(server: RunningServer, port: int, count: int) -> None:
     inputs = corpus.messages(count, 19)
-    with grpc.insecure_channel(grpc_address(server)) as channel:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
 
         def send(number: int) -> None:
             method, message = next(inputs)
@@ -202,9 +220,43 @@ def test_malformed_messages_get_a_status_of_the_client(server: RunningServer, co
         hold(server, send, count)
 
 
+def check_streams(server: RunningServer, port: int, count: int) -> None:
+    """An error of a message comes in the stream; one that cannot be read ends it with a status of the client."""
+    inputs = stream_corpus.streams(count, 19)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+
+        def send(number: int) -> None:
+            messages = next(inputs)
+            call, answers = method(iter(messages), timeout=HANG_S), []
+            with suppress(grpc.RpcError):
+                answers.extend(call)
+            failed = call.code().name in GRPC_FAULTS or any(OPAQUE in answer for answer in answers)
+            assert not failed, (number, call.code(), call.details(), messages, answers)
+
+        hold(server, send, count)
+
+
+def grpc_port(server: RunningServer) -> int:
+    return int(grpc_address(server).rpartition(":")[2])
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_malformed_messages_get_a_status_of_the_client(server: RunningServer, count: int) -> None:
+    check_messages(server, grpc_port(server), count)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_malformed_messages_of_streams_get_an_error_of_the_client(server: RunningServer, count: int) -> None:
+    check_streams(server, grpc_port(server), count)
+
+
 @pytest.mark.parametrize("count", COUNTS)
 def test_malformed_frames_end_the_connection_and_nothing_else(server: RunningServer, count: int) -> None:
-    port = int(grpc_address(server).rpartition(":")[2])
+    check_connections(server, grpc_port(server), count)
+
+
+def check_connections(server: RunningServer, port: int, count: int) -> None:
     inputs = corpus.connections(count, 19)
 
     def send(number: int) -> None:
@@ -227,9 +279,98 @@ def test_malformed_requests_through_the_gateway(server: RunningServer, tmp_path:
             await gateway.publish(Route("default", "floats", (Backend("floats-1", "floats", 100, replicas),)))
             raw = rendered("GET", "/floats/v2/health/ready", b"", {}, corpus.HOST)
             ready = Client(gateway.port)
-            assert await asyncio.to_thread(ready, raw) == 200
+            assert (await asyncio.to_thread(ready, raw)).status == 200
             ready.close()
             for check in (check_heads, lambda *to: check_requests(*to[:2], "V2 JSON", *to[2:])):
                 await asyncio.to_thread(check, server, gateway.port, count, "/floats")
 
     asyncio.run(case())
+
+
+class WebSocketClient:
+    """Sends messages on one WebSocket, and opens another when the server has closed it."""
+
+    def __init__(self, port: int, prefix: str = "") -> None:
+        self._port, self._prefix = port, prefix
+        self._socket: socket.socket | None = None
+
+    def handshake(self) -> bytes:
+        return rendered("GET", f"{self._prefix}/predict/stream", b"", {**WEBSOCKET, **KEY}, corpus.HOST)
+
+    def __call__(self, opcode: int, payload: bytes) -> bytes:
+        """Return the response, or the payload of the frame that closes the WebSocket."""
+        if self._socket is None:
+            self._socket = connect(self._port)
+            self._socket.sendall(self.handshake())
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                head += Unbuffered(self._socket).read(1)
+            assert head.startswith(b"HTTP/1.1 101"), head
+        self._socket.sendall(stream_corpus.frame(opcode, payload))
+        reader = Unbuffered(self._socket)
+        first, size = reader.read(2)
+        if size > 125:
+            size = struct.unpack(">H" if size == 126 else ">Q", reader.read(2 if size == 126 else 8))[0]
+        answer = reader.read(size)
+        if first & 15 == stream_corpus.CLOSE:
+            self.close()
+        return answer
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+
+
+INTERNAL = struct.pack(">H", 1011)  # as the code of a close frame
+
+
+def check_websockets(server: RunningServer, port: int, count: int, prefix: str = "") -> None:
+    client, messages = WebSocketClient(port, prefix), stream_corpus.websocket_messages(count, 19)
+    connections = stream_corpus.websocket_frames(count, 19)
+
+    def send(number: int) -> None:
+        opcode, message = next(messages)
+        answer = client(opcode, message)
+        assert not answer.startswith(INTERNAL), (number, message, answer)
+        assert OPAQUE not in answer, (number, message, answer)
+        frames = next(connections)
+        try:
+            said = say_and_leave(port, client.handshake() + frames)
+        except TimeoutError as error:
+            raise AssertionError(f"WebSocket {number} hangs: {frames!r}"[:3000]) from error
+        assert INTERNAL not in said, (number, frames, said)
+
+    try:
+        hold(server, send, count)
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_malformed_messages_and_frames_of_websockets(server: RunningServer, count: int) -> None:
+    check_websockets(server, server.port, count)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_malformed_streams_through_the_gateway(server: RunningServer, tmp_path: Path, count: int) -> None:
+    """gRPC and WebSockets: what the predictor says of them is passed on, and the gateway serves on."""
+
+    async def case() -> None:
+        async with linked(tmp_path) as gateway:
+            port = free_port()
+            replicas = (Replica("one", server.port, grpc_port=grpc_port(server)),)
+            backend = Backend("floats-1", "floats", 100, replicas)
+            await gateway.publish(Route("default", "floats", (backend,), grpc_port=port))
+            await asyncio.to_thread(check_websockets, server, gateway.port, count, "/floats")
+            before = gateway_rss(gateway)
+            for check in (check_messages, check_streams, check_connections, check_messages):
+                await asyncio.to_thread(check, server, port, count)
+            assert gateway_rss(gateway) - before < GROWTH
+
+    asyncio.run(case())
+
+
+def gateway_rss(gateway: Linked) -> int:
+    text = Path(f"/proc/{gateway.link.pid}/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("VmRSS"))

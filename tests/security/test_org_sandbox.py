@@ -4,6 +4,7 @@ Each kind of sandbox is tried for real. Kinds for users other than root are trie
 mount namespace shows this interpreter.
 """
 
+import ctypes
 import json
 import os
 import shlex
@@ -21,7 +22,7 @@ import pytest
 from tests.platform.microservices.platforms.debian import Unavailable, unpacked
 from tests.ports import free_port
 
-from pilotlight.microservices.platforms import sandbox
+from pilotlight.microservices.platforms import sandbox, sandbox_launcher
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor.cgroups import Limits
 
@@ -35,7 +36,7 @@ DRIVER = """
 import json, os, re, sys
 from pilotlight.microservices.platforms.local import Local, within
 from pilotlight.microservices.registry.records import Job
-from pilotlight.microservices.platforms import sandbox
+from pilotlight.microservices.platforms import sandbox, sandbox_launcher
 local, job = Local(dict(os.environ)), Job(**json.loads(sys.argv[1]))
 local.preflight(job)
 entry = local.start(job)
@@ -73,6 +74,9 @@ class Stage:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(self.home / "s"))
         self._socket.listen()
+        self._abstract = socket.socket(socket.AF_UNIX)
+        self._abstract.bind("\0" + self.home.parent.name)
+        self._abstract.listen()
         self.victim = subprocess.Popen(["sleep", "600"], user=None if self._root else OTHER_UID)
         if not self._root:
             for path in (self.home, *self.home.iterdir()):
@@ -86,12 +90,13 @@ class Stage:
         self.victim.kill()
         self.victim.wait()
         self._socket.close()
+        self._abstract.close()
         Limits(Home(self.home)).sweep(())  # the control group of its home
 
     def targets(self) -> dict[str, Any]:
         return {
             "home": str(self.home), "other": str(self.other), "model": str(self.model), "victim": self.victim.pid,
-            "unix_socket": str(self.home / "s"),
+            "unix_socket": str(self.home / "s"), "abstract": self._abstract.getsockname().decode(),
         }  # fmt: skip
 
     def run(self, *words: str, env: Mapping[str, str] = {}) -> tuple[str, list[dict[str, Any]], list[str]]:
@@ -150,6 +155,8 @@ def test_an_attacker_reads_writes_and_ends_only_its_own_and_takes_only_its_share
     reason, lines, left = stage.run(json.dumps(stage.targets()))
     assert lines, reason
     told, seen = lines[0], lines[0]["seen"]
+    if ctypes.CDLL(None).syscall(sandbox_launcher.SYS_LANDLOCK_CREATE_RULESET, None, 0, 1) < 6:
+        del told["forbidden"]["connect to an abstract socket"]  # it needs Linux 6.12
     assert {name: result for name, result in told["forbidden"].items() if result != "refused"} == {}
     assert stage.victim.poll() is None
     assert seen["uid"] != 0
@@ -174,6 +181,23 @@ def test_a_memory_bomb_ends_itself_alone(stage: Stage) -> None:
     assert max(line["mib"] for line in lines) <= MEMORY_MIB
     assert "SIGKILL" in reason or "MemoryError" in reason, reason
     assert stage.victim.poll() is None
+
+
+@pytest.mark.parametrize("link", ["evil/model", "evil"])
+def test_a_link_in_place_of_the_checked_model_is_not_followed(tmp_path: Path, link: str) -> None:
+    kind = sandbox.detect()
+    if not kind.kind or kind.bubblewrap:
+        pytest.skip("needs a sandbox of our own")
+    (tmp_path / "acme" / "model").mkdir(parents=True)
+    (tmp_path / "evil").mkdir()
+    if link == "evil":
+        (tmp_path / "evil").rmdir()
+    (tmp_path / link).symlink_to(tmp_path / "acme" / "model" if link != "evil" else tmp_path / "acme")
+    model = str(tmp_path / "evil" / "model")
+    plan = sandbox_launcher.Plan(("/bin/true",), sandbox.FIRST_UID, (*sandbox._visible(), (model, model)))
+    done = subprocess.run(sandbox.command(plan), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 126
+    assert f"the sandbox cannot be made: [Errno 40] Too many levels of symbolic links: '{model}'" in done.stderr
 
 
 def _command(pid: str) -> bytes:

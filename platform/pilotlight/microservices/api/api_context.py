@@ -4,7 +4,6 @@ One per application, used from its event loop. Without microservices the databas
 """
 
 import asyncio
-import fcntl
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
@@ -21,12 +20,14 @@ from pilotlight.microservices.registry import oidc
 from pilotlight.microservices.registry.database import FILE, OrgStore
 from pilotlight.microservices.registry.records import NOT_STOPPED
 from pilotlight.targets.local.home_directory import Home
+from pilotlight.wire.shared_files import try_lock
 from pilotlight.wire.token_bucket import TokenBuckets
 
 MAX_HASHES: Final = 2  # each hash takes 16 MiB
 LOCK: Final = "microservices.lock"
 ENV_PLATFORM: Final = "PILOTLIGHT_API_PLATFORM"
 ENV_OPTION: Final = "PILOTLIGHT_API_OPTION_"  # prefix of a platform option
+IDENTITY: Final = {"Accept-Encoding": "identity"}  # the code of an org could send what unpacks to gigabytes
 INFERENCE_TIMEOUT_S: Final = 600.0  # a generation may take minutes
 
 log = logging.getLogger("pilotlight.microservices")
@@ -85,7 +86,7 @@ class ApiContext:
         """HTTP session without proxies of the environment: microservices are on this machine or in this cluster."""
         if self._session is None:
             timeout = ClientTimeout(total=INFERENCE_TIMEOUT_S, connect=10)
-            self._session = ClientSession(timeout=timeout, auto_decompress=True)
+            self._session = ClientSession(timeout=timeout, auto_decompress=False, headers=IDENTITY)
         return self._session
 
     def seconds_in(self, job_id: str, state: str, now: float) -> float:
@@ -131,15 +132,12 @@ class ApiContext:
 
 def _acquire_lock(home: Home) -> IO[bytes]:
     """Lock the home for this process, so that no two processes manage the same jobs. Raise Conflict."""
-    file = (home.root / LOCK).open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
+    file = try_lock(home.root / LOCK)
+    if file is None:
         raise Conflict(
             f"another process serves the microservices of {home.root}",
             "ask that one, such as the embedded platform's own API, or set PILOTLIGHT_HOME",
-        ) from None
+        )
     return file
 
 

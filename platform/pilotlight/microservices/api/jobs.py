@@ -6,12 +6,13 @@ jobs/microservice_operations.py.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, closing
 from typing import Any, Final
 from uuid import uuid4
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, web
-from msgspec import Struct, json
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, UnixConnector, web
+from msgspec import Struct
 from msgspec.structs import replace
 
 from pilotlight.errors import NotFound, PlatformError, Throttled, UsageError
@@ -19,7 +20,7 @@ from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices import diagnosis
 from pilotlight.microservices.api import request_bodies
 from pilotlight.microservices.api.api_context import CONTEXT, INFERENCE_TIMEOUT_S, ApiContext, job_path
-from pilotlight.microservices.api.request_bodies import json_response, read_body, to_response
+from pilotlight.microservices.api.request_bodies import decode_request, json_response, read_body, to_response
 from pilotlight.microservices.diagnosis import Advice, Evidence, diagnose
 from pilotlight.microservices.inference import client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
@@ -44,9 +45,11 @@ from pilotlight.microservices.jobs.start_request import model_of, start_request_
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
 from pilotlight.microservices.registry.records import NOT_STOPPED, JobRecord, PlatformStatus, StoredWorkspace
+from pilotlight.wire.unix_socket import HeldSocket, is_unix, split_url
 
 StatusDocument = Mapping[str, Any]  # of /status
 STATUS_TIMEOUT: Final = ClientTimeout(total=5.0)
+MAX_STATUS_BYTES: Final = 1 << 20
 # The equivalent of /status, by the error types of a chat.
 STATES: Final[Mapping[str, StatusDocument]] = {
     "initializing": {"state": "initializing"},
@@ -114,7 +117,7 @@ async def inference(request: web.Request) -> web.Response:
     context, record = request.app[CONTEXT], _record(request)
     if record.status == "stopping":
         raise not_running(record.id)
-    body = json.decode(await request.read(), type=dict[str, Any])
+    body = decode_request(await request.read(), dict[str, Any])
     schema = await _schema(context, record)
     try:
         return to_response(await _infer(context, record, schema, model_kinds.validate(schema, body)))
@@ -181,23 +184,50 @@ async def server_status(session: ClientSession, url: str) -> StatusDocument | No
     Images without /status get an empty chat request, which they answer with 202 while they load.
     """
     try:
-        async with session.get(f"{url}/status", timeout=STATUS_TIMEOUT) as response:
-            document = client.parse_body(await response.read()) if response.status == 200 else None
-        return document if isinstance(document, dict) else await _probe_by_chat(session, url)
+        async with _session_for(url, session) as (http, base):
+            async with http.get(f"{base}/status", timeout=STATUS_TIMEOUT, allow_redirects=False) as response:
+                document = await _read_document(response) if response.status == 200 else None
+            return document if isinstance(document, dict) else await _probe_by_chat(http, base)
     except (ClientError, TimeoutError, OSError):
         return None
 
 
+@asynccontextmanager
+async def _session_for(url: str, session: ClientSession) -> AsyncIterator[tuple[ClientSession, str]]:
+    """Yield a session that connects to the URL of a route, and its HTTP URL."""
+    if not is_unix(url):
+        yield session, url
+        return
+    with closing(HeldSocket(*split_url(url))) as held:
+        held.hold()
+        connector = UnixConnector(held.address)
+        async with ClientSession(connector=connector, auto_decompress=False, headers=session.headers) as own:
+            yield own, "http://localhost"
+
+
 async def _probe_by_chat(session: ClientSession, url: str) -> StatusDocument:
     """Derive the status from a chat request: any response but 202, 429 and 503 is one of a ready server."""
-    async with session.post(f"{url}{client.PATH}", json=client.PROBE, timeout=STATUS_TIMEOUT) as response:
-        document = client.parse_body(await response.read())
+    path = f"{url}{client.PATH}"
+    async with session.post(path, json=client.PROBE, timeout=STATUS_TIMEOUT, allow_redirects=False) as response:
+        document = await _read_document(response)
     verdict = client.classify(client.ChatResponse(response.status, {}, document))
     if verdict.type in client.GIVE_UP:
         return {"state": "failed", "reason": verdict.message, "models": verdict.type == "model_load_error"}
     if verdict.kind == "again":
         return STATES.get(verdict.type, STATES["model_loading"])
     return {"state": "ready"}
+
+
+async def _read_document(response: ClientResponse) -> Any:
+    """Parse the begin of a response, which may be one of an org's code."""
+    try:
+        document = client.parse_body(await response.content.readexactly(MAX_STATUS_BYTES))
+    except asyncio.IncompleteReadError as error:
+        document = client.parse_body(error.partial)
+    progress = document.get("progress") if isinstance(document, dict) else None
+    if progress and not (isinstance(progress, dict) and all(isinstance(each, int) for each in progress.values())):
+        del document["progress"]
+    return document
 
 
 async def _infer(context: ApiContext, record: JobRecord, schema: Schema, model_request: ModelRequest) -> ApiResponse:
@@ -253,7 +283,7 @@ async def _schema(context: ApiContext, record: JobRecord) -> Schema:
     model, _ = model_of(context.settings, record, _workspace(context, record))
     path = org_resources.local_path(model)
     declared = await asyncio.to_thread(model_kinds.read_declaration, path) if path else ""
-    return model_kinds.schema(experiment.network_arch, declared)
+    return await asyncio.to_thread(model_kinds.schema, experiment.network_arch, declared)
 
 
 def _workspace(context: ApiContext, record: JobRecord) -> StoredWorkspace | None:

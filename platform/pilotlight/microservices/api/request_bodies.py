@@ -7,8 +7,10 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType, json
 
 from pilotlight.api.middlewares import read_small_body
+from pilotlight.errors import UsageError
 from pilotlight.microservices.jobs.health_responses import ApiResponse
 from pilotlight.microservices.registry.records import Experiment, JobRecord, Kind, Status, StoredWorkspace
+from pilotlight.wire.http_client import check_json
 
 T = TypeVar("T")
 MAX_BYTES: Final = 1024 * 1024  # of a body, except of those that go to a model
@@ -95,7 +97,16 @@ class Deleted(Struct, frozen=True):
 
 async def read_body(request: web.Request, kind: type[T]) -> T:
     """Return the decoded body. Raise 413 above MAX_BYTES, and msgspec's errors for one that is not of this kind."""
-    return json.decode(await read_small_body(request, MAX_BYTES), type=kind)
+    return decode_request(await read_small_body(request, MAX_BYTES), kind)
+
+
+def decode_request(text: bytes, kind: type[T]) -> T:
+    """Decode a body on the event loop. Raise UsageError for one that would hold it up, and msgspec's errors."""
+    try:
+        check_json(text)
+    except ValueError as error:
+        raise UsageError(f"the body is too large: {error}", "send tensors in parts, or media by reference") from None
+    return json.decode(text, type=kind)
 
 
 def json_response(value: Any, status: int = 200) -> web.Response:

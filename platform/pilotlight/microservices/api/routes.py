@@ -16,19 +16,14 @@ MICROSERVICE: Final = f"{JOB}/inference_microservice"
 BATCH: Final = f"{JOB}/batch_inference"
 
 LOGIN: Final = Area(
-    "login",
-    allow_anonymous,
+    "login", allow_anonymous,
     (
         Route(
-            "POST",
-            "/api/v1/login",
-            org_records.login,
-            "A token for an org's key.",
-            request_bodies.Login,
+            "POST", "/api/v1/login", org_records.login, "A token for an org's key.", request_bodies.Login,
             {200: request_bodies.LoggedIn},
         ),
     ),
-)
+)  # fmt: skip
 MEMBERS: Final = Area(
     "microservices",
     org_records.require_member,

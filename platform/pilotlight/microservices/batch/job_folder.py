@@ -3,13 +3,11 @@
 Files are written atomically. They have no secrets: credentials are references, resolved in the job's process.
 """
 
-import os
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
-from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +17,7 @@ from pilotlight.microservices.registry.records import Entry, Isolation, Workspac
 from pilotlight.microservices.registry.registry_file import file_lock
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor.process_inspection import Identity, identify
+from pilotlight.wire.shared_files import replace_file
 
 State = Literal["pending", "loading", "running", "done", "failed", "canceled"]
 FINAL: Final = frozenset({"done", "failed", "canceled"})
@@ -79,14 +78,8 @@ class JobFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "runner.log"
-
-    @property
-    def spool(self) -> Path:
-        return self.folder / "results.jsonl"
+        self.log = folder / "runner.log"
+        self.spool = folder / "results.jsonl"
 
     def batch(self) -> Batch:
         batch = self._read("job.json", Batch)
@@ -150,11 +143,7 @@ class JobFolder:
             raise PlatformError(f"{self.folder / name} cannot be read: {error}") from error
 
     def _write(self, name: str, value: Any) -> None:
-        temporary = self.folder / f".{name}.{uuid4().hex}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(value))
-        os.rename(temporary, self.folder / name)
+        replace_file(self.folder / name, msgspec.json.encode(value))
 
 
 def job_folder(home: Home, job_id: str) -> JobFolder:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.microservices.registry.container_command import MODEL_NAME
 from pilotlight.microservices.registry.records import PlatformStatus
-from pilotlight.wire.http_client import FAILURES, HttpClient
+from pilotlight.wire.http_client import FAILURES, HttpClient, decode_json
 
 PATH: Final = "/v1/chat/completions"
 MODEL: Final = f"/v2/models/{MODEL_NAME}"
@@ -24,6 +24,7 @@ CHAT_INPUT: Final = "messages"  # Pilotlight predictor: a model with this input 
 NO_CHAT: Final = "none here does"  # the predictor's error for a chat request to a tensor model
 JSON: Final = {"Content-Type": "application/json"}
 PROBE: Final[Mapping[str, Any]] = {"messages": []}
+MAX_BYTES: Final = 64 << 20  # of a response: the code of an org may send it
 MIN_TIMEOUT_S: Final = 300.0  # a generation may take minutes
 PAUSE_S: Final = 2.0
 MAX_PAUSE_S: Final = 15.0
@@ -190,7 +191,7 @@ def _get_document(url: str, path: str, timeout: float) -> Mapping[str, Any]:
 
 
 def _exchange(method: str, url: str, path: str, body: str, timeout: float) -> ChatResponse:
-    begin, http = time.monotonic(), HttpClient(url, timeout, JSON if body else {})
+    begin, http = time.monotonic(), HttpClient(url, timeout, JSON if body else {}, MAX_BYTES)
     try:
         with http:
             try:
@@ -210,7 +211,7 @@ def _exchange(method: str, url: str, path: str, body: str, timeout: float) -> Ch
 def parse_body(text: bytes) -> Any:
     """Parse a JSON body; return other bodies as text."""
     try:
-        return json.loads(text)
+        return decode_json(text)
     except ValueError:
         return text.decode(errors="replace")
 
@@ -225,7 +226,7 @@ def exchange(
     url: str, method: str, path: str, body: bytes, timeout: float, headers: Mapping[str, str] | None = None
 ) -> tuple[Mapping[str, str], bytes]:
     try:
-        with HttpClient(url, timeout, JSON) as http:
+        with HttpClient(url, timeout, JSON, MAX_BYTES) as http:
             response = http.request(method, path, body, headers)
     except TimeoutError:
         raise InferenceFailed(f"the microservice did not answer within {timeout:g} s") from None
@@ -240,7 +241,7 @@ def exchange(
 def _message(content: bytes) -> str:
     """Return the message of an error body of V2 or OpenAI."""
     try:
-        error = json.loads(content)["error"]
+        error = decode_json(content)["error"]
     except (ValueError, KeyError, TypeError):
         return ""
     return str(error.get("message", "")) if isinstance(error, dict) else str(error)

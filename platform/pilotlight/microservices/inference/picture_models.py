@@ -18,6 +18,7 @@ from pilotlight.microservices.media.limits import MediaError
 from pilotlight.microservices.media.tensors import DTYPES, Input, tensor
 from pilotlight.microservices.media.videos import frames
 from pilotlight.microservices.registry.model_kinds import Schema
+from pilotlight.wire.http_client import decode_json
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -118,7 +119,7 @@ class ImageModel:
     def __init__(self, url: str, name: str, schema: Schema, limits: Limits, timeout: float) -> None:
         self._url, self._path, self._schema = url, f"/v2/models/{name}", schema
         self._limits, self._timeout = limits, timeout
-        metadata = json.loads(call(url, "GET", self._path, b"", timeout))
+        metadata = decode_json(call(url, "GET", self._path, b"", timeout))
         needed = [each for each in metadata["inputs"] if not each.get("optional")]
         if len(needed) != 1:
             names = ", ".join(each["name"] for each in needed)
@@ -184,7 +185,7 @@ def unpack(headers: Mapping[str, str], content: bytes) -> dict[str, Array]:
     length = int(headers.get(HEADER.lower(), len(content)))
     outputs = {}
     offset = length
-    for each in json.loads(content[:length])["outputs"]:
+    for each in decode_json(content[:length])["outputs"]:
         size = each.get("parameters", {}).get("binary_data_size")
         if size is None:
             kind = object if each["datatype"] == "BYTES" else DTYPES[each["datatype"]]

@@ -15,6 +15,7 @@ from pilotlight.microservices.media import Limits, Media, fetch
 from pilotlight.microservices.media.file_and_bucket_sources import links
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
 from pilotlight.microservices.registry.records import Workspace
+from pilotlight.wire.http_client import decode_json
 
 TIMEOUT_S: Final = 300.0
 _AUTO: Final = {"conv_mode": "auto", "mode": "auto"}
@@ -37,7 +38,7 @@ def predict(
 
 
 def _post(url: str, path: str, body: Mapping[str, Any], timeout: float) -> Any:
-    return json.loads(call(url, "POST", path, json.dumps(body).encode(), timeout))
+    return decode_json(call(url, "POST", path, json.dumps(body).encode(), timeout))
 
 
 def chat_body(schema: Schema, request: ModelRequest, media: Sequence[Media]) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def load_media(
 
 def model(url: str, timeout: float) -> str:
     """Return the name of the one model that a microservice serves."""
-    names = json.loads(call(url, "GET", "/v2/models", b"", timeout))["models"]
+    names = decode_json(call(url, "GET", "/v2/models", b"", timeout))["models"]
     if not names:
         raise InferenceFailed("the microservice serves no model yet", 503)
     return quote(str(names[0]), safe="")

@@ -4,13 +4,14 @@ A model that the operator registered is his own, unless the org can write to it.
 their models themselves.
 """
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.media.limits import Limits
+from pilotlight.microservices.platforms.model_copy import MAX_FILES, check_links
 from pilotlight.microservices.registry.container_command import HUB
 from pilotlight.microservices.registry.records import Isolation, JobRecord, StoredWorkspace
 
@@ -20,7 +21,6 @@ CODE_FILES: Final = ("model.py", "saved_model.pb")
 CODE_SUFFIXES: Final = (
     ".pt", ".pt2", ".pth", ".pkl", ".pickle", ".joblib", ".so", ".plan", ".engine", ".graphdef", ".netdef",
 )  # fmt: skip
-MAX_FILES: Final = 10_000
 
 
 def org_isolation(org: str, platform: str, environ: Mapping[str, str]) -> Isolation:
@@ -53,25 +53,9 @@ def check_name(org: str, model: str, isolation: Isolation) -> None:
 
 def check_model(org: str, model: str, isolation: Isolation) -> None:
     """Raise for a model with code where it may run none, and for links out of a model's folder. Blocking."""
-    if isolation != "data":
-        return
     check_name(org, model, isolation)
-    path = Path(model)
-    for file in _files(path) if model.startswith("/") else ():
-        check_name(org, str(file), isolation)
-        if file.is_symlink() and path.is_dir() and not file.resolve().is_relative_to(path.resolve()):
-            raise UsageError(f"artifact: {file} is a link that leads out of the model's folder", "copy the file there")
-
-
-def _files(model: Path) -> Iterator[Path]:
-    """Yield the files of a model, and folders that are links."""
-    count = 0
-    yield model
-    for folder, folders, files in os.walk(model):
-        for name in (*files, *(each for each in folders if os.path.islink(os.path.join(folder, each)))):
-            count += 1
-            if count > MAX_FILES:
-                raise UsageError(
-                    f"artifact: {model} has more than {MAX_FILES} files", "name the folder of the model alone"
-                )
-            yield Path(folder, name)
+    if isolation == "data" and model.startswith("/"):
+        for file in islice(Path(model).rglob("*"), MAX_FILES):
+            if not file.is_dir():
+                check_name(org, str(file), isolation)
+        check_links(Path(model))

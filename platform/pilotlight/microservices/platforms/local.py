@@ -1,7 +1,8 @@
 """Platform local: the predictor as a process of this machine, in its own session, which outlives its starter.
 
 A shim records its exit status. The registry entry has PID, boot id and start time, against PID reuse. Log and exit
-status are in the home folder until it is stopped. A model that may run code of an org runs in a sandbox.
+status are in the home folder until it is stopped. A model that may run code of an org runs in a sandbox. One that only
+the control process or a batch job calls listens on a unix socket in a folder of its own, others on a port of loopback.
 """
 
 import os
@@ -22,15 +23,18 @@ from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option, sandbox
+from pilotlight.microservices.platforms.host_ports import ENV_HOST, ENV_PORT
+from pilotlight.microservices.platforms.model_copy import copy_model
 from pilotlight.microservices.platforms.sandbox_launcher import Plan
 from pilotlight.microservices.registry import secret_references
-from pilotlight.microservices.registry.container_command import ENV_PYTHON
+from pilotlight.microservices.registry.container_command import ENV_MODEL, ENV_PYTHON
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.targets.error_from_log import failed_event, last_error
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.supervisor import shim
 from pilotlight.targets.local.supervisor.gpus import Device, allocate, find_devices
 from pilotlight.targets.local.supervisor.process_inspection import Identity, identify
+from pilotlight.wire import unix_socket
 from pilotlight.wire.machine import last_lines
 
 STOP_S: Final = 40.0  # a predictor drains within 30
@@ -112,7 +116,7 @@ class Local:
                 raise UsageError(f"model_path = {path}, must be a directory for this network_arch")
         self._gpus(job)
         if job.isolation == "sandbox":
-            self._sandbox(job, [])
+            self._sandbox(job, [], job.model_path)
         try:
             self._home.create()
             self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -125,24 +129,31 @@ class Local:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         command = ["/bin/sh", "-c", job.command]
         try:
+            model = job.model_path
+            if job.isolation and model.startswith("/"):  # files that an org can change
+                shutil.rmtree(self._copy(job.id), ignore_errors=True)  # of an interrupted start
+                model = str(copy_model(Path(model), self._copy(job.id), links_out=job.isolation == "sandbox"))
+            variables = self._variables(job) | ({ENV_MODEL: model} if job.isolation == "data" else {})
             if job.isolation == "sandbox":
-                plan = self._sandbox(job, command)
+                plan = self._sandbox(job, command, model)
                 self._cache(job.id).mkdir(mode=0o700, exist_ok=True)
                 os.chown(self._cache(job.id), plan.uid, -1)
                 command = sandbox.command(plan)
-            parent = shim.start(command, self._variables(job), self._home.root, descriptor, exit_file)
+            elif job.closed:
+                self._sockets(job.id).mkdir(mode=0o700, exist_ok=True)
+            parent = shim.start(command, variables, self._home.root, descriptor, exit_file)
         finally:
             os.close(descriptor)
         # Reap the shim.
         threading.Thread(target=_reap, args=(parent.pid,), daemon=True).start()
         identity = _identity(parent.output) or Identity(parent.pid, "", 0)  # it ended at once: status reports how
         try:
-            _wait_listening(identity, job.host_port)
+            _wait_listening(identity, self._host(job), job.host_port)
         except BaseException:  # such as Ctrl-C: it is not registered yet
             end(identity)
             raise
         started = utc_now(zone="+00:00")
-        url = f"http://localhost:{job.host_port}"
+        url = f"{self._host(job)}/{job.host_port}" if job.closed else f"http://localhost:{job.host_port}"
         return Entry("local", job.network_arch, url, started, job.host_port, ":".join(map(str, identity)))
 
     def status(self, job_id: str, entry: Entry) -> PlatformStatus:
@@ -169,24 +180,40 @@ class Local:
             within(shim.EXIT_FILE_TIMEOUT_S, lambda: shim.read_exit(exit_file) is not None)
         for path in (log, exit_file):
             path.unlink(missing_ok=True)
+        shutil.rmtree(self._copy(job_id), ignore_errors=True)
+        shutil.rmtree(self._sockets(job_id), ignore_errors=True)
         if self._cache(job_id).exists():  # it was in a sandbox
             shutil.rmtree(self._cache(job_id), ignore_errors=True)
             sandbox.remove_group(self._home, job_id)
 
     @contextmanager
     def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
-        yield f"http://{HOST}:{entry.host_port}" if entry.host_port else entry.host_url
+        is_closed = unix_socket.is_unix(entry.host_url)
+        yield entry.host_url if is_closed or not entry.host_port else f"http://{HOST}:{entry.host_port}"
 
     @property
     def _folder(self) -> Path:
         return self._home.root / "microservices"
 
-    def _sandbox(self, job: Job, command: list[str]) -> Plan:
-        return sandbox.plan(job, command, self._home, self._cache(job.id), self._environ)
+    def _sandbox(self, job: Job, command: list[str], model: str) -> Plan:
+        return sandbox.plan(job, model, command, self._home, self._cache(job.id), self._environ)
+
+    def _copy(self, job_id: str) -> Path:
+        """Return the folder of the copy of an org's model, without links, which a sandbox does not follow."""
+        return (self._folder / f"{job_id}.model").resolve()
 
     def _cache(self, job_id: str) -> Path:
-        """Return the folder in which a sandbox has fetched models."""
+        """Return the folder in which a sandbox has fetched models and its socket."""
         return self._folder / f"{job_id}.cache"
+
+    def _sockets(self, job_id: str) -> Path:
+        """Return the folder of the socket of a job without a sandbox."""
+        return self._folder / f"{job_id}.socket"
+
+    def _host(self, job: Job) -> str:
+        """Return the host of its port. That of a closed job is a folder that no other user or sandbox can enter."""
+        folder = self._cache(job.id) if job.isolation == "sandbox" else self._sockets(job.id)
+        return f"{unix_socket.SCHEME}{folder}" if job.closed else HOST
 
     def _files(self, job_id: str) -> tuple[Path, Path]:
         """Return the paths of log and exit status."""
@@ -204,7 +231,7 @@ class Local:
             and (name in job.secrets or not secret_references.is_secret(name))
         }
         own = {
-            ENV_PYTHON: sys.executable, "PYTHONSAFEPATH": "1", "INFERENCE_HOST": HOST,
+            ENV_PYTHON: sys.executable, "PYTHONSAFEPATH": "1", ENV_HOST: HOST,
             contract.ENV_CACHE_DIR: str(self._home.cache),
         }  # fmt: skip
         if job.isolation == "sandbox":
@@ -212,7 +239,9 @@ class Local:
                 name: value for name, value in inherited.items() if SANDBOXED.fullmatch(name) or name in job.secrets
             }
             own |= {contract.ENV_CACHE_DIR: sandbox.CACHE, "HOME": sandbox.CACHE}
-        return {**inherited, **own, **self._gpus(job), **job.env, "INFERENCE_PORT": str(job.host_port)}
+        host = f"{unix_socket.SCHEME}{sandbox.CACHE}" if job.isolation == "sandbox" else self._host(job)
+        listening = {ENV_PORT: str(job.host_port), **({ENV_HOST: host} if job.closed else {})}
+        return {**inherited, **own, **self._gpus(job), **job.env, **listening}
 
     def _gpus(self, job: Job) -> dict[str, str]:
         """Return the variable that selects the least used GPUs; none without GPUs, where the model runs on CPUs."""
@@ -231,14 +260,17 @@ def _identity(output: int) -> Identity | None:
     return identify(shim.read_pid(output))
 
 
-def _wait_listening(identity: Identity, port: int) -> None:
+def _wait_listening(identity: Identity, host: str, port: int) -> None:
     """Wait until it listens, within 0.1 s, before imports, or has ended. Until then the port is only claimed."""
-    within(LISTEN_S, lambda: _connects(port) or not identity.alive)
+    within(LISTEN_S, lambda: _connects(host, port) or not identity.alive)
 
 
-def _connects(port: int) -> bool:
+def _connects(host: str, port: int) -> bool:
     try:
-        socket.create_connection((HOST, port), timeout=1.0).close()
+        if unix_socket.is_unix(host):
+            unix_socket.connect(host, port).close()
+        else:
+            socket.create_connection((host, port), timeout=1.0).close()
     except OSError:
         return False
     return True

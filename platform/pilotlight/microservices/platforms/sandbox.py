@@ -27,7 +27,7 @@ ENV_MEMORY: Final = "PILOTLIGHT_API_SANDBOX_MEMORY"
 ENV_CPUS: Final = "PILOTLIGHT_API_SANDBOX_CPUS"
 ENV_PROCESSES: Final = "PILOTLIGHT_API_SANDBOX_PROCESSES"
 DEFAULTS: Final[Mapping[str, str]] = {ENV_MEMORY: "4Gi", ENV_CPUS: "2", ENV_PROCESSES: "512"}
-# systemd's range for dynamic users: no account has one of these. Ports of microservices are unique, so uids are.
+# systemd's range for dynamic users: no account has one of these. Ports are unique in a registry, so uids are.
 FIRST_UID, UIDS = 61184, 4096
 SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/sys/devices/system")
 # Of /etc only what programs need to load libraries, resolve names and verify certificates.
@@ -80,8 +80,8 @@ def command(plan: Plan) -> list[str]:
     ]
 
 
-def plan(job: Job, shell: list[str], home: Home, cache_folder: Path, environ: Mapping[str, str]) -> Plan:
-    """Return the plan of a job. Raise where this machine has no sandbox, or the model cannot be read in it."""
+def plan(job: Job, model: str, shell: list[str], home: Home, cache_folder: Path, environ: Mapping[str, str]) -> Plan:
+    """Return the plan of a job, which sees `model` as its own. Raise where there is no sandbox, or it is unreadable."""
     sandbox = detect()
     if not sandbox.kind:
         message = (
@@ -90,9 +90,9 @@ def plan(job: Job, shell: list[str], home: Home, cache_folder: Path, environ: Ma
         raise PlatformError(message, "serve it by docker or kubernetes, or convert it to ONNX")
     memory, cpus, processes = (_number(name, environ) for name in DEFAULTS)
     uid = FIRST_UID + job.host_port % UIDS if os.geteuid() == 0 else os.geteuid()
-    model = [(job.model_path, job.model_path)] if job.model_path.startswith("/") else []
-    read_only = (*_visible(), *model)
-    if model and uid != os.geteuid() and not _readable(job.model_path):
+    own = [(model, job.model_path)] if model.startswith("/") else []
+    read_only = (*_visible(), *own)
+    if own and uid != os.geteuid() and not _readable(model):
         message = f"model_path = {job.model_path}, must be readable by the user of its sandbox"
         raise UsageError(message, f"chmod -R o+rX {job.model_path}")
     for source, _ in read_only:

@@ -22,12 +22,15 @@ MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_SLAVE = 0x2, 0x4, 0x8, 0x100
 MNT_DETACH: Final = 2
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 SYS_MOUNT_SETATTR: Final = 442  # the same number on every architecture
+SYS_OPENAT2, RESOLVE_NO_SYMLINKS = 437, 4  # likewise
 ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV = 0x1, 0x2, 0x4
+SYS_LANDLOCK_CREATE_RULESET, SYS_LANDLOCK_RESTRICT_SELF = 444, 446  # likewise
+SCOPES: Final = 3  # abstract unix sockets, signals
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 OLD_ROOT: Final = "/.old"
 TMPFS: Final = ("/tmp", "/dev/shm")  # noqa: S108 - private ones, counted as memory of the sandbox
 # Sets the limits inside: those of a process that makes a user namespace count all processes of its user.
-_LIMITED: Final = "import os,resource,sys;[resource.setrlimit(int(n),(int(v),)*2) for n,v in (w.split('=') for w in sys.argv[1].split(','))];os.execv(sys.argv[2],sys.argv[2:])"  # noqa: E501
+_LIMITED: Final = "import os,resource,sys;from pilotlight.microservices.platforms.sandbox_launcher import scope;scope();[resource.setrlimit(int(n),(int(v),)*2) for n,v in (w.split('=') for w in sys.argv[1].split(','))];os.execv(sys.argv[2],sys.argv[2:])"  # noqa: E501
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -106,14 +109,29 @@ def _run(plan: Plan, bounds: dict[int, int]) -> NoReturn:
             os.setresuid(plan.uid, plan.uid, plan.uid)
         _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         _call("prctl", PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # a change of the uid clears it
+        scope()
         os.execv(plan.command[0], plan.command)  # noqa: S606
     except OSError as error:
         os.write(2, f"the sandbox cannot be made: {error}\n".encode())
     os._exit(126)
 
 
+def scope() -> None:
+    """Close abstract unix sockets of others, which the shared network shows: without root, the uid opens some of them.
+
+    By Landlock, of Linux 6.12 or newer; needs PR_SET_NO_NEW_PRIVS.
+    """
+    rules = (ctypes.c_uint64 * 3)(0, 0, SCOPES)
+    descriptor = _libc.syscall(SYS_LANDLOCK_CREATE_RULESET, ctypes.byref(rules), ctypes.sizeof(rules), 0)
+    if descriptor >= 0:
+        _call("syscall", SYS_LANDLOCK_RESTRICT_SELF, descriptor, 0)
+        os.close(descriptor)
+
+
 def _mount(plan: Plan) -> None:
     """Replace the file system by an empty one with the plan's mounts, /proc of this PID namespace and private TMPFS."""
+    # An org may put a link in place of its model after that was checked.
+    opened = {source: _open_without_links(source) for source, _ in plan.read_only}
     _bind("", "/", MS_SLAVE | MS_REC)
     _call("mount", b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=755,size=1m")
     os.mkdir("/tmp" + OLD_ROOT)  # noqa: S108
@@ -126,8 +144,11 @@ def _mount(plan: Plan) -> None:
     os.mkdir("/proc")
     _call("mount", b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
     for source, target in (*plan.read_only, *plan.writable, *((device, device) for device in plan.devices)):
-        _make_target(OLD_ROOT + source, target)
-        _bind(OLD_ROOT + source, target, MS_BIND | MS_REC)
+        path = f"/proc/self/fd/{opened[source]}" if source in opened else OLD_ROOT + source
+        _make_target(path, target)
+        _bind(path, target, MS_BIND | MS_REC)
+    for descriptor in opened.values():
+        os.close(descriptor)
     for _, target in plan.read_only:
         _restrict(target, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV, AT_RECURSIVE)
     for _, target in plan.writable:
@@ -136,6 +157,16 @@ def _mount(plan: Plan) -> None:
     _call("umount2", OLD_ROOT.encode(), MNT_DETACH)
     os.rmdir(OLD_ROOT)
     _restrict("/", ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV, 0)
+
+
+def _open_without_links(path: str) -> int:
+    how = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_NO_SYMLINKS)
+    size = ctypes.sizeof(how)
+    descriptor = int(_libc.syscall(SYS_OPENAT2, AT_FDCWD, os.fsencode(path), ctypes.byref(how), size))
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    return descriptor
 
 
 def _make_target(source: str, target: str) -> None:

@@ -25,6 +25,7 @@ CLOUD: Final = ("s3", "gs", "gcs", "az", "azure", "abfs", "abfss", "wasbs", "htt
 PREFIX: Final = "umask 0 && "
 PORT: Final = 8080
 ENV_PYTHON: Final = "PILOTLIGHT_PYTHON"  # the predictor's interpreter, if not the first `python` of the PATH
+ENV_MODEL: Final = "INFERENCE_MODEL_PATH"
 MODEL_NAME: Final = "model"  # name of the predictor's only model
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+(?:@[\w./-]+)?")
@@ -220,10 +221,11 @@ def _pilotlight(inputs: CommandInputs) -> str:
     gRPC and metrics are off: their ports are in the range of microservices, and /metrics is on the HTTP port too. Other
     users of the machine reach it on loopback, so that is trusted with nothing.
     """
-    flags = ["--microservice", "--model-path", inputs.model.uri, "--model-name", MODEL_NAME, "--log-format", "json"]
+    flags = ["--microservice", "--model-name", MODEL_NAME, "--log-format", "json"]
     off = ["--grpc-port", "-1", "--metrics-port", "-1", "--admin-loopback=false"]
-    code = ["--model-code=false"] if inputs.isolation == "data" else []
-    return f'exec "${{{ENV_PYTHON}:-python}}" -m pilotlight_predictor {shlex.join([*flags, *off, *code])}'
+    # A model without a sandbox is named by ENV_MODEL, as a copy of the platform.
+    model = ["--model-code=false"] if inputs.isolation == "data" else ["--model-path", inputs.model.uri]
+    return f'exec "${{{ENV_PYTHON}:-python}}" -m pilotlight_predictor {shlex.join([*flags, *off, *model])}'
 
 
 def _contained(inputs: CommandInputs) -> ModelPath:

@@ -4,6 +4,8 @@ kinds.yaml is the table of kinds and networks. A `parameters.yaml` next to a mod
 names of outputs, image preprocessing. Values are accepted or rejected, never changed.
 """
 
+import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,7 @@ from msgspec import Struct
 from pilotlight.errors import UsageError
 
 FILE: Final = "parameters.yaml"
+MAX_BYTES: Final = 1 << 18
 BOUNDS: Final = {"least": "minimum", "most": "maximum", "above": "exclusiveMinimum"}
 _WORDS: Final = {"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false"}
 Json = Any
@@ -126,12 +129,24 @@ def schema(network_arch: str, declared: str = "") -> Schema:
 
 
 def read_declaration(model: Path) -> str:
-    """Return the text of parameters.yaml of a model on this machine, or empty."""
-    folder = model if model.is_dir() else model.parent
+    """Return the text of parameters.yaml of a model on this machine, or empty. Raise for one that is no small file.
+
+    An org may have put there what is not its own, by a link, or what blocks the reader, such as a FIFO.
+    """
+    folder = os.path.realpath(model if model.is_dir() else model.parent)
+    path = Path(os.path.realpath(os.path.join(folder, FILE)))
+    regular, text = False, b""
     try:
-        return (folder / FILE).read_text()
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+            if regular := stat.S_ISREG(os.fstat(file.fileno()).st_mode) and path.is_relative_to(folder):
+                text = file.read(MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return ""
+    except OSError as error:
+        raise UsageError(f"{FILE} beside the model cannot be read: {error.strerror}") from None
+    if not regular or len(text) > MAX_BYTES:
+        raise UsageError(f"{FILE} beside the model must be a file of at most {MAX_BYTES} bytes in the model's folder")
+    return text.decode(errors="replace")
 
 
 def networks() -> tuple[str, ...]:

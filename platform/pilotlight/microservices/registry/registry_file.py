@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
 from msgspec import Struct, ValidationError, convert, to_builtins
 
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.registry.records import Entry
+from pilotlight.wire.shared_files import replace_file
 
 ENV_PATH: Final = "PILOTLIGHT_MICROSERVICE_REGISTRY"
 DEFAULT_PATH: Final = "/tmp/tao-inf-ms-state.json"  # noqa: S108 - the scripts' path; owner, links and mode are checked
@@ -80,18 +80,9 @@ class Registry:
         return documents
 
     def _store(self, documents: Mapping[str, Any]) -> None:
-        beside = self.path.with_name(f".{self.path.name}.{uuid4().hex}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with open(os.open(beside, flags, 0o600), "wb") as file:
-                os.fchmod(file.fileno(), 0o600)  # regardless of the umask
-                file.write(json.dumps(documents, indent=2).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(beside, self.path)
+            replace_file(self.path, json.dumps(documents, indent=2).encode() + b"\n", durable=True)
         except OSError as error:
-            with suppress(OSError):
-                os.unlink(beside)
             raise _registry_error(self.path, f"cannot be written: {error.strerror}") from None
 
 

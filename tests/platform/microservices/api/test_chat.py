@@ -47,3 +47,26 @@ def test_a_server_that_refuses_an_empty_chat_is_ready_in_whatever_form_it_says_s
 def test_a_page_at_status_is_none_of_ours_and_the_chat_is_asked() -> None:
     page = web.Response(text="<html>welcome</html>", content_type="text/html")
     assert said_of(page, web.json_response({}, status=202)) == {"state": "loading", "models": True}
+
+
+def test_of_a_status_without_an_end_only_the_begin_is_read() -> None:
+    long = web.Response(text='{"state": "ready", "more": "' + "x" * (32 << 20) + '"}')
+    assert said_of(long, web.json_response({}, status=202)) == {"state": "loading", "models": True}
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "[" + "[]," * 150_000 + "1]"], ids=["deep", "many lists"])
+def test_a_status_that_takes_long_to_decode_is_not_decoded(text: str) -> None:
+    assert said_of(web.Response(text=text), web.json_response({}, status=202)) == {"state": "loading", "models": True}
+
+
+def test_a_status_elsewhere_is_not_asked() -> None:
+    moved = web.Response(status=302, headers={"Location": "/v1/chat/completions"})
+    assert said_of(moved, web.json_response({"state": "ready"}, status=202)) == {"state": "loading", "models": True}
+
+
+@pytest.mark.parametrize("progress", [5, "half", ["x"], {"done_bytes": "x"}, {"done_bytes": 1, "total_bytes": None}])
+def test_a_progress_of_another_form_is_left_out(progress: Any) -> None:
+    said = web.json_response({"state": "loading", "progress": progress})
+    assert said_of(said, web.json_response({})) == {"state": "loading"}
+    good = {"state": "loading", "progress": {"done_bytes": 1, "total_bytes": 2}}
+    assert said_of(web.json_response(good), web.json_response({})) == good

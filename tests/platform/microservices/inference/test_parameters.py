@@ -1,5 +1,6 @@
 """Requests held against what a model declares: by name, with what is allowed, and never changed."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,22 @@ def test_every_default_fits_its_own_bounds_and_every_parameter_says_what_it_is()
 def test_no_kind_beside_a_model_is_no_file(tmp_path: Path) -> None:
     assert model_kinds.read_declaration(tmp_path / "model.onnx") == ""
     assert model_kinds.read_declaration(tmp_path) == ""
+
+
+def test_what_an_org_puts_in_place_of_the_file_is_neither_followed_nor_waited_for(tmp_path: Path) -> None:
+    model, secret = tmp_path / "model", tmp_path / "secret"
+    model.mkdir()
+    secret.write_text("root:*:20228:0:99999:7:::")
+    file = model / model_kinds.FILE
+    for put in (
+        lambda: file.symlink_to(secret), lambda: os.mkfifo(file), lambda: file.symlink_to(file), file.mkdir,
+        lambda: file.write_bytes(b"#" * (model_kinds.MAX_BYTES + 1)),
+    ):  # fmt: skip
+        put()
+        with pytest.raises(UsageError, match=r"parameters\.yaml beside the model") as refused:
+            model_kinds.read_declaration(model)
+        assert "root" not in str(refused.value)
+        file.rmdir() if file.is_dir() else file.unlink()
+    (model / "own").write_text("kind: tensors")
+    file.symlink_to("own")
+    assert model_kinds.read_declaration(model) == "kind: tensors"

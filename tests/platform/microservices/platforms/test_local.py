@@ -1,6 +1,7 @@
 """Processes of this machine, held to what every platform does, and what only processes can get wrong."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,15 +11,27 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.platform.microservices.platforms.contract import SECRET, Ground, PlatformContract, clean_environment
+from tests.platform.microservices.platforms.contract import (
+    IRIS,
+    SECRET,
+    Ground,
+    PlatformContract,
+    clean_environment,
+    infer,
+)
 from tests.ports import free_port
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices.inference import client
+from pilotlight.microservices.jobs import launcher
+from pilotlight.microservices.jobs.launcher import StartRequest
 from pilotlight.microservices.platforms import platform
+from pilotlight.microservices.platforms.host_ports import can_bind
 from pilotlight.microservices.platforms.local import Local
 from pilotlight.microservices.registry.records import Entry, Job
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.targets.local.supervisor.gpus import Device
+from pilotlight.wire.unix_socket import SCHEME
 
 
 @pytest.fixture
@@ -52,6 +65,41 @@ def test_nothing_of_it_is_left_after_a_stop(ground: Ground) -> None:
     job = ground.job()
     with ground.started(job):
         assert files_of(ground, job)
+    assert files_of(ground, job) == []
+
+
+def test_an_orgs_model_is_served_as_it_was_at_the_start_and_its_copy_is_removed(ground: Ground, tmp_path: Path) -> None:
+    model = tmp_path / "evil/model.onnx"
+    model.parent.mkdir()
+    shutil.copy(IRIS, model)
+    request = StartRequest("pilotlight", str(model), "local", host_port=free_port(), isolation="data")
+    job = launcher.build_job(request, ground.environ)
+    with ground.started(job) as entry:  # it listens before it reads its model
+        model.write_text("another")
+        ground.until_ready(job, entry)
+        with ground.platform.open_route(job.id, entry) as url:
+            assert len(infer(url)["outputs"]) > 0
+    assert files_of(ground, job) == []
+
+
+def test_a_link_in_place_of_an_orgs_model_is_refused_and_leaves_nothing(ground: Ground, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").symlink_to(IRIS)
+    request = StartRequest("pilotlight", str(tmp_path / "model.onnx"), "local", host_port=free_port(), isolation="data")
+    job = launcher.build_job(request, ground.environ)
+    with pytest.raises(UsageError, match=r"model_path = .*model\.onnx, cannot be copied for its start"):
+        launcher.start(job, ground.platform, ground.registry)
+    assert files_of(ground, job) == []
+
+
+def test_one_of_the_api_listens_on_a_socket_that_its_user_alone_reaches_and_that_goes_with_it(ground: Ground) -> None:
+    request = StartRequest("pilotlight", IRIS, "local", host_port=free_port(), remote=True)
+    job = launcher.build_job(replace(request, env={"INFERENCE_HOST": "0.0.0.0"}), ground.environ)
+    with ground.started(job) as entry, ground.platform.open_route(job.id, entry) as url:
+        assert url == entry.host_url
+        assert client.get_status(url, 10)["state"]
+        socket = Path(url.removeprefix(SCHEME))
+        assert (socket.stat().st_mode & 0o777, socket.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        assert can_bind(job.host_port)
     assert files_of(ground, job) == []
 
 

@@ -19,7 +19,7 @@ def _any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(model: Path, home: Path, port: int = 8080, **environ: str) -> Plan:
     job = Job("j", "pilotlight", str(model), "", "", host_port=port, isolation="sandbox")
-    return sandbox.plan(job, ["/bin/true"], Home(home), home / "cache", environ)
+    return sandbox.plan(job, str(model), ["/bin/true"], Home(home), home / "cache", environ)
 
 
 def test_it_shows_the_system_and_the_model_but_neither_home_nor_other_folders(tmp_path: Path) -> None:
@@ -31,6 +31,14 @@ def test_it_shows_the_system_and_the_model_but_neither_home_nor_other_folders(tm
     assert not {Path("/"), Path("/etc"), Path("/home"), Path("/root"), Path("/run"), Path("/var")} & set(shown)
     assert plan.writable == ((str(tmp_path / "home/cache"), sandbox.CACHE),)
     assert (plan.memory, plan.cpus, plan.processes) == (4 * 2**30, 2.0, 512)
+
+
+def test_it_sees_the_copy_in_place_of_the_orgs_own_files(tmp_path: Path) -> None:
+    job = Job("j", "pilotlight", "/roots/evil/model", "", "", isolation="sandbox")
+    (tmp_path / "copy").mkdir()
+    plan = sandbox.plan(job, str(tmp_path / "copy"), [], Home(tmp_path / "home"), tmp_path, {})
+    assert plan.read_only[-1] == (str(tmp_path / "copy"), "/roots/evil/model")
+    assert "/roots/evil/model" not in [source for source, _ in plan.read_only]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -73,7 +73,7 @@ class Story:
 
     def pods(self) -> list[Json]:
         found = self.cluster.get("pods", "-n", self.namespace, "-l", f"pilotlight.dev/service={self.name}")
-        return [each for each in found["items"] if "deletionTimestamp" not in each["metadata"]]
+        return [each for each in (found or {"items": ()})["items"] if "deletionTimestamp" not in each["metadata"]]
 
     def answered(self) -> Counter[tuple[str, str]]:
         """Requests answered by each revision, as each of its pods counts them; one that ends takes its count along."""

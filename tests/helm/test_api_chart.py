@@ -1,5 +1,6 @@
 """The control API of the platform chart: off unless asked for, with the rights it needs and a restricted pod."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +56,10 @@ def test_its_state_outlives_the_pod_and_the_release(release: Release) -> None:
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
     volumes = {each["name"]: each for each in deployment["spec"]["template"]["spec"]["volumes"]}
     assert volumes["state"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (home,) = (Path(each["value"]) for each in container["env"] if each["name"] == "PILOTLIGHT_HOME")
+    (state,) = (Path(each["mountPath"]) for each in container["volumeMounts"] if each["name"] == "state")
+    assert state in home.parents, "a volume belongs to root; the home, which must not, is made in it"
     assert not of_api(release("inference-platform", api={**ON, "storage": {"enabled": False}}), claim["kind"])
 
 

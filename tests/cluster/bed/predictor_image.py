@@ -26,14 +26,16 @@ SOURCES: Final = ("platform", "predictor", "cli", "knative", "keda", "helm/infer
 def predictor_image(places: Places) -> Image:
     project = made(places, "project", digest(_project_files()), _project)
     models = made(places, "models", digest(_models()), _model_files)
-    own = (made(places, "shell", "env", shell), project, models)
+    own = (made(places, "shell", "env-certificates", shell), project, models)
     return python_image(places, NAME, LOCK, ENTRYPOINT, own, (ALIAS,))
 
 
 def platform_image(places: Places) -> Image:
     """The control plane's own: no runtime and no models, but what speaks to a cluster."""
     project = made(places, "project", digest(_project_files()), _project)
-    return python_image(places, PLATFORM, PLATFORM_LOCK, ENTRYPOINT, (made(places, "shell", "env", shell), project))
+    return python_image(
+        places, PLATFORM, PLATFORM_LOCK, ENTRYPOINT, (made(places, "shell", "env-certificates", shell), project)
+    )
 
 
 def _project(folder: Path) -> None:

@@ -21,6 +21,7 @@ from tests.cluster.bed.places import ROOT, Places
 
 ENVIRONMENT: Final = (PATH, "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1", "PYTHONSAFEPATH=1", "HOME=/tmp")
 LIBRARY: Final = f"usr/local/lib/python{sys.version_info.major}.{sys.version_info.minor}"
+CERTIFICATES: Final = "etc/ssl/certs/ca-certificates.crt"  # without any, clients of object stores do not start
 SBOM: Final = "usr/share/sbom/pilotlight.cdx.json"
 # Parts of the standard library that a server never imports.
 UNUSED: Final = shutil.ignore_patterns(
@@ -88,10 +89,12 @@ def _interpreter(folder: Path) -> None:
 
 
 def shell(folder: Path) -> None:
-    """What official images of Python have too: /bin/sh, for microservices are started by a line for it, and env."""
+    """What official images of Python have too: /bin/sh, for microservices are started by a line for it; env; CAs."""
     for program in ("bin/sh", "usr/bin/env"):
         (folder / program).parent.mkdir(parents=True)
         shutil.copy2(Path("/", program).resolve(), folder / program)
+    (folder / CERTIFICATES).parent.mkdir(parents=True)
+    shutil.copy2(Path("/", CERTIFICATES), folder / CERTIFICATES)
     _add_libraries(folder)
 
 

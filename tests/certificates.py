@@ -22,11 +22,11 @@ class Authority:
         self.path = folder / f"{name}.crt"
         self.path.write_bytes(_pem(self._certificate.sign(self._key, hashes.SHA256())))
 
-    def issue(self, name: str = "localhost") -> tuple[Path, Path]:
-        """Write certificate and key for localhost and 127.0.0.1, over earlier ones of that name."""
+    def issue(self, name: str = "localhost", address: str = "127.0.0.1") -> tuple[Path, Path]:
+        """Write certificate and key for localhost and the address, over earlier ones of that name."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        hosts = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+        hosts = [x509.DNSName("localhost"), x509.IPAddress(ip_address(address))]
         builder = _builder(subject, self._name, key).add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         certificate, secret = self.folder / f"{name}.crt", self.folder / f"{name}.key"
         certificate.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))

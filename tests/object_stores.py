@@ -47,14 +47,14 @@ class Bucket:
 
 
 @contextmanager
-def moto() -> Iterator[str]:
+def moto(host: str = "127.0.0.1") -> Iterator[str]:
     """The endpoint of a server of the S3 protocol."""
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server = ThreadedMotoServer(host, 0, verbose=False)
     server.start()
-    host, port = server.get_host_and_port()
+    _, port = server.get_host_and_port()
     try:
         yield f"http://{host}:{port}"
     finally:

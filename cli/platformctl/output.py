@@ -1,6 +1,7 @@
 """Everything that is printed, here alone: data on stdout, notes on stderr, colour on terminals only."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -19,6 +20,7 @@ FORMATS = ("table", "json", "yaml", "wide", "name", "url")
 SEVERITIES = {"error": "red", "warning": "yellow", "info": "cyan"}
 DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 SHOWN: Final = frozenset({"ts", "level", "event", "message", "logger", "traceback"})
+_CONTROL: Final = re.compile(r"\x1b(?!\[[\d;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]")  # all but colours
 
 
 def chosen() -> str:
@@ -26,22 +28,31 @@ def chosen() -> str:
     return str(click.get_current_context().meta.get("output", ""))
 
 
+def printable(line: str) -> str:
+    """Escape what a terminal obeys, except colours: models and their clients write parts of logs and reasons."""
+    return _CONTROL.sub(lambda character: f"\\u{ord(character[0]):04x}", line)
+
+
+def _echo(line: str, err: bool = False) -> None:
+    click.echo(printable(line) if (sys.stderr if err else sys.stdout).isatty() else line, err=err)
+
+
 def data(value: Any, lines: Iterable[str]) -> None:
     """Print a command's result: `value` with -o json or yaml, else `lines`."""
     if chosen() == "json":
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        _echo(json.dumps(value, indent=2, ensure_ascii=False))
     elif chosen() == "yaml":
         from pilotlight.k8s.manifest import Manifest, to_yaml
 
         click.echo(to_yaml([Manifest(value)]).removeprefix("---\n"), nl=False)
     else:
         for line in lines:
-            click.echo(line)
+            _echo(line)
 
 
 def stream_line(line: str) -> None:
     """Print one line of a stream and flush it."""
-    click.echo(line)
+    _echo(line)
     sys.stdout.flush()
 
 
@@ -52,7 +63,7 @@ def text(whole: str) -> None:
 
 def note(sentence: str) -> None:
     """Print a note on stderr."""
-    click.echo(sentence, err=True)
+    _echo(sentence, err=True)
 
 
 def page_break() -> None:
@@ -68,9 +79,9 @@ def heading(title: str) -> None:
 
 
 def error(sentence: str, hint: str = "") -> None:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {sentence}", err=True)
+    _echo(f"{click.style('error:', fg='red', bold=True)} {sentence}", err=True)
     if hint:
-        click.echo(f"  {hint}", err=True)
+        _echo(f"  {hint}", err=True)
 
 
 def error_data(sentence: str, hint: str, exit_code: int) -> None:
@@ -119,7 +130,7 @@ class ProgressLog:
 
     def log(self, phase: str, message: str, amount: str = "", of: Hashable = None) -> None:
         """Print a line if it changed; `of` is its subject if several are in progress."""
-        line = f"{phase:<11} {message}"
+        line = printable(f"{phase:<11} {message}")
         if line != self._last.get(of):
             self._end_line()
             self._last[of] = line

@@ -5,6 +5,7 @@ Packages add targets by the entry point group `pilotlight.targets`: a function o
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -108,7 +109,7 @@ def kubernetes() -> "Target":
 
 def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
     from pilotlight.targets.local.client import LocalTarget
-    from pilotlight.targets.local.control_process_launcher import ensure, living, should_run
+    from pilotlight.targets.local.control_process_launcher import ensure, living, restart_flags, should_run
     from pilotlight.targets.local.home_directory import home
 
     folder = home()
@@ -120,7 +121,9 @@ def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
             back = " and brings back what was deployed" if _has_state() else ""
             raise NotRunning("the platform is not running", f"platformctl up starts it{back}")
         else:
-            output.note(f"starting the platform; its state is in {folder.root}")
+            options = shlex.join(restart_flags(folder, flags))
+            keeps = f"; as platformctl down did not end it, it keeps its options: {options}" if options else ""
+            output.note(f"starting the platform; its state is in {folder.root}{keeps}")
     try:
         return LocalTarget(ensure(folder, start=start, flags=flags))
     except OSError as error:

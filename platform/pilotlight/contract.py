@@ -61,6 +61,7 @@ HEADER_INFERENCE_LENGTH: Final = "inference-header-content-length"
 # Metrics: the only names that dashboards, rules and scaling triggers use.
 METRIC_REQUEST_DURATION: Final = "pilotlight_request_duration_seconds"
 METRIC_IN_FLIGHT: Final = "pilotlight_requests_in_flight"
+METRIC_RESPONSES_REFUSED: Final = "pilotlight_responses_refused_total"
 METRIC_QUEUE_DEPTH: Final = "pilotlight_queue_depth"
 METRIC_QUEUE_SECONDS: Final = "pilotlight_queue_seconds"
 METRIC_BATCH_SIZE: Final = "pilotlight_batch_size"

@@ -33,13 +33,7 @@ def parse_jwks(document: str) -> Keys:
 
 
 def verify(
-    token: str,
-    keys: Keys,
-    algorithms: Sequence[str],
-    issuer: str,
-    audience: str,
-    *,
-    leeway_s: float | None = None,
+    token: str, keys: Keys, algorithms: Sequence[str], issuer: str, audience: str, *, leeway_s: float | None = None
 ) -> Mapping[str, Any]:
     """Return the claims after checks of signature, algorithm, issuer and audience; an empty issuer or audience: any.
 
@@ -62,7 +56,7 @@ def verify(
     except jwt.PyJWTError as error:
         reason = _REASONS.get(type(error).__name__, "it is malformed")
         raise InvalidToken(f"the token is not accepted: {reason}") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:  # the last one of older PyJWT
         raise InvalidToken("the token is not accepted: its claims are malformed") from error
 
 
@@ -72,7 +66,7 @@ def key_id(token: str) -> str | None:
 
     try:
         return jwt.get_unverified_header(token).get("kid")
-    except (jwt.PyJWTError, TypeError, ValueError) as error:
+    except (jwt.PyJWTError, TypeError, ValueError, RecursionError) as error:
         raise InvalidToken("the token is not accepted: it is malformed") from error
 
 

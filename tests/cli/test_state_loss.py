@@ -15,30 +15,10 @@ import pytest
 from tests.cli.test_up_down import typed
 from tests.embedded import FLOWER, commands_of, processes_of, serverless
 from tests.eventually import eventually
-from tests.ports import free_port
 
 from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor.process_inspection import home_processes
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    found = Home(tmp_path / "home")
-    yield found
-    left = processes_of(found)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left, "the test has left processes behind"
-
-
-@pytest.fixture
-def environ(home: Home) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PILOTLIGHT_", "INFERENCE_"))}
-    return {
-        **clean, "PILOTLIGHT_HOME": str(home.root), "PILOTLIGHT_GATEWAY_PORT": str(free_port()),
-        "PILOTLIGHT_API_PORT": str(free_port()), "PILOTLIGHT_SERVICE_PORTS": "0", "PILOTLIGHT_PILOT_LIGHT": "off",
-    }  # fmt: skip
 
 
 @pytest.fixture

@@ -1,13 +1,17 @@
 """How verbs name services and targets, and what they say where there is nothing."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.certificates import Authority
 from tests.cli.conftest import Call
 
 from pilotlight.errors import UsageError
+from pilotlight.targets.local.gateway.https_settings import HttpsSettings
 from pilotlight.targets.target import ServiceStatus
+from pilotlight.wire.tls import valid_until
 from platformctl import targets
 from platformctl.commands.service import traffic
 from platformctl.doctor import local_checks
@@ -235,6 +239,21 @@ def test_doctor_finds_this_machine_able_and_names_who_holds_a_port(
     assert f"pid {os.getpid()}" in found[f"port {port}"]["message"]
     assert "PILOTLIGHT_API_PORT" in found[f"port {port}"]["fix"]
     assert not nowhere.exists()
+
+
+@pytest.mark.parametrize(("days", "level"), [(15, "ok"), (13, "warn"), (-1, "fail")])
+def test_doctor_says_until_when_the_certificate_is_valid(tmp_path: Path, days: int, level: str) -> None:
+    certificate, key = Authority(tmp_path).issue()
+    until = valid_until(certificate.read_text())
+    served = HttpsSettings("0.0.0.0:8443", str(certificate), str(key))
+    found = local_checks.https(served, until - timedelta(days=days))
+    assert found.level == level
+    assert found.message == f"https://0.0.0.0:8443, its certificate is valid until {until:%Y-%m-%d %H:%M} UTC"
+    assert found.fix == ("" if level == "ok" else f"renew {certificate}")
+    key.write_text("broken")
+    broken = local_checks.https(served, until - timedelta(days=days))
+    assert broken.level == "fail"
+    assert "no certificate with its key" in broken.message
 
 
 def test_every_failing_check_has_a_fix(nowhere: Path) -> None:

@@ -7,38 +7,26 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from tests.certificates import Authority
 from tests.embedded import commands_of, processes_of, serverless
 from tests.ports import free_port
 
+from pilotlight.errors import UsageError
+from pilotlight.k8s.manifest import Manifest
+from pilotlight.k8s.names import ANNOTATION_TOKENS
 from pilotlight.targets.local import control_process_launcher
+from pilotlight.targets.local.gateway.https_settings import HttpsSettings
 from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.target import ServiceStatus
+from platformctl.commands.platform.up import check_https, is_open
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    """Whatever a test leaves running is ended by its number, and is a failure."""
-    found = Home(tmp_path / "home")
-    yield found
-    left = processes_of(found)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left, "the test has left processes behind"
-
-
-@pytest.fixture
-def environ(home: Home) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PILOTLIGHT_", "INFERENCE_"))}
-    gateway, api = free_port(), free_port()
-    return {
-        **clean, "PILOTLIGHT_HOME": str(home.root), "PILOTLIGHT_GATEWAY_PORT": str(gateway),
-        "PILOTLIGHT_API_PORT": str(api), "PILOTLIGHT_SERVICE_PORTS": "0", "PILOTLIGHT_PILOT_LIGHT": "off",
-    }  # fmt: skip
 
 
 def start(environ: dict[str, str], *argv: str) -> "subprocess.Popen[str]":
@@ -150,6 +138,100 @@ def test_options_of_up_reach_the_platform_and_cannot_change_one_that_runs(enviro
     assert code == 2
     assert "platformctl down, then up again" in err
     assert typed(environ, "down")[0] == 0
+
+
+def kill_control_and_parent(home: Home) -> None:
+    address = control_process_launcher.living(home)
+    assert address is not None
+    (parent,) = [pid for pid, command in commands_of(home) if "parent_process.py" in command]
+    os.kill(parent, signal.SIGKILL)
+    os.kill(address.pid, signal.SIGKILL)
+    assert control_process_launcher.wait_exit(address, 60)
+
+
+def test_a_platform_that_was_killed_keeps_its_options_until_down(environ: dict[str, str], home: Home) -> None:
+    certificate, key = Authority(home.root.parent).issue()
+    address, port = f"0.0.0.0:{free_port()}", str(free_port())
+    files = ("--tls-cert", str(certificate), "--tls-key", str(key))
+    code, out, err = typed(environ, "up", "--gateway-port", port, "--https", address, *files, "--allowed-hosts", "a.b")
+    assert (code, out) == (0, f"http://127.0.0.1:{port}\n"), err
+    assert f"HTTPS is served at https://{address}\n" in err
+    assert err.count("everyone who reaches it may use services without a token") == 1
+    assert "keeps its options" not in err
+    kill_control_and_parent(home)
+    code, _, err = typed(environ, "scale", "nothing", "--to", "1")  # the first verb that starts the platform
+    assert f"it keeps its options: --gateway-port {port}" in err
+    assert f"--https {address} --tls-cert {certificate} --tls-key {key} --allowed-hosts a.b\n" in err
+    kill_control_and_parent(home)
+    code, out, err = typed(environ, "up", "--allowed-hosts", "c.d", "-o", "json")
+    assert code == 0, err
+    assert "a.b" not in err
+    assert (json.loads(out)["https"], json.loads(out)["gateway"]) == (f"https://{address}", f"http://127.0.0.1:{port}")
+    assert control_process_launcher.stored_options(home)["--allowed-hosts"] == "c.d"
+    found = {each["check"]: each for each in json.loads(typed(environ, "doctor", "-o", "json")[1])["checks"]}
+    assert found["https"]["level"] == "warn", "valid for an hour"
+    assert found["https"]["message"].startswith(f"https://{address}, its certificate is valid until 20")
+    assert typed(environ, "down")[0] == 0
+    code, out, err = typed(environ, "up", "-o", "json")
+    assert "https" not in json.loads(out)
+    assert "keeps its options" not in err
+    assert typed(environ, "down")[0] == 0
+
+
+def test_options_of_the_last_start_are_kept_but_those_given_anew_and_of_systemd(home: Home) -> None:
+    home.create()
+    assert control_process_launcher.restart_flags(home, ()) == []
+    module = ("python", "-m", "pilotlight.control_plane.daemon", "--home", str(home.root))
+    flags = ("--api-port", "1", "--no-pilot-light", "--foreground", "--https", "h:2")
+    control_process_launcher.record_restart_command(home, (*module, *flags))
+    kept = control_process_launcher.restart_flags(home, ("--api-port", "3"))
+    assert kept == ["--no-pilot-light", "--https", "h:2"]
+    assert control_process_launcher.wait_restarted(home, 0) is None
+    control_process_launcher.record_stopped(home)
+    assert control_process_launcher.restart_flags(home, ()) == []
+
+
+def test_the_options_of_https_are_checked_beside_the_kept_ones(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    old, new = authority.issue("old"), authority.issue("new")
+    stored = {"--https": "127.0.0.1:1", "--tls-cert": str(old[0]), "--tls-key": str(old[1])}
+    given = {"https": None, "tls_cert": str(new[0]), "tls_key": str(new[1]), "tls_client_ca": None}
+    check_https(given, stored)
+    with pytest.raises(UsageError, match="--https is missing"):
+        check_https(given, {})
+    with pytest.raises(UsageError, match="no certificate with its key"):
+        check_https({**given, "tls_key": None}, stored)
+
+
+@dataclass
+class Deployed:
+    """Stand-in for the control process: services by name with the annotations of their manifests."""
+
+    services: dict[str, dict[str, str]]
+
+    def list(self, _: None) -> "Sequence[ServiceStatus]":
+        return [ServiceStatus("default", name, 1, "Ready", "") for name in self.services]
+
+    def live(self, key: tuple[str, str]) -> "Sequence[Manifest]":
+        return [Manifest({"metadata": {}}), Manifest({"metadata": {"annotations": self.services[key[1]]}})]
+
+
+@pytest.mark.parametrize(
+    ("host", "client_ca", "services", "warned"),
+    [
+        ("0.0.0.0", "", {"a": {ANNOTATION_TOKENS: "0" * 64}, "b": {}}, True),
+        ("0.0.0.0", "", {}, True),  # what is deployed later may have no token
+        ("0.0.0.0", "", {"a": {ANNOTATION_TOKENS: "0" * 64}}, False),
+        ("0.0.0.0", "ca.crt", {"a": {}}, False),
+        ("[::1]", "", {"a": {}}, False),
+        ("127.0.0.1", "", {"a": {}}, False),
+    ],
+)
+def test_https_for_other_machines_is_warned_of_unless_every_service_has_tokens(
+    host: str, client_ca: str, services: dict[str, dict[str, str]], warned: bool
+) -> None:
+    settings = HttpsSettings(f"{host}:8443", "tls.crt", "", client_ca)
+    assert is_open(settings, cast(Any, Deployed(services))) is warned
 
 
 def test_a_platform_that_cannot_start_says_why(environ: dict[str, str], home: Home) -> None:

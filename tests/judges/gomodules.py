@@ -91,26 +91,32 @@ def made_once(folder: Path) -> Iterator[Path | None]:
             filling.rename(folder)
 
 
-def program(package: str, version: str) -> str:
-    """Path of a command built from a pinned Go module; the first call on a machine builds it, which takes minutes."""
+def program(package: str, version: str, requirements: str = "") -> str:
+    """Path of a command built from a pinned Go module; the first call on a machine builds it, which takes minutes.
+
+    `requirements`: lines of a go.mod, for a module that was published before Go had module files.
+    """
     name = package.rpartition("/")[2]
     folder = cache_root() / f"{name}-{version}"
     if not folder.is_dir():
         with made_once(folder) as filling:
             if filling is not None:
                 say(f"building {name} {version}; once, in some minutes")
-                _build(f"{package}@{version}", filling, name)
+                _build(package, version, requirements, filling, name)
     return str(folder / name)
 
 
-def _build(module: str, folder: Path, name: str) -> None:
-    with module_cache() as environment:
+def _build(package: str, version: str, requirements: str, folder: Path, name: str) -> None:
+    with module_cache() as environment, tempfile.TemporaryDirectory() as source:
         settings = {**environment, "GOBIN": str(folder), "CGO_ENABLED": "0"}
         # Nothing else on the machine should feel it.
-        command = ["nice", "-n", "19", go(), "install", "-trimpath", module]
+        command = ["nice", "-n", "19", go(), "install", "-trimpath"]
+        if requirements:
+            Path(source, "go.mod").write_text(f"module {name}\n\ngo 1.23\n\nrequire (\n{requirements})\n")
         done = subprocess.run(
-            command, env=settings, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
-        )
+            [*command, *(("-mod=mod", package) if requirements else (f"{package}@{version}",))],
+            env=settings, cwd=source, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False,
+        )  # fmt: skip
     if done.returncode or not os.access(folder / name, os.X_OK):
         raise Unavailable(f"{name} cannot be built: {done.stderr.strip()[-300:]}")
 

@@ -3,24 +3,17 @@
 It was published before Go had module files, so the modules that it needs are pinned here.
 """
 
-import os
 import subprocess
 import tempfile
-from functools import cache
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
-from tests.judges.gomodules import Unavailable, cache_root, go, made_once, module_cache, say
+from tests.judges.gomodules import program
 
 VERSION: Final = "v2.2.1+incompatible"
-BUILD_SECONDS: Final = 600
 RUN_SECONDS: Final = 300
-MODULE: Final = f"""module h2spec
-
-go 1.23
-
-require (
+REQUIREMENTS: Final = f"""\
 	github.com/fatih/color v1.18.0
 	github.com/inconshreveable/mousetrap v1.1.0
 	github.com/mattn/go-colorable v0.1.14
@@ -31,22 +24,13 @@ require (
 	golang.org/x/net v0.42.0
 	golang.org/x/sys v0.34.0
 	golang.org/x/text v0.27.0
-)
 """
 
 Case = tuple[str, str]  # section, what h2spec sends
 
 
-@cache
 def h2spec() -> str:
-    """Path of the program; the first call on a machine builds it, which takes a minute."""
-    folder = cache_root() / f"h2spec-{VERSION}"
-    if not folder.is_dir():
-        with made_once(folder) as filling:
-            if filling is not None:
-                say(f"building h2spec {VERSION}; once, in about a minute")
-                _build(filling)
-    return str(folder / "h2spec")
+    return program("github.com/summerwind/h2spec/cmd/h2spec", VERSION, REQUIREMENTS)
 
 
 def failures(port: int, path: str = "/", timeout_s: int = 2) -> dict[Case, str]:
@@ -63,15 +47,3 @@ def failures(port: int, path: str = "/", timeout_s: int = 2) -> dict[Case, str]:
         for case, problem in marked
         if problem is not None
     }
-
-
-def _build(folder: Path) -> None:
-    with module_cache() as environment, tempfile.TemporaryDirectory() as source:
-        Path(source, "go.mod").write_text(MODULE)
-        command = ["nice", "-n", "19", go(), "build", "-mod=mod", "-trimpath", "-o", str(folder / "h2spec")]
-        done = subprocess.run(
-            [*command, "github.com/summerwind/h2spec/cmd/h2spec"], env={**environment, "CGO_ENABLED": "0"}, cwd=source,
-            capture_output=True, text=True, timeout=BUILD_SECONDS, check=False,
-        )  # fmt: skip
-    if done.returncode or not os.access(folder / "h2spec", os.X_OK):
-        raise Unavailable(f"h2spec cannot be built: {done.stderr.strip()[-300:]}")

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -27,7 +28,9 @@ from pilotlight.targets.local.control_process_launcher import (
     living,
     port_setting,
     should_run,
+    stored_options,
 )
+from pilotlight.targets.local.gateway.https_settings import HttpsSettings, https_of
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.home_shutdown import processes_of_removed_home
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
@@ -37,6 +40,7 @@ from pilotlight.targets.local.store.schema import FRESH_START
 from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.gpus import find_devices
 from pilotlight.targets.local.supervisor.process_inspection import replica_processes
+from pilotlight.wire.tls import ReloadingTls, TlsFiles, UnusableFiles, valid_until
 from platformctl import output
 from platformctl.targets import Gateway
 
@@ -47,6 +51,7 @@ Level = Literal["ok", "warn", "fail"]
 
 LEAST_PYTHON: Final = (3, 11)
 LEAST_DISK: Final = 1 << 30
+LEAST_VALIDITY: Final = timedelta(days=14)
 # Model runtimes by import name, with the extra that installs each.
 RUNTIMES: Final = {"onnxruntime": "onnx", "torch": "torch", "tensorflow": "tensorflow", "tensorrt": "tensorrt"}
 PROBE_S = 5.0
@@ -74,6 +79,8 @@ def findings(home: Home) -> Iterator[Finding]:
     yield models(home)
     yield daemon(home, address)
     yield gateway(address)
+    if address is not None and (served := https_of(stored_options(home))) is not None:
+        yield https(served, datetime.now(UTC))
     yield from ports(address, _orphaned_gateway_port(home) if address is None else 0)
     yield prometheus(home, address)
     yield limits(home)
@@ -193,6 +200,20 @@ def gateway(address: "Address | None") -> Finding:
     if reply.status != 200:
         return Finding("fail", "gateway", f"{url}/healthz answers {reply.status}", "platformctl down && platformctl up")
     return Finding("ok", "gateway", f"{url} answers")
+
+
+def https(served: HttpsSettings, now: datetime) -> Finding:
+    """The certificate's files are read anew: the gateway keeps the one before while they cannot be used."""
+    url = f"https://{served.address}"
+    try:
+        ReloadingTls(TlsFiles(served.tls_cert, served.tls_key, served.tls_client_ca), ["http/1.1"])
+        until = valid_until(Path(served.tls_cert).read_text())
+    except UnusableFiles as error:
+        return Finding("fail", "https", f"{url}: {error}", "write them again; the gateway reads them every 5 s")
+    message = f"{url}, its certificate is valid until {until:%Y-%m-%d %H:%M} UTC"
+    if until - now >= LEAST_VALIDITY:
+        return Finding("ok", "https", message)
+    return Finding("warn" if until > now else "fail", "https", message, f"renew {served.tls_cert}")
 
 
 def prometheus(home: Home, address: "Address | None") -> Finding:
@@ -325,7 +346,6 @@ def _problems(job_id: str) -> Iterator[Finding]:
 def _stuck_stops(home: Home) -> Iterator[Finding]:
     """Yield microservices of the API that have been stopping for long, from its records."""
     from contextlib import closing
-    from datetime import UTC, datetime
 
     from pilotlight.microservices import diagnosis
     from pilotlight.microservices.registry.database import FILE, OrgStore

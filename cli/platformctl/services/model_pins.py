@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pilotlight.release.plan_and_render import Documents
 
 # `snapshot` keeps local models for the revision, `record` serves them where they are, `compare` keeps nothing.
-Keep = Literal["snapshot", "record", "compare"]
+PinMode = Literal["snapshot", "record", "compare"]
 SHOWN_BYTES: Final = 256 << 20  # larger models show their progress
 
 
-def resolve(documents: "Documents", capabilities: "Capabilities", keep: Keep, *, local: bool) -> "Documents":
+def resolve(documents: "Documents", capabilities: "Capabilities", mode: PinMode, *, local: bool) -> "Documents":
     """Return the documents with pins for all model URIs that have none; a note names those that cannot be pinned.
 
     `local`: they are for this machine; on a cluster a path is one of the image.
@@ -27,7 +27,7 @@ def resolve(documents: "Documents", capabilities: "Capabilities", keep: Keep, *,
     from pilotlight.release.model_pins import unpinned_uris, with_pins
 
     uris = unpinned_uris(documents, capabilities)
-    pins = {uri: _pin_local(uri, keep) for uri in uris if is_local(uri) and local}
+    pins = {uri: _pin_local(uri, mode) for uri in uris if is_local(uri) and local}
     reasons = {uri: f"{scheme_of(uri)}:// cannot be pinned" for uri in uris if not is_local(uri)}
     remote = [uri for uri in reasons if scheme_of(uri) in REMOTE_SCHEMES]
     if remote:
@@ -44,7 +44,7 @@ def resolve(documents: "Documents", capabilities: "Capabilities", keep: Keep, *,
     return with_pins(documents, pins)
 
 
-def check_stored(documents: "Documents", keep: Keep) -> None:
+def check_stored(documents: "Documents", mode: PinMode) -> None:
     """Take lost snapshots of stored documents again from unchanged originals; note originals that have changed."""
     from pilotlight.k8s.model_pins import decode, is_local, local_path
     from pilotlight.k8s.names import ANNOTATION_PINS
@@ -54,14 +54,14 @@ def check_stored(documents: "Documents", keep: Keep) -> None:
             if not is_local(uri) or not os.path.exists(local_path(uri)):
                 continue
             if _pin_local(uri, "compare").digest == pin.digest:
-                _pin_local(uri, keep)
+                _pin_local(uri, mode)
             else:
                 output.note(
                     f"{uri} has changed since it was deployed; the old files are served, -f FILE deploys the new"
                 )
 
 
-def _pin_local(uri: str, keep: Keep) -> "ModelPin":
+def _pin_local(uri: str, mode: PinMode) -> "ModelPin":
     from pilotlight.k8s.model_pins import local_path
     from pilotlight.targets.local.home_directory import home
     from pilotlight.targets.local.model_snapshots import ModelSnapshots
@@ -70,9 +70,9 @@ def _pin_local(uri: str, keep: Keep) -> "ModelPin":
     ticker = output.ProgressLog()
     progress = _progress(ticker, path)
     try:
-        if keep == "compare":
+        if mode == "compare":
             return snapshots.digest(path, progress)
-        return snapshots.pin(path, snapshot=keep == "snapshot", progress=progress)
+        return snapshots.pin(path, snapshot=mode == "snapshot", progress=progress)
     except OSError as error:
         place = error.filename or path
         message = f"storageUri: {path} cannot be read or kept: {place}: {error.strerror or error}"

@@ -8,11 +8,15 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pilotlight.k8s.model_pins import ModelPin
+from pilotlight.errors import PlatformError
+from pilotlight.k8s.model_pins import ModelPin, decode
+from pilotlight.k8s.names import ANNOTATION_PINS
+from pilotlight.release.plan_and_render import Documents
 from platformctl.targets import command
 
 TIMEOUT_S: Final = 20.0
 START_S: Final = 5.0  # for Python and the store's libraries, on a busy machine
+ETAGS: Final = "etags:"  # pins of stores that do not keep old content
 
 
 def resolve_remote(uris: Sequence[str], timeout: float = TIMEOUT_S) -> dict[str, ModelPin | str]:
@@ -38,3 +42,18 @@ def _pin(document: dict[str, Any]) -> ModelPin | str:
     if "digest" not in document:
         return str(document.get("error", "its content cannot be resolved"))
     return ModelPin(digest=document["digest"], size=document["size"], files=document["files"])
+
+
+def check_unchanged(documents: Documents) -> None:
+    """Raise PlatformError if a store without versions no longer has the content that these documents are pinned to.
+
+    A store that this machine cannot ask is left to the pods.
+    """
+    annotations = (service.annotations.get(ANNOTATION_PINS, "") for service in documents.services)
+    pins = {uri: pin for text in annotations for uri, pin in decode(text).items() if pin.digest.startswith(ETAGS)}
+    for uri, stored in resolve_remote(list(pins)).items() if pins else ():
+        if isinstance(stored, ModelPin) and stored.digest.startswith(ETAGS) and stored.digest != pins[uri].digest:
+            message = f"{uri} has changed since this release was deployed, and its store keeps no versions"
+            raise PlatformError(
+                f"ModelChanged: {message}", "put the old files back, or deploy the new: platformctl deploy -f FILE"
+            )

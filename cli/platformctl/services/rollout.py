@@ -12,7 +12,7 @@ from pilotlight.release.apply import Apply, PreparedRelease, ReleaseRequest
 from platformctl import output, targets
 from platformctl.options import ApplyOptions, DocumentOptions, warn
 from platformctl.services import status_views, wait_ready
-from platformctl.services.model_pins import Keep, changed_models, check_stored, note_changed_models, resolve
+from platformctl.services.model_pins import PinMode, changed_models, check_stored, note_changed_models, resolve
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Change
@@ -22,7 +22,7 @@ FORMATS: Final = ("url", "json", "yaml", "table", "wide", "name")
 
 
 def request_from_files(
-    document_options: DocumentOptions, target: "Target | None", keep: Keep = "snapshot"
+    document_options: DocumentOptions, target: "Target | None", mode: PinMode = "snapshot"
 ) -> ReleaseRequest:
     """Read and check all documents; the request holds the selected services, pinned to the content of their models."""
     from pilotlight.release.model_pins import without_pins
@@ -34,11 +34,11 @@ def request_from_files(
     if target is None and local:  # as the target would report them
         capabilities = replace(capabilities, **LOCAL_CAPABILITIES)
     release_apply.check_paths_reachable(selected.services, target)
-    return ReleaseRequest(resolve(selected, capabilities, keep, local=local), capabilities)
+    return ReleaseRequest(resolve(selected, capabilities, mode, local=local), capabilities)
 
 
 def request_from_target(
-    document_options: DocumentOptions, target: "Target | None", keep: Keep = "snapshot"
+    document_options: DocumentOptions, target: "Target | None", mode: PinMode = "snapshot"
 ) -> ReleaseRequest:
     """Return a request from the stored document of one service, with its pins, changed by --set."""
     if not document_options.names:
@@ -52,8 +52,8 @@ def request_from_target(
     release_apply.check_paths_reachable(documents.services, target)
     local = target.name == targets.LOCAL
     if local:
-        check_stored(documents, keep)
-    return ReleaseRequest(resolve(documents, capabilities, keep, local=local), capabilities)
+        check_stored(documents, mode)
+    return ReleaseRequest(resolve(documents, capabilities, mode, local=local), capabilities)
 
 
 def run(

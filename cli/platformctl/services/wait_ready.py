@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pilotlight.errors import NotFound, PlatformError, RolledBack, TimedOut
-from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus, find_revision
+from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus, find_revision, service_argument
 from platformctl import output
 from platformctl.services import status_views
 
@@ -183,8 +183,8 @@ def _evidence(target: "Target", one: Expected, revision: str, known: str = "") -
         lines, ended = ([], True) if known.startswith(NO_PROCESS) else last_lines(target, one.key, revision)
     except PlatformError:
         return [], False
-    told = bool(known) and any(known in each.message for each in events)
-    event_lines = [] if told else [f"  last event: {each.reason}: {each.message}" for each in events[-1:]]
+    reported = bool(known) and any(known in each.message for each in events)
+    event_lines = [] if reported else [f"  last event: {each.reason}: {each.message}" for each in events[-1:]]
     return [*event_lines, *(f"  | {output.readable(line)}" for line in lines)], ended
 
 
@@ -200,12 +200,6 @@ def last_lines(target: "Target", key: Key, replica: str) -> tuple[list[str], boo
 def _serving(status: ServiceStatus, one: Expected) -> str:
     others = [each.name for each in status.revisions if each.percent and each.name not in one.revisions]
     return f"  {', '.join(others)} still serves" if others else ""
-
-
-def service_argument(key: Key) -> str:
-    """Return the service as an argument of a command: NAME or NAMESPACE/NAME."""
-    namespace, name = key
-    return name if namespace == "default" else f"{namespace}/{name}"
 
 
 def override_notes(key: Key, overrides: Mapping[str, Mapping[str, object]]) -> list[str]:

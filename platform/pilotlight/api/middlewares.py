@@ -40,10 +40,12 @@ STATUSES: Final[dict[type[PlatformError], int]] = {
 async def error_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn every error into a response; its body has the exit code for the command line."""
     try:
+        if request.headers.get("Content-Encoding", "identity") != "identity":  # unpacking would hold up the event loop
+            raise web.HTTPUnsupportedMediaType(reason="send the body without Content-Encoding")
         response = await handler(request)
     except PlatformError as error:
         response = _platform_error(error)
-    except (DecodeError, ValidationError, UnicodeDecodeError) as error:
+    except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as error:
         response = _error_response(400, f"the body is not what this route takes: {error}", "", UsageError.exit_code)
     except web.HTTPException as error:
         code = EXIT_CODES.get(error.status, 1)

@@ -16,6 +16,7 @@ from aiohttp import web
 from pilotlight.api.target_adapters import TargetBackend
 from pilotlight.canary.controller import WakeEvent, controller_thread, run_controller
 from pilotlight.control_plane.app import make_target_app
+from pilotlight.control_plane.idle_connections import close_idle_connections
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.api.api_context import ApiContext
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
@@ -51,12 +52,13 @@ async def serve(target: Target, settings: Settings) -> None:
     app = make_target_app(
         backend, settings.token, context, loopback=settings.host in LOOPBACK, metrics_token=settings.metrics_token
     )
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=5.0)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=5.0, auto_decompress=False)
     await runner.setup()
     tls = tls_of(settings.tls_cert, settings.tls_key)
-    reloads = asyncio.create_task(tls.reload_forever(log.warning)) if tls else None
+    reloads = asyncio.create_task(tls.reload_forever(log.info, log.warning)) if tls else None
     try:
         settings.on_ready(await _listen(runner, settings, tls))
+        close_idle_connections(runner)
         async with controller_thread(wake_event, partial(run_controller, target, wake_event)):
             await stop.wait()
     finally:

@@ -86,12 +86,7 @@ def make_target_app(
 
 
 def _build_app(
-    areas: tuple[Area, ...],
-    backend: Backend,
-    token: str,
-    context: ApiContext | None,
-    *,
-    loopback: bool,
+    areas: tuple[Area, ...], backend: Backend, token: str, context: ApiContext | None, *, loopback: bool
 ) -> web.Application:
     # The constant, since errors of aiohttp's parser pass no middleware: strangers need not know its version.
     web_response.SERVER_SOFTWARE = "pilotlight"  # type: ignore[attr-defined]

@@ -49,7 +49,7 @@ class Options:
     pilot_light: bool
     zero_grace_s: float
     forget: bool = False  # start with a new state, whatever runs; only this process, not those restarted after it
-    foreground: bool = False  # whoever started it, such as systemd, restarts it
+    foreground: bool = False  # without a parent process: systemd, for one, restarts it
     https: HttpsSettings | None = None
     allowed_hosts: tuple[str, ...] = ()
 
@@ -142,10 +142,7 @@ def main(argv: Sequence[str]) -> int:
     if held is None:
         log.info("another control process serves %s", settings.home.root)
         return _failed_in_foreground() if settings.foreground else 0
-    from pilotlight.targets.local.supervisor.supervisor import rotate_all
-
     with held:
-        rotate_all(settings.home.process_logs)
         code = process.run(serve(settings, held.fileno()))
     return _failed_in_foreground() if settings.foreground and code == 1 else code
 
@@ -184,7 +181,7 @@ async def serve(settings: Options, held_lock: int) -> int:
         await engine.close(stop_all=False)
         await prometheus_process.stop(settings.home)
         return 1
-    housekeeping = asyncio.create_task(_keep_house(engine, settings, held_lock))
+    housekeeping = asyncio.create_task(_run_housekeeping(engine, settings, held_lock))
     async with _canaries(engine, settings):
         await shutdown.wait()
     housekeeping.cancel()
@@ -201,7 +198,7 @@ async def serve(settings: Options, held_lock: int) -> int:
     return SIGNALLED if settings.foreground and not shutdown.stop_all else 0
 
 
-async def _keep_house(engine: Any, settings: Options, held_lock: int) -> None:
+async def _run_housekeeping(engine: Any, settings: Options, held_lock: int) -> None:
     """Keep a parent process running, remove logs of deleted services, report a removed state folder once."""
     from pilotlight.control_plane import lost_state
     from pilotlight.targets.local import control_process_launcher
@@ -275,18 +272,20 @@ async def _api(engine: Any, settings: Options, shutdown: Shutdown, listener: soc
     from aiohttp import web
 
     from pilotlight.control_plane.app import make_app
+    from pilotlight.control_plane.idle_connections import close_idle_connections
     from pilotlight.microservices.api.api_context import ApiContext
     from pilotlight.targets.local import control_process_launcher
 
     context = ApiContext(settings.home, {**os.environ, ENV_HOME: str(settings.home.root)})
     app = make_app(engine, control_process_launcher.token(settings.home), shutdown.stop_everything, context)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, auto_decompress=False)
     await runner.setup()
     await web.SockSite(runner, listener).start()
+    close_idle_connections(runner)
     try:
         control_process_launcher.record_restart_command(settings.home, settings.command())
     except OSError as error:
-        log.warning("%s cannot be written: %s; after a crash nobody restarts this process", settings.home.root, error)
+        log.warning("%s cannot be written: %s; after a crash this process is not restarted", settings.home.root, error)
     control_process_launcher.announce(
         settings.home, settings.api_port, settings.gateway_port, engine.settings.prometheus
     )

@@ -49,8 +49,7 @@ async def check(home: Home, store: Store) -> None:
 def folder_removed(home: Home, lock: int) -> bool:
     """Whether the folder of the lock, held by this process, was removed or replaced."""
     with suppress(OSError):
-        present, held = home.lock.stat(), os.fstat(lock)
-        return (present.st_dev, present.st_ino) != (held.st_dev, held.st_ino)
+        return not os.path.samestat(home.lock.stat(), os.fstat(lock))
     return True
 
 

@@ -5,15 +5,13 @@ its folder is held while it takes requests, so a socket without a lock is stale.
 """
 
 import asyncio
-import fcntl
 import hashlib
-import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from msgspec import Struct, field
 
@@ -21,6 +19,7 @@ from pilotlight import __version__
 from pilotlight.errors import PlatformError
 from pilotlight.gateway.fd_channel import Channel
 from pilotlight.gateway.routing_table import Table
+from pilotlight.wire.shared_files import is_locked, try_lock
 from pilotlight.wire.unix_socket import listen
 
 SOCKET: Final = "gateway.sock"
@@ -156,7 +155,7 @@ class ControlServer:
     def __init__(self, folder: Path, hello: Callable[[], Hello], on_message: OnControlMessage) -> None:
         self._folder, self._hello, self._on_message = folder, hello, on_message
         self._channel: Channel[ControlMessage] | None = None
-        self._lock = -1
+        self._lock: IO[bytes] | None = None
         self._listener: socket.socket | None = None
 
     @property
@@ -182,7 +181,8 @@ class ControlServer:
             self._listener = None
             with suppress(FileNotFoundError):
                 (self._folder / SOCKET).unlink()
-            os.close(self._lock)
+            if self._lock is not None:
+                self._lock.close()
         if disconnect and self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -209,31 +209,14 @@ class ControlServer:
 
 def is_running(folder: Path) -> bool:
     """Whether a gateway runs in the folder. Tries the lock only: connecting would disconnect the control process."""
-    try:
-        lock = os.open(folder / LOCK, os.O_RDONLY)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+    return is_locked(folder / LOCK)
 
 
-async def _acquire_lock(path: Path, wait_s: float) -> int:
-    """Return the locked descriptor; the kernel releases the lock when the process exits."""
+async def _acquire_lock(path: Path, wait_s: float) -> IO[bytes]:
     loop = asyncio.get_running_loop()
     until = loop.time() + wait_s
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if loop.time() >= until:
-                os.close(lock)
-                raise AlreadyRunning(f"another gateway runs in {path.parent}; stop it first") from None
-            await asyncio.sleep(0.02)
-        else:
-            return lock
+    while (lock := try_lock(path)) is None:
+        if loop.time() >= until:
+            raise AlreadyRunning(f"another gateway runs in {path.parent}; stop it first")
+        await asyncio.sleep(0.02)
+    return lock

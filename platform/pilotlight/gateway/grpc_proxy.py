@@ -20,6 +20,7 @@ from pilotlight.gateway.proxy.data_plane import DataPlane, Lease, RouteKey
 from pilotlight.gateway.proxy.responses import Admission, ErrorResponse, RequestRejected
 from pilotlight.gateway.routing_table import Replica, Route, Table
 from pilotlight.wire import unix_socket
+from pilotlight.wire.client_address import is_local_name
 
 if TYPE_CHECKING:
     from pilotlight.gateway.tls import GatewayTls
@@ -37,7 +38,6 @@ SERVER_OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 1),
 )
-PORT_S: Final = 2.0  # for a predecessor to release the port
 UNBOUNDED_S: Final = 86400.0
 CANNOT_WRITE: Final = "Internal error from Core"  # details of a status that grpcio makes up
 SETTLE_S: Final = 1.0  # from a status that grpcio made up to the replica's own, which may never come
@@ -196,14 +196,22 @@ class GrpcProxy:
         self._servers: list[GrpcServer] = []
 
     async def start(self, address: Address, route: Callable[[], RouteKey]) -> "GrpcServer":
-        """Listen, with a certificate on its address; `route` is called for each call. Raises CannotListen."""
+        """Listen, with a certificate on its address; `route` is called for each call. Raises CannotListen.
+
+        Does not wait for a port in use: all messages of the control process would wait behind it.
+        """
         try:
             import grpc.aio
         except ImportError:
             raise CannotListen(f"cannot serve gRPC on {address.host_port}: install pilotlight[grpc]") from None
         address = self._tls.grpc_address(address) if self._tls is not None else address
-        await _until_free(address)
-        server = grpc.aio.server(handlers=(_AnyMethod(self, route),), options=SERVER_OPTIONS)
+        for open_server in self._servers:
+            if open_server.address == address and not open_server.closing:
+                return open_server
+        # With SO_REUSEPORT grpcio would share a port in use with other processes of this user.
+        listeners.bind(address).close()
+        handler = _AnyMethod(self, route, loopback=is_local_name(address.host))
+        server = grpc.aio.server(handlers=(handler,), options=SERVER_OPTIONS)
         try:
             if self._tls is not None:
                 server.add_secure_port(address.host_port, self._tls.grpc_credentials())
@@ -212,7 +220,7 @@ class GrpcProxy:
         except RuntimeError as error:
             raise CannotListen(f"cannot listen on {address.host_port}: {error}") from error
         await server.start()
-        self._servers.append(GrpcServer(server))
+        self._servers.append(GrpcServer(server, address))
         return self._servers[-1]
 
     def update(self, table: Table) -> None:
@@ -223,9 +231,13 @@ class GrpcProxy:
         await asyncio.gather(*(server.stop(seconds) for server in self._servers))
         await self._connections.close()
 
-    async def handle(self, method: str, key: RouteKey, requests: Requests, context: Any) -> None:
-        """Proxy one call, from its arrival to its status."""
+    async def handle(self, method: str, key: RouteKey, requests: Requests, context: Any, loopback: bool) -> None:
+        """Proxy one call, from arrival to status. `loopback`: refuse web pages of other sites, by their Origin."""
         headers, peer = to_headers(context.invocation_metadata()), peer_address(context.peer())
+        # grpcio hides the authority. No page gets here by a foreign name: browsers speak HTTP/2 over TLS alone.
+        if loopback and (refusal := self._plane.routing.matcher.foreign_site(headers)):
+            await _abort(context, ErrorResponse(403, refusal))
+            return
         route = self._plane.route(key)
         if route is None or route.internal:
             await _abort(context, ErrorResponse(404, "no service has this port"))
@@ -303,22 +315,26 @@ async def _relay_messages(outgoing: Any, context: Any, identity: str, cold_ms: i
 class _AnyMethod:
     """Generic handler for grpcio: the same for every method."""
 
-    def __init__(self, proxy: GrpcProxy, route: Callable[[], RouteKey]) -> None:
-        self._proxy, self._route = proxy, route
+    def __init__(self, proxy: GrpcProxy, route: Callable[[], RouteKey], *, loopback: bool) -> None:
+        self._proxy, self._route, self._loopback = proxy, route, loopback
 
     def service(self, details: Any) -> Any:
         import grpc
 
         async def handle(requests: Requests, context: Any) -> None:
-            await self._proxy.handle(details.method, self._route(), requests, context)
+            await self._proxy.handle(details.method, self._route(), requests, context, self._loopback)
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
 
 class GrpcServer:
-    def __init__(self, server: Any) -> None:
-        self._server = server
+    def __init__(self, server: Any, address: Address) -> None:
+        self._server, self.address = server, address
         self._stopping: asyncio.Task[None] | None = None
+
+    @property
+    def closing(self) -> bool:
+        return self._stopping is not None
 
     def close(self) -> None:
         """Accept no new calls; running ones continue."""
@@ -335,20 +351,6 @@ async def _abort(context: Any, error: ErrorResponse) -> None:
     code = grpc.StatusCode[GRPC_STATUS.get(error.status, "UNKNOWN")]
     trailers = tuple((name.lower(), value) for name, value in error.headers.items())
     await context.abort(code, error.message, trailers)
-
-
-async def _until_free(address: Address) -> None:
-    """Wait until the port is free: with SO_REUSEPORT grpcio would share it with other processes of this user."""
-    until = time.monotonic() + PORT_S
-    while True:
-        try:
-            listeners.bind(address).close()
-        except CannotListen:
-            if time.monotonic() >= until:
-                raise
-            await asyncio.sleep(0.02)
-        else:
-            return
 
 
 def _completed_result(coroutine: Coroutine[Any, Any, Any]) -> Any:

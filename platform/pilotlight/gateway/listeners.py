@@ -29,6 +29,7 @@ KINDS: Final = ("http", "https", "grpc")
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[^\[\]:/]+):(\d{1,5})(?:/(\w+))?")
 _IPV6_EQUIVALENTS: Final = {"127.0.0.1": "::1", "0.0.0.0": "::"}  # noqa: S104 - set by the user
 _LISTENING: Final = "0A"  # state in /proc/net/tcp
+RETRY_S: Final = (0.05, 30.0)  # between attempts to bind a port in use: first pause, doubled up to the last
 UNKNOWN_ROUTE: RouteKey = ("", "")  # of the port of a deleted service
 
 
@@ -163,7 +164,7 @@ StartGrpc = Callable[[Address, Callable[[], RouteKey]], Awaitable[Server]]
 
 
 class Listeners:
-    """Listeners by address. Used by one task at a time.
+    """Listeners by address. A port in use is reported as failed and bound later, once it is free.
 
     Connections are accepted after `start`, once the first table is there: until then every service would be unknown.
     """
@@ -176,6 +177,8 @@ class Listeners:
         self._routes: dict[int, RouteKey] = {}
         self._started = False
         self._pending: list[tuple[Listen, Sequence[socket.socket]]] = []
+        self._lock = asyncio.Lock()  # between messages and retries
+        self._retrying: asyncio.Task[None] | None = None
         self.failed: tuple[str, ...] = ()
 
     async def start(self) -> None:
@@ -189,17 +192,15 @@ class Listeners:
         if not self._started:
             self._pending.append((message, sockets))
             return
-        received = dict(zip(message.held, sockets, strict=True))
-        self._shared = frozenset(message.shared)
-        failed = []
-        for gone in self._servers.keys() - {*message.held, *message.wanted}:
-            self._close(gone)
-        for text in (*message.held, *message.wanted):
-            try:
-                await self._open(text, received.pop(text, None))
-            except PlatformError as error:
-                failed.append(f"{text}: {error}")
-        self.failed = tuple(failed)
+        async with self._lock:
+            self._cancel_retry()
+            self._shared = frozenset(message.shared)
+            for gone in self._servers.keys() - {*message.held, *message.wanted}:
+                self._close(gone)
+            texts = (*message.held, *message.wanted)
+            await self._open_all(texts, dict(zip(message.held, sockets, strict=True)))
+        if self.failed:
+            self._retrying = asyncio.create_task(self._retry(texts))
 
     def update(self, table: Table) -> None:
         """Update the routes of dedicated ports."""
@@ -219,9 +220,31 @@ class Listeners:
         return tuple(held), list(held.values())
 
     def close(self) -> None:
+        self._cancel_retry()
         self._pending.clear()
         for text in list(self._servers):
             self._close(text)
+
+    async def _open_all(self, texts: Sequence[str], received: dict[str, socket.socket]) -> None:
+        failed = []
+        for text in texts:
+            try:
+                await self._open(text, received.pop(text, None))
+            except PlatformError as error:
+                failed.append(f"{text}: {error}")
+        self.failed = tuple(failed)
+
+    async def _retry(self, texts: Sequence[str]) -> None:
+        pause = RETRY_S[0]
+        while self.failed:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_S[1])
+            async with self._lock:
+                await self._open_all(texts, {})
+
+    def _cancel_retry(self) -> None:
+        if self._retrying is not None:
+            self._retrying.cancel()
 
     async def _open(self, text: str, listener: socket.socket | None) -> None:
         if text in self._servers:

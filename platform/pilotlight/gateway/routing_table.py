@@ -47,7 +47,8 @@ class Route(Struct, frozen=True):
     """A service, or one workload behind it (`internal`: for processes of the platform only).
 
     Clients of an internal route send its `key` in place of a tag, `/{namespace}/{name}@{key}/…`. Without a key, any
-    local process could bypass the authentication of the service.
+    local process could bypass the authentication of the service. On a service's own route its other components send
+    the key in place of the client's token, which an explainer does not have.
     """
 
     namespace: str

@@ -22,13 +22,14 @@ class GatewayTls:
         self._files, self._host = files, host
 
     async def reload_forever(self) -> None:
-        await self.http.reload_forever(partial(log, "tls"))
+        await self.http.reload_forever(partial(log, "tls"), partial(log, "tls", level="WARNING"))
 
     def grpc_address(self, address: Address) -> Address:
-        """Return the address with TLS of a service's port on loopback."""
-        if address.host == "127.0.0.1":
-            return address._replace(host=self._host)
-        return address._replace(host="::") if self._host == "0.0.0.0" else address  # noqa: S104 - set by the user
+        """Return the address with TLS of a service's port on loopback, 127.0.0.1 or ::1."""
+        if self._host in ("0.0.0.0", "::"):  # noqa: S104 - set by the user
+            return address._replace(host="0.0.0.0")  # noqa: S104 - grpcio binds either wildcard for IPv4 and IPv6
+        move = address.host == "127.0.0.1" and self._host != "localhost"  # which is both
+        return address._replace(host=self._host) if move else address
 
     def grpc_credentials(self) -> Any:
         """Return credentials of grpcio for one port; it calls `changed` in each handshake."""

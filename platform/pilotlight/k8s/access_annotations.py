@@ -77,7 +77,7 @@ def _check_tokens(annotations: Mapping[str, str]) -> None:
     invalid = [token for token in tokens if not _DIGEST.fullmatch(token)]
     if ANNOTATION_TOKENS in annotations and (invalid or not tokens):
         # The value may be the token itself, so it is not repeated.
-        hint = "printf %s TOKEN | sha256sum"
+        hint = "printf %s TOKEN | sha256sum | cut -c1-64"
         message = f"annotation {ANNOTATION_TOKENS} must be SHA-256 in hex of each token, separated by commas"
         raise PlatformError(message, hint)
 

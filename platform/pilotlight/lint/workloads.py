@@ -295,14 +295,26 @@ def _images(service: Part) -> list[str]:
 
 
 def _closed(workload: Part, context: LintContext) -> bool:
-    """Return whether a NetworkPolicy admits only some clients to the pods."""
-    labels = workload.get("spec", "template", "metadata", "labels").value
+    """Return whether a NetworkPolicy admits only some clients to the pods, but for a port of the name `metrics`."""
+    labels = _pod_labels(workload)
+    ports = [port for container in containers(workload) for port in container.get("ports").each()]
+    scraped = {port.get("containerPort").value for port in ports if port.get("name").text() == "metrics"}
     for policy in context.of_kind("NetworkPolicy"):
         wanted = policy.get("spec", "podSelector", "matchLabels").value
-        chosen = isinstance(wanted, dict) and isinstance(labels, dict) and wanted.items() <= labels.items()
-        if chosen and namespace(policy) == namespace(workload):
-            return all(rule.get("from") for rule in policy.get("spec", "ingress").each())
+        if isinstance(wanted, dict) and wanted.items() <= labels.items() and namespace(policy) == namespace(workload):
+            rules = [rule for rule in policy.get("spec", "ingress").each() if not rule.get("from")]
+            admitted = [{port.get("port").value for port in rule.get("ports").each()} for rule in rules]
+            return all(numbers and numbers <= scraped for numbers in admitted)
     return False
+
+
+def _pod_labels(workload: Part) -> dict[str, object]:
+    """Return the labels of the pods that serve; those of a LeaderWorkerSet have its name, too."""
+    group = kind_of(workload) == "LeaderWorkerSet"
+    path = ("spec", "leaderWorkerTemplate", "leaderTemplate") if group else ("spec", "template")
+    labels = workload.get(*path, "metadata", "labels").value
+    added = {"leaderworkerset.sigs.k8s.io/name": name(workload)} if group else {}
+    return {**labels, **added} if isinstance(labels, dict) else {**added}
 
 
 def size_of(workload: Part, context: LintContext) -> int | None:

@@ -86,8 +86,9 @@ def _workloads(
     if _is_stopped(service) or set(modes.values()) == {"virtual"}:
         return ()
     entry = _entry_role(service)
-    # Our gateway as a router passes the client's token on; a transformer or a router of others may not.
+    # Our gateway as a router passes the client's token on; a transformer, an explainer or a router of others may not.
     own_entry = entry in ("engine", "predictor") or is_gateway(service.components[entry], selection.runtime)
+    own_entry = own_entry and "explainer" not in service.components
     checks = own_entry and not capabilities.access_at_gateway and _has_access_rules(service)
     workloads: list[Workload] = []
     for role, mode in modes.items():
@@ -119,13 +120,20 @@ def _decide_access(context: PlanContext, entry: bool, log: DecisionLog) -> None:
         if names.ANNOTATION_RATE in written and entry:
             reason = "each replica counts for itself, so with several a client may send as many times as much"
             log.decide(role, "rate limit", f"{written[names.ANNOTATION_RATE]} per replica", reason)
-    elif context.choice.is_pilotlight:
+    elif context.choice.is_pilotlight and not entry:
         return  # behind a component of others, which is reported; only that may call it
     elif (entry or context.serverless) and (problem := _unfronted(context)):
-        log.error("PL367", path, f"would not be enforced: the image of {context.name} is not ours, and {problem}")
+        log.error("PL367", path, f"would not be enforced: {_open_because(context)}, and {problem}")
     elif entry:
-        reason = "the image is not ours: requests go through the gateway, and the NetworkPolicy admits no others"
-        log.decide(role, "access", "checked by the gateway", reason)
+        reason = "requests go through the gateway, and the NetworkPolicy admits no others"
+        log.decide(role, "access", "checked by the gateway", f"{_open_because(context)}: {reason}")
+
+
+def _open_because(context: PlanContext) -> str:
+    """Return why the pods of a component do not check the access annotations."""
+    if context.choice.is_pilotlight:
+        return f"the explainer calls {context.name} without the client's token"
+    return f"the image of {context.name} is not ours"
 
 
 def _unfronted(context: PlanContext) -> str:
@@ -234,9 +242,11 @@ def _access_file(service: Service) -> str:
 def activator_of(workloads: Sequence[Workload], service: Service, capabilities: Capabilities) -> Activator | None:
     """Return the activator of a service; None if requests need none.
 
-    Our gateway also fronts images of others that cannot check the access annotations.
+    Our gateway also fronts pods that do not check the access annotations: images of others, and any with an explainer.
     """
-    if _has_access_rules(service) and any(not work.internal and not work.is_pilotlight for work in workloads):
+    explained = "explainer" in service.components and not capabilities.access_at_gateway
+    fronted = any(not work.internal and (explained or not work.is_pilotlight) for work in workloads)
+    if fronted and _has_access_rules(service):
         name, namespace = _address(capabilities.gateway_scaler)
         return Activator("gateway", name, namespace, GATEWAY_PORT)
     for workload in workloads:

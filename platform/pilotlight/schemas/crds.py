@@ -22,80 +22,55 @@ Columns = tuple[tuple[str, str, str, int], ...]  # name, type, path, priority
 MODEL_STATES: Final = ("Pending", "Standby", "Loading", "Loaded", "FailedToLoad")
 TRANSITIONS: Final = ("UpToDate", "InProgress", "BlockedByFailedLoad", "InvalidSpec")
 
-_CONDITION: Final = Record(
-    "condition",
-    {
-        "type": Field(String(), "Ready, IngressReady, or a component's name with Ready behind it.", required=True),
-        "status": Field(OneOf(("True", "False", "Unknown")), "Whether it holds.", required=True),
-        "reason": Field(String(), "One word for a program."),
-        "message": Field(String(), "One sentence for a person."),
-        "lastTransitionTime": Field(String(), "Since when."),
-    },
-)
-_TRAFFIC: Final = Record(
-    "traffic",
-    {
-        "revisionName": Field(String(), "Which revision."),
-        "percent": Field(Integer(0, 100), "Its share of the requests."),
-        "latestRevision": Field(Boolean(), "Is it the newest?"),
-        "tag": Field(String(), "Name under which it alone can be asked."),
-        "url": Field(String(), "Where it alone is asked."),
-    },
-)
-_COMPONENT: Final = Record(
-    "component",
-    {
-        "url": Field(String(), "Where the component is asked."),
-        "latestCreatedRevision": Field(String(), "The newest revision."),
-        "latestReadyRevision": Field(String(), "The newest one that has answered."),
-        "traffic": Field(ListOf(_TRAFFIC), "Who gets which share of the requests."),
-    },
-)
-_MODEL_STATES: Final = Record(
-    "modelRevisionStates",
-    {
-        "activeModelState": Field(OneOf(MODEL_STATES), "Of the model that answers."),
-        "targetModelState": Field(OneOf(MODEL_STATES), "Of the model that shall answer."),
-    },
-)
-_COPIES: Final = Record(
-    "modelCopies",
-    {
-        "totalCopies": Field(Integer(0), "Replicas that have it loaded."),
-        "failedCopies": Field(Integer(0), "Replicas that could not load it."),
-    },
-)
-_FAILURE: Final = Record(
-    "lastFailureInfo",
-    {
-        "reason": Field(String(), "One word for a program."),
-        "message": Field(String(), "What went wrong."),
-        "modelRevisionName": Field(String(), "With which revision."),
-    },
-)
-_MODEL_STATUS: Final = Record(
-    "modelStatus",
-    {
-        "transitionStatus": Field(OneOf(TRANSITIONS), "Is what was asked for what answers?"),
-        "modelRevisionStates": Field(_MODEL_STATES),
-        "modelCopies": Field(_COPIES),
-        "lastFailureInfo": Field(_FAILURE),
-    },
-)
+_CONDITION: Final = Record("condition", {
+    "type": Field(String(), "Ready, IngressReady, or a component's name with Ready behind it.", required=True),
+    "status": Field(OneOf(("True", "False", "Unknown")), "Whether it holds.", required=True),
+    "reason": Field(String(), "One word for a program."),
+    "message": Field(String(), "One sentence for a person."),
+    "lastTransitionTime": Field(String(), "Since when."),
+})  # fmt: skip
+_TRAFFIC: Final = Record("traffic", {
+    "revisionName": Field(String(), "Which revision."),
+    "percent": Field(Integer(0, 100), "Its share of the requests."),
+    "latestRevision": Field(Boolean(), "Is it the newest?"),
+    "tag": Field(String(), "Name under which it alone can be asked."),
+    "url": Field(String(), "Where it alone is asked."),
+})  # fmt: skip
+_COMPONENT: Final = Record("component", {
+    "url": Field(String(), "Where the component is asked."),
+    "latestCreatedRevision": Field(String(), "The newest revision."),
+    "latestReadyRevision": Field(String(), "The newest one that has answered."),
+    "traffic": Field(ListOf(_TRAFFIC), "Who gets which share of the requests."),
+})  # fmt: skip
+_MODEL_STATES: Final = Record("modelRevisionStates", {
+    "activeModelState": Field(OneOf(MODEL_STATES), "Of the model that answers."),
+    "targetModelState": Field(OneOf(MODEL_STATES), "Of the model that shall answer."),
+})  # fmt: skip
+_COPIES: Final = Record("modelCopies", {
+    "totalCopies": Field(Integer(0), "Replicas that have it loaded."),
+    "failedCopies": Field(Integer(0), "Replicas that could not load it."),
+})  # fmt: skip
+_FAILURE: Final = Record("lastFailureInfo", {
+    "reason": Field(String(), "One word for a program."),
+    "message": Field(String(), "What went wrong."),
+    "modelRevisionName": Field(String(), "With which revision."),
+})  # fmt: skip
+_MODEL_STATUS: Final = Record("modelStatus", {
+    "transitionStatus": Field(OneOf(TRANSITIONS), "Is what was asked for what answers?"),
+    "modelRevisionStates": Field(_MODEL_STATES),
+    "modelCopies": Field(_COPIES),
+    "lastFailureInfo": Field(_FAILURE),
+})  # fmt: skip
 
-STATUS: Final = Record(
-    "InferenceServiceStatus",
-    {
-        "url": Field(String(), "Where the service is asked."),
-        "address": Field(Record("address", {"url": Field(String())}), "Where it is asked from within the cluster."),
-        "deploymentMode": Field(String(), "How it runs."),
-        "observedGeneration": Field(Integer(0), "The generation that this tells about."),
-        "conditions": Field(ListOf(_CONDITION), "What holds and what does not."),
-        "components": Field(MapOf(_COMPONENT), "The same by component."),
-        "modelStatus": Field(_MODEL_STATUS, "How far the model is."),
-    },
-    "How far the service is. Written by the platform.",
-)
+STATUS: Final = Record("InferenceServiceStatus", {
+    "url": Field(String(), "Where the service is asked."),
+    "address": Field(Record("address", {"url": Field(String())}), "Where it is asked from within the cluster."),
+    "deploymentMode": Field(String(), "How it runs."),
+    "observedGeneration": Field(Integer(0), "The generation that this tells about."),
+    "conditions": Field(ListOf(_CONDITION), "What holds and what does not."),
+    "components": Field(MapOf(_COMPONENT), "The same by component."),
+    "modelStatus": Field(_MODEL_STATUS, "How far the model is."),
+}, "How far the service is. Written by the platform.")  # fmt: skip
 
 _AGE: Final = ("Age", "date", ".metadata.creationTimestamp", 0)
 _READY: Final = '.status.conditions[?(@.type=="Ready")]'
@@ -165,17 +140,12 @@ KINDS: Final = (
     CustomResource(*_OME, "FineTunedWeight", "finetunedweights", weights_type, _WEIGHTS, cluster=True),
     CustomResource(*_OME, "AcceleratorClass", "acceleratorclasses", accelerator_type, _ACCELERATOR, cluster=True),
     CustomResource(
-        _KSERVE,
-        "v1beta1",
-        *_ISVC,
-        kserve_fields.inference_service,
-        _service_columns("predictor"),
-        status=True,
+        _KSERVE, "v1beta1", *_ISVC, kserve_fields.inference_service, _service_columns("predictor"), status=True,
         short=("isvc",),
     ),
     CustomResource(_KSERVE, "v1alpha1", *_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME),
     CustomResource(_KSERVE, "v1alpha1", *_CLUSTER_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME, cluster=True),
-)
+)  # fmt: skip
 
 
 def definition(kind: CustomResource) -> dict[str, Json]:

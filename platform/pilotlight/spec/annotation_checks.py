@@ -25,32 +25,28 @@ from pilotlight.spec.yaml_nodes import Node, parse
 PREFIX: Final = f"{DOMAIN}/"
 OF_DOCUMENT: Final = "metadata.annotations"
 PATH: Final = "spec.canary"
-POLICY: Final = Record(
-    "canary",
-    {
-        "steps": Field(Anything(), "Shares in percent, rising, the last 100: 5,25,50,100."),
-        "bake": Field(Anything(), "How long each share is held at least: 2m."),
-        "interval": Field(Anything(), "Between two measurements: 15s."),
-        "check": Field(Anything(), "A figure with its bound, or a list of them: p99_ms<300."),
-        "promql": Field(Anything(), "Queries of your own, by name."),
-        "max": Field(Anything(), "Upper bounds of those queries, by name."),
-        "min": Field(Anything(), "Lower bounds of those queries, by name."),
-        "compare": Field(OneOf(("baseline", "")), "baseline: held against the revision that serves."),
-        "ratio": Field(Number(), "How many times worse than the baseline is worse."),
-        "min-requests": Field(Integer(0), "Of each side, before a measurement can succeed."),
-        "failure-limit": Field(Integer(1), "Failed measurements that end it."),
-        "on-no-data": Field(OneOf(("probe", "pause", "fail", "pass")), "What too few requests mean."),
-        "example": Field(Anything(), "The body that probes send."),
-        "on-inconclusive": Field(OneOf(("pause", "fail", "pass")), "What a measurement means that stays unclear."),
-        "inconclusive-limit": Field(Integer(1), "Unclear measurements in a row until that holds."),
-        "deadline": Field(Anything(), "When it must be through, without pauses: 1h."),
-        "auto-promote": Field(Boolean(), "false: a person promotes it after the last step."),
-        "manual": Field(Boolean(), "true: the same as auto-promote: false."),
-        "keep-stable": Field(Anything(), "How long the old revision keeps its replicas after promotion: 30s."),
-        "dry-run-checks": Field(Boolean(), "true: measured and shown, but no check stops it."),
-    },
-    "What a new revision must prove before it gets all requests.",
-)
+POLICY: Final = Record("canary", {
+    "steps": Field(Anything(), "Shares in percent, rising, the last 100: 5,25,50,100."),
+    "bake": Field(Anything(), "How long each share is held at least: 2m."),
+    "interval": Field(Anything(), "Between two measurements: 15s."),
+    "check": Field(Anything(), "A figure with its bound, or a list of them: p99_ms<300."),
+    "promql": Field(Anything(), "Queries of your own, by name."),
+    "max": Field(Anything(), "Upper bounds of those queries, by name."),
+    "min": Field(Anything(), "Lower bounds of those queries, by name."),
+    "compare": Field(OneOf(("baseline", "")), "baseline: held against the revision that serves."),
+    "ratio": Field(Number(), "How many times worse than the baseline is worse."),
+    "min-requests": Field(Integer(0), "Of each side, before a measurement can succeed."),
+    "failure-limit": Field(Integer(1), "Failed measurements that end it."),
+    "on-no-data": Field(OneOf(("probe", "pause", "fail", "pass")), "What too few requests mean."),
+    "example": Field(Anything(), "The body that probes send."),
+    "on-inconclusive": Field(OneOf(("pause", "fail", "pass")), "What a measurement means that stays unclear."),
+    "inconclusive-limit": Field(Integer(1), "Unclear measurements in a row until that holds."),
+    "deadline": Field(Anything(), "When it must be through, without pauses: 1h."),
+    "auto-promote": Field(Boolean(), "false: a person promotes it after the last step."),
+    "manual": Field(Boolean(), "true: the same as auto-promote: false."),
+    "keep-stable": Field(Anything(), "How long the old revision keeps its replicas after promotion: 30s."),
+    "dry-run-checks": Field(Boolean(), "true: measured and shown, but no check stops it."),
+}, "What a new revision must prove before it gets all requests.")  # fmt: skip
 
 
 def check_annotations(document: Node, problems: Problems) -> None:

@@ -33,17 +33,13 @@ _WRITTEN_BY_THE_CLUSTER: Final = (
     "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generation",
     "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid",
 )  # fmt: skip
-METADATA: Final = Record(
-    "metadata",
-    {
-        "name": Field(NAME, "Name of the service; its URL and every object are named after it.", required=True),
-        "namespace": Field(NAME, "Namespace; --namespace decides when it is left out."),
-        "labels": Field(LABELS, "Labels that every object of the service gets."),
-        "annotations": Field(ANNOTATIONS, "Annotations; deployment mode and autoscaler class among them."),
-        **{name: Field(Anything(), ignored=True) for name in _WRITTEN_BY_THE_CLUSTER},
-    },
-    hints={"generateName": "give it a name: its URL and its revisions are named after it"},
-)
+METADATA: Final = Record("metadata", {
+    "name": Field(NAME, "Name of the service; its URL and every object are named after it.", required=True),
+    "namespace": Field(NAME, "Namespace; --namespace decides when it is left out."),
+    "labels": Field(LABELS, "Labels that every object of the service gets."),
+    "annotations": Field(ANNOTATIONS, "Annotations; deployment mode and autoscaler class among them."),
+    **{name: Field(Anything(), ignored=True) for name in _WRITTEN_BY_THE_CLUSTER},
+}, hints={"generateName": "give it a name: its URL and its revisions are named after it"})  # fmt: skip
 
 _STRATEGY: Final = pod_fields.core("DeploymentStrategy")
 SCALE_METRIC: Final = OneOf(("cpu", "memory", "concurrency", "rps"))
@@ -61,15 +57,12 @@ EXTENSION: Final[Mapping[str, Field]] = {
 STORAGE_URI: Final = String(
     r"\S+", "a URI such as s3://bucket/path, pvc://claim/path, or ./model.onnx beside this file"
 )
-STORAGE: Final = Record(
-    "ModelStorageSpec",
-    {
-        "key": Field(String(), "Which entry of the storage secret holds the credentials."),
-        "path": Field(String(), "Path of the model within the storage."),
-        "schemaPath": Field(String(), "Path of the model's schema within the storage."),
-        "parameters": Field(MapOf(String()), "Overrides of the storage's settings: type, bucket, endpoint_url, …"),
-    },
-)
+STORAGE: Final = Record("ModelStorageSpec", {
+    "key": Field(String(), "Which entry of the storage secret holds the credentials."),
+    "path": Field(String(), "Path of the model within the storage."),
+    "schemaPath": Field(String(), "Path of the model's schema within the storage."),
+    "parameters": Field(MapOf(String()), "Overrides of the storage's settings: type, bucket, endpoint_url, …"),
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +102,13 @@ def container(name: str) -> RecordRef:
 
 def document(group: str, spec: RecordRef) -> Record:
     """Return the type of an InferenceService of one API group."""
-    return Record(
-        "InferenceService",
-        {
-            "apiVersion": Field(OneOf((group,)), "API group and version.", required=True),
-            "kind": Field(OneOf(("InferenceService",)), "Kind of the document.", required=True),
-            "metadata": Field(METADATA, "Name, namespace, labels and annotations.", required=True),
-            "spec": Field(spec, "What to serve and how.", required=True),
-            "status": Field(Anything(), "Written by the cluster; ignored.", ignored=True),
-        },
-        "One model service: all that a user writes.",
-    )
+    return Record("InferenceService", {
+        "apiVersion": Field(OneOf((group,)), "API group and version.", required=True),
+        "kind": Field(OneOf(("InferenceService",)), "Kind of the document.", required=True),
+        "metadata": Field(METADATA, "Name, namespace, labels and annotations.", required=True),
+        "spec": Field(spec, "What to serve and how.", required=True),
+        "status": Field(Anything(), "Written by the cluster; ignored.", ignored=True),
+    }, "One model service: all that a user writes.")  # fmt: skip
 
 
 def pod_of(value: Mapping[str, Json]) -> dict[str, Json]:

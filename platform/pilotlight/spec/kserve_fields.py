@@ -86,14 +86,11 @@ def _spec(name: str) -> Record:
 
 
 def _extension() -> dict[str, Field]:
-    batcher = Record(
-        "Batcher",
-        {
-            "maxBatchSize": Field(Integer(1), "How many instances make a batch."),
-            "maxLatency": Field(Integer(0), "How long a batch is gathered, in milliseconds."),
-            "timeout": Field(Integer(0), "How long a batch may take, in seconds."),
-        },
-    )
+    batcher = Record("Batcher", {
+        "maxBatchSize": Field(Integer(1), "How many instances make a batch."),
+        "maxLatency": Field(Integer(0), "How long a batch is gathered, in milliseconds."),
+        "timeout": Field(Integer(0), "How long a batch may take, in seconds."),
+    })  # fmt: skip
     return {
         **EXTENSION,
         "timeout": Field(Integer(0), "How long a request may take, in seconds."),
@@ -136,13 +133,10 @@ def _canary(name: str) -> Record:
 
 
 def _framework(name: str) -> Record:
-    confidential = Record(
-        "ConfidentialSpec",
-        {
-            "enabled": Field(Boolean(), "Decrypt the model's files.", required=True),
-            "resourceId": Field(String(), "Which key, as kbs:///repo/type/tag."),
-        },
-    )
+    confidential = Record("ConfidentialSpec", {
+        "enabled": Field(Boolean(), "Decrypt the model's files.", required=True),
+        "resourceId": Field(String(), "Which key, as kbs:///repo/type/tag."),
+    })  # fmt: skip
     fields = {
         **pod_fields.fields("Container", without=("name",)),
         "name": Field(
@@ -159,13 +153,10 @@ def _framework(name: str) -> Record:
 
 
 def _model(name: str) -> Record:
-    model_format = Record(
-        "ModelFormat",
-        {
-            "name": Field(String(r".+", "a format's name"), "sklearn, onnx, pytorch, triton, …", required=True),
-            "version": Field(String(), 'Version of the format, in quotes: "1".'),
-        },
-    )
+    model_format = Record("ModelFormat", {
+        "name": Field(String(r".+", "a format's name"), "sklearn, onnx, pytorch, triton, …", required=True),
+        "version": Field(String(), 'Version of the format, in quotes: "1".'),
+    })  # fmt: skip
     framework = _framework(name)
     own = {
         "modelFormat": Field(model_format, "The model's format.", required=True),
@@ -237,15 +228,12 @@ def _auto_scaling(name: str) -> Record:
     }
     external["authenticationRef"] = Field(Record("ExtMetricAuthentication", credentials), "Credentials.")
     pod = {"metric": Field(_pod_metric(), "The metric.", required=True), "target": target}
-    metric = Record(
-        "MetricsSpec",
-        {
-            "type": Field(OneOf(("Resource", "External", "PodMetric")), "Kind of metric.", required=True),
-            "resource": Field(Record("ResourceMetricSource", resource), "With type Resource."),
-            "external": Field(Record("ExternalMetricSource", external), "With type External."),
-            "podmetric": Field(Record("PodMetricSource", pod), "With type PodMetric."),
-        },
-    )
+    metric = Record("MetricsSpec", {
+        "type": Field(OneOf(("Resource", "External", "PodMetric")), "Kind of metric.", required=True),
+        "resource": Field(Record("ResourceMetricSource", resource), "With type Resource."),
+        "external": Field(Record("ExternalMetricSource", external), "With type External."),
+        "podmetric": Field(Record("PodMetricSource", pod), "With type PodMetric."),
+    })  # fmt: skip
     fields = {
         "metrics": Field(ListOf(metric), "What is scaled by; the one that asks for most wins."),
         "behavior": Field(pod_fields.core("HorizontalPodAutoscalerBehavior"), "How fast."),

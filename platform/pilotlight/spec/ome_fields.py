@@ -31,78 +31,57 @@ _RENAMED: Final = {
     "storageUri": "name a model under spec.model, and give a BaseModel with that storage",
 }
 
-KEDA: Final = Record(
-    "kedaConfig",
-    {
-        "enableKeda": Field(Boolean(), "Let KEDA scale instead of the HPA."),
-        "promServerAddress": Field(String(r"https?://\S+", "an http:// or https:// URL"), "Prometheus to ask."),
-        "customPromQuery": Field(String(), "Query to scale by; %s in it is the service's name."),
-        "scalingThreshold": Field(
-            String(r"[0-9]*\.?[0-9]+", 'a number in quotes, such as "0.5"'), "Value of the query to hold."
-        ),
-        "scalingOperator": Field(OneOf(OPERATORS), "LessThanOrEqual: more replicas when the value falls."),
-        "authenticationRef": Field(
-            Record(
-                "authenticationRef",
-                {
-                    "name": Field(String(r".+", "a name"), "Name of the TriggerAuthentication.", required=True),
-                    "kind": Field(OneOf(("TriggerAuthentication", "ClusterTriggerAuthentication")), "Its kind."),
-                },
-            ),
-            "Credentials for Prometheus.",
-        ),
-        "authModes": Field(String(), "How to authenticate: basic, tls, bearer, custom; several with commas."),
-    },
-    "Scaling by a Prometheus query.",
-)
+KEDA: Final = Record("kedaConfig", {
+    "enableKeda": Field(Boolean(), "Let KEDA scale instead of the HPA."),
+    "promServerAddress": Field(String(r"https?://\S+", "an http:// or https:// URL"), "Prometheus to ask."),
+    "customPromQuery": Field(String(), "Query to scale by; %s in it is the service's name."),
+    "scalingThreshold": Field(
+        String(r"[0-9]*\.?[0-9]+", 'a number in quotes, such as "0.5"'), "Value of the query to hold."
+    ),
+    "scalingOperator": Field(OneOf(OPERATORS), "LessThanOrEqual: more replicas when the value falls."),
+    "authenticationRef": Field(
+        Record("authenticationRef", {
+            "name": Field(String(r".+", "a name"), "Name of the TriggerAuthentication.", required=True),
+            "kind": Field(OneOf(("TriggerAuthentication", "ClusterTriggerAuthentication")), "Its kind."),
+        }),
+        "Credentials for Prometheus.",
+    ),
+    "authModes": Field(String(), "How to authenticate: basic, tls, bearer, custom; several with commas."),
+}, "Scaling by a Prometheus query.")  # fmt: skip
 
-ACCELERATOR: Final = Record(
-    "acceleratorSelector",
-    {
-        "acceleratorClass": Field(String(), "The class to use; wins over constraints."),
-        "constraints": Field(
-            Record(
-                "constraints",
-                {
-                    "minMemory": Field(Integer(0), "Least memory, in GB."),
-                    "maxMemory": Field(Integer(0), "Greatest memory, in GB."),
-                    "minComputePerformanceTFLOPS": Field(Integer(0), "Least speed, in TFLOPS."),
-                    "minArchitectureVersion": Field(String(), "Least compute capability."),
-                    "requiredFeatures": Field(ListOf(String()), "Features that it must have."),
-                    "excludedClasses": Field(ListOf(String()), "Classes to avoid."),
-                    "architectureFamilies": Field(ListOf(String()), "Families to choose from."),
-                    "preferredPrecisions": Field(ListOf(String()), "Number formats, the best first."),
-                },
-            ),
-            "What an accelerator must fulfil.",
-        ),
-        "policy": Field(OneOf(("BestFit", "Cheapest", "MostCapable", "FirstAvailable")), "Which of several to take."),
-    },
-    "Which GPU or other accelerator to run on.",
-)
+ACCELERATOR: Final = Record("acceleratorSelector", {
+    "acceleratorClass": Field(String(), "The class to use; wins over constraints."),
+    "constraints": Field(
+        Record("constraints", {
+            "minMemory": Field(Integer(0), "Least memory, in GB."),
+            "maxMemory": Field(Integer(0), "Greatest memory, in GB."),
+            "minComputePerformanceTFLOPS": Field(Integer(0), "Least speed, in TFLOPS."),
+            "minArchitectureVersion": Field(String(), "Least compute capability."),
+            "requiredFeatures": Field(ListOf(String()), "Features that it must have."),
+            "excludedClasses": Field(ListOf(String()), "Classes to avoid."),
+            "architectureFamilies": Field(ListOf(String()), "Families to choose from."),
+            "preferredPrecisions": Field(ListOf(String()), "Number formats, the best first."),
+        }),
+        "What an accelerator must fulfil.",
+    ),
+    "policy": Field(OneOf(("BestFit", "Cheapest", "MostCapable", "FirstAvailable")), "Which of several to take."),
+}, "Which GPU or other accelerator to run on.")  # fmt: skip
 
-_MODEL: Final = Record(
-    "ModelRef",
-    {
-        "name": Field(String(r".+", "a model's name"), "Name of the model, or of fine-tuned weights.", required=True),
-        "kind": Field(
-            OneOf(("BaseModel", "ClusterBaseModel", WEIGHTS)),
-            "Its kind, ClusterBaseModel by default. A FineTunedWeight is served with the model that it was tuned from.",
-        ),
-        "apiGroup": Field(OneOf(("ome.io",)), "Its API group."),
-        "fineTunedWeights": Field(ListOf(String()), "Fine-tuned weights to serve it with; one at most."),
-        **MODEL_FIELDS,
-    },
-    hints={"storageUri": "give it in the storage of a BaseModel, and name that here"},
-)
-_RUNTIME: Final = Record(
-    "ServingRuntimeRef",
-    {
-        "name": Field(String(r".+", "a runtime's name"), "Name of the runtime.", required=True),
-        "kind": Field(OneOf(("ServingRuntime", "ClusterServingRuntime")), "ClusterServingRuntime by default."),
-        "apiGroup": Field(OneOf(("ome.io",)), "Its API group."),
-    },
-)
+_MODEL: Final = Record("ModelRef", {
+    "name": Field(String(r".+", "a model's name"), "Name of the model, or of fine-tuned weights.", required=True),
+    "kind": Field(
+        OneOf(("BaseModel", "ClusterBaseModel", WEIGHTS)),
+        "Its kind, ClusterBaseModel by default. A FineTunedWeight is served with the model that it was tuned from.",
+    ),
+    "apiGroup": Field(OneOf(("ome.io",)), "Its API group."),
+    "fineTunedWeights": Field(ListOf(String()), "Fine-tuned weights to serve it with; one at most."),
+    **MODEL_FIELDS,
+}, hints={"storageUri": "give it in the storage of a BaseModel, and name that here"})  # fmt: skip
+_RUNTIME: Final = Record("ServingRuntimeRef", {
+    "name": Field(String(r".+", "a runtime's name"), "Name of the runtime.", required=True),
+    "kind": Field(OneOf(("ServingRuntime", "ClusterServingRuntime")), "ClusterServingRuntime by default."),
+    "apiGroup": Field(OneOf(("ome.io",)), "Its API group."),
+})  # fmt: skip
 
 
 @cache
@@ -169,19 +148,16 @@ def _worker(name: str) -> Record:
 
 
 def _predictor(name: str) -> Record:
-    model = Record(
-        "PredictorModel",
-        {
-            **pod_fields.fields("Container", optional=("name",)),
-            "baseModel": Field(String(), "Name of the model."),
-            "runtime": Field(String(), "Name of the runtime."),
-            "fineTunedWeights": Field(ListOf(String()), "Fine-tuned weights."),
-            "storageUri": Field(STORAGE_URI, "Where the model is."),
-            "runtimeVersion": Field(String(), "Version of the runtime's image."),
-            "protocolVersion": Field(String(), "Dialect that is spoken."),
-            **MODEL_FIELDS,
-        },
-    )
+    model = Record("PredictorModel", {
+        **pod_fields.fields("Container", optional=("name",)),
+        "baseModel": Field(String(), "Name of the model."),
+        "runtime": Field(String(), "Name of the runtime."),
+        "fineTunedWeights": Field(ListOf(String()), "Fine-tuned weights."),
+        "storageUri": Field(STORAGE_URI, "Where the model is."),
+        "runtimeVersion": Field(String(), "Version of the runtime's image."),
+        "protocolVersion": Field(String(), "Dialect that is spoken."),
+        **MODEL_FIELDS,
+    })  # fmt: skip
     own = {"model": Field(model, "The model."), "workerSpec": Field(RecordRef("WorkerSpec", record), "Workers.")}
     return _component(name, own, "The older form of model, runtime and engine.")
 

@@ -222,7 +222,7 @@ CODES: Final[dict[str, Code]] = {
     "PL365": Code("The runtime is not made for Ray (warning).", "Name one that is, or use MultiNode."),
     "PL366": Code("A probe of a sidecar names no port.", "Write the port that the sidecar listens on."),
     "PL367": Code(
-        "The access annotations would not be enforced: the image is not ours.",
+        "The access annotations would not be enforced: the image is not ours, or an explainer sends it no token.",
         "Use raw behind our gateway, or a runtime with our predictor.",
     ),
     "PL368": Code("A credential stands in the document (warning).", "Refer to a Secret: `valueFrom.secretKeyRef`."),

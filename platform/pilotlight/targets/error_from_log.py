@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 MAX_LENGTH: Final = 300
+MAX_EVENT_LENGTH: Final = 1000  # our own sentences end with the fix, after a URI that may be long
 ERRORS: Final = ("ERROR", "CRITICAL")
 _STACKS: Final = re.compile(r"Timeout \(\d+:\d\d:\d\d.*\)!")  # faulthandler's first line before all stacks
 
@@ -41,7 +42,7 @@ def failed_event(log: Sequence[str]) -> str:
     for line in reversed(log):
         document = _document(line) or {}
         if document.get("level") in ERRORS and document.get("event") in ("failed", "model.failed"):
-            return str(document.get("message", "")).partition("; /status tells it too")[0][:MAX_LENGTH]
+            return str(document.get("message", "")).partition("; /status tells it too")[0][:MAX_EVENT_LENGTH]
     return ""
 
 

@@ -78,7 +78,7 @@ class ServiceStatus(Struct, frozen=True):
     phase: Phase
     url: str
     mode: str = ""
-    urls: Mapping[str, str] = {}  # http, grpc, host
+    urls: Mapping[str, str] = {}  # http, https, port, grpc or grpcs (with TLS), host
     conditions: tuple[Condition, ...] = ()
     revisions: tuple[RevisionStatus, ...] = ()  # newest first
     message: str = ""  # one sentence if the phase is not Ready, or it is unverified
@@ -196,6 +196,12 @@ class Target(ServiceVerbs, Protocol):
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]: ...
     def query(self, promql: str) -> Sequence[Sample]:
         """Evaluate PromQL on the metrics of services. Raises PlatformError."""
+
+
+def service_argument(key: Key) -> str:
+    """Return the service as an argument of a command: NAME or NAMESPACE/NAME."""
+    namespace, name = key
+    return name if namespace == "default" else f"{namespace}/{name}"
 
 
 def find_revision(status: ServiceStatus, revision: str) -> RevisionStatus | None:

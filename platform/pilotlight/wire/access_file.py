@@ -5,6 +5,7 @@ neither a restart nor a new revision. An invalid file never means open access: t
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable
@@ -30,14 +31,17 @@ def decode(text: str) -> AccessRules:
         tokens, jwt, rate = (document.pop(name, None) for name in ("tokens", "jwt", "rate"))
         access = Access(tuple(tokens or ()), _jwt(jwt) if jwt else None)
         rules = AccessRules(access if tokens or jwt else None, Rate(**rate) if rate else None)
-        if rules.rate is not None and not (rules.rate.requests > 0 and rules.rate.seconds > 0):
+        rate = rules.rate
+        if rate is not None and not (rate.requests > 0 and 0 < rate.seconds < math.inf and rate.burst >= 0):
             raise ValueError("rate must be above 0")
     except (AttributeError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"is not a file of access rules ({error})") from None
+    if any(part is not None and not part for part in (tokens, jwt)):
+        raise ValueError("has tokens or jwt without content, which would admit everybody; leave it out to mean that")
     if document or rules == AccessRules():
         raise ValueError(f"has {next(iter(document), 'no rule')}, must have tokens, jwt or rate")
     if not all(isinstance(token, str) and DIGEST.fullmatch(token) for token in access.tokens):
-        raise ValueError("has tokens that are not SHA-256 in hex: printf %s TOKEN | sha256sum")
+        raise ValueError("has tokens that are not SHA-256 in hex: printf %s TOKEN | sha256sum | cut -c1-64")
     return rules
 
 
@@ -52,7 +56,7 @@ class AccessFile:
     """The rules of a file. Raises OSError and ValueError at first; later errors go to `on_error`."""
 
     def __init__(self, path: str, on_error: Callable[[str], None], now: float) -> None:
-        self._path, self._on_error = path, on_error
+        self._path, self._on_error, self._problem = path, on_error, ""
         self._version = self._read_version()
         self._rules, self._checked_at = self._read(), now
 
@@ -63,10 +67,12 @@ class AccessFile:
             try:
                 version = self._read_version()
                 if version != self._version:
-                    self._version = version  # also of an invalid file, which is reported once
                     self._rules = self._read()
-            except (OSError, ValueError) as error:
-                self._on_error(f"{self._path}: {error}; the rules before stay in force")
+                    self._version, self._problem = version, ""
+            except (OSError, ValueError) as error:  # tried again: it may be written later, or made readable
+                if str(error) != self._problem:
+                    self._problem = str(error)
+                    self._on_error(f"{self._path}: {error}; the rules before stay in force")
         return self._rules
 
     def _read_version(self) -> tuple[int, int, int]:

@@ -19,11 +19,12 @@ def rotate_stderr(limit: int = 0, files: int = FILES) -> bool:
     Never raises. Does nothing where standard error is no file, or where there is no /proc.
     """
     with suppress(OSError, ValueError):
-        found = os.fstat(2)
-        if not stat.S_ISREG(found.st_mode) or found.st_size < (limit or _limit()):
+        status = os.fstat(2)
+        limit = limit or int(os.environ.get("PILOTLIGHT_LOG_BYTES") or LIMIT)
+        if not stat.S_ISREG(status.st_mode) or status.st_size < limit:
             return False
         path = os.readlink("/proc/self/fd/2")
-        if not path.endswith(".log") or not os.path.samestat(found, os.stat(path)):
+        if not path.endswith(".log") or not os.path.samestat(status, os.stat(path)):
             return False  # removed, or rotated by another process that writes to it
         fresh = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)  # may fail: first
         for number in range(files - 1, 0, -1):
@@ -31,16 +32,12 @@ def rotate_stderr(limit: int = 0, files: int = FILES) -> bool:
             with suppress(FileNotFoundError):
                 os.replace(older, f"{path}.{number}")
         os.replace(f"{path}.new", path)
-        if os.path.samestat(os.fstat(1), found):
+        if os.path.samestat(os.fstat(1), status):
             os.dup2(fresh, 1)
         os.dup2(fresh, 2)
         os.close(fresh)
         return True
     return False
-
-
-def _limit() -> int:
-    return int(os.environ.get("PILOTLIGHT_LOG_BYTES") or LIMIT)
 
 
 class BoundedStderrHandler(logging.StreamHandler):  # type: ignore[type-arg]

@@ -4,7 +4,8 @@ Without X-Forwarded-For of trusted proxies all clients of a proxy would share it
 """
 
 from collections.abc import Container, Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 Networks = Sequence[IPv4Network | IPv6Network]
@@ -16,12 +17,14 @@ def client_address(headers: Mapping[str, str], peer: str, trusted: Networks) -> 
     """Return the rightmost address of X-Forwarded-For and peer that is no trusted proxy, else the leftmost.
 
     Only trusted proxies are believed: a client that could forge its address would evade the rate limit. Every loopback
-    address is 127.0.0.1.
+    address is 127.0.0.1, and an IPv6 address its /64: that many belong to one client.
     """
     address, hops = peer, headers.get("x-forwarded-for", "").split(",")
     while hops and _within(address, trusted):
         address = _without_port(hops.pop().strip()) or address
-    return LOOPBACK if is_loopback(address) else address
+    if is_loopback(address):
+        return LOOPBACK
+    return _network(address) if ":" in address else address
 
 
 def is_loopback(address: str) -> bool:
@@ -39,7 +42,7 @@ def foreign_site(headers: Mapping[str, str], allowed: Container[str]) -> str:
         name = host_name(value.partition("://")[2] if header == "origin" else value)
         if value and not is_local_name(name) and name not in allowed and ANY_HOST not in allowed:
             problem = f"{header.capitalize()} is {value[:200]}, but this address is for clients on this machine"
-            return f"{problem}; permit the name with --allowed-hosts"
+            return f"{problem}; permit the name with --allowed-hosts of platformctl up or serve"
     return ""
 
 
@@ -57,6 +60,15 @@ def is_local_name(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+@lru_cache(1024)
+def _network(address: str) -> str:
+    try:
+        parsed = IPv6Address(address)
+    except ValueError:
+        return address
+    return str(parsed.ipv4_mapped or IPv6Network((int(parsed), 64), strict=False))
 
 
 def _without_port(hop: str) -> str:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -19,7 +19,23 @@ from pilotlight.wire import unix_socket
 
 FAILURES: Final = (OSError, HTTPException)
 MAX_RESPONSE_BYTES: Final = 16 << 20
+MAX_CONTAINERS, MAX_VALUES = 100_000, 4_000_000  # of a JSON document, which decode in 0.1 and 0.4 s
 Json = Any
+
+
+def check_json(text: bytes) -> None:
+    """Raise ValueError for a document that holds the interpreter for long: 60 MiB of `[],` decode in half a minute."""
+    if text.count(b"[") + text.count(b"{") > MAX_CONTAINERS or text.count(b",") > MAX_VALUES:
+        raise ValueError(f"JSON has more than {MAX_CONTAINERS} lists and objects, or {MAX_VALUES} values")
+
+
+def decode_json(text: bytes) -> Json:
+    """Decode a document of a server that is not trusted. Raise ValueError, also after `check_json`."""
+    check_json(text)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON is nested too deeply") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +49,38 @@ class HttpReply:
     reason: str = ""
 
 
-class HttpClient:
-    """Keep-alive HTTP client. `headers` are sent with every request."""
+class ResponseTooLong(HTTPException):
+    """A response above the client's `max_bytes`."""
 
-    def __init__(self, url: str, timeout_s: float, headers: Mapping[str, str] | None = None) -> None:
+
+class _UnixConnection(HTTPConnection):
+    """Connection to the socket of a `unix:` URL."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._url = url
+
+    def connect(self) -> None:
+        self.sock = unix_socket.connect(*unix_socket.split_url(self._url))
+        self.sock.settimeout(self.timeout)
+
+
+class HttpClient:
+    """Keep-alive HTTP client of an http:, https: or unix: URL. `headers` are sent with every request.
+
+    `max_bytes` of a response; None: no limit.
+    """
+
+    def __init__(
+        self, url: str, timeout_s: float, headers: Mapping[str, str] | None = None, max_bytes: int | None = None
+    ) -> None:
         parts = urlsplit(url)
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self.address = parts.netloc.rpartition("@")[2]
+        kind: Callable[..., HTTPConnection] = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self.address, self._path = parts.netloc.rpartition("@")[2], parts.path.rstrip("/")
+        if unix_socket.is_unix(url):
+            kind, self.address, self._path = _UnixConnection, url, ""
         self._connection = kind(self.address, timeout=timeout_s)
-        self._path, self._headers = parts.path.rstrip("/"), dict(headers or {})
+        self._headers, self._max_bytes = dict(headers or {}), max_bytes
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +100,9 @@ class HttpClient:
         try:
             self._connection.request(method, self._path + path, body or None, {**self._headers, **(headers or {})})
             response = self._connection.getresponse()
-            content = response.read()
+            content = response.read(None if self._max_bytes is None else self._max_bytes + 1)
+            if self._max_bytes is not None and len(content) > self._max_bytes:
+                raise ResponseTooLong(f"the response has more than {self._max_bytes} bytes")
         except FAILURES:
             self._connection.close()
             raise

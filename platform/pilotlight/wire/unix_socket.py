@@ -1,6 +1,7 @@
 """Unix sockets with paths of any length, accessible to their owner only.
 
-A host `unix:FOLDER` has a socket in that folder for each of its ports: port 8080 is FOLDER/8080.
+A host `unix:FOLDER` has a socket in that folder for each of its ports: port 8080 is FOLDER/8080. The URL of that port
+is `unix:FOLDER/8080`. A server may be one of an org in a sandbox, so links in place of a socket are not followed.
 """
 
 import os
@@ -22,6 +23,12 @@ def is_unix(host: str) -> bool:
 def socket_path(host: str, port: int) -> Path:
     """Return the socket of a port of a `unix:` host."""
     return Path(host.removeprefix(SCHEME), str(port))
+
+
+def split_url(url: str) -> tuple[str, int]:
+    """Return host and port of a `unix:` URL."""
+    host, _, port = url.rstrip("/").rpartition("/")
+    return host, int(port)
 
 
 def connect(host: str, port: int) -> socket.socket:
@@ -49,16 +56,21 @@ class HeldSocket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.setblocking(False)
-            connection.connect(f"/proc/self/fd/{self._file}")
+            connection.connect(self.address)
         except BaseException:
             connection.close()
             raise
         return connection
 
+    @property
+    def address(self) -> str:
+        """Address of the socket for this process, as long as it is held."""
+        return f"/proc/self/fd/{self._file}"
+
     def hold(self) -> None:
         """Open the file, unless it is open. Raises OSError."""
         if self._file < 0:
-            self._file = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
+            self._file = os.open(self._path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def close(self) -> None:
         if self._file >= 0:

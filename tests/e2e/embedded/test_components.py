@@ -1,11 +1,13 @@
 """Services of several components, as processes that find each other through the gateway and by files."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 from tests.e2e.embedded.models import write_model
 from tests.embedded import FLOWER, IRIS, Platform, commands_of, load
+from tests.serving import read_answer, rendered
 
 from pilotlight.errors import PlatformError
 from pilotlight.wire import unix_socket
@@ -143,6 +145,26 @@ def answered(host: str, port: int) -> int:
         lines = connection.makefile().read().splitlines()
     counts = [line for line in lines if line.startswith("pilotlight_request_duration_seconds_count")]
     return sum(int(float(line.rpartition(" ")[2])) for line in counts if 'code="200"' in line)
+
+
+def test_an_explainer_asks_a_predictor_that_is_closed_to_others(platform: Platform, tmp_path: Path) -> None:
+    model = write_model(tmp_path, TRANSFORMER.replace("/two/", "/closed/"))
+    document = transformed(model).replace("  transformer:", "  explainer:").replace("name: two", "name: closed")
+    tokens = f"pilotlight.dev/auth-tokens-sha256: {hashlib.sha256(b'ada').hexdigest()}"
+    platform.deploy(document.replace("    autoscaling", f"    {tokens}\n    autoscaling", 1))
+    platform.wait_phase("Ready", name="closed")
+    assert platform.ask("/closed/v2/models/closed/infer", FLOWER).status == 401
+    file = platform.home.run / "endpoints" / "default" / "closed-explainer.json"
+    platform.wait(lambda: file.exists() and bool(json.loads(file.read_text())), "the explainer to have an endpoint")
+    (replica,) = json.loads(file.read_text())
+    with unix_socket.connect(replica["host"], replica["port"]) as connection:
+        connection.settimeout(60)
+        connection.sendall(rendered("POST", "/v2/models/closed/infer", FLOWER, {}, "localhost"))
+        answer = read_answer(connection)
+    assert answer.status == 200, answer
+    outputs = {output["name"]: output["data"] for output in answer.json()["outputs"]}
+    assert outputs["species"] == [0]
+    assert "/default/closed@" in outputs["asked"][0]
 
 
 def test_a_transformer_asks_its_predictor_through_the_gateway(platform: Platform, tmp_path: Path) -> None:

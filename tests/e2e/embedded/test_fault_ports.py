@@ -65,16 +65,17 @@ def test_a_service_takes_the_next_port_when_its_own_is_taken(tmp_path: Path) -> 
         assert platform.ask("/v2/models/iris/infer").status == 200
 
 
-def test_a_service_whose_port_was_taken_meanwhile_gets_another_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["port", "grpc"])
+def test_a_service_whose_port_was_taken_meanwhile_gets_another_one(tmp_path: Path, kind: str) -> None:
     first = free_port()
     with Platform(tmp_path / "home", flags=("--service-ports", str(first))) as platform:
-        platform.deploy(serverless())
-        platform.wait(lambda: "port" in platform.status().urls, "a port of its own")
-        own = platform.status().urls["port"]
+        platform.deploy(serverless().replace("protocolVersion: v2", "protocolVersion: grpc-v2"))
+        platform.wait(lambda: kind in platform.status().urls, "a port of its own")
+        own = platform.status().urls[kind]
     port = int(own.rpartition(":")[2])
     with taken(port), Platform(tmp_path / "home", flags=("--service-ports", str(first))) as platform:
         # The one that it had is told until the gateway has tried it.
-        platform.wait(lambda: platform.status().urls.get("port", own) != own, "another port of its own")
+        platform.wait(lambda: platform.status().urls.get(kind, own) != own, "another port of its own")
         platform.wait(lambda: platform.ask().status == 200, "an answer")
 
 

@@ -47,8 +47,8 @@ def test_https_and_grpc_have_the_newest_certificate_also_after_the_gateway_was_k
         status, first = ask(port, client)
         assert status == 200
         assert platform.ask().status == 200, "plain, on loopback"
-        platform.wait(lambda: "grpc" in platform.status().urls, "a port for gRPC")
-        address = platform.status().urls["grpc"].replace("127.0.0.1", "localhost")
+        platform.wait(lambda: "grpcs" in platform.status().urls, "a port for gRPC")
+        address = platform.status().urls["grpcs"].replace("127.0.0.1", "localhost")
         assert infer(address, authority) == [1, 3]
         authority.issue()
         eventually(lambda: ask(port, client)[1] != first, "the certificate to change")

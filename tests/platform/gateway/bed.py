@@ -243,6 +243,13 @@ def backend(revision: str, *origins: Origin | int, weight: int = 100, **how: Any
     return Backend(revision, revision.rpartition("-")[0], weight, replicas, **how)
 
 
+async def serving(bed: Bed, reply: Reply = fine, whole: bool = True) -> Origin:
+    """The one replica of a service `iris`; `whole`: it has read the body before it answers."""
+    origin = await bed.origin(reply, whole)
+    bed.publish(route("iris", backend("iris-1", origin)))
+    return origin
+
+
 def error_of(answered: Answer) -> str:
     document = json.loads(answered.body)
     assert document.keys() == {"error"}

@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from tests.platform.gateway.linked import ask, in_loop, linked, replica, route
 
+from pilotlight import jwt_verification
 from pilotlight.wire.service_access import Access, Jwt, Refusal, authenticate
 
 NOW = 1_800_000_000.0
@@ -179,3 +180,24 @@ async def test_a_port_of_its_own_asks_as_well(tmp_path: Path) -> None:
         await made.publish(route(one.config, port=own, access=TOKENS))
         assert (await ask(own, "/v2")).status == 401
         assert (await ask(own, "/v2", {"Authorization": f"Bearer {SECRET}"})).status == 200
+
+
+@in_loop
+async def test_a_component_of_the_service_sends_the_key_of_the_route_in_place_of_a_token(tmp_path: Path) -> None:
+    async with linked(tmp_path) as made, replica() as one:
+        await made.publish(route(one.config, access=TOKENS, key="k3y"))
+        assert (await ask(made.port, "/default/iris@k3y/v2")).status == 200
+        for name in ("iris", "iris@", "iris@other", "iris@canary", "iris@k3y2"):
+            assert (await ask(made.port, f"/default/{name}/v2")).status == 401, name
+        await made.publish(route(one.config, access=TOKENS))  # a service of one component has no key
+        assert (await ask(made.port, "/default/iris@/v2")).status == 401
+
+
+def test_a_token_that_older_libraries_fail_on_is_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recurse(_: str) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(jwt, "get_unverified_header", recurse)
+    for check in (lambda: jwt_verification.verify("x", (), ("RS256",), "", ""), lambda: jwt_verification.key_id("x")):
+        with pytest.raises(jwt_verification.InvalidToken, match="malformed"):
+            check()

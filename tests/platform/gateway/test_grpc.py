@@ -19,9 +19,13 @@ from tests.eventually import eventually_async
 from tests.platform.gateway.linked import Linked, in_loop, linked, new_link
 from tests.platform.gateway.test_link import free_port
 
+from pilotlight.gateway.auth import AccessAdmission
 from pilotlight.gateway.control_link import Unreachable, Wake
-from pilotlight.gateway.grpc_proxy import forwarded_metadata, peer_address, to_headers
+from pilotlight.gateway.grpc_proxy import GrpcProxy, forwarded_metadata, peer_address, to_headers
+from pilotlight.gateway.listeners import Address, CannotListen
+from pilotlight.gateway.proxy.data_plane import DataPlane
 from pilotlight.gateway.routing_table import Backend, Replica, Route
+from pilotlight.targets.local.gateway import gateway_link
 from pilotlight.wire.service_access import Access, Rate
 
 ANY_SIZE = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
@@ -291,6 +295,21 @@ async def test_access_and_rate_limits_hold_for_calls(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_a_web_page_of_another_site_is_refused_on_loopback(tmp_path: Path) -> None:
+    async with grpc_replica() as one, serving(tmp_path, one, hosts=("iris.example",)) as (_, port):
+        async with channel(port) as opened:
+            for origin in ("http://evil.example", "null", "https://localhost.evil.example"):
+                code, details = await status(unary(opened)(b"", metadata=(("origin", origin),)))
+                assert (code, "--allowed-hosts" in details) == (Code.PERMISSION_DENIED, True), origin
+            for origin in ("http://localhost:3000", "https://iris.example"):
+                assert await unary(opened)(b"", metadata=(("origin", origin),)) == b"r1:"
+        for host in ("localhost", "127.0.0.1"):
+            async with channel(port, host) as opened:
+                assert await unary(opened)(b"") == b"r1:"
+        assert len(one.calls) == 4
+
+
+@in_loop
 async def test_a_port_comes_back_after_a_kill_and_goes_with_its_service(tmp_path: Path) -> None:
     async with grpc_replica() as one, serving(tmp_path, one) as (made, port):
         async with channel(port) as opened:
@@ -308,14 +327,43 @@ def listens(port: int) -> bool:
 
 
 @in_loop
-async def test_a_taken_port_is_told(tmp_path: Path) -> None:
+async def test_a_taken_port_is_told_and_bound_once_it_is_free(tmp_path: Path) -> None:
     server = grpc.aio.server()  # shares its port with whoever of this user does the same
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with linked(tmp_path) as made:
-        failed = (await made.publish(route(port))).failed
+    async with grpc_replica() as one, linked(tmp_path) as made:
+        failed = (await made.publish(route(port, one.config))).failed
         assert any(f"port {port} on 127.0.0.1 is taken" in line for line in failed)
-    await server.stop(None)
+        await server.stop(None)
+        async with channel(port) as opened:
+            assert await unary(opened)(b"x", wait_for_ready=True, timeout=60) == b"r1:x"
+        assert (await made.publish(route(port, one.config))).failed == ()
+
+
+@in_loop
+async def test_a_taken_port_delays_no_message() -> None:
+    plane = DataPlane(lambda message: None, lambda message: None, AccessAdmission())
+    proxy = GrpcProxy(plane, plane.admission, lambda message: None)
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        starting = proxy.start(Address("127.0.0.1", holder.getsockname()[1], "grpc"), lambda: ("", ""))
+        with pytest.raises(CannotListen, match="is taken"):
+            starting.send(None)  # fails in its first step, so it waits for nothing
+    await plane.drain(0.0)
+
+
+@in_loop
+async def test_a_taken_port_is_told_to_who_listens_also_if_a_table_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_link, "GRPC_RETRIES_S", (0.0,))
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        text = f"127.0.0.1:{holder.getsockname()[1]}/grpc"
+        async with linked(tmp_path) as made:
+            await made.publish()
+            assert any(line.startswith(f"{text}: ") for line in await made.link.listen([text]))
+            assert text not in made.link.addresses, "it is bound for nobody once it is free"
+            await made.publish(route(holder.getsockname()[1]))
+            assert any(line.startswith(f"{text}: ") for line in await made.link.listen([text]))
 
 
 @in_loop

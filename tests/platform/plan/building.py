@@ -22,6 +22,7 @@ from pilotlight.spec.service import (
 GB = 10**9
 OURS = "ours"
 FOREIGN = "foreign"
+GPU = {"resources": {"requests": {"nvidia.com/gpu": "1"}}}
 
 
 def runtime(name: str, group: Any, image: str, ours: bool, protocols: tuple[str, ...] = ()) -> Runtime:
@@ -152,3 +153,14 @@ def reason(made: Plan, topic: str) -> tuple[str, str]:
 def env(work: Workload) -> dict[str, str]:
     variables = work.template["spec"]["containers"][0].get("env", ())
     return {variable["name"]: variable.get("value", "") for variable in variables}
+
+
+def container(work: Workload) -> dict[str, Any]:
+    """The main container of a workload's pods."""
+    main: dict[str, Any] = spec(work)["containers"][0]
+    return main
+
+
+def spec(work: Workload) -> dict[str, Any]:
+    pod: dict[str, Any] = work.template["spec"]
+    return pod

@@ -23,7 +23,7 @@ from pilotlight.contract import LOCAL_CAPABILITIES
 from pilotlight.k8s.names import ANNOTATION_RATE, ANNOTATION_TOKENS, ANNOTATION_WAKE_BY
 from pilotlight.plan.types import Capabilities, Plan
 from pilotlight.render import render
-from pilotlight.spec.service import Service
+from pilotlight.spec.service import NodeGroup, Service
 from pilotlight.wire.access_file import decode
 
 ONE, TWO = "0a" * 32, "0b" * 32
@@ -99,6 +99,16 @@ def policy_of(made: Plan, name: str) -> dict[str, Any]:
     return policy
 
 
+def test_a_group_of_nodes_of_others_is_reached_through_the_gateway_and_by_its_own_nodes() -> None:
+    made = planned(closed(ome(runtime_name=FOREIGN, worker=NodeGroup(size=1))))
+    policy = policy_of(made, "iris-engine")["spec"]
+    nodes = {"leaderworkerset.sigs.k8s.io/name": "iris-engine"}
+    assert policy["podSelector"] == {"matchLabels": nodes}
+    gateway, group = policy["ingress"]
+    assert gateway["from"][0]["podSelector"]["matchLabels"]["pilotlight.dev/gateway"] == "pilotlight-gateway"
+    assert group == {"from": [{"podSelector": {"matchLabels": nodes}}]}
+
+
 @pytest.mark.parametrize("mode", ["RawDeployment", "Stateful"])
 def test_an_image_of_others_elsewhere_is_reached_through_the_gateway_alone(mode: str) -> None:
     made = planned(closed(in_mode(ome(runtime_name=FOREIGN), mode)))
@@ -159,6 +169,24 @@ def test_behind_a_transformer_of_others_the_predictor_is_called_by_that_alone() 
     assert rule == {"from": [{"podSelector": {"matchLabels": {"pilotlight.dev/workload": "iris-transformer"}}}]}
     assert metrics["ports"] == [{"protocol": "TCP", "port": 8082}]
     assert codes(refusals(closed(with_component(kserve(), "transformer", pod=pod)))) == ["PL367"]
+
+
+def test_a_predictor_with_an_explainer_is_checked_by_the_gateway_since_explainers_send_no_token() -> None:
+    pod = {"containers": [{"name": "kserve-container", "image": "example/explainer:1"}]}
+    service = closed(with_component(kserve(), "explainer", pod=pod))
+    made = planned(in_mode(service, "Standard"))
+    assert "INFERENCE_ACCESS_FILE" not in env(next(work for work in made.workloads if work.role == "predictor"))
+    assert reason(made, "predictor: access")[0] == "checked by the gateway"
+    assert made.activator is not None
+    gateway, components, metrics = policy_of(made, "iris-predictor")["spec"]["ingress"]
+    assert gateway["ports"] == [{"protocol": "TCP", "port": 8080}]
+    assert components == {"from": [{"podSelector": {"matchLabels": {"pilotlight.dev/workload": "iris-explainer"}}}]}
+    assert metrics["ports"] == [{"protocol": "TCP", "port": 8082}]
+    refused = refusals(service)
+    assert set(codes(refused)) == {"PL367"}
+    assert "the explainer calls iris-predictor without the client's token" in refused[0].message
+    local = planned(service, Capabilities(**LOCAL_CAPABILITIES))
+    assert local.activator is None
 
 
 def test_our_router_checks_and_so_do_engines_of_ours_behind_it() -> None:

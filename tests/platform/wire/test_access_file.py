@@ -23,6 +23,8 @@ def test_rules_are_read_as_they_were_written(rules: AccessRules) -> None:
      '{"tokens": [1]}', f'{{"tokens": ["{ONE}"], "jtw": {{}}}}', '{"jwt": {}}', '{"jwt": {"keys": 1}}', '{"jwt": []}',
      '{"jwt": {"keys": "{}", "algorithms": [1]}}', '{"rate": {"requests": 0}}',
      '{"rate": {"requests": 1, "seconds": 0}}',
+     '{"tokens": [], "rate": {"requests": 1}}', '{"jwt": {}, "rate": {"requests": 1}}',
+     '{"rate": {"requests": 1, "seconds": Infinity}}', '{"rate": {"requests": 1, "burst": "many"}}',
      '{"rate": {"requests": "many"}}', '{"rate": {"per": 1}}', f'{{"tokens": ["{ONE.upper()}"]}}'],
 )  # fmt: skip
 def test_a_file_that_states_no_rule_or_an_invalid_one_is_refused(text: str) -> None:
@@ -64,6 +66,16 @@ def test_a_changed_secret_is_in_force_at_the_next_look_and_an_invalid_one_never_
     (tmp_path / "..data").unlink()
     assert file.rules(105.0).access == Access((TWO,))
     assert len(problems) == 2
+
+
+def test_a_file_that_becomes_readable_without_another_write_is_in_force(tmp_path: Path) -> None:
+    path, revoked = tmp_path / "access.json", encode(AccessRules(Access((TWO,))))
+    path.write_text(encode(AccessRules(Access((ONE,)))))
+    file = AccessFile(str(path), print, 100.0)
+    for moment, text, tokens in ((101.0, "{" * len(revoked), ONE), (102.0, revoked, TWO)):
+        path.write_text(text)
+        os.utime(path, ns=(1, 1))
+        assert file.rules(moment).access == Access((tokens,))
 
 
 def test_a_file_that_is_missing_or_invalid_at_first_is_an_error(tmp_path: Path) -> None:

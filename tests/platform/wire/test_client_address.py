@@ -17,8 +17,8 @@ TRUSTED = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
         ("6.6.6.6, 1.2.3.4", "10.0.0.1", "1.2.3.4"),  # a client can send the addresses left of its own
         ("6.6.6.6, 1.2.3.4, 10.0.0.7", "10.0.0.1", "1.2.3.4"),
         ("1.2.3.4:5678, 10.0.0.7:80", "10.0.0.1", "1.2.3.4"),
-        ("2001:db8::1", "fd00::2", "2001:db8::1"),
-        ("[2001:db8::1]:5678, [fd00::3]", "fd00::2", "2001:db8::1"),
+        ("2001:db8::1", "fd00::2", "2001:db8::/64"),
+        ("[2001:db8::1]:5678, [fd00::3]", "fd00::2", "2001:db8::/64"),
         ("10.0.0.7, 10.0.0.8", "10.0.0.1", "10.0.0.7"),  # a client inside the trusted network
         ("nonsense", "10.0.0.1", "nonsense"),
         (" , ", "10.0.0.1", "10.0.0.1"),
@@ -29,6 +29,14 @@ def test_the_client_is_the_last_address_that_no_trusted_proxy_has(forwarded: str
     headers = {"x-forwarded-for": forwarded} if forwarded else {}
     assert client_address(headers, peer, TRUSTED) == client
     assert client_address(headers, "9.9.9.9", TRUSTED) == "9.9.9.9"  # not from a trusted proxy
+
+
+def test_a_client_cannot_leave_its_rate_limit_by_another_address_of_its_network() -> None:
+    assert {client_address({}, f"2001:db8:1:2::{number:x}", ()) for number in range(99)} == {"2001:db8:1:2::/64"}
+    assert client_address({}, "2001:db8:1:3::", ()) == "2001:db8:1:3::/64"
+    assert client_address({}, "fe80::1%eth0", ()) == "fe80::/64"
+    assert client_address({}, "::ffff:1.2.3.4", ()) == "1.2.3.4"
+    assert client_address({}, "2001:db8:1:2::/64", ()) == "2001:db8:1:2::/64"  # of an outer layer
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.0.0.2", "127.255.0.9", "::1", "::ffff:127.0.0.1"])

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from pilotlight.wire.http_client import FAILURES, HttpClient
+from pilotlight.wire.http_client import FAILURES, MAX_CONTAINERS, HttpClient, ResponseTooLong, decode_json
 
 
 class Server(BaseHTTPRequestHandler):
@@ -76,3 +76,18 @@ def test_a_user_in_the_address_is_no_part_of_the_host(url: str) -> None:
 
 def test_silence_is_one_of_the_failures() -> None:
     assert issubclass(TimeoutError, FAILURES)
+
+
+def test_a_response_above_the_limit_is_not_read_on(url: str) -> None:
+    with HttpClient(url, 10.0, max_bytes=4) as conversation:
+        assert conversation.request("POST", "/here", b"four").body == b"four"
+        with pytest.raises(ResponseTooLong, match="more than 4 bytes"):
+            conversation.request("POST", "/here", b"fives")
+        assert conversation.request("POST", "/here", b"four").body == b"four"
+
+
+def test_json_that_takes_long_to_decode_is_refused() -> None:
+    assert decode_json(b"[[], {}]") == [[], {}]
+    for text in (b"[" * 10**5, b"[" + b"[]," * MAX_CONTAINERS + b"1]", b"[" + b"0," * 4_000_001 + b"0]"):
+        with pytest.raises(ValueError, match="JSON"):
+            decode_json(text)

@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 
 from pilotlight.gateway import fd_channel
-from pilotlight.wire.unix_socket import listen, peer_pid, unix_address
+from pilotlight.wire.unix_socket import connect, listen, peer_pid, split_url, unix_address
 
 
 def test_the_socket_is_for_its_owner_alone_and_may_lie_deep(tmp_path: Path) -> None:
@@ -58,3 +58,11 @@ def test_each_end_of_a_connection_knows_whose_the_other_is(tmp_path: Path) -> No
         served, _ = listener.accept()
         with served:
             assert (peer_pid(served), peer_pid(client)) == (os.getpid(), os.getpid())
+
+
+def test_a_link_in_place_of_a_socket_is_not_followed(tmp_path: Path) -> None:
+    with listen(tmp_path / "8080", 8):
+        connect(*split_url(f"unix:{tmp_path}/8080")).close()
+        (tmp_path / "8081").symlink_to(tmp_path / "8080")
+        with pytest.raises(ConnectionRefusedError):
+            connect(*split_url(f"unix:{tmp_path}/8081"))

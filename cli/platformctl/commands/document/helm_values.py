@@ -19,7 +19,7 @@ def values(document_options: options.DocumentOptions) -> None:
 
     Example: platformctl values -f service.yaml > values.yaml
     """
-    pin = partial(resolve, keep="compare", local=False)
+    pin = partial(resolve, mode="compare", local=False)
     plans = document_options.plan(for_cluster=True, pin=pin).plans
     if len(plans) != 1:
         names = ", ".join(f"{plan.namespace}/{plan.name}" for plan in plans) or "none"

@@ -1,6 +1,7 @@
 """`platformctl restore`: put a backup in the place of the embedded platform's state, while no control process runs."""
 
 import os
+from functools import cache
 from pathlib import Path
 
 import click
@@ -30,24 +31,29 @@ def restore(file: Path) -> None:
     output.note(f"restored {services} service{'' if services == 1 else 's'}; platformctl up starts them")
     if replaced:
         output.note(f"the state before is kept in {replaced}")
-    for path in lost:
-        output.note(f"the copy of {path} is not here, and the original has changed or is gone: deploy it again")
-    output.data({"services": services, "replaced": str(replaced or ""), "lost": lost}, ())
+    for path, releases in lost.items():
+        needed = "; ".join(f"{name} generation {', '.join(map(str, sorted(of)))}" for name, of in releases.items())
+        output.note(f"{path} has changed or is gone, and no copy is here: deploy it again (needed by {needed})")
+    output.data({"services": services, "replaced": str(replaced or ""), "lost": list(lost)}, ())
 
 
-def restored_snapshots(folder: Home) -> list[str]:
-    """Take missing snapshots of models again from unchanged originals; return the paths where that cannot be done."""
+def restored_snapshots(folder: Home) -> dict[str, dict[str, list[int]]]:
+    """Take missing snapshots of models again from unchanged originals.
+
+    Return the paths where that cannot be done, with the generations by service that need what was there.
+    """
     snapshots, store = ModelSnapshots(folder.models), Store.open(folder.database)
     try:
         pins = sorted(store.local_pins())
     finally:
         store.close()
-    lost = []
-    for path, digest in pins:
+    digest_of = cache(lambda path: snapshots.digest(path).digest)
+    lost: dict[str, dict[str, list[int]]] = {}
+    for path, digest, service, generation in pins:
         if snapshots.changed_files(ModelPin(digest), path) is not None:
             continue
-        if os.path.exists(path) and snapshots.digest(path).digest == digest:
+        if os.path.exists(path) and digest_of(path) == digest:
             snapshots.pin(path, snapshot=True)
         else:
-            lost.append(path)
+            lost.setdefault(path, {}).setdefault(service, []).append(generation)
     return lost

@@ -2,22 +2,30 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
 from pilotlight.errors import UsageError
+from pilotlight.k8s.access_annotations import access
+from pilotlight.k8s.names import ANNOTATION_TOKENS
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.prometheus.client import INSTALL, installed, unavailable_reason
-from pilotlight.targets.local.control_process_launcher import command, living, without_control_process
-from pilotlight.targets.local.gateway.https_settings import HttpsSettings, https_settings
+from pilotlight.targets.local.control_process_launcher import command, living, stored_options, without_control_process
+from pilotlight.targets.local.gateway.https_settings import HttpsSettings, https_of
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.prometheus_process import find, is_address
 from pilotlight.targets.local.store.backup import set_aside
 from pilotlight.wire.tls import ReloadingTls, TlsFiles, UnusableFiles
 from platformctl import output, targets
 from platformctl.services import installation
+
+if TYPE_CHECKING:
+    from pilotlight.targets.local.client import LocalTarget
+
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 @click.command()
@@ -55,7 +63,7 @@ def up(foreground: bool, install: bool, system: bool | None, dry_run: bool, **op
 
     Example: platformctl up
     """
-    https = check_https(options)
+    check_https(options, {} if install or foreground else stored_options(home()))
     typed = flags(options)
     if (dry_run or system is not None) and not install:
         raise UsageError("--dry-run, --system and --user go with --install")
@@ -72,14 +80,21 @@ def up(foreground: bool, install: bool, system: bool | None, dry_run: bool, **op
         output.note(f"starting with nothing deployed; what was there is kept in {kept}")
     if foreground:
         become_control_process(typed)
-    address = targets.local(start=True, flags=typed).address
+    target = targets.local(start=True, flags=typed)
+    address = target.address
     document = {
         "gateway": f"http://{address.host}:{address.gateway_port}", "api": f"http://{address.host}:{address.port}",
         "pid": address.pid, "version": address.version, "home": str(home().root),
     }  # fmt: skip
-    if https is not None:
-        document["https"] = f"https://{https.address}"
     output.note(f"process {address.pid} runs; its API is {document['api']}, its state is in {document['home']}")
+    if (https := https_of(stored_options(home()))) is not None:
+        document["https"] = f"https://{https.address}"
+        output.note(f"HTTPS is served at {document['https']}")
+        if is_open(https, target):
+            output.note(
+                f"--https {https.address}: everyone who reaches it may use services without a token; set"
+                f" {ANNOTATION_TOKENS} on each, --tls-client-ca, or --https 127.0.0.1:PORT"
+            )
     if address.prometheus:
         document["prometheus"] = address.prometheus
         for line in prometheus_lines(address.prometheus):
@@ -92,17 +107,26 @@ def become_control_process(typed: list[str]) -> NoReturn:
     os.execv(sys.executable, command(home(), [*typed, "--foreground"]))  # noqa: S606 - itself, no shell
 
 
-def check_https(options: dict[str, Any]) -> HttpsSettings | None:
-    """Return the settings of HTTPS; the files are read here, so that the error comes before a start."""
+def check_https(options: dict[str, Any], stored: Mapping[str, str]) -> None:
+    """Check the options of HTTPS, beside the `stored` ones; the files are read before a start that would fail."""
     files = {name: options[name] for name in ("tls_cert", "tls_key", "tls_client_ca")}
     options.update({name: os.path.abspath(path) for name, path in files.items() if path})
-    https = https_settings(options["https"] or "", *(path or "" for path in files.values()))
+    words = flags({name: options[name] for name in ("https", *files)})
+    https = https_of({**stored, **dict(zip(words[::2], words[1::2], strict=True))}) if words else None
     if https is not None:
         try:
             ReloadingTls(TlsFiles(https.tls_cert, https.tls_key, https.tls_client_ca), ["http/1.1"])
         except UnusableFiles as error:
             raise UsageError(f"--tls-cert, --tls-key or --tls-client-ca: {error}") from None
-    return https
+
+
+def is_open(https: HttpsSettings, target: "LocalTarget") -> bool:
+    """Whether clients on other machines need neither a certificate nor, for a service there is or will be, a token."""
+    if https.host in LOOPBACK or https.tls_client_ca:
+        return False
+    keys = [(status.namespace, status.name) for status in target.list(None)]
+    manifests = [[each.document["metadata"].get("annotations") or {} for each in target.live(key)] for key in keys]
+    return not keys or not all(any(map(access, annotations)) for annotations in manifests)
 
 
 def forget_state() -> Path | None:

@@ -142,11 +142,12 @@ class ClientConnection(FlowControlledProtocol):
         if route is None:
             self._serve_own_page(request, prepared)
             return
-        error = self.plane.admission.admit(route.route, prepared.head.headers, self.peer)
-        if error is not None:
-            request.reject(error)
-        else:
-            self.plane.submit(request, route, prepared.tag)
+        if not prepared.component:
+            error = self.plane.admission.admit(route.route, prepared.head.headers, self.peer)
+            if error is not None:
+                request.reject(error)
+                return
+        self.plane.submit(request, route, prepared.tag)
 
     def _serve_own_page(self, request: ProxiedRequest, prepared: PreparedRequest) -> None:
         page = self.plane.pages.get(prepared.page)

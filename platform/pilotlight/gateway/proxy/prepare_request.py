@@ -86,6 +86,7 @@ class PreparedRequest(NamedTuple):
     request_id: str  # "": the client sent none
     page: str = ""
     error: ErrorResponse | None = None
+    component: bool = False  # sent by another component of the service, which has the route's key
 
 
 def prepare(
@@ -101,11 +102,15 @@ def prepare(
     route = routing.routes.get(match.key) if match is not None else None
     if match is None or route is None:
         return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=NO_ROUTE)
-    if route.route.internal:  # its tag is the key of the route
-        if not is_loopback(peer) or not hmac.compare_digest(match.tag.encode(), route.route.key.encode()):
+    component = False
+    if match.tag or route.route.internal:  # components send the key of the route as its tag
+        component = is_loopback(peer) and hmac.compare_digest(match.tag.encode(), route.route.key.encode())
+        if component:
+            match = match._replace(tag="")
+        elif route.route.internal:
             return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=NO_ROUTE)
-        match = match._replace(tag="")
-    return PreparedRequest(routing, head, route, match.key, match.tag, rewrite_head(head, match, peer), request_id)
+    upstream_head = rewrite_head(head, match, peer)
+    return PreparedRequest(routing, head, route, match.key, match.tag, upstream_head, request_id, component=component)
 
 
 def rewrite_head(head: RequestHead, match: RouteMatch, peer: str) -> bytes:

@@ -24,9 +24,7 @@ def _at_zero() -> str:
 
 
 AUTOSCALING: Final = Dashboard(
-    "autoscaling",
-    "Pilotlight / Autoscaling",
-    "Signals, counts, cold starts and the reasons of decisions.",
+    "autoscaling", "Pilotlight / Autoscaling", "Signals, counts, cold starts and the reasons of decisions.",
     (
         row(
             "Counts",
@@ -41,32 +39,22 @@ AUTOSCALING: Final = Dashboard(
                 ),
             ),
             panel(
-                "Desired, starting, ready",
-                "Desired above ready for long means that starts are slow or fail.",
-                "short",
-                _state("desired"),
-                _state("starting"),
-                _state("ready"),
+                "Desired, starting, ready", "Desired above ready for long means that starts are slow or fail.", "short",
+                _state("desired"), _state("starting"), _state("ready"),
             ),
             panel(
-                "Bounds",
-                "How many replicas may run, by the document or set by hand.",
-                "short",
+                "Bounds", "How many replicas may run, by the document or set by hand.", "short",
                 Query(
                     f"max by ({BY_SERVICE}, bound) ({select(contract.METRIC_REPLICA_LIMITS)})",
                     f"{LEGEND} {{{{bound}}}}",
                 ),
             ),
             panel(
-                "Requests that wait",
-                "At the gateway, for a replica. At zero replicas this is what wakes a service.",
-                "short",
-                Query(f"sum by ({BY_SERVICE}) ({select(contract.METRIC_GATEWAY_WAITING)})", LEGEND),
+                "Requests that wait", "At the gateway, for a replica. At zero replicas this is what wakes a service.",
+                "short", Query(f"sum by ({BY_SERVICE}) ({select(contract.METRIC_GATEWAY_WAITING)})", LEGEND),
             ),
             panel(
-                "Decisions by reason",
-                "Changes of a count in each interval, by the rule that decided.",
-                "short",
+                "Decisions by reason", "Changes of a count in each interval, by the rule that decided.", "short",
                 Query(
                     f"sum by (reason) (increase({select(contract.METRIC_SCALE_DECISIONS)}[$__rate_interval]))",
                     "{{reason}}",
@@ -74,32 +62,25 @@ AUTOSCALING: Final = Dashboard(
                 stacked=True,
             ),
             panel(
-                "Share of time at zero",
-                "Of the last hour, in which no replica ran: what scaling to zero saves.",
-                "percentunit",
-                Query(_at_zero(), LEGEND),
-                kind="bargauge",
+                "Share of time at zero", "Of the last hour, in which no replica ran: what scaling to zero saves.",
+                "percentunit", Query(_at_zero(), LEGEND), kind="bargauge",
             ),
         ),
         row(
             "Cold starts",
             panel(
-                "Cold starts in an hour",
-                "Requests that had to wait until a replica had started.",
-                "short",
+                "Cold starts in an hour", "Requests that had to wait until a replica had started.", "short",
                 Query(f"sum by ({BY_SERVICE}) (increase({select(contract.METRIC_GATEWAY_COLD_STARTS)}[1h]))", LEGEND),
             ),
             panel(
                 "Cold start by phase, p95",
                 "Of the replicas that run: from exec to ready, and the parts of it. A long fetch wants a cache, a "
                 "long import a pilot light.",
-                "s",
-                Query(f"quantile by (phase) (0.95, {select(contract.METRIC_COLD_START)})", "{{phase}}"),
+                "s", Query(f"quantile by (phase) (0.95, {select(contract.METRIC_COLD_START)})", "{{phase}}"),
             ),
             panel(
                 "Time that requests were held",
-                "Mean over requests that found no replica free; it comes on top of the latency.",
-                "s",
+                "Mean over requests that found no replica free; it comes on top of the latency.", "s",
                 Query(
                     f"sum by ({BY_SERVICE}) ({rate(contract.METRIC_GATEWAY_HELD + '_sum')})"
                     f" / (sum by ({BY_SERVICE}) ({rate(contract.METRIC_GATEWAY_HELD + '_count')}) > 0)"
@@ -109,4 +90,4 @@ AUTOSCALING: Final = Dashboard(
             ),
         ),
     ),
-)
+)  # fmt: skip

@@ -35,45 +35,36 @@ def _budget_left() -> str:
 
 
 OVERVIEW: Final = Dashboard(
-    "overview",
-    "Pilotlight / Overview",
-    "Requests, errors, latency and replicas of every service.",
+    "overview", "Pilotlight / Overview", "Requests, errors, latency and replicas of every service.",
     (
         row(
             "Requests",
             panel(
                 "Requests per second",
-                "Answered by replicas. Those that the gateway turned away are in their own panel.",
-                "reqps",
+                "Answered by replicas. Those that the gateway turned away are in their own panel.", "reqps",
                 Query(f"sum by ({BY_SERVICE}) ({rate(COUNT)})", LEGEND),
             ),
             panel(
                 "Errors",
                 "Share of the answers that are 5xx, and of requests that a replica took and never answered. Alerts "
                 "follow the error budget, not this line.",
-                "percentunit",
-                Query(error_ratio(BY_SERVICE), LEGEND),
+                "percentunit", Query(error_ratio(BY_SERVICE), LEGEND),
             ),
             panel(
                 "Error budget left",
                 "Of what may fail within the range that is shown; below 0 it is overdrawn. The rules have the "
                 "objective.",
-                "percentunit",
-                Query(_budget_left(), LEGEND),
-                kind="stat",
+                "percentunit", Query(_budget_left(), LEGEND), kind="stat",
                 thresholds=((0.0, "red"), (0.25, "orange"), (0.5, "green")),
             ),
             panel(
                 "Requests by answer",
                 "Answers by their status. 503 is overload or a model that is not ready; 429 a client beyond its rate.",
-                "reqps",
-                Query(f"sum by (code) ({rate(COUNT)})", "{{code}}"),
-                stacked=True,
+                "reqps", Query(f"sum by (code) ({rate(COUNT)})", "{{code}}"), stacked=True,
             ),
             panel(
                 "Turned away by the gateway",
-                "no_replica: nothing could answer in time; rate: a client beyond its limit; others: access.",
-                "reqps",
+                "no_replica: nothing could answer in time; rate: a client beyond its limit; others: access.", "reqps",
                 Query(
                     f"sum by (reason) ({rate(contract.METRIC_GATEWAY_REJECTED)})"
                     f" or 0 * sum(label_replace({select(contract.METRIC_GATEWAY_WAITING)}, "
@@ -82,9 +73,7 @@ OVERVIEW: Final = Dashboard(
                 ),
             ),
             panel(
-                "Requests in flight",
-                "Read by a replica and not yet answered.",
-                "short",
+                "Requests in flight", "Read by a replica and not yet answered.", "short",
                 Query(f"sum by ({BY_SERVICE}) ({select(contract.METRIC_IN_FLIGHT)})", LEGEND),
             ),
         ),
@@ -95,8 +84,7 @@ OVERVIEW: Final = Dashboard(
                     f"Latency, p{share * 100:g}",
                     "From the last byte of a request to the first byte of its answer, within a replica; waiting for a "
                     "cold start comes on top.",
-                    "s",
-                    Query(quantile(share, contract.METRIC_REQUEST_DURATION, BY_SERVICE), LEGEND),
+                    "s", Query(quantile(share, contract.METRIC_REQUEST_DURATION, BY_SERVICE), LEGEND),
                 )
                 for share in (0.5, 0.95, 0.99)
             ),
@@ -104,15 +92,12 @@ OVERVIEW: Final = Dashboard(
         row(
             "Replicas",
             panel(
-                "Replicas ready",
-                "That answer requests. None is as it should be for a service that nobody asks.",
-                "short",
-                Query(READY, LEGEND),
+                "Replicas ready", "That answer requests. None is as it should be for a service that nobody asks.",
+                "short", Query(READY, LEGEND),
             ),
             panel(
                 "Replicas desired",
-                "What the autoscaler wants, by revision; where nobody exports it, the replicas that answer.",
-                "short",
+                "What the autoscaler wants, by revision; where nobody exports it, the replicas that answer.", "short",
                 Query(
                     f"sum by ({BY_SERVICE}, {contract.LABEL_REVISION}) ({select(contract.METRIC_REPLICAS, IS_DESIRED)})"
                     f" or count by ({BY_SERVICE}, {contract.LABEL_REVISION}) ({select(contract.METRIC_IN_FLIGHT)})",
@@ -121,11 +106,9 @@ OVERVIEW: Final = Dashboard(
             ),
             panel(
                 "Models by state",
-                "Versions of models in each state. UNAVAILABLE for long: look at the logs of that replica.",
-                "short",
-                Query(f"sum by (state) ({select(contract.METRIC_MODEL_STATE)})", "{{state}}"),
-                stacked=True,
+                "Versions of models in each state. UNAVAILABLE for long: look at the logs of that replica.", "short",
+                Query(f"sum by (state) ({select(contract.METRIC_MODEL_STATE)})", "{{state}}"), stacked=True,
             ),
         ),
     ),
-)
+)  # fmt: skip

@@ -19,10 +19,7 @@ Document = Mapping[str, Json]
 Overrides = Mapping[str, Mapping[str, Json]]  # by workload
 WORKLOADS: Final = ("Deployment", "StatefulSet", "LeaderWorkerSet", "RayCluster")
 KNATIVE: Final = "serving.knative.dev/"
-BOUNDS: Final = {
-    "minReplicas": "autoscaling.knative.dev/min-scale",
-    "maxReplicas": "autoscaling.knative.dev/max-scale",
-}
+BOUNDS: Final = {"minReplicas": "autoscaling.knative.dev/min-scale", "maxReplicas": "autoscaling.knative.dev/max-scale"}
 
 
 def apply_overrides(manifests: Sequence[Document], overrides: Overrides) -> list[dict[str, Json]]:

@@ -13,15 +13,7 @@ from msgspec import DecodeError, Struct, ValidationError, json
 
 from pilotlight import __version__
 from pilotlight.contract import HEADER_VERSION, LOCAL_CAPABILITIES
-from pilotlight.errors import (
-    Conflict,
-    InternalError,
-    NotFound,
-    PlatformError,
-    RolledBack,
-    TimedOut,
-    UsageError,
-)
+from pilotlight.errors import Conflict, InternalError, NotFound, PlatformError, RolledBack, TimedOut, UsageError
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.targets.local.control_process_launcher import Address
 from pilotlight.targets.target import (

@@ -5,7 +5,6 @@ runs, so that of two started at the same time one exits. `daemon.command` says t
 process (parent_process.py) restarts it by that command.
 """
 
-import fcntl
 import os
 import secrets
 import subprocess
@@ -28,6 +27,7 @@ from pilotlight.targets.local import parent_process
 from pilotlight.targets.local.detached_process import start_detached
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.wire.machine import last_lines
+from pilotlight.wire.shared_files import is_locked, replace_file, try_lock
 
 HOST: Final = "127.0.0.1"
 START_S: Final = 60.0  # a busy machine starts slowly; an early exit is reported at once
@@ -71,27 +71,42 @@ def announce(home: Home, api_port: int, gateway_port: int, prometheus: str = "")
     """Write the announcement of this process, once it serves."""
     pid = os.getpid()
     announcement = Announcement(pid, start_ticks(pid), __version__, api_port, gateway_port, prometheus)
-    fresh = home.address.with_suffix(".new")
-    fresh.write_bytes(json.encode(announcement))
-    fresh.replace(home.address)
+    replace_file(home.address, json.encode(announcement))
     return announcement
 
 
 def record_restart_command(home: Home, command: Sequence[str]) -> None:
     """Record that the platform should run, and the command that restarts its control process."""
-    written = "\0".join(command)
+    written = "\0".join(command).encode()
     with suppress(OSError):
-        if home.restart_command.read_text() == written:
+        if home.restart_command.read_bytes() == written:
             return
-    fresh = home.restart_command.with_suffix(".command.new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(written)
-    fresh.replace(home.restart_command)
+    replace_file(home.restart_command, written)
 
 
 def should_run(home: Home) -> bool:
     """Whether the platform was started and not stopped since."""
     return home.restart_command.exists()
+
+
+def stored_options(home: Home) -> dict[str, str]:
+    """Return the flags of the last start with their values, until `down` ends the platform."""
+    options: dict[str, str] = {}
+    with suppress(OSError):
+        flag = ""
+        for word in home.restart_command.read_text().split("\0"):
+            if word.startswith("--"):
+                options[flag := word] = ""
+            elif flag:
+                options[flag] = word
+    options.pop("--home", None)
+    return options
+
+
+def restart_flags(home: Home, flags: Sequence[str]) -> list[str]:
+    """Return the options of the last start that a start with `flags` keeps: after a crash, those it does not set."""
+    options = {flag: value for flag, value in stored_options(home).items() if flag not in {*flags, "--foreground"}}
+    return [word for option in options.items() for word in option if word]
 
 
 def record_stopped(home: Home) -> None:
@@ -101,17 +116,7 @@ def record_stopped(home: Home) -> None:
 
 
 def parent_running(home: Home) -> bool:
-    try:
-        held = os.open(home.parent_lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(held)
-    return False
+    return is_locked(home.parent_lock)
 
 
 def start_parent(home: Home) -> None:
@@ -129,9 +134,7 @@ def wait_parent_exit(home: Home, deadline_s: float = PARENT_EXIT_S) -> None:
 def wait_restarted(home: Home, deadline_s: float = RESTART_S) -> Address | None:
     """Wait for the parent process, or systemd, to restart the control process, unless it fails at every start."""
     until = time.monotonic() + deadline_s
-    by_systemd = False
-    with suppress(OSError):
-        by_systemd = home.restart_command.read_text().endswith("--foreground")
+    by_systemd = "--foreground" in stored_options(home)
     while (address := living(home)) is None and (by_systemd or parent_running(home)) and not failure_reason(home):
         if time.monotonic() >= until:
             return None
@@ -171,14 +174,8 @@ def reason_in(lines: Sequence[str]) -> str:
 
 
 def lock(home: Home) -> IO[bytes] | None:
-    """Take the home folder's lock, which the kernel releases with the process; None: a control process holds it."""
-    file = home.lock.open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        return None
-    return file
+    """Take the home folder's lock; None: a control process holds it."""
+    return try_lock(home.lock)
 
 
 @contextmanager
@@ -216,7 +213,10 @@ def token(home: Home) -> str:
 
 
 def ensure(home: Home, *, start: bool = True, flags: Sequence[str] = (), deadline_s: float = START_S) -> Address:
-    """Return the running control process; start one with `flags` if there is none and `start` permits it."""
+    """Return the running control process; start one with `flags` if there is none and `start` permits it.
+
+    One that should run keeps its other options, whatever the environment says.
+    """
     address = living(home)
     if address is not None and answers(address):
         return address
@@ -320,7 +320,7 @@ def start_ticks(pid: int) -> int:
 
 def _start(home: Home, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
     """Start a control process in a session of its own, out of reach of Ctrl-C and the end of the terminal."""
-    words = command(home, flags)
+    words = command(home, [*restart_flags(home, flags), *flags])
     with open(_log(home), "ab", opener=partial(os.open, mode=0o600)) as log:
         try:
             return subprocess.Popen(  # noqa: S603 - no shell

@@ -3,7 +3,6 @@
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Final
@@ -14,70 +13,24 @@ ENV_HOME: Final = "PILOTLIGHT_HOME"
 OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
-@dataclass(frozen=True, slots=True)
 class Home:
     """Folder of one platform; platforms with different folders are independent."""
 
-    root: Path
-
-    @property
-    def database(self) -> Path:
-        return self.root / "state.db"
-
-    @property
-    def token(self) -> Path:
-        """The key of the control API; only its owner may read it."""
-        return self.root / "token"
-
-    @property
-    def address(self) -> Path:
-        """Announcement of the control process as JSON: pid, start ticks, ports and version."""
-        return self.root / "daemon.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "daemon.lock"
-
-    @property
-    def restart_command(self) -> Path:
-        """Command of the control process, NUL-separated: exists from its first start until `down` (should run)."""
-        return self.root / "daemon.command"
-
-    @property
-    def parent_lock(self) -> Path:
-        return self.run / "parent.lock"
-
-    @property
-    def gateway_socket(self) -> Path:
-        return self.root / "gateway.sock"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def process_logs(self) -> tuple[Path, Path]:
-        """Logs of the control process and the gateway, opened for appending."""
-        return self.logs / "daemon.log", self.logs / "gateway.log"
-
-    @property
-    def run(self) -> Path:
-        """Files of running processes: exit statuses, sockets of pilot lights, endpoints for routers."""
-        return self.root / "run"
-
-    @property
-    def sockets(self) -> Path:
-        """A folder for each replica with the sockets of its ports; only its owner may enter it."""
-        return self.run / "replicas"
-
-    @property
-    def cache(self) -> Path:
-        return self.root / "cache"
-
-    @property
-    def models(self) -> Path:
-        """Snapshots of local models: model_snapshots.py."""
-        return self.root / "models"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.database = root / "state.db"
+        self.token = root / "token"  # key of the control API; only its owner may read it
+        self.address = root / "daemon.json"  # announcement of the control process: pid, start ticks, ports, version
+        self.lock = root / "daemon.lock"
+        # Command of the control process, NUL-separated: exists from its first start until `down` (should run).
+        self.restart_command = root / "daemon.command"
+        self.gateway_socket = root / "gateway.sock"
+        self.logs = root / "logs"
+        self.run = root / "run"  # of running processes: exit statuses, sockets of pilot lights, endpoints for routers
+        self.parent_lock = self.run / "parent.lock"
+        self.sockets = self.run / "replicas"  # a folder for each replica; only its owner may enter it
+        self.cache = root / "cache"
+        self.models = root / "models"  # snapshots of local models: model_snapshots.py
 
     def create(self) -> "Home":
         """Create the missing folders. Raise PlatformError if another user could change what is in them."""

@@ -19,13 +19,15 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.model_pins import ModelPin
+from pilotlight.wire.shared_files import replace_file
 
+T = TypeVar("T")
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 FILES_LIMIT: Final = 64  # files that a pin lists by name, so that `diff` can tell which of them changed
 HASHED_BYTES: Final = 64 << 20  # a file of at most this size is read again before a start if its time differs
@@ -80,15 +82,15 @@ class ModelSnapshots:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         records = self._records(source, progress)
         pin = _pin(source, records)
-        home = self._home(pin)
-        if (home / "content").exists() and self.changed_files(pin, path) == []:
-            os.utime(home)
+        entry = self._entry(pin)
+        if self._is_intact(pin, path):
+            os.utime(entry)
         elif snapshot:
             return self._take(source, pin.size, progress)
         else:
-            home.mkdir(mode=0o700, exist_ok=True)
-            shutil.rmtree(home / "content", ignore_errors=True)  # a damaged snapshot
-            _write_json(home / _record_of(path), records)
+            entry.mkdir(mode=0o700, exist_ok=True)
+            shutil.rmtree(entry / "content", ignore_errors=True)  # a damaged snapshot
+            replace_file(entry / _record_of(path), msgspec.json.encode(records), durable=True)
         return pin
 
     def digest(self, path: str, progress: Progress = lambda done, total: None) -> ModelPin:
@@ -98,22 +100,22 @@ class ModelSnapshots:
     def serving_path(self, pin: ModelPin, path: str) -> str:
         """Return the path to serve the pinned content from. Raise ModelChanged if it is not there any more."""
         changed = self.changed_files(pin, path)
+        content = self._entry(pin) / "content"
+        if changed == []:
+            return str(content / Path(path).name) if content.exists() else path
         if changed is None:
-            message = f"ModelChanged: the copy of {path} that this revision serves is gone ({pin.digest[:19]})"
-            raise ModelChanged(message, "deploy it again: platformctl deploy -f FILE")
-        content = self._home(pin) / "content"
-        if changed:
+            problem = f"the copy of {path} that this revision serves is gone ({pin.digest[:19]})"
+        else:
             where = "its snapshot" if content.exists() else path
-            message = f"ModelChanged: {where} has changed since this revision was deployed: {', '.join(changed[:3])}"
-            raise ModelChanged(message, "deploy it again: platformctl deploy -f FILE")
-        return str(content / Path(path).name) if content.exists() else path
+            problem = f"{where} has changed since this revision was deployed: {', '.join(changed[:3])}"
+        raise ModelChanged(f"ModelChanged: {problem}", "deploy it again: platformctl deploy -f FILE")
 
     def changed_files(self, pin: ModelPin, path: str) -> list[str] | None:
         """Compare with the record; None: there is none."""
-        home = self._home(pin)
-        snapshot = (home / "content").exists()
-        root = home / "content" / Path(path).name if snapshot else Path(path)
-        recorded = _read_records(home / (SNAPSHOT_RECORD if snapshot else _record_of(path)))
+        entry = self._entry(pin)
+        snapshot = (entry / "content").exists()
+        root = entry / "content" / Path(path).name if snapshot else Path(path)
+        recorded = _read_json(entry / (SNAPSHOT_RECORD if snapshot else _record_of(path)), Records)
         if not recorded:
             return None
         changed = []
@@ -136,22 +138,27 @@ class ModelSnapshots:
     def collect(self, needed: Collection[str], now: float) -> list[str]:
         """Remove what no digest of `needed` names and no deploy has taken within GRACE_S; return the removed names."""
         removed = []
-        for home in self._homes():
+        for entry in self._entries():
             with suppress(OSError):
-                if f"sha256:{home.name}" not in needed and now - home.stat().st_mtime > GRACE_S:
-                    shutil.rmtree(home)
-                    removed.append(home.name)
+                if f"sha256:{entry.name}" not in needed and now - entry.stat().st_mtime > GRACE_S:
+                    shutil.rmtree(entry)
+                    removed.append(entry.name)
         return removed
 
     def usage(self) -> Usage:
-        records = [_read_records(home / SNAPSHOT_RECORD) for home in self._homes() if (home / "content").exists()]
+        snapshots = [entry for entry in self._entries() if (entry / "content").exists()]
+        records = [_read_json(entry / SNAPSHOT_RECORD, Records) for entry in snapshots]
         sizes = [sum(record.stat.size for record in each.values()) for each in records if each]
         return Usage(len(sizes), sum(sizes))
 
-    def _home(self, pin: ModelPin) -> Path:
+    def _entry(self, pin: ModelPin) -> Path:
         return self._folder / pin.digest.removeprefix("sha256:")
 
-    def _homes(self) -> list[Path]:
+    def _is_intact(self, pin: ModelPin, path: str) -> bool:
+        """Whether there is an unchanged snapshot."""
+        return (self._entry(pin) / "content").exists() and self.changed_files(pin, path) == []
+
+    def _entries(self) -> list[Path]:
         return [each for each in self._folder.iterdir() if each.is_dir()] if self._folder.is_dir() else []
 
     def _records(self, source: Path, progress: Progress) -> Records:
@@ -159,7 +166,7 @@ class ModelSnapshots:
         files = dict(_files(source))
         if not files:
             raise UsageError(f"storageUri: {source} is not there, or holds no file", "correct the path")
-        cache = _read_cache(self._folder / "digests.json")
+        cache = _read_json(self._folder / "digests.json", dict[str, Records])
         known = cache.get(str(source), {})
         total, done = sum(stat.size for stat in files.values()), 0
         records = {}
@@ -174,12 +181,11 @@ class ModelSnapshots:
         if self._folder.is_dir():
             remaining = {key: value for key, value in cache.items() if os.path.exists(key)}
             with suppress(OSError):  # a cache: a full disk must not refuse what needs no copy
-                _write_json(self._folder / "digests.json", remaining)
+                replace_file(self._folder / "digests.json", msgspec.json.encode(remaining))
         return records
 
     def _take(self, source: Path, size: int, progress: Progress) -> ModelPin:
-        total, _, free = shutil.disk_usage(self._folder)
-        spare = min(SPARE_BYTES, total // SPARE_SHARE)
+        free, spare = disk_space(self._folder)
         if size + spare > free:
             needs = f"a snapshot of {source} needs {size:,} bytes and leaves {spare:,} free"
             message = f"storageUri: {needs}; {free:,} are free in {self._folder}"
@@ -192,8 +198,7 @@ class ModelSnapshots:
                 shutil.rmtree(stage, ignore_errors=True)
             if pin is not None:
                 return pin
-        message = f"storageUri: {source} changes while it is copied"
-        raise PlatformError(message, "deploy when it is complete")
+        raise PlatformError(f"storageUri: {source} changes while it is copied", "deploy when it is complete")
 
     def _copy(self, source: Path, stage: Path, size: int, progress: Progress) -> ModelPin | None:
         """Copy and hash what was copied. Return None if a file changed during the copy."""
@@ -202,7 +207,9 @@ class ModelSnapshots:
         for name, stat in before.items():
             target = root / name
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _clone(_base(source) / name, target)
+            with (_base(source) / name).open("rb") as original, target.open("wb") as copy:
+                clone(original, copy, os.fstat(original.fileno()).st_size)
+            shutil.copystat(_base(source) / name, target)
             done += stat.size
             progress(done, 2 * size)
         if dict(_files(source)) != before:
@@ -212,13 +219,13 @@ class ModelSnapshots:
             records[name] = FileRecord(_stat(root / name), _sha256(root / name, _from(size + read, 2 * size, progress)))
             read += stat.size
         pin = _pin(source, records)
-        _write_json(stage / SNAPSHOT_RECORD, records)
-        home = self._home(pin)
-        if (home / "content").exists() and self.changed_files(pin, str(source)) == []:
-            os.utime(home)  # another deploy was faster
+        replace_file(stage / SNAPSHOT_RECORD, msgspec.json.encode(records), durable=True)
+        entry = self._entry(pin)
+        if self._is_intact(pin, str(source)):
+            os.utime(entry)  # another deploy was faster
         else:
-            shutil.rmtree(home, ignore_errors=True)  # damaged, or a record of --no-snapshot
-            os.rename(stage, home)
+            shutil.rmtree(entry, ignore_errors=True)  # damaged, or a record of --no-snapshot
+            os.rename(stage, entry)
         return pin
 
 
@@ -238,29 +245,28 @@ def _files(source: Path) -> Iterator[tuple[str, Stat]]:
     Raise UsageError for a name that no document can carry.
     """
     base = _base(source)
-    paths = _companions(source) if source.is_file() else _walk(source, frozenset())
+    companions = (path for path in base.iterdir() if is_companion(source, path.name))
+    paths = companions if source.is_file() else _walk(source, frozenset())
     for path in sorted(paths):
         name = path.relative_to(base).as_posix()
         try:
             name.encode()
         except UnicodeEncodeError:
             raise UsageError(f"storageUri: {base}: the file name {name!r} is not UTF-8", "rename the file") from None
-        with suppress(FileNotFoundError):  # removed meanwhile, or a link that leads nowhere
+        with suppress(FileNotFoundError):  # just removed, or a link that leads nowhere
             if path.is_file():
                 yield name, _stat(path)
 
 
-def _companions(file: Path) -> Iterator[Path]:
-    """Yield a model file and the files that are read beside it.
+def is_companion(file: Path, name: str) -> bool:
+    """Return whether a file of that name is read beside a model file, or is that file.
 
     Those that begin with its name (weights of an ONNX model), the configuration and example of a model, and of a
     Python model the other modules.
     """
     suffixes = {".py": (".py",), ".onnx": (".data",)}.get(file.suffix, ())
-    for path in file.parent.iterdir():
-        belongs = path.name.startswith(f"{file.stem}.") or path.name.startswith(f"{file.stem}_")
-        if path == file or belongs or path.name in COMPANIONS or path.suffix in suffixes:
-            yield path
+    belongs = name.startswith((f"{file.stem}.", f"{file.stem}_"))
+    return name == file.name or belongs or name in COMPANIONS or Path(name).suffix in suffixes
 
 
 def _walk(folder: Path, above: frozenset[str]) -> Iterator[Path]:
@@ -286,8 +292,8 @@ def _record_of(path: str) -> str:
 
 
 def _stat(path: Path) -> Stat:
-    found = path.stat()
-    return Stat(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    status = path.stat()
+    return Stat(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _pin(source: Path, records: Records) -> ModelPin:
@@ -312,38 +318,24 @@ def _sha256(path: Path, progress: Callable[[int], None]) -> str:
     return running.hexdigest()
 
 
-def _clone(source: Path, target: Path) -> None:
-    """Copy a file with its times; by reflink where the file system can."""
-    with source.open("rb") as original, target.open("wb") as copy:
-        try:
-            fcntl.ioctl(copy.fileno(), _FICLONE, original.fileno())
-        except OSError:
-            shutil.copyfileobj(original, copy, _CHUNK)
-    shutil.copystat(source, target)
+def disk_space(folder: Path) -> tuple[int, int]:
+    """Return the free bytes of a disk, and how many of them copies of models must leave."""
+    total, _, free = shutil.disk_usage(folder)
+    return free, min(SPARE_BYTES, total // SPARE_SHARE)
 
 
-def _read_records(path: Path) -> Records | None:
+def clone(original: BinaryIO, copy: BinaryIO, size: int) -> None:
+    """Copy a file of `size` bytes; by reflink where the file system can. What is appended meanwhile is left out."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Records)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def _read_cache(path: Path) -> dict[str, Records]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Records])
-    except (OSError, msgspec.MsgspecError):
-        return {}
-
-
-def _write_json(path: Path, document: Any) -> None:
-    fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    try:
-        with fresh.open("wb") as file:
-            file.write(msgspec.json.encode(document))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        fcntl.ioctl(copy.fileno(), _FICLONE, original.fileno())
     except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
+        while chunk := original.read(min(size, _CHUNK)):
+            size -= copy.write(chunk)
+
+
+def _read_json(path: Path, kind: type[T]) -> T:
+    """Return a mapping; empty if the file is missing or damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return kind()

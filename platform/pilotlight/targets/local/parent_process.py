@@ -78,8 +78,7 @@ class Parent:
     def _command(self) -> list[str]:
         """Return the restart command; empty: the platform was stopped, or the home removed or replaced."""
         try:
-            present, own = os.stat(self._lock_path), os.fstat(self._lock)
-            if (present.st_dev, present.st_ino) != (own.st_dev, own.st_ino):
+            if not os.path.samestat(os.stat(self._lock_path), os.fstat(self._lock)):
                 return []
             with open(os.path.join(self._root, "daemon.command")) as file:
                 return file.read().split("\0")

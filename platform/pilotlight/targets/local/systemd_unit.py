@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pilotlight.errors import NotFound, PlatformError
+from pilotlight.errors import PlatformError
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.supervisor.cgroups import SYSTEMD_SUBGROUP
+from pilotlight.wire.shared_files import replace_file
 
 NAME: Final = "pilotlight.service"
 SUBGROUP_VERSION: Final = 254  # the first systemd with DelegateSubgroup=
@@ -117,17 +118,8 @@ class Unit:
         if self.path.is_file() and self.path.read_text() == self.text():
             return False
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_name(f".{NAME}.new")
-        fresh.write_text(self.text())
-        fresh.replace(self.path)
+        replace_file(self.path, self.text().encode(), mode=0o644)
         return True
-
-    def remove(self) -> None:
-        """Remove the unit. Raise NotFound if there is none."""
-        try:
-            self.path.unlink()
-        except FileNotFoundError:
-            raise NotFound(f"{self.path} does not exist: the platform is not installed") from None
 
 
 def _specifiers(text: str) -> str:
@@ -146,8 +138,8 @@ def systemd_version() -> int:
         done = subprocess.run(["systemctl", "--version"], capture_output=True, text=True, timeout=10, check=False)  # noqa: S607
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    found = re.match(r"systemd (\d+)", done.stdout)
-    return int(found[1]) if found else 0
+    match = re.match(r"systemd (\d+)", done.stdout)
+    return int(match[1]) if match else 0
 
 
 def runs(system: bool, environ: Mapping[str, str] = os.environ) -> bool:

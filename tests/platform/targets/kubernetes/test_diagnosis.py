@@ -60,6 +60,12 @@ def test_a_model_that_cannot_be_loaded_is_told_in_the_predictors_words() -> None
     assert (found.sentence, found.fatal) == ("iris: no such file", True)
 
 
+def test_the_fix_at_the_end_of_a_long_sentence_is_not_cut_off() -> None:
+    sentence = f"s3://{'models/' * 60}model.onnx: model.onnx changed since this revision was deployed; deploy again"
+    found = told({"ready": False, "state": {"running": {}}}, logs=(FAILED.replace("iris: no such file", sentence),))
+    assert found.sentence == sentence
+
+
 def test_a_start_that_is_under_way_has_no_cause() -> None:
     assert told({"ready": False, "state": {"running": {}}}, logs=(LOADED,)) is None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.platform.targets.kubernetes.fake_cluster import KNATIVE, PLAIN, PaperCluster, named
+from tests.platform.targets.kubernetes.objects import pod
 
 from pilotlight.errors import NotFound
 from pilotlight.targets.kubernetes.observe.events import as_event, at, events, owner
@@ -95,6 +96,26 @@ def test_a_service_that_comes_while_one_follows_is_known_by_the_object_itself() 
         paper.objects.append(named("apps/v1", "Deployment", "default", "fresh-predictor", metadata=metadata))
         assert next(following).service == "fresh"
         following.close()  # type: ignore[attr-defined]
+
+
+def test_a_probe_that_fails_is_told_with_the_predictors_own_reason_while_it_holds() -> None:
+    line = '{"level": "ERROR", "event": "failed", "message": "model.onnx changed; deploy again"}'
+    failing, ready = (
+        pod("iris-predictor", "iris-predictor-1", name=name, ready=ready, container={"state": {"running": {}}})
+        for name, ready in (("iris-predictor-1-x", False), ("iris-predictor-1-y", True))
+    )
+    noted = [event(name, name, second) for second, name in enumerate(("iris-predictor-1-x", "iris-predictor-1-y"))]
+    live = event("live", "iris-predictor-1-x", 8)
+    for each in (*noted, live):
+        each["reason"] = "Unhealthy"
+    with PaperCluster(DEPLOYMENT, failing, ready, *noted) as paper:
+        paper.logs = {"iris-predictor-1-x": [line], "iris-predictor-1-y": [line]}
+        paper.watched = [[{"type": "ADDED", "object": live}]]
+        following = events(paper.cluster(), KEY, True)
+        found = [each.message for each in islice(following, 3)]
+        following.close()  # type: ignore[attr-defined]
+    cause = "model.onnx changed; deploy again"
+    assert found == [f"iris-predictor-1-x: {cause}", "iris-predictor-1-y", f"live: {cause}"]
 
 
 def test_an_event_says_how_often_it_was_seen() -> None:

@@ -66,6 +66,18 @@ def test_one_that_never_served_has_failed() -> None:
     assert status.phase == "Failed"
 
 
+def test_a_revision_that_was_ready_and_whose_next_pod_cannot_start_has_failed() -> None:
+    """Knative leaves its condition Ready as it was."""
+    failing = pod("iris-predictor", NEW, serverless=True, container={"state": {"running": {}}})
+    line = '{"level": "ERROR", "event": "failed", "message": "model.onnx changed; deploy again"}'
+    status = told(
+        routed(NEW, (NEW, 100)), knative_revision("iris-predictor", NEW, "True", "True"), failing,
+        evidence={failing["metadata"]["name"]: Evidence(logs=[line])},
+    )  # fmt: skip
+    assert status.revisions[0].model_state == "FailedToLoad"
+    assert (status.phase, status.message) == ("Failed", f"{NEW}: model.onnx changed; deploy again")
+
+
 def test_it_is_not_ready_before_knative_says_that_requests_reach_it() -> None:
     status = told(
         routed(NEW, (NEW, 100), ready=False),

@@ -96,7 +96,7 @@ def diagnose(pod: Document, evidence: Evidence) -> Diagnosis | None:
     if status.get("phase") == "Failed":
         reason = status.get("message") or status.get("reason") or "no reason is told"
         return Diagnosis(f"the pod has failed: {reason}", True)
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+    for container in (*_unfinished_init(pod), *(status.get("containerStatuses") or ())):
         if (diagnosis := _container(pod, container, evidence)) is not None:
             return diagnosis
     return _unscheduled(pod, evidence) or _from_events(evidence)
@@ -120,15 +120,32 @@ def main_container(pod: Document) -> str:
     return names[0] if names else ""
 
 
+def explaining_container(pod: Document) -> str:
+    """Return the container whose log explains the pod: an init container that has failed, else the main one."""
+    failed = (str(each["name"]) for each in _unfinished_init(pod) if _exit(each))
+    return next(failed, "") or main_container(pod)
+
+
+def _unfinished_init(pod: Document) -> list[Document]:
+    statuses = (pod.get("status") or {}).get("initContainerStatuses") or ()
+    return [each for each in statuses if _exit(each).get("exitCode") != 0]
+
+
+def _exit(container: Document) -> Document:
+    """Return how the container ended, now or before its restart."""
+    ended = (container.get("state") or {}).get("terminated") or (container.get("lastState") or {}).get("terminated")
+    return ended or {}
+
+
 def _container(pod: Document, container: Document, evidence: Evidence) -> Diagnosis | None:
     name, state = str(container["name"]), container.get("state") or {}
-    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    waiting = state.get("waiting") or {}
     reason, message = str(waiting.get("reason") or ""), _short(str(waiting.get("message") or ""))
     if reason in IMAGE:
         return Diagnosis(f"image {container.get('image')} cannot be had: {message or reason}", True)
     if reason in CONFIG:
         return Diagnosis(f"container {name} cannot be made: {message or reason}", True)
-    last = ended or (container.get("lastState") or {}).get("terminated") or {}
+    last = _exit(container)
     if last and (last.get("exitCode") or int(container.get("restartCount") or 0)):
         return _ended(pod, container, last, reason, evidence)
     # Knative probes through its sidecar, so that the container itself is ready from the start.
@@ -145,7 +162,7 @@ def _ended(pod: Document, container: Document, last: Document, waiting: str, evi
         spec: Document = next((each for each in pod["spec"].get("containers") or () if each["name"] == name), {})
         limit = ((spec.get("resources") or {}).get("limits") or {}).get("memory")
         return Diagnosis(f"container {name} ran out of memory" + (f": its limit is {limit}" if limit else ""), True)
-    message = last_error(evidence.logs) if name == main_container(pod) else str(last.get("message") or "")
+    message = last_error(evidence.logs) if name == explaining_container(pod) else str(last.get("message") or "")
     again = f", {restarts} restarts" if restarts > 1 else ""
     sentence = f"container {name} ended with exit code {code}{again}" + (f": {message}" if message else "")
     return Diagnosis(sentence, restarts >= CRASHES or waiting == "CrashLoopBackOff")

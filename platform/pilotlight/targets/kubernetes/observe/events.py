@@ -11,10 +11,13 @@ from typing import Any, Final, Literal
 from msgspec import json
 
 from pilotlight.k8s import names
+from pilotlight.targets.error_from_log import failed_event
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import Cluster, KubeApiError
 from pilotlight.targets.kubernetes.kinds import unless_forbidden
 from pilotlight.targets.kubernetes.observe import logs
+from pilotlight.targets.kubernetes.observe.diagnosis import is_ready
+from pilotlight.targets.kubernetes.observe.snapshot import last_lines
 from pilotlight.targets.target import Event, Key
 
 Json = Any
@@ -44,7 +47,7 @@ def _service_events(cluster: Cluster, key: Key | None, follow: bool) -> Iterator
         service = owners_cache.service_of(document, live)
         if service and (key is None or service == key[1]):
             number += 1
-            yield as_event(document, service, number)
+            yield as_event(document, service, number, owners_cache.cause(document, live))
 
 
 class _OwnerCache:
@@ -54,20 +57,31 @@ class _OwnerCache:
         self._cluster, self._namespace = cluster, key[0] if key else None
         self._owners: dict[tuple[str, str], str] = {}
         self._foreign: set[tuple[str, str]] = set()
+        self._pods: dict[tuple[str, str], Document] = {}
         self._listed = False
 
     def service_of(self, document: Document, live: bool) -> str:
         """Return the service; a `live` event may be about an object created after the list."""
         about = document.get("involvedObject") or {}
-        namespace = str(about.get("namespace") or document["metadata"].get("namespace") or "")
-        reference = (namespace, str(about.get("name") or ""))
+        reference = _reference(about, document)
         if not self._listed:
             self._listed = True
-            self._owners = owners(self._cluster.list_kinds(OWNING, self._namespace, names.LABEL_SERVICE))
+            objects = self._cluster.list_kinds(OWNING, self._namespace, names.LABEL_SERVICE)
+            self._owners = owners(objects)
+            self._pods = {_reference(each["metadata"], each): each for each in objects if each["kind"] == "Pod"}
         service = owner(reference, self._owners)
         if not service and live and reference not in self._foreign:
             service = self._read(reference, str(about.get("apiVersion") or ""), str(about.get("kind") or ""))
         return service
+
+    def cause(self, document: Document, live: bool) -> str:
+        """Return why a pod does not answer its probe, by its log; such an event has only the status code."""
+        if document.get("reason") != "Unhealthy":
+            return ""
+        reference = _reference(document.get("involvedObject") or {}, document)
+        lookup = partial(self._cluster.get, *kinds.POD, *reference)
+        pod = unless_forbidden(lookup, None) if live else self._pods.get(reference)
+        return failed_event(last_lines(self._cluster, pod)) if pod is not None and not is_ready(pod) else ""
 
     def _read(self, reference: tuple[str, str], api_version: str, kind: str) -> str:
         lookup = partial(self._cluster.get, api_version, kind, *reference)
@@ -78,6 +92,12 @@ class _OwnerCache:
         else:
             self._foreign.add(reference)
         return service
+
+
+def _reference(about: Document, document: Document) -> tuple[str, str]:
+    """Return namespace and name of the object that a document is about."""
+    namespace = about.get("namespace") or document["metadata"].get("namespace") or ""
+    return str(namespace), str(about.get("name") or "")
 
 
 def owners(objects: Iterable[Document]) -> dict[tuple[str, str], str]:
@@ -95,12 +115,13 @@ def owner(reference: tuple[str, str], known: Owners) -> str:
     return known.get((namespace, name), "")
 
 
-def as_event(document: Document, service: str, number: int) -> Event:
+def as_event(document: Document, service: str, number: int, cause: str = "") -> Event:
     about = document.get("involvedObject") or {}
     times = int((document.get("series") or {}).get("count") or document.get("count") or 1)
     kind: Literal["Normal", "Warning"] = "Warning" if document.get("type") == "Warning" else "Normal"
     message = str(document.get("message") or "").strip() + (f" (×{times})" if times > 1 else "")
-    namespace = str(about.get("namespace") or document["metadata"].get("namespace") or "")
+    message += f": {cause}" if cause else ""
+    namespace, _ = _reference(about, document)
     what = f"{about.get('kind', '')}/{about.get('name', '')}"
     return Event(at(document), namespace, service, what, kind, str(document.get("reason") or ""), message, number)
 

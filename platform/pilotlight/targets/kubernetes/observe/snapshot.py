@@ -11,7 +11,12 @@ from pilotlight.errors import PlatformError
 from pilotlight.k8s import names
 from pilotlight.targets.kubernetes import kinds, releases
 from pilotlight.targets.kubernetes.client import Cluster
-from pilotlight.targets.kubernetes.observe.diagnosis import Evidence, is_ready, main_container, without_lost_log
+from pilotlight.targets.kubernetes.observe.diagnosis import (
+    Evidence,
+    explaining_container,
+    is_ready,
+    without_lost_log,
+)
 from pilotlight.targets.kubernetes.preflight import has_autoscaler
 from pilotlight.targets.target import Key
 
@@ -77,7 +82,7 @@ def _with_evidence(cluster: Cluster, snapshot: Snapshot) -> Snapshot:
     evidence = {
         str(pod["metadata"]["name"]): Evidence(
             [each for each in events if _involved(each) == pod["metadata"]["name"]],
-            _log(cluster, pod), nodes, others, grown,
+            last_lines(cluster, pod), nodes, others, grown,
         )
         for pod in sorted(waiting, key=created, reverse=True)[:EXPLAINED]
     }  # fmt: skip
@@ -114,10 +119,10 @@ def _nodes(cluster: Cluster, waiting: Iterable[Document]) -> tuple[Sequence[Docu
         return (), ()
 
 
-def _log(cluster: Cluster, pod: Document) -> list[str]:
-    """Return the last lines of the container's log, of the previous run if it has restarted."""
-    name = main_container(pod)
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+def last_lines(cluster: Cluster, pod: Document) -> list[str]:
+    """Return the last lines of the log that explains the pod, of the previous run if the container has restarted."""
+    name, status = explaining_container(pod), pod.get("status") or {}
+    statuses = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
     container: Document = next((each for each in statuses if each["name"] == name), {})
     state, restarts = container.get("state") or {}, int(container.get("restartCount") or 0)
     if not state.keys() & {"running", "terminated", "waiting"} or ("waiting" in state and not restarts):

@@ -99,7 +99,9 @@ def _knative_state(revision: Document, ready: int, diagnosis: Diagnosis | None) 
             return "Loaded", ""
         if condition(revision, "Active") == "False":
             return "Standby", ""
-        return "Loading", diagnosis.sentence if diagnosis else ""
+        # Knative keeps Ready for good, also when a later pod cannot start.
+        state: ModelState = "FailedToLoad" if diagnosis is not None and diagnosis.fatal else "Loading"
+        return state, diagnosis.sentence if diagnosis else ""
     # Knative reports False also for an unschedulable pod, and recovers once there is capacity.
     failed = status == "False" and _condition_reason(revision, "Ready") != "Unschedulable"
     if failed or (diagnosis is not None and diagnosis.fatal):

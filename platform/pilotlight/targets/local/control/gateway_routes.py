@@ -42,6 +42,7 @@ def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
     yield Route(
         spec.namespace, spec.name, backends, hosts=spec.hosts, port=run.port, timeout_s=first.timeout_s,
         access=access(spec.access), rate=rate(spec.access), grpc_port=run.grpc_port,
+        key=key(spec.namespace, spec.name) if len(entries) < len(spec.workloads) else "",
     )  # fmt: skip
     for workload in spec.workloads:
         if workload.name not in entries:

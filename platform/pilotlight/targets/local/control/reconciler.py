@@ -148,7 +148,8 @@ class Reconciler:
         confirmed = self._publisher.shares(run.key)
         living = self.replica_set.living(run)
         ports = self._publisher.ports(run.key)
-        view = control_status.ServiceView(run, living, self.clock(), self.base_url, confirmed, ports)
+        https = self.settings.https.address if self.settings.https else ""
+        view = control_status.ServiceView(run, living, self.clock(), self.base_url, confirmed, ports, https)
         status = control_status.with_transition_times(control_status.status_of(view), run.conditions, utc_now())
         run.conditions = {condition.type: condition for condition in status.conditions}
         return status

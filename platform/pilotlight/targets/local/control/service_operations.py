@@ -76,7 +76,7 @@ class Engine:
         snapshots = ModelSnapshots(self.home.models)
         while True:
             with log_and_continue("collecting snapshots of models"):
-                needed = {digest for _, digest in self.store.local_pins()}
+                needed = {digest for _, digest, *_ in self.store.local_pins()}
                 for name in await asyncio.to_thread(snapshots.collect, needed, time.time()):
                     log.info("removed the snapshot %s: no release needs it", name)
             await asyncio.sleep(COLLECT_EVERY_S)
@@ -126,11 +126,16 @@ class Engine:
         self._record_event(run.key, f"Revision/{revision.name}", "Failing", reason, "Warning")
 
     def _earlier(self, key: Key, failing: str) -> Release | None:
-        """Return the release to go back to from a failing revision; None: nothing else is kept, or all of it failed."""
-        from pilotlight.release.history import receives_all_traffic  # reads documents
+        """Return the release to go back to from a failing revision; None: nothing else is kept, or all of it failed.
 
-        candidates = rollback_candidates(self.store.releases(key), self.store.revisions(key), failing)
-        return next(filter(receives_all_traffic, candidates), None)
+        It has the access rules of today.
+        """
+        from pilotlight.release.history import receives_all_traffic, with_current_access  # read documents
+
+        releases = self.store.releases(key)
+        candidates = rollback_candidates(releases, self.store.revisions(key), failing)
+        chosen = next(filter(receives_all_traffic, candidates), None)
+        return with_current_access(chosen, releases[0]) if chosen else None
 
     def _update_run(self, key: Key, generation: int, spec: ServiceSpec) -> ServiceRun:
         runs, now = self.reconciler.runs, self._clock()

@@ -24,8 +24,9 @@ class ServiceView:
     replicas: Sequence[Replica]  # living ones
     now: float
     base_url: str
-    confirmed: Mapping[str, int] | None = None  # shares by revision that the gateway has applied; None: unknown
+    confirmed: Mapping[str, int] | None = None  # shares by revision that the gateway has applied; None: no route yet
     ports: tuple[int, int] = (0, 0)  # the service's own HTTP and gRPC ports that the gateway has applied
+    https: str = ""  # host:port of the gateway's HTTPS listener, whose host gRPC ports listen at, with TLS
 
 
 def check_name(key: Key) -> None:
@@ -60,9 +61,12 @@ def _urls(view: ServiceView, url: str) -> dict[str, str]:
     own = (view.run.port, view.run.grpc_port)
     # A port is shown only once the gateway routes it: an earlier request would be refused.
     port, grpc_port = (port if port == applied else 0 for port, applied in zip(own, view.ports, strict=True))
+    host = view.https.rpartition(":")[0] or "127.0.0.1"
     urls = {
         "http": url, "port": f"http://127.0.0.1:{port}" if port else "",
-        "grpc": f"127.0.0.1:{grpc_port}" if grpc_port else "", "host": next(iter(view.run.spec.hosts), ""),
+        "https": url_of(f"https://{view.https}", view.run.key) if view.https else "",
+        "grpcs" if view.https else "grpc": f"{host}:{grpc_port}" if grpc_port else "",
+        "host": next(iter(view.run.spec.hosts), ""),
     }  # fmt: skip
     return {name: value for name, value in urls.items() if value}
 
@@ -79,7 +83,7 @@ def with_transition_times(status: ServiceStatus, before: Mapping[str, Condition]
 
 
 def phase_of(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:
-    """Return the phase and a message; Progressing until the gateway has applied the shares."""
+    """Return the phase and a message; Progressing until the gateway has applied the route and its shares."""
     run = view.run
     phase, message = _phase(view, revisions)
     entries = dict(run.spec.entry)
@@ -87,9 +91,10 @@ def phase_of(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Ph
     if phase not in ("Ready", "Standby", "Parked"):
         return phase, message
     confirmed = view.confirmed
-    pending = confirmed is not None and any(confirmed.get(row.name, 0) != row.percent for row in routed)
-    if pending:
-        return "Progressing", "the gateway is being told who gets which share"
+    if confirmed is None:  # until then the gateway responds 404
+        return "Progressing", "the gateway is applying its route"
+    if any(confirmed.get(row.name, 0) != row.percent for row in routed):
+        return "Progressing", "the gateway is applying the traffic split"
     return ("Degraded", run.rolled_back) if run.rolled_back else (phase, message)
 
 
@@ -113,7 +118,7 @@ def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phas
     ]
     if any(row.ready for row in revisions if row.percent):
         if any(_status_awaited(view, replica) for replica in view.replicas):
-            return "Progressing", "it is asked whether its model has answered"
+            return "Progressing", "its /status is being read"
         if answer_failures:
             return "Degraded", answer_failures[0]
         short = [row for row in revisions if row.ready < row.desired and row.percent and row.reason]
@@ -228,7 +233,10 @@ def _conditions(view: ServiceView, phase: Phase, message: str, unverified: bool)
         yield _condition(f"{role.capitalize()}Ready", revisions)
     if not view.run.unreadable:
         yield _condition("LatestDeploymentReady", view.run.latest_revisions())
-        yield Condition("IngressReady", "True", "Routed", f"{url_of(view.base_url, view.run.key)} leads here")
+        if view.confirmed is not None:
+            yield Condition("IngressReady", "True", "Routed", f"{url_of(view.base_url, view.run.key)} leads here")
+        else:
+            yield Condition("IngressReady", "Unknown", "NotRouted", "the gateway has no route of it")
     not_ready: Literal["False", "Unknown"] = "Unknown" if phase == "Progressing" else "False"
     reason = "Unverified" if unverified else phase
     yield Condition("Ready", "True" if phase in ("Ready", "Standby", "Parked") else not_ready, reason, message)

@@ -43,6 +43,7 @@ START_S: Final = 40.0  # an exit is noticed at once; a start may be slow on a bu
 KILL_S: Final = 5.0  # beyond the drain, before a gateway that does not end is killed
 LAST_LINES: Final = 10
 HELLO_S: Final = 20.0  # generous: a gateway wrongly taken for dead still holds its ports
+GRPC_RETRIES_S: Final = (0.02, 0.1, 0.4, 1.5, 0.0)  # pauses after a gRPC port in use: grpcio releases ports late
 LEAVING_S: Final = 5.0  # for a leaving gateway to apply a table; one that hangs must not delay all others
 
 
@@ -167,12 +168,18 @@ class GatewayLink:
     async def listen(self, addresses: Sequence[str]) -> tuple[str, ...]:
         """Bind ahead of a table that will name the ports; return failures as `address: reason`."""
         failed = self._listeners.bind(addresses)
-        sent = self._send_addresses() if self._gateway is not None else None
-        reply = (await sent)[0] if sent is not None else None
-        if not isinstance(reply, Applied):
-            return failed
         prefixes = tuple(f"{each}: " for each in self._listeners.with_ipv6_equivalents(addresses))
-        return (*failed, *(line for line in reply.failed if line.startswith(prefixes)))
+        for pause in GRPC_RETRIES_S:
+            self._listeners.unserve(addresses)
+            sent = self._send_addresses() if self._gateway is not None else None
+            reply = (await sent)[0] if sent is not None else None
+            lines = reply.failed if isinstance(reply, Applied) else ()
+            if not (unbound := [line for line in lines if line.startswith(prefixes)]):
+                break
+            await asyncio.sleep(pause)
+        if failed := (*failed, *unbound):
+            self.unlisten(addresses)
+        return failed
 
     def unlisten(self, addresses: Sequence[str]) -> None:
         """Close what `listen` has bound and no table names; the rest closes with the next table that omits it."""

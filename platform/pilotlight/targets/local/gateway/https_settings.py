@@ -1,9 +1,13 @@
 """Settings of the gateway's HTTPS listener, as flags of `platformctl up`, the control process and the gateway."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from pilotlight.errors import UsageError
+
+FLAGS: Final = ("--https", "--tls-cert", "--tls-key", "--tls-client-ca")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,15 +19,24 @@ class HttpsSettings:
     tls_key: str = ""
     tls_client_ca: str = ""
 
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0].strip("[]")
+
     def flags(self) -> tuple[str, ...]:
         return ("--https", self.address, *self._files())
 
     def gateway_flags(self) -> tuple[str, ...]:
-        return ("--tls-host", self.address.rpartition(":")[0].strip("[]"), *self._files())
+        return ("--tls-host", self.host, *self._files())
 
     def _files(self) -> list[str]:
         files = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-client-ca": self.tls_client_ca}
         return [word for flag, path in files.items() if path for word in (flag, os.path.abspath(path))]
+
+
+def https_of(options: Mapping[str, str]) -> HttpsSettings | None:
+    """Return the settings among the flags of a start. Raise UsageError as `https_settings`."""
+    return https_settings(*(options.get(flag, "") for flag in FLAGS))
 
 
 def https_settings(address: str, tls_cert: str, tls_key: str, tls_client_ca: str) -> HttpsSettings | None:

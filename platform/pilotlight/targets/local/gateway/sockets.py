@@ -83,6 +83,11 @@ class ListenerSet:
         self._served = set(self._sockets)
         return Listen(tuple(lent), others, tuple(sorted(self._shared))), list(lent.values())
 
+    def unserve(self, texts: Iterable[str]) -> None:
+        """Send these addresses again: only the gateway knows whether a gRPC port is bound."""
+        if self._served is not None:
+            self._served -= set(self.with_ipv6_equivalents(texts))
+
     def reset_served(self) -> None:
         """Forget what was sent: a new gateway has no sockets yet."""
         self._served = None

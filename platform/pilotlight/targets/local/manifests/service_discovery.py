@@ -20,6 +20,7 @@ from pilotlight.errors import PlatformError
 from pilotlight.gateway.routing_table import Replica, Route
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, ServiceSpec
 from pilotlight.targets.local.scaling.types import Hpa, Kpa, Scaling
+from pilotlight.wire.shared_files import replace_file
 
 KEY_DIGITS: Final = 32
 ENV_PREDICTOR: Final = f"{ENV_SETTINGS_PREFIX}PREDICTOR_HOST"
@@ -59,6 +60,9 @@ class ComponentAddresses:
         keyed = _addresses(internal, service.namespace)
         open_args = tuple(part if keyed.search(part) else address.sub(address_of, part) for part in args)
         env = {name: address.sub(address_of, value) for name, value in env.items()}
+        if env.get(ENV_PREDICTOR) == (entry := f"{gateway}/{service.name}"):
+            # An explainer calls the entry of its own service, without the token of its client.
+            env[ENV_PREDICTOR] = f"{entry}@{self.key(service.namespace, service.name)}"
         return replace(container, args=open_args, env=env)
 
 
@@ -161,9 +165,7 @@ class EndpointFiles:
             if known.get(key) != replicas:
                 file = self._file(key)
                 file.parent.mkdir(parents=True, exist_ok=True)
-                fresh = file.with_suffix(".new")
-                fresh.write_bytes(json.encode(replicas))
-                fresh.replace(file)
+                replace_file(file, json.encode(replicas))
         for key in known.keys() - wanted.keys():
             self._file(key).unlink(missing_ok=True)
 

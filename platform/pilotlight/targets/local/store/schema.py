@@ -71,7 +71,7 @@ MIGRATIONS: Final[tuple[Sequence[str], ...]] = (FIRST, SECOND, THIRD)
 # Only one process writes; an external tool may hold a lock for a moment.
 BUSY_S: Final = 2.0
 CHECK_S: Final = 5.0  # for quick_check, which reads the whole file; a platform's state takes milliseconds
-_STEPS_PER_LOOK: Final = 10_000  # of SQLite's virtual machine, a few milliseconds
+_STEPS_PER_CHECK: Final = 10_000  # of SQLite's virtual machine, a few milliseconds
 FRESH_START: Final = (
     "restore a backup: platformctl restore FILE, or start with nothing deployed: platformctl up --forget"
 )
@@ -113,7 +113,7 @@ def check(connection: sqlite3.Connection, seconds: float = CHECK_S) -> None:
     Raise sqlite3.DatabaseError for a damaged file.
     """
     until = monotonic() + seconds
-    connection.set_progress_handler(lambda: monotonic() > until, _STEPS_PER_LOOK)
+    connection.set_progress_handler(lambda: monotonic() > until, _STEPS_PER_CHECK)
     try:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError as error:
@@ -201,7 +201,7 @@ class Database:
         with suppress(FileNotFoundError):
             if self._path.stat().st_ino == self._inode:
                 return
-        raise PlatformError(f"{self._path}: it was removed or replaced meanwhile; run platformctl down, then up")
+        raise PlatformError(f"{self._path}: it was removed or replaced; run platformctl down, then up")
 
     def _checkpoint(self) -> None:
         """Move the write-ahead log into the file. What a reader or a full disk prevents is left to the next one."""

@@ -97,12 +97,15 @@ class Store:
             for document, manifests, catalogue, note, generation, at in self._database.rows(sql, key)
         ]  # fmt: skip
 
-    def local_pins(self) -> set[tuple[str, str]]:
-        """Return path and digest of all local models that stored releases are pinned to."""
-        rows = self._database.rows("SELECT manifests FROM releases")
-        manifests = (one for (text,) in rows for one in json.decode(text, type=list[dict[str, Json]]))
+    def local_pins(self) -> set[tuple[str, str, str, int]]:
+        """Return path and digest of each local model that a stored release is pinned to, its service and generation."""
+        rows = self._database.rows("SELECT manifests, namespace, name, generation FROM releases")
         return {
-            (local_path(uri), pin.digest) for one in manifests for uri, pin in pins_of(one).items() if is_local(uri)
+            (local_path(uri), pin.digest, f"{namespace}/{name}", generation)
+            for text, namespace, name, generation in rows
+            for one in json.decode(text, type=list[dict[str, Json]])
+            for uri, pin in pins_of(one).items()
+            if is_local(uri)
         }
 
     def revisions(self, key: Key) -> list[StoredRevision]:

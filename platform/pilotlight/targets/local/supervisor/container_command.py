@@ -22,7 +22,6 @@ from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica_record import Checks, Launch
 from pilotlight.wire.unix_socket import SCHEME
 
-_OURS: Final = re.compile(r"(?:.*/)?pilotlight/predictor(?:[:@].*)?")
 _ROUTER: Final = ("-m", "pilotlight.gateway", "route")
 _PREDICTOR: Final = ("-m", "pilotlight_predictor")
 _INHERITED: Final = frozenset({"PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE"})
@@ -66,7 +65,7 @@ def host(home: Home, replica: str) -> str:
 
 def command(container: ContainerSpec, python: str) -> Command:
     """Return the command of a container. Raise PlatformError for anything but the platform's predictor and router."""
-    if not _OURS.fullmatch(container.image):
+    if not contract.is_predictor_image(container.image):
         hint = "platformctl render makes manifests for a cluster"
         raise PlatformError(f"image = {container.image}, but the local target runs only pilotlight/predictor", hint)
     args = without_addresses(container.args)

@@ -35,10 +35,10 @@ class RotatedFile:
         try:
             while data:
                 self._open()
-                room = self._limit - self._size
-                part = data if len(data) <= room else data[: max(0, data.rfind(b"\n", 0, max(0, room)) + 1)]
+                space = self._limit - self._size
+                part = data if len(data) <= space else data[: max(0, data.rfind(b"\n", 0, max(0, space)) + 1)]
                 if not part and not self._size:
-                    part = data[:room]  # one line longer than a file
+                    part = data[:space]  # one line longer than a file
                 written = os.write(self._file, part) if part else 0
                 self._size += written
                 data = data[written:]

@@ -1,31 +1,26 @@
 """Log files of replicas and processes: bounded, private, removed after a while; and the exit reasons that they show.
 
-The output of replicas goes through pipes to the log writer (output_pipes.py), which bounds it while it is written. The
-control process and the gateway append to their logs themselves, as do replicas where no pipe can be made; those are
-rotated in place. Linux can remove whole blocks from the front of a file atomically (FALLOC_FL_COLLAPSE_RANGE on ext4
-and XFS): no line is lost or torn. Elsewhere the file is copied and truncated, and lines written in between are lost.
+The output of replicas goes through pipes to the log writer (output_pipes.py), which bounds it while it is written; the
+control process and the gateway bound their own (wire/bounded_stderr.py). `rotate` is for replicas that append to a file
+themselves: those of an earlier release, and those started while no pipe could be made.
 """
 
-import errno
 import os
 import shutil
 import signal as signals
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pilotlight.errors import UsageError
 from pilotlight.targets.error_from_log import last_error
 from pilotlight.targets.local.supervisor.shim import Exit
+from pilotlight.wire.bounded_stderr import FILES, LIMIT
 from pilotlight.wire.machine import last_lines
 
-LIMIT: Final = 10 << 20
-FILES: Final = 3  # the log itself, .1 and .2
 MAX_ENDED_LOGS: Final = 10  # of ended replicas, per service
-_CHUNK: Final = 1 << 20
-_COLLAPSE_RANGE: Final = 8
 TAIL: Final = 16384
 _NAMES: Final = {
     signals.SIGSEGV: "segmentation fault", signals.SIGABRT: "aborted", signals.SIGBUS: "bus error",
@@ -69,92 +64,27 @@ def open_log(path: str) -> tuple[int, int]:
     return log, os.fstat(log).st_size
 
 
-def rotate(log: Path, limit: int = LIMIT, files: int = FILES) -> bool:
-    """Rotate a log of at least `limit` bytes; return whether. On a full disk the older files are removed instead."""
+def rotate(log: Path, limit: int = LIMIT) -> bool:
+    """Copy a log of at least `limit` bytes to .1 and empty it; return whether. Lines written in between are lost.
+
+    On a full disk the older files are removed instead.
+    """
+    older = [log.with_name(f"{log.name}.{number}") for number in range(1, FILES)]
     try:
-        found = log.stat()
-        if found.st_mode & 0o077:
-            log.chmod(0o600)
-        if found.st_size < limit:
+        log.chmod(0o600)  # an earlier release made it readable for others
+        if log.stat().st_size < limit:
             return False
-        for number in range(files - 2, 0, -1):
-            with suppress(FileNotFoundError):
-                _older(log, number).replace(_older(log, number + 1))
-        with log.open("r+b", buffering=0) as file:
-            _cut(file, log)
+        with suppress(FileNotFoundError):
+            older[0].replace(older[1])
+        with log.open("rb") as source, open(older[0], "wb", opener=partial(os.open, mode=0o600)) as copy:
+            shutil.copyfileobj(source, copy)
+        os.truncate(log, 0)
     except FileNotFoundError:
         return False
     except OSError:
-        for number in range(1, files):
-            _older(log, number).unlink(missing_ok=True)
+        for path in older:
+            path.unlink(missing_ok=True)
         return False
-    return True
-
-
-def _older(log: Path, number: int) -> Path:
-    return log.with_name(f"{log.name}.{number}")
-
-
-def _cut(file: Any, log: Path) -> None:
-    """Copy whole lines to .1, then cut them. In this order an interruption duplicates lines but loses none."""
-    size = os.fstat(file.fileno()).st_size
-    begin = max(0, size - _CHUNK)
-    index = os.pread(file.fileno(), size - begin, begin).rfind(b"\n")
-    lines_end = begin + index + 1 if index >= 0 else size
-    draft = log.with_name(f"{log.name}.cut")
-    try:
-        with open(draft, "wb", opener=partial(os.open, mode=0o600)) as copy:
-            _copy(file, copy, lines_end)
-            copy.flush()
-            draft.replace(_older(log, 1))
-            if not _cut_front(file, size, lines_end):
-                _copy(file, copy, None)
-                os.ftruncate(file.fileno(), 0)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _copy(file: Any, copy: BinaryIO, length: int | None) -> None:
-    """Append to `copy` from its present length up to `length`; None: to the end of a growing file."""
-    while length is None or copy.tell() < length:
-        size = _CHUNK if length is None else min(_CHUNK, length - copy.tell())
-        piece = os.pread(file.fileno(), size, copy.tell())
-        if not piece:
-            return
-        copy.write(piece)
-
-
-def _cut_front(file: Any, size: int, lines_end: int) -> bool:
-    """Remove whole blocks from the front, and blank the rest of the copied lines; return whether supported."""
-    block = os.fstatvfs(file.fileno()).f_bsize
-    gone = min(lines_end, size - 1) // block * block
-    if not gone or not _collapse(file.fileno(), gone):
-        return False
-    if rest := lines_end - gone:
-        os.pwrite(file.fileno(), b" " * (rest - 1) + b"\n", 0)
-    return True
-
-
-@cache
-def _fallocate() -> Any:
-    """Return the C library's fallocate: os.posix_fallocate has no modes."""
-    import ctypes
-
-    call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
-    if call is not None:
-        call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    return call
-
-
-def _collapse(descriptor: int, length: int) -> bool:
-    import ctypes
-
-    call = _fallocate()
-    if call is None:
-        return False
-    while call(descriptor, _COLLAPSE_RANGE, 0, length) != 0:
-        if ctypes.get_errno() != errno.EINTR:
-            return False
     return True
 
 
@@ -177,22 +107,22 @@ class ServiceLogs(NamedTuple):
 
 def service_logs(logs: Path) -> list[ServiceLogs]:
     """Measure the log folders of all services, deleted ones included."""
-    found = []
+    folders = []
     for folder in logs.glob("*/*/"):
         with suppress(OSError):
             files = [each.stat() for each in folder.iterdir()]
             modified = max((file.st_mtime for file in files), default=folder.stat().st_mtime)
-            found.append(ServiceLogs(folder, sum(file.st_size for file in files), modified))
-    return found
+            folders.append(ServiceLogs(folder, sum(file.st_size for file in files), modified))
+    return folders
 
 
 def expired_logs(
-    found: Sequence[ServiceLogs], deployed: Collection[tuple[str, str]], settings: LogSettings, now: float
+    folders: Sequence[ServiceLogs], deployed: Collection[tuple[str, str]], settings: LogSettings, now: float
 ) -> list[Path]:
     """Return the log folders to remove: of deleted services, after the retention time or if all logs take too much."""
-    excess = sum(each.size for each in found) - settings.total
+    excess = sum(each.size for each in folders) - settings.total
     expired = []
-    for each in sorted(found, key=lambda logs: logs.modified_at):
+    for each in sorted(folders, key=lambda logs: logs.modified_at):
         if (each.folder.parent.name, each.folder.name) in deployed:
             continue
         if excess > 0 or now - each.modified_at > settings.retention_s:

@@ -16,9 +16,10 @@ from typing import Final
 
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.supervisor import log_writer
-from pilotlight.targets.local.supervisor.logs import FILES, LogSettings, open_log
+from pilotlight.targets.local.supervisor.logs import LogSettings, open_log
 from pilotlight.targets.local.supervisor.process_inspection import log_writer_pids
 from pilotlight.targets.local.supervisor.shim import closing_inheritable
+from pilotlight.wire.bounded_stderr import FILES
 
 HOLD_S: Final = 10.0
 FINISH_S: Final = 2.0  # for the writer to copy the rest of an ended replica's output
@@ -45,7 +46,7 @@ class OutputPipes:
             descriptor = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return open_log(log)
-        # The kernel discards what is in a pipe that nobody has open: a replica may end before the writer opens it.
+        # The kernel discards what is in a pipe that no process has open: a replica may end before the writer opens it.
         self._release(log)
         self._held[log] = os.dup(descriptor)
         asyncio.get_running_loop().call_later(HOLD_S, self._release, log)
@@ -89,7 +90,7 @@ class OutputPipes:
         """Make the writer look for new pipes, or start it; an empty message only checks that it runs."""
         try:
             descriptor = os.open(self._wake_file, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:  # nobody reads it, or it does not exist
+        except OSError:  # no process reads it, or it does not exist
             self._start()
             return
         try:

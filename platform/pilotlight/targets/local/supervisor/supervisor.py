@@ -67,12 +67,9 @@ class Housekeeper:
             self._outputs.wake(b"")  # starts a writer in place of one that was killed
             if ticks % ROTATE_EVERY == 0:
                 with log_and_continue("cutting logs"):
-                    direct = [
-                        Path(each.record.log)
-                        for each in self._running.values()
-                        if not self._outputs.has(each.record.log)
-                    ]
-                    await asyncio.to_thread(rotate_all, direct)
+                    for log in [each.record.log for each in self._running.values()]:
+                        if not self._outputs.has(log):
+                            await asyncio.to_thread(logs.rotate, Path(log))
 
     def _enforce_memory_limits(self) -> None:
         """Kill replicas above their memory limit where no cgroup enforces it; RSS includes pages shared by forks."""
@@ -83,11 +80,6 @@ class Housekeeper:
             used = usage(pid).resident_bytes
             if used > limit:
                 running.kill(logs.over_limit(used, limit))
-
-
-def rotate_all(files: Sequence[Path]) -> None:
-    for log in files:
-        logs.rotate(log)
 
 
 class Supervisor:

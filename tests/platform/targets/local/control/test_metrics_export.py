@@ -21,7 +21,7 @@ def run_of(scaling: Scaling) -> ServiceRun:
 
 
 def seen(run: ServiceRun) -> ServiceStatus:
-    return status_of(ServiceView(run, [replica(NAME)], 0.0, "http://127.0.0.1:8090"))
+    return status_of(ServiceView(run, [replica(NAME)], 0.0, "http://127.0.0.1:8090", {NAME: 100}))
 
 
 def values(family: Family, *labels: str) -> dict[tuple[str, ...], float]:

@@ -76,6 +76,7 @@ def test_components_behind_another_have_ways_of_their_own_that_ask_for_a_key() -
     outer, inner = made(running(spec))
     assert [one.workload for one in outer.backends] == ["iris-transformer"]
     assert outer.rate is not None
+    assert (outer.internal, outer.key) == (False, "key of default/iris")
     assert (inner.name, inner.internal, inner.key) == ("iris-predictor", True, "key of default/iris-predictor")
     assert (inner.rate, inner.access, inner.hosts) == (None, None, ())
     assert inner.backends[0].replicas == ANSWERS[ONE]

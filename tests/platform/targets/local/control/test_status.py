@@ -1,5 +1,6 @@
 """What a person is told, from what is known: phases, model states and conditions."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,7 +27,9 @@ ONE, TWO = "iris-predictor-1", "iris-predictor-2"
 
 
 def told(run: ServiceRun, *replicas: Replica, now: float = 10.0) -> ServiceStatus:
-    return status_of(ServiceView(run, replicas, now, "http://127.0.0.1:8090"))
+    """The status once the gateway has applied the table."""
+    view = ServiceView(run, replicas, now, "http://127.0.0.1:8090")
+    return status_of(replace(view, confirmed={row.name: row.percent for row in status_of(view).revisions}))
 
 
 def single(*, ready: bool = True, **scaling: Any) -> ServiceRun:
@@ -89,6 +92,19 @@ def test_a_service_with_a_ready_replica_is_ready() -> None:
     status = told(single(), replica())
     assert status.phase == "Ready"
     assert (status.revisions[0].ready, status.revisions[0].model_state) == (1, "Loaded")
+
+
+@pytest.mark.parametrize("desired", [1, 0])
+def test_a_service_is_not_called_ready_before_the_gateway_has_its_route(desired: int) -> None:
+    run = single()
+    run.unit_of(revision_of(run), 0.0).desired = desired
+    view = ServiceView(run, [replica()] if desired else [], 10.0, "http://127.0.0.1:8090")
+    status = status_of(view)
+    assert (status.phase, status.message) == ("Progressing", "the gateway is applying its route")
+    assert (conditions(status)["IngressReady"], conditions(status)["Ready"]) == ("Unknown", "Unknown")
+    applied = status_of(replace(view, confirmed={ONE: 100}))
+    assert applied.phase == ("Ready" if desired else "Standby")
+    assert set(conditions(applied).values()) == {"True"}
 
 
 def test_a_service_that_wakes_is_progressing_though_it_is_proven() -> None:
@@ -256,6 +272,17 @@ def test_a_port_of_its_own_is_told_once_it_leads_to_the_service(led: tuple[int, 
     assert urls["http"] == "http://127.0.0.1:8090/iris"
     assert told_of.items() <= urls.items()
     assert len(urls) == 2 + sum(map(bool, led))  # by path, by host, by the ports that lead here
+
+
+def test_with_https_the_address_is_told_and_grpc_is_told_to_have_tls() -> None:
+    run = single()
+    run.port, run.grpc_port = 8100, 8101
+    view = ServiceView(run, (), 10.0, "http://127.0.0.1:8090", None, (8100, 8101), "0.0.0.0:8443")
+    urls = status_of(view).urls
+    assert urls["https"] == "https://0.0.0.0:8443/iris"
+    assert urls["grpcs"] == "0.0.0.0:8101"
+    assert urls["port"] == "http://127.0.0.1:8100"
+    assert "grpc" not in urls
 
 
 def unverified(**fields: Any) -> ServiceRun:

@@ -49,6 +49,12 @@ def test_the_way_to_the_predictor_is_told_by_a_variable_since_anybody_can_read_a
     assert made.env == {"INFERENCE_PREDICTOR_HOST": INNER}
 
 
+def test_an_explainer_reaches_the_entry_of_its_service_with_a_key_since_it_has_no_token() -> None:
+    spec = service_spec("iris-predictor", "iris-explainer")
+    made = PEERS.resolve(container(args=("--predictor_host", "iris-predictor.default")), spec)
+    assert made.env == {"INFERENCE_PREDICTOR_HOST": f"{HERE}/iris@{PEERS.key('default', 'iris')}"}
+
+
 def test_a_predictor_elsewhere_stays_an_argument() -> None:
     args = ("--predictor_host", "example.com")
     made = PEERS.resolve(container(args=args), service_spec("iris-transformer", "iris-predictor"))

@@ -153,9 +153,7 @@ def test_a_file_that_was_removed_takes_no_release(tmp_path: Path) -> None:
     for replacement in (None, "another"):
         if replacement:
             path.write_text(replacement)
-        with pytest.raises(
-            PlatformError, match=r"state\.db: it was removed or replaced meanwhile; run platformctl down"
-        ):
+        with pytest.raises(PlatformError, match=r"state\.db: it was removed or replaced; run platformctl down"):
             store.apply(Release("default", "iris", "two", ()), [], NOON)
     store.close()
 

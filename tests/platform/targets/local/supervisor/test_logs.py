@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from pilotlight.targets.local.supervisor.logs import (
     ServiceLogs,
     expired_logs,
     log_settings,
-    open_log,
     prune,
     remove_expired,
     rotate,
@@ -38,33 +36,7 @@ def all_lines(log: Path) -> list[str]:
     return [line for path in files if path.exists() for line in path.read_text().splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("length", [7, 100, 5000])
-def test_lines_written_while_the_log_is_cut_are_neither_lost_nor_torn(tmp_path: Path, length: int) -> None:
-    log = tmp_path / "a.log"
-    descriptor, _ = open_log(str(log))
-    if not supervisor_logs._fallocate():
-        pytest.skip("the front of a file can be taken out on Linux only")
-    # Two files hold all of it, so that nothing is thrown away for its age.
-    count = 2 * LIMIT // (length + 7)
-    script = (
-        f'pad=$(printf "%{length}s" | tr " " x); i=0; while [ $i -lt {count} ]; do echo "$i $pad"; i=$((i+1)); done'
-    )
-    try:
-        cuts = 0
-        with subprocess.Popen(["/bin/sh", "-c", script], stdout=descriptor) as writer:
-            while writer.poll() is None:
-                cuts += cuts < 2 and rotate(log, LIMIT)
-    finally:
-        os.close(descriptor)
-    cuts += cuts == 0 and rotate(log, LIMIT)
-    assert cuts
-    if not log.read_text().strip().startswith("0 "):
-        found = all_lines(log)
-        assert found == [f"{number} {'x' * length}" for number in range(count)]
-
-
-def test_a_file_system_that_cannot_cut_gets_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_logs, "_fallocate", lambda: None)
+def test_a_log_without_a_writer_is_copied_and_emptied(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("".join(f"line {number}\n" for number in range(10_000)) + "half a li")
     assert rotate(log, LIMIT)

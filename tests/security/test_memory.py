@@ -23,7 +23,7 @@ from pilotlight.wire.protobuf import delimited, varint
 
 pytestmark = pytest.mark.security
 MIB = 1 << 20
-BUDGET = 128 * MIB  # 200 connections and the allocator hold up to 30 MiB besides
+BUDGET = 256 * MIB  # 200 connections and the allocator hold up to 45 MiB besides
 CLIENTS = 200
 SAME = """
 INPUTS = {"x": ("FP32", [-1, -1])}

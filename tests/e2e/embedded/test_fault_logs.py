@@ -23,7 +23,7 @@ def predict(x):
 """
 
 
-@pytest.mark.parametrize("pilot_light", ["on", "off"])
+@pytest.mark.parametrize("pilot_light", ["on", pytest.param("off", marks=pytest.mark.long)])
 def test_a_talkative_model_takes_no_more_room_than_the_bound(tmp_path: Path, pilot_light: str) -> None:
     env = {
         "PILOTLIGHT_PILOT_LIGHT": pilot_light, "PILOTLIGHT_LOG_BYTES": str(LIMIT), "PILOTLIGHT_LOG_TOTAL_BYTES": "1",

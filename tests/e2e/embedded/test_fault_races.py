@@ -84,6 +84,7 @@ def test_the_same_deploy_twice_at_once_is_one_deploy(platform: Platform, tmp_pat
     assert platform.status().generation == 1
 
 
+@pytest.mark.long
 def test_a_wall_clock_that_jumps_by_days_scales_nothing(tmp_path: Path) -> None:
     (tmp_path / "clock").mkdir()
     (tmp_path / "clock" / "sitecustomize.py").write_text(JUMPS)

@@ -138,6 +138,7 @@ def test_a_model_that_exits_drops_the_servers_readiness_until_it_is_loaded_again
     play(scene())
 
 
+@pytest.mark.long
 def test_nothing_of_an_unloaded_or_replaced_model_stays_in_memory(tmp_path: Path) -> None:
     def instances() -> int:
         gc.collect()

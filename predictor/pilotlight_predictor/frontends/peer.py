@@ -17,7 +17,7 @@ class Transport(Protocol):
 
 
 class Peer(str):
-    """Address of a client. `port`: of its end of the connection; `server`: address and port of ours."""
+    """Address of a client. `port`: of its end of the connection; `server`: address and port of the server's end."""
 
     __slots__ = ("port", "server")
     port: int

@@ -1,5 +1,7 @@
 """The byte budget: refusals, and free memory that returns to the system."""
 
+import resource
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -35,4 +37,15 @@ def test_free_memory_returns_to_the_system_only_after_it_was_scarce(monkeypatch:
 
 
 def test_malloc_returns_memory() -> None:
+    """200 MB below a block that stays: free() alone keeps their pages."""
+
+    def rss_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    blocks = [bytes(4000) for _ in range(50_000)]
+    last = blocks.pop()
+    blocks.clear()
+    before = rss_bytes()
     byte_budget.trim()
+    assert before - rss_bytes() > 100 * MIB
+    assert last

@@ -34,7 +34,7 @@ def canary() -> None:
 @targets.prometheus_option
 @canary_start.policy_options
 @click.option(
-    "--percent", type=click.IntRange(0, 99), help="Of the requests, for the new revision, until somebody decides."
+    "--percent", type=click.IntRange(0, 99), help="Of the requests, for the new revision, until `promote` or `abort`."
 )
 @options.apply_options
 @output.formats(*rollout.FORMATS)
@@ -46,7 +46,7 @@ def start(
 ) -> None:
     """Put a document's revision beside the one that serves, and give it requests step by step while it proves itself.
 
-    With --percent nobody judges: it keeps that share until promote or abort. Ends with 5 when it was rolled back.
+    With --percent no metric judges it: it keeps that share until promote or abort. Exit code 5: it was rolled back.
 
     Example: platformctl canary start iris -f new.yaml --steps 5,25,50,100 --bake 2m --check 'p99_ms<300'
     """
@@ -136,7 +136,7 @@ def history_(service_options: targets.ServiceOptions, name: str) -> None:
 @options.waiting_options
 @output.formats(*rollout.FORMATS)
 def pause(service_options: targets.ServiceOptions, name: str, wait: bool, timeout: float) -> None:
-    """Leave the shares as they are until somebody resumes, promotes or aborts.
+    """Leave the shares as they are until `resume`, `promote` or `abort`.
 
     Example: platformctl canary pause iris
     """
@@ -156,14 +156,14 @@ def resume(service_options: targets.ServiceOptions, name: str, wait: bool, timeo
     _send_command(service_options, name, "resume", timeout if wait else 0.0)
 
 
-@canary.command(short_help="Wait until it ends, and run it meanwhile.")
+@canary.command(short_help="Wait until the canary ends, and run it if no controller does.")
 @click.argument("name")
 @targets.options
 @targets.prometheus_option
 @click.option("--timeout", default=options.TIMEOUT_S, show_default=True, metavar="SECONDS", help="For a pause to end.")
 @output.formats(*rollout.FORMATS)
 def follow(service_options: targets.ServiceOptions, name: str, timeout: float) -> None:
-    """Wait until it ends, and run it meanwhile where nobody else does. Ends with 5 when it was rolled back.
+    """Wait until the canary ends, and run it if no controller does. Exit code 5: it was rolled back.
 
     Example: platformctl canary follow iris --target kubernetes
     """

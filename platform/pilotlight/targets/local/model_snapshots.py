@@ -325,7 +325,7 @@ def disk_space(folder: Path) -> tuple[int, int]:
 
 
 def clone(original: BinaryIO, copy: BinaryIO, size: int) -> None:
-    """Copy a file of `size` bytes; by reflink where the file system can. What is appended meanwhile is left out."""
+    """Copy a file of `size` bytes; by reflink if possible. Bytes appended during the copy are left out."""
     try:
         fcntl.ioctl(copy.fileno(), _FICLONE, original.fileno())
     except OSError:

@@ -90,6 +90,7 @@ def test_a_stream_is_closed_when_its_client_leaves() -> None:
         await eventually_async(lambda: stream.closed)
 
     serve({"/a": stream}, talk)
+    assert stream.closed
 
 
 def test_a_stream_is_held_back_while_its_client_does_not_read() -> None:

@@ -15,6 +15,7 @@ import time
 
 DELAYS_S = (0.2, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # by failures in a row
 KILLED_SETTLED_S = 2.0  # killed after this long: not by its own fault
+MAX_KILLED = 3  # failures that kills add up to: whoever kills it again and again must not delay it for long
 SETTLED_S = 30.0  # exited by itself after this long: it does not fail at every start
 LOCK_TRIES = 10
 POLL_S = 0.1
@@ -27,7 +28,9 @@ def failures_after(failures: int, status: int | None, lived_s: float) -> int:
     """
     if status is None:
         return 0
-    return 0 if lived_s >= (KILLED_SETTLED_S if status < 0 else SETTLED_S) else failures + 1
+    if lived_s >= (KILLED_SETTLED_S if status < 0 else SETTLED_S):
+        return 0
+    return min(failures + 1, MAX_KILLED) if status < 0 else failures + 1
 
 
 def delay_s(failures: int) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.daemons.fixtures import docker_engine, slurm_cluster  # noqa: F401
 from tests.serving import RunningServer
 
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

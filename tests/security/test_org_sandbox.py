@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.platform.microservices.platforms.debian import Unavailable, unpacked
+from tests.daemons.availability import Unavailable
+from tests.daemons.debian import unpacked
 from tests.ports import free_port
 
 from pilotlight.microservices.platforms import sandbox, sandbox_launcher

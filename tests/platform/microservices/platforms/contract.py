@@ -6,7 +6,6 @@ by the product's own pipeline; what they run is the real predictor with a real m
 
 import hashlib
 import json
-import os
 import random
 import time
 import urllib.request
@@ -20,6 +19,7 @@ from urllib.error import HTTPError, URLError
 from uuid import uuid4
 
 from msgspec.structs import replace
+from tests.daemons.availability import base_environment
 
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import Platform
@@ -213,9 +213,8 @@ def command_lines() -> str:
     return "\n".join(texts)
 
 
-def clean_environment(tmp_path: Path, **more: str) -> dict[str, str]:
-    """This one's, without what would make another platform of it."""
-    foreign = ("PILOTLIGHT_", "INFERENCE_", "SLURM_", "SBATCH_", "DOCKER_", "IMAGE_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+def clean_environment(tmp_path: Path, daemon: Mapping[str, str] | None = None, **more: str) -> dict[str, str]:
+    """This one's, or that of `daemon`, with a home, a registry and a secret of the test's own."""
     registry = str(tmp_path / "registry.json")
-    return {**kept, "HF_TOKEN": SECRET, "HOME": str(tmp_path), "PILOTLIGHT_MICROSERVICE_REGISTRY": registry, **more}
+    own = {"HF_TOKEN": SECRET, "HOME": str(tmp_path), "PILOTLIGHT_MICROSERVICE_REGISTRY": registry}
+    return {**(daemon or base_environment()), **own, **more}

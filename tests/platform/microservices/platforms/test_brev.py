@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.platform.microservices.platforms.contract import Ground, PlatformContract, free_ports, get
-from tests.platform.microservices.platforms.debian import Unavailable
-from tests.platform.microservices.platforms.docker_daemon import IMAGE, IRIS, options
-from tests.platform.microservices.platforms.installed_programs import install
-from tests.platform.microservices.platforms.ssh_server import ssh_server
+from tests.daemons.availability import available
+from tests.daemons.docker_daemon import IMAGE, IRIS, options
+from tests.daemons.installed_programs import install
+from tests.daemons.ssh_server import ssh_server
+from tests.platform.microservices.platforms.contract import (
+    Ground,
+    PlatformContract,
+    clean_environment,
+    free_ports,
+    get,
+)
 
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.platforms import platform
@@ -25,28 +31,18 @@ OPTIONS = options()
 
 
 @pytest.fixture(scope="module")
-def reached(engine: dict[str, str]) -> Iterator[dict[str, str]]:
+def reached(docker_engine: dict[str, str]) -> Iterator[dict[str, str]]:
     """The environment in which ssh leads to instances, which have Docker and nothing of the caller's environment."""
-    remote = {name: engine[name] for name in ("PATH", "DOCKER_HOST", "DOCKER_CONFIG")}
-    running = ssh_server(engine, "gpu-one ms-*", remote)
-    try:
-        environ = running.__enter__()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    try:
+    remote = {name: docker_engine[name] for name in ("PATH", "DOCKER_HOST", "DOCKER_CONFIG")}
+    with available(ssh_server(docker_engine, "gpu-one ms-*", remote)) as environ:
         yield environ
-    finally:
-        running.__exit__(None, None, None)
 
 
 @pytest.fixture
 def ground(reached: dict[str, str], tmp_path: Path) -> Ground:
     (tmp_path / "brev.json").write_text(json.dumps([INSTANCE]))
-    environ = {
-        **reached, "PATH": f"{install(tmp_path / 'bin', 'brev')}:{reached['PATH']}",
-        "BREV_STAND_IN": str(tmp_path / "brev.json"),
-        "PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry.json"),
-    }  # fmt: skip
+    path = f"{install(tmp_path / 'bin', 'brev')}:{reached['PATH']}"
+    environ = clean_environment(tmp_path, reached, PATH=path, BREV_STAND_IN=str(tmp_path / "brev.json"))
     place = platform("brev", environ)
     named = {**OPTIONS, "instance_id": "abc123def"}
     return Ground(place, environ, registry(environ), named, IRIS, IMAGE, free_ports())

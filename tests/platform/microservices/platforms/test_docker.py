@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.platform.microservices.platforms.contract import Ground, PlatformContract, free_ports
-from tests.platform.microservices.platforms.docker_daemon import IMAGE, IRIS, options
+from tests.daemons.docker_daemon import IMAGE, IRIS, options
+from tests.platform.microservices.platforms.contract import Ground, PlatformContract, clean_environment, free_ports
 
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.platforms import platform
@@ -18,8 +18,8 @@ OPTIONS = options()
 
 
 @pytest.fixture
-def ground(engine: dict[str, str], tmp_path: Path) -> Ground:
-    environ = {**engine, "PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry.json")}
+def ground(docker_engine: dict[str, str], tmp_path: Path) -> Ground:
+    environ = clean_environment(tmp_path, docker_engine)
     place = platform("local-docker", environ)
     return Ground(place, environ, registry(environ), OPTIONS, IRIS, IMAGE, free_ports(), lambda: containers(environ))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.daemons.installed_programs import install
 from tests.platform.microservices.platforms.contract import SECRET, Ground, PlatformContract, clean_environment
-from tests.platform.microservices.platforms.installed_programs import install
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.jobs import launcher

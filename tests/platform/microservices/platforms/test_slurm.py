@@ -5,12 +5,12 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
+from tests.daemons.slurm_daemons import CPUS
 from tests.platform.microservices.platforms.contract import (
     IRIS,
     SECRET,
@@ -20,8 +20,6 @@ from tests.platform.microservices.platforms.contract import (
     free_ports,
     get,
 )
-from tests.platform.microservices.platforms.debian import Unavailable
-from tests.platform.microservices.platforms.slurm_daemons import CPUS, slurm
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.jobs import launcher
@@ -32,25 +30,9 @@ pytestmark = pytest.mark.platform
 PLACE = {"partition": "cpu", "account": "tests"}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    folder = tmp_path_factory.mktemp("slurm")
-    try:
-        running = slurm(folder, clean_environment(folder))
-        environ = running.__enter__()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    try:
-        yield environ
-    finally:
-        running.__exit__(None, None, None)
-
-
 @pytest.fixture
-def ground(cluster: dict[str, str], tmp_path: Path) -> Ground:
-    environ = {**cluster, **{name: value for name, value in clean_environment(tmp_path).items() if name not in cluster}}
-    environ["HOME"] = str(tmp_path)
-    environ["PILOTLIGHT_MICROSERVICE_REGISTRY"] = str(tmp_path / "registry.json")
+def ground(slurm_cluster: dict[str, str], tmp_path: Path) -> Ground:
+    environ = clean_environment(tmp_path, slurm_cluster)
     place = platform("slurm", environ)
     return Ground(place, environ, registry(environ), PLACE, ports=free_ports(), written=lambda: told(environ))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from tests.daemons.installed_programs import install
 from tests.platform.microservices.platforms.contract import clean_environment, get
-from tests.platform.microservices.platforms.installed_programs import install
 
 from pilotlight.microservices.platforms.host_ports import can_bind
 from pilotlight.microservices.platforms.slurm import Slurm, fields, has_gpus, read_account, read_queue, seen

@@ -11,8 +11,8 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from tests.daemons.installed_programs import install
 from tests.platform.microservices.platforms.contract import get
-from tests.platform.microservices.platforms.installed_programs import install
 
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.platforms.host_ports import can_bind

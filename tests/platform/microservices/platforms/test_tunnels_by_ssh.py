@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.daemons.availability import available
+from tests.daemons.ssh_server import ssh_server
 from tests.platform.microservices.platforms.contract import free_ports, get
-from tests.platform.microservices.platforms.debian import Unavailable
-from tests.platform.microservices.platforms.ssh_server import ssh_server
 from tests.platform.microservices.platforms.test_tunnels import answering
 
 from pilotlight.errors import PlatformError
@@ -18,15 +18,8 @@ pytestmark = pytest.mark.platform
 
 @pytest.fixture(scope="module")
 def environ() -> Iterator[dict[str, str]]:
-    running = ssh_server(os.environ, "node1", {})
-    try:
-        made = running.__enter__()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    try:
-        yield made
-    finally:
-        running.__exit__(None, None, None)
+    with available(ssh_server(os.environ, "node1", {})) as environ:
+        yield environ
 
 
 def test_a_tunnel_by_ssh_leads_there_until_it_is_closed(environ: dict[str, str], tmp_path: Path) -> None:

@@ -14,11 +14,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.daemons.availability import Unavailable
+
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
-
-
-class Unavailable(Exception):
-    """Why the packages cannot be had here."""
 
 
 def unpacked(*packages: str) -> Path:

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.platform.microservices.platforms.daemons import DidNotStart, daemon
-from tests.platform.microservices.platforms.debian import Unavailable, environment, unpacked
+from tests.daemons.availability import Unavailable
+from tests.daemons.daemons import DidNotStart, daemon
+from tests.daemons.debian import environment, unpacked
 
 ACCOUNTS = {
     "passwd": "root:x:0:0:root:{folder}:/bin/bash\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n",

@@ -16,8 +16,9 @@ from pathlib import Path
 from tests.cluster.bed.archive import Image, pack
 from tests.cluster.bed.places import Places
 from tests.cluster.bed.predictor_image import predictor_image
-from tests.platform.microservices.platforms.daemons import DidNotStart, daemon
-from tests.platform.microservices.platforms.debian import Unavailable, environment, unpacked
+from tests.daemons.availability import Unavailable
+from tests.daemons.daemons import DidNotStart, daemon
+from tests.daemons.debian import environment, unpacked
 
 PACKAGES = ("docker.io",)
 CAP_SYS_RESOURCE = 24

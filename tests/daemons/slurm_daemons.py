@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from tests.platform.microservices.platforms.daemons import daemon
-from tests.platform.microservices.platforms.debian import LIBRARIES, Unavailable, environment, unpacked
+from tests.daemons.availability import Unavailable
+from tests.daemons.daemons import daemon
+from tests.daemons.debian import LIBRARIES, environment, unpacked
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 CPUS = 2  # a job takes one: a third has to wait

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +22,9 @@ class DidNotStart(Exception):
 def daemon(
     words: Sequence[str], log: Path, environ: Mapping[str, str], is_up: Callable[[], bool]
 ) -> Iterator[subprocess.Popen[bytes]]:  # fmt: skip
-    """Runs until the block ends; enters it once `is_up`."""
+    """Runs until the block ends; enters it once `is_up`. From then on SIGTERM ends a run as SIGINT does."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     with open(log, "ab") as file:
         process = subprocess.Popen(
             words, env=dict(environ), stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True

@@ -1,6 +1,8 @@
-"""A Docker daemon for tests, of Debian's package, with files of its own and no network; and our image in it.
+"""A Docker daemon for tests, of Debian's package, with files and a bridge of its own; and our image in it.
 
-The image is the one that the test bed of clusters packs, with a shell, as images made by Containerfile have one.
+It runs in a view of the file system that is its alone: mounts of containers end with it, and it neither finds another
+containerd of this machine nor leaves anything in /run. The image is the one that the test bed of clusters packs, with a
+shell, as images made by Containerfile have one.
 """
 
 import os
@@ -17,12 +19,13 @@ from tests.cluster.bed.archive import Image, pack
 from tests.cluster.bed.places import Places
 from tests.cluster.bed.predictor_image import predictor_image
 from tests.daemons.availability import Unavailable
+from tests.daemons.bridge import bridge
 from tests.daemons.daemons import DidNotStart, daemon
 from tests.daemons.debian import environment, unpacked
 
 PACKAGES = ("docker.io",)
 CAP_SYS_RESOURCE = 24
-PLUGINS = Path("/run/docker/plugins")  # where every daemon looks, and which it makes
+VIEW = 'mount -t tmpfs tmpfs /run && exec "$@"'
 IMAGE = "dev.local/pilotlight/predictor:0.1.0"
 IRIS = "/models/iris/model.onnx"  # in the image
 
@@ -31,7 +34,7 @@ def options() -> dict[str, str]:
     """Of jobs on this daemon. Where even root may raise no limit, containers cannot have theirs raised."""
     capabilities = re.search(r"^CapEff:\s+(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
     may_raise = capabilities is None or bool(int(capabilities[1], 16) & 1 << CAP_SYS_RESOURCE)
-    return {"network": "host", **({} if may_raise else {"ulimits": "stack=67108864"})}
+    return {} if may_raise else {"ulimits": "stack=67108864"}
 
 
 @contextmanager
@@ -40,40 +43,45 @@ def docker(base: Mapping[str, str]) -> Iterator[dict[str, str]]:
     if os.getuid() != 0:
         raise Unavailable("needs root: a Docker daemon of one's own does")
     root = unpacked(*PACKAGES)
-    with _folder() as folder:
+    with bridge() as network, _folder() as folder:
         socket = f"unix://{folder}/docker.sock"
         environ = {**environment(root, base), "DOCKER_HOST": socket, "DOCKER_CONFIG": str(folder / "config")}
         try:
-            with daemon(_words(folder, socket, environ), folder / "dockerd.log", environ, lambda: _answers(environ)):
+            words = _words(folder, socket, network, environ)
+            with daemon(words, folder / "dockerd.log", environ, lambda: _answers(environ)):
                 _load(folder, environ)
-                yield environ
+                try:
+                    yield environ
+                finally:
+                    _remove_containers(environ)
         except DidNotStart as reason:
             raise Unavailable(f"the Docker daemon cannot run here: {reason}") from None
 
 
-def _words(folder: Path, socket: str, environ: Mapping[str, str]) -> list[str]:
+def bridge_address(environ: Mapping[str, str]) -> str:
+    """Where containers of the bridge reach servers of this machine, which must listen there."""
+    return _docker(environ, "network", "inspect", "bridge", "--format={{(index .IPAM.Config 0).Gateway}}").strip()
+
+
+def _words(folder: Path, socket: str, network: str, environ: Mapping[str, str]) -> list[str]:
     program = shutil.which("dockerd", path=environ["PATH"])
     if program is None:
         raise Unavailable("dockerd is not in docker.io")
     return [
+        "unshare", "--mount", "sh", "-c", VIEW, "sh",
         program, f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--host={socket}",
-        f"--pidfile={folder}/docker.pid", "--iptables=false", "--ip6tables=false", "--bridge=none",
+        f"--pidfile={folder}/docker.pid", f"--bridge={network}", "--iptables=false",
+        "--ip6tables=false", "--ip-forward=false",
     ]  # fmt: skip
 
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Not one of pytest's, which it would try to remove with whatever is still mounted there."""
+    """Not one of pytest's, which keeps those of three runs: an image has hundreds of megabytes."""
     folder = Path(tempfile.mkdtemp(prefix="pilotlight-docker-"))
-    were_there = PLUGINS.exists()
     try:
         yield folder
     finally:
-        if not were_there and PLUGINS.exists():
-            os.removedirs(PLUGINS)
-        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-        for mount in sorted((each for each in mounts if Path(each).is_relative_to(folder)), reverse=True):
-            subprocess.run(["umount", mount], check=False, capture_output=True)
         subprocess.run(["rm", "-rf", "--one-file-system", folder], check=True)
 
 
@@ -85,8 +93,20 @@ def _answers(environ: Mapping[str, str]) -> bool:
 def _load(folder: Path, environ: Mapping[str, str]) -> None:
     archive = folder / "image.tar"
     pack(_image(), archive)
-    subprocess.run(["docker", "load", f"--input={archive}"], env=dict(environ), check=True, capture_output=True)
+    _docker(environ, "load", f"--input={archive}")
     archive.unlink()
+
+
+def _remove_containers(environ: Mapping[str, str]) -> None:
+    """Else the daemon waits ten seconds for each, and those of one that must be killed live on."""
+    if containers := _docker(environ, "ps", "--all", "--quiet").split():
+        _docker(environ, "rm", "--force", "--volumes", *containers)
+
+
+def _docker(environ: Mapping[str, str], *words: str) -> str:
+    return subprocess.run(
+        ["docker", *words], env=dict(environ), check=True, capture_output=True, text=True, timeout=300
+    ).stdout
 
 
 def _image() -> Image:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.daemons.availability import Unavailable
 from tests.daemons.daemons import daemon
 from tests.daemons.debian import LIBRARIES, environment, unpacked
+from tests.ports import free_port
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 CPUS = 2  # a job takes one: a third has to wait
@@ -63,10 +64,9 @@ def slurm(folder: Path, base: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 
 def _configure(folder: Path, root: Path) -> None:
-    controller, node = _ports(2)
     plugins = root / LIBRARIES / "slurm-wlm"
     text = CONFIGURATION.format(
-        host=socket.gethostname(), folder=folder, cpus=CPUS, controller=controller, node=node,
+        host=socket.gethostname(), folder=folder, cpus=CPUS, controller=free_port(), node=free_port(),
         plugins=f"PluginDir={plugins}" if plugins.is_dir() else "",
     )  # fmt: skip
     (folder / "slurm.conf").write_text(text)
@@ -109,19 +109,3 @@ def _found(words: list[str], environ: Mapping[str, str]) -> list[str]:
 
 def _said(words: list[str], environ: Mapping[str, str]) -> str:
     return subprocess.run(words, env=dict(environ), capture_output=True, text=True, timeout=60).stdout
-
-
-def _ports(count: int) -> list[int]:
-    """Free ones, below those that the kernel gives away by itself."""
-    held = []
-    for port in range(16800, 19000):
-        try:
-            held.append(socket.create_server(("127.0.0.1", port)))
-        except OSError:
-            continue
-        if len(held) == count:
-            break
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports

@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.daemons.availability import Unavailable
 from tests.daemons.daemons import DidNotStart, daemon
 from tests.daemons.debian import environment, unpacked
+from tests.ports import free_port
 
 ACCOUNTS = {
     "passwd": "root:x:0:0:root:{folder}:/bin/bash\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n",
@@ -56,7 +57,7 @@ def ssh_server(base: Mapping[str, str], name: str, remote: Mapping[str, str]) ->
     programs = environment(unpacked("openssh-server"), base)
     sshd = shutil.which("sshd", path=programs["PATH"]) or "sshd"
     with tempfile.TemporaryDirectory(prefix="pilotlight-ssh-") as scratch:
-        folder, port = Path(scratch), _port()
+        folder, port = Path(scratch), free_port()
         _write(folder, port, name, remote)
         words = ["unshare", "--mount", "sh", "-c", VIEW, "sh", str(folder), sshd]
         try:
@@ -77,11 +78,6 @@ def _write(folder: Path, port: int, name: str, remote: Mapping[str, str]) -> Non
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/client "$@"\n')
     wrapper.chmod(0o755)
-
-
-def _port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def _answers(port: int) -> bool:

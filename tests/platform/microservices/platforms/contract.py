@@ -6,7 +6,6 @@ by the product's own pipeline; what they run is the real predictor with a real m
 
 import hashlib
 import json
-import random
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -20,10 +19,10 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 from tests.daemons.availability import base_environment
+from tests.ports import free_port
 
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import Platform
-from pilotlight.microservices.platforms.host_ports import can_bind
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.microservices.registry.registry_file import Registry
 
@@ -196,9 +195,8 @@ def reachable(ground: Ground, job: Job, entry: Entry) -> bool:
 
 
 def free_ports() -> Iterator[int]:
-    """Below what the kernel gives to clients and apart from the product's own, from a place that chance chooses."""
-    start = random.randrange(18100, 18300)
-    return (port for port in range(start, 18800) if can_bind(port))
+    """Below what the kernel gives to clients, apart from the product's own and from those of other runs."""
+    return iter(free_port, 0)
 
 
 def command_lines() -> str:

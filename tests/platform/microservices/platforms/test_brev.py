@@ -27,7 +27,7 @@ from pilotlight.microservices.registry.registry_file import registry
 
 pytestmark = pytest.mark.platform
 INSTANCE = {"name": "gpu-one", "id": "abc123def", "status": "RUNNING"}
-OPTIONS = options()
+OPTIONS = {"network": "host", **options()}
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Docker for real: Debian's engine, started here, runs the predictor's image."""
+"""Docker for real: Debian's engine, started here, runs the predictor's image and publishes its port."""
 
 import socket
 import subprocess
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.daemons.docker_daemon import IMAGE, IRIS, options
-from tests.platform.microservices.platforms.contract import Ground, PlatformContract, clean_environment, free_ports
+from tests.daemons.docker_daemon import IMAGE, IRIS, bridge_address, options
+from tests.platform.microservices.platforms.contract import Ground, PlatformContract, clean_environment, free_ports, get
 
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.platforms import platform
@@ -40,6 +40,15 @@ def test_the_container_has_the_jobs_name_and_goes_with_the_stop(ground: Ground) 
         assert f'"Names":"{job.id}"' in containers(dict(ground.environ))
         assert (entry.platform, entry.host_url) == ("docker", f"http://localhost:{entry.host_port}")
     assert containers(dict(ground.environ)) == ""
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_port_is_published_to_others_unless_the_job_is_closed(ground: Ground, closed: bool) -> None:
+    job = replace(ground.job(), closed=closed)
+    with ground.started(job) as entry:
+        ground.until_ready(job, entry)
+        other = f"http://{bridge_address(ground.environ)}:{entry.host_port}/v2/health/ready"
+        assert get(other) == (0 if closed else 200)
 
 
 def test_a_container_that_cannot_be_started_says_why_and_is_not_left_behind(ground: Ground) -> None:

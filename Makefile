@@ -68,8 +68,8 @@ test-faults-short: $(VENV)/.test ## the part of it that continuous integration r
 test-security: $(VENV)/.test ## the attacks of docs/security.md, in three minutes; malformed inputs by the thousand are part of test-long
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "security and not long" tests/security
 
-platform-test: $(VENV)/.test ## microservices on real Docker and Slurm daemons, which the tests bring and end; needs root and Debian
-	$(BIN)/pytest -m platform tests/platform/microservices/platforms
+platform-test: $(VENV)/.test ## what runs on real Docker and Slurm daemons, which the tests bring and end; needs root and Debian
+	$(BIN)/pytest -m platform $$(grep -rl --include='test_*.py' 'mark\.platform' tests)
 
 cluster-build: $(VENV)/.test ## build Kubernetes, Knative, KEDA and the rest of the test bed, once; docs/cluster.md
 	$(BIN)/python -m tests.cluster.bed build

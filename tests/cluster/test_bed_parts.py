@@ -2,7 +2,11 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ from tests.cluster.bed import addons, boot, processes, programs
 from tests.cluster.bed.__main__ import main
 from tests.cluster.bed.archive import Image, Layer, pack
 from tests.cluster.bed.own_kinds import own_definitions, structural
-from tests.cluster.bed.places import BedError, Places, places
+from tests.cluster.bed.places import ROOT, BedError, Places, places
 from tests.cluster.bed.release_files import filled, local_images
 from tests.cluster.real_cluster import find_cluster
 
@@ -69,6 +73,39 @@ def test_an_archive_holds_a_program_under_its_names(tmp_path: Path) -> None:
             assert inner.getmember("bin/x").mode & 0o111
             assert inner.getmember("bin/y").linkname == "x"
     assert manifest[0]["RepoTags"] == ["dev.local/x:1"]
+
+
+RUN = """
+import sys
+from pathlib import Path
+from tests.cluster.bed.places import Places
+from tests.cluster.bed.python_layers import made
+for key in sys.argv[2:]:
+    made(Places(Path(), Path(sys.argv[1])), "project", key, lambda folder: None)
+print("made", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def run_that_uses_layers(cache: Path, *keys: str) -> Iterator[None]:
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, str(cache), *keys], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"made\n"
+        yield
+
+
+def cached_layers(cache: Path) -> set[str]:
+    return {path.name.split("-")[0] for path in (cache / "layers").glob("project@*")}
+
+
+def test_a_layer_stays_in_the_cache_while_any_run_uses_it(tmp_path: Path) -> None:
+    with run_that_uses_layers(tmp_path, "1", "2"), run_that_uses_layers(tmp_path, "3", "4"):
+        assert cached_layers(tmp_path) == {"project@1", "project@2", "project@3", "project@4"}
+    with run_that_uses_layers(tmp_path, "2", "5"):
+        assert cached_layers(tmp_path) == {"project@2", "project@5"}
 
 
 def test_upstream_image_names_become_local_ones() -> None:

@@ -49,6 +49,8 @@ NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
 PartitionName=cpu Nodes={host} Default=YES MaxTime=INFINITE State=UP
 PartitionName=closed Nodes={host} MaxTime=INFINITE State=DOWN
 """
+# Since 23.11 a node needs a cgroup plugin even if nothing uses it. This one asks nothing of systemd.
+CGROUPS = "CgroupPlugin=cgroup/v1\n"
 
 
 @contextmanager
@@ -70,6 +72,7 @@ def _configure(folder: Path, root: Path) -> None:
         plugins=f"PluginDir={plugins}" if plugins.is_dir() else "",
     )  # fmt: skip
     (folder / "slurm.conf").write_text(text)
+    (folder / "cgroup.conf").write_text(CGROUPS)
     for name in ("controller", "node"):
         (folder / name).mkdir()
     key = folder / "munge.key"

@@ -4,7 +4,9 @@ Two layers, each made once per content: the interpreter with its C libraries, an
 own on top. All of it is compiled, as a container whose root is read-only cannot keep bytecode.
 """
 
+import fcntl
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -29,6 +31,7 @@ UNUSED: Final = shutil.ignore_patterns(
     "site-packages", "_tkinter*", "_test*.so", "config-3*",
 )  # fmt: skip
 FORM: Final = "2"  # count up when this module changes what is packed
+_held: Final[list[int]] = []  # descriptors with a shared lock on each layer that this process uses
 PYTHON_KEY: Final = hashlib.sha256(f"{FORM} {sys.version} {sys.base_prefix}".encode()).hexdigest()[:12]
 
 
@@ -45,20 +48,36 @@ def python_image(
 
 
 def made(places: Places, kind: str, key: str, make: Callable[[Path], None]) -> Layer:
-    """A layer out of the cache. One of the same kind but other content is of no more use, and makes room."""
+    """A layer out of the cache, which stays there as long as this process lives, whatever other runs make meanwhile."""
     folder = places.cache / "layers" / f"{kind}@{key}-{PYTHON_KEY}"
-    if folder.exists():
-        return Layer(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        filling = Path(scratch) / "layer"
-        filling.mkdir()
-        make(filling)
-        _compile(filling)
-        for old in folder.parent.glob(f"{kind}@*"):
-            shutil.rmtree(old)
-        filling.rename(folder)
+    with open(folder.parent / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+                filling = Path(scratch) / "layer"
+                filling.mkdir()
+                make(filling)
+                _compile(filling)
+                _remove_old(folder.parent.glob(f"{kind}@*"), Path(scratch))
+                filling.rename(folder)
+        os.utime(folder)
+        _held.append(os.open(folder, os.O_RDONLY))
+        fcntl.flock(_held[-1], fcntl.LOCK_SH)
     return Layer(folder)
+
+
+def _remove_old(folders: Iterable[Path], scratch: Path) -> None:
+    """Other content than the one being made; the one used last stays, for who goes back and forth between two trees."""
+    for number, folder in enumerate(sorted(folders, key=lambda each: each.stat().st_mtime)[:-1]):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            folder.rename(scratch / str(number))
+        except BlockingIOError:  # a run uses it
+            pass
+        finally:
+            os.close(descriptor)
 
 
 def install(folder: Path, *words: str) -> None:

@@ -29,6 +29,7 @@ UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "response_format": ({"type": "text"},), "audio": (), "modalities": (["text"],), "prediction": (),
     "web_search_options": (), "reasoning_effort": (), "verbosity": (),
 }  # fmt: skip
+MICROSERVICE_FIELDS: Final = ("conv_mode", "mode")  # of TAO's requests: passed on to the model, which knows the words
 UNSUPPORTED_PROMPTS: Final[Mapping[str, tuple[Any, ...]]] = {"echo": (False,), "best_of": (1,), "suffix": ("",)}
 MAX_PROMPTS: Final = 256
 MAX_TEXTS: Final = 2048
@@ -88,6 +89,18 @@ def read_chat(document: dict[str, Any]) -> TextRequest:
         raise BadField("top_logprobs", "top_logprobs is given, so logprobs must be true")
     request = _text(fields, UNSUPPORTED, {"logprobs": (top or 0) if requested else None})
     return msgspec.structs.replace(request, messages=messages)
+
+
+def read_microservice_chat(document: dict[str, Any]) -> TextRequest:
+    """Return the chat request of a microservice, with TAO's fields in `sampling`; `auto` leaves them to the model."""
+    fields = dict(document)
+    modes = {name: fields.pop(name) for name in MICROSERVICE_FIELDS if name in fields}
+    for name, value in modes.items():
+        if not isinstance(value, str | None):
+            raise BadField(name, f"{name} = {_quoted(value)}, must be text")
+    request = read_chat(fields)
+    chosen = {name: value for name, value in modes.items() if value not in (None, "auto")}
+    return msgspec.structs.replace(request, sampling={**request.sampling, **chosen})
 
 
 def read_completion(document: dict[str, Any]) -> TextRequest:

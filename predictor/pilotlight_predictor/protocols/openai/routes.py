@@ -25,6 +25,7 @@ from pilotlight_predictor.protocols.openai.request import (
     read_chat,
     read_completion,
     read_embedding,
+    read_microservice_chat,
 )
 from pilotlight_predictor.protocols.openai.response import ChatBodies, CompletionBodies
 from pilotlight_predictor.protocols.openai.tensors import (
@@ -82,7 +83,8 @@ def supports_openai(served: ModelVersion) -> bool:
 
 
 async def chat(server: Server, request: HttpRequest) -> HttpResponse:
-    if server.settings.server.microservice:
+    microservice = server.settings.server.microservice
+    if microservice:
         life, empty = server.lifecycle, not len(request.body)
         error = startup_responses.chat_error(life.state, life.reason, server.registry.scanned, empty)
         if error is None and not (readiness := server.readiness()).ready:
@@ -90,7 +92,7 @@ async def chat(server: Server, request: HttpRequest) -> HttpResponse:
             error = startup_responses.ChatError(503, "model_not_ready", reason)
         if error is not None:
             return startup_responses.error_response(error)
-    chat_request = await _read(server, request, read_chat)
+    chat_request = await _read(server, request, read_microservice_chat if microservice else read_chat)
     served, capabilities = _find(server, chat_request.model, lambda can: can.chats, "chats", "messages")
     names = frozenset(spec.name for spec in served.inputs)
     urls, long = server.settings.server.media_urls, len(request.body) > SHORT

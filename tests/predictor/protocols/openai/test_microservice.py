@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.predictor.protocols.openai.conftest import LOOKS, LOOKS_CONFIG
 from tests.serving import RunningServer
 
 from pilotlight_predictor.frontends.http.startup_responses import boot_response, chat_error
@@ -102,3 +103,21 @@ def test_one_that_started_and_is_not_ready_says_so(tmp_path: Path, serve: Callab
     answer = server.post("/v1/chat/completions", CHAT)
     assert (answer.status, answer.json()["error"]["type"]) == (503, "model_not_ready")
     assert answer.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("flags", [("--microservice",), ()])
+def test_taos_modes_reach_the_model_of_a_microservice_and_no_other(
+    tmp_path: Path, serve: Callable[..., RunningServer], flags: tuple[str, ...]
+) -> None:  # fmt: skip
+    (tmp_path / "looks" / "1").mkdir(parents=True)
+    (tmp_path / "looks" / "1" / "model.py").write_text(LOOKS)
+    (tmp_path / "looks" / "config.pbtxt").write_text(LOOKS_CONFIG)
+    server = serve(tmp_path, "--warmup", "none", *flags)
+    answer = server.post("/v1/chat/completions", {**CHAT, "conv_mode": "qwen", "mode": "auto", "max_tokens": 5})
+    if not flags:
+        assert (answer.status, answer.json()["error"]["param"]) == (400, "conv_mode")
+        return
+    told = json.loads(answer.json()["choices"][0]["message"]["content"])
+    assert told["sampling"] == {"max_tokens": 5, "conv_mode": "qwen"}
+    refused = server.post("/v1/chat/completions", {**CHAT, "mode": 3})
+    assert (refused.status, refused.json()["error"]["message"]) == (400, "mode = 3, must be text")

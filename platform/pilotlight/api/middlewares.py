@@ -10,7 +10,7 @@ from msgspec import DecodeError, ValidationError
 
 from pilotlight import __version__
 from pilotlight.api.route_types import Authorizer, Handler
-from pilotlight.api.target_adapters import AUTHORIZERS, METRICS_TOKEN, TOKEN
+from pilotlight.api.target_adapters import ALL_AREAS, AUTHORIZERS, METRICS_TOKEN, TOKEN
 from pilotlight.contract import HEADER_VERSION
 from pilotlight.errors import (
     Conflict,
@@ -50,6 +50,8 @@ async def error_middleware(request: web.Request, handler: Handler) -> web.Stream
     except web.HTTPException as error:
         code = EXIT_CODES.get(error.status, 1)
         response = _error_response(error.status, f"{request.method} {request.path}: {error.reason}", "", code)
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            response.headers["Allow"] = error.headers["Allow"]
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
         response = _internal_error(error, is_admin(request))
@@ -91,10 +93,15 @@ async def loopback_middleware(request: web.Request, handler: Handler) -> web.Str
 
 @web.middleware
 async def authorization_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Call the authorizer of the route's area; unknown paths require an admin."""
-    authorizer: Authorizer = request.app[AUTHORIZERS].get(request.match_info.route.resource, require_admin)
+    """Call the authorizer of the route's area."""
+    authorizer = request.app[AUTHORIZERS].get(request.match_info.route.resource) or _unknown_path_authorizer(request)
     await authorizer(request)
     return await handler(request)
+
+
+def _unknown_path_authorizer(request: web.Request) -> Authorizer:
+    areas = (each for each in request.app[ALL_AREAS] if each.prefix and request.path.startswith(each.prefix))
+    return next((each.authorizer for each in areas), require_admin)
 
 
 async def allow_anonymous(request: web.Request) -> None:

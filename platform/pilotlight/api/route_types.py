@@ -30,9 +30,13 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Routes with a common authorizer. `internal`: for the console and Prometheus, not in the OpenAPI document."""
+    """Routes with a common authorizer. `internal`: for the console and Prometheus, not in the OpenAPI document.
+
+    `prefix`: the authorizer is also the one of unknown paths and methods below it; others require an admin.
+    """
 
     name: str
     authorizer: Authorizer
     routes: tuple[Route, ...]
     internal: bool = False
+    prefix: str = ""

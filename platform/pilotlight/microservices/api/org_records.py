@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from aiohttp import web
-from msgspec import UNSET, UnsetType, json
+from msgspec import UNSET, UnsetType
 
 from pilotlight.api.middlewares import is_admin, read_small_body
 from pilotlight.errors import NotFound, Throttled, Unauthorized
 from pilotlight.k8s.timestamps import format_utc
 from pilotlight.microservices.api import request_bodies
 from pilotlight.microservices.api.api_context import CONTEXT, job_path
-from pilotlight.microservices.api.request_bodies import LoggedIn, Login, json_response, read_body
+from pilotlight.microservices.api.request_bodies import LoggedIn, Login, decode_request, json_response, read_body
 from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.jobs.model_isolation import org_isolation
 from pilotlight.microservices.jobs.org_resources import Registrar
@@ -35,7 +35,7 @@ RateLimitKeys = tuple[tuple[tuple[str, ...], Rate], ...]
 
 
 async def login(request: web.Request) -> web.Response:
-    context, body = request.app[CONTEXT], json.decode(await read_small_body(request), type=Login)
+    context, body = request.app[CONTEXT], decode_request(await read_small_body(request), Login)
     stored = api_keys.find_key_hash(context.store, body.ngc_org_name, body.ngc_key, time.time())
     keys = rate_limit_keys(stored.id, request.remote or "", body.ngc_org_name)
     if wait_s := login_delay(context.logins, keys, time.monotonic()):
@@ -66,7 +66,7 @@ def login_delay(logins: TokenBuckets, keys: RateLimitKeys, now: float) -> float:
 
 async def require_member(request: web.Request) -> None:
     """Authorizer: a token of this org, or the platform's own. Raise NotFound, to not reveal that another org exists."""
-    org = request.match_info.get("org", "")
+    org = request.match_info.get("org") or request.path.split("/")[4]  # of a path that is no route
     if not is_admin(request) and await _org_of(request) != org:
         raise NotFound(f"no org {org} for this token")
     if not ORG.fullmatch(org):

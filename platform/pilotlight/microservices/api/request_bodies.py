@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 from aiohttp import web
-from msgspec import UNSET, Meta, Struct, UnsetType, json
+from msgspec import UNSET, Meta, Struct, UnsetType, json, structs
 
 from pilotlight.api.middlewares import read_small_body
 from pilotlight.errors import UsageError
@@ -101,7 +101,11 @@ async def read_body(request: web.Request, kind: type[T]) -> T:
 
 
 def decode_request(text: bytes, kind: type[T]) -> T:
-    """Decode a body on the event loop. Raise UsageError for one that would hold it up, and msgspec's errors."""
+    """Decode a body on the event loop. Raise UsageError if it is empty or would hold it up, and msgspec's errors."""
+    if not text:
+        fields = structs.fields(kind) if hasattr(kind, "__struct_fields__") else ()  # type: ignore[arg-type]
+        needs = ", ".join(each.encode_name for each in fields if each.required)
+        raise UsageError("the body is empty, must be a JSON object" + (f" with {needs}" if needs else ""))
     try:
         check_json(text)
     except ValueError as error:

@@ -91,5 +91,6 @@ MEMBERS: Final = Area(
             responses={200: batches.BatchReport},
         ),
     ),
+    prefix="/api/v1/orgs/",
 )  # fmt: skip
 AREAS: Final = (LOGIN, MEMBERS)

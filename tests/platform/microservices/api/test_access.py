@@ -184,6 +184,20 @@ def test_a_token_of_an_org_opens_nothing_of_the_platform(api: Api) -> None:
     assert api.ask("GET", "/version", token=api.admin).status == 200
 
 
+def test_a_wrong_path_or_method_of_an_org_is_404_or_405_for_its_token_alone(api: Api) -> None:
+    at = f"/orgs/{ORG}/experiments/e/jobs/j/inference_microservice"
+    for method, verb, status, allowed in (
+        ("GET", "inference", 405, "POST"), ("POST", "status", 405, "GET,HEAD"), ("GET", "nothing", 404, None),
+    ):  # fmt: skip
+        for token in (api.token, api.admin):
+            reply = api.ask(method, f"{at}/{verb}", b"{}", token=token)
+            assert (reply.status, reply.headers.get("allow")) == (status, allowed)
+        assert api.ask(method, f"{at}/{verb}", b"{}", token="wrong").status == 401
+        other = api.ask(method, f"{at}/{verb}".replace(ORG, "other"), b"{}")
+        assert (other.status, other.json()["error"]) == (404, "no org other for this token")
+    assert api.ask("GET", "/nothing").status == 401
+
+
 def test_the_platforms_own_token_may_see_every_org(api: Api) -> None:
     assert api.ok("GET", "/orgs/other/workspaces", token=api.admin) == {"workspaces": []}
 

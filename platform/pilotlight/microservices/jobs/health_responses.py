@@ -59,7 +59,7 @@ def assess(record: JobRecord, platform: PlatformStatus | None, server: ServerSta
     if platform.state == "running":
         return _running(server, pod)
     last_line = platform.tail[-1] if platform.tail else ""
-    reason = platform.reason or last_line or f"it ended ({platform.pod_status or platform.state})"
+    reason = platform.reason or last_line or f"it ended ({platform.pod_status})"
     if "out of memory" in " ".join((reason, *platform.tail)).lower():
         return Health("failed", None, reason, *pod)
     return Health("failed", reason, None, *pod)

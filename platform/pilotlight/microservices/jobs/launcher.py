@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.microservices.platforms import ALIASES, PLATFORMS, Option, Platform, host_ports
+from pilotlight.microservices.platforms import PLATFORMS, Option, Platform, host_ports
 from pilotlight.microservices.registry import container_command, secret_references
-from pilotlight.microservices.registry.records import Entry, Isolation, Job
+from pilotlight.microservices.registry.records import ALIASES, Entry, Isolation, Job
 from pilotlight.microservices.registry.registry_file import Registry
 
 SHARED_FILESYSTEM: Final = ("local", "slurm")  # they see this machine's files, so relative paths are resolved here
@@ -65,7 +65,7 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
     secrets = () if isolation else arch.secrets  # those of the operator are not for an org's model
     return Job(
         id=job_id, network_arch=request.network_arch, model_path=model.uri,
-        command=container_command.build(arch.command, inputs), env=env, num_gpus=request.num_gpus,
+        command=container_command.build(arch.command, inputs, environ), env=env, num_gpus=request.num_gpus,
         image=request.image or container_command.resolve(request.network_arch, environ),
         secrets=secret_references.select(secrets, request.secrets, environ), port=container_command.PORT,
         host_port=request.host_port, options=request.options, folder=arch.folder, closed=request.remote,

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, cast
 from msgspec import Struct
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
+from pilotlight.microservices.registry.records import ALIASES, Entry, Job, PlatformStatus
 
 # name: module, and TAO_EXECUTION_BACKEND of its containers
 PLATFORMS: Final[Mapping[str, tuple[str, str]]] = {
@@ -19,7 +19,6 @@ PLATFORMS: Final[Mapping[str, tuple[str, str]]] = {
     "lepton": ("lepton", "lepton"),
     "brev": ("brev", "local-docker"),
 }
-ALIASES: Final[Mapping[str, str]] = {"local-docker": "docker"}
 
 
 class Option(Struct, frozen=True):

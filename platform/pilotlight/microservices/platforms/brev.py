@@ -103,7 +103,7 @@ class Brev:
             return PlatformStatus("gone", job_id, reason=f"Brev has no instance {name} any more")
         if instance.status != "RUNNING":
             return PlatformStatus(
-                _STATES.get(instance.status, "pending"), job_id, instance.status, f"{name} is {instance.status}"
+                _STATES.get(instance.status, "pending"), job_id, reason=f"{name} is {instance.status}"
             )
         done = self._over_ssh(instance.name, status_script(job_id))
         if _is_missing(done):

@@ -107,11 +107,12 @@ def read_state(text: str, name: str, tail: tuple[str, ...] = ()) -> PlatformStat
     state: dict[str, Any] = json.loads(text)
     word = str(state.get("Status", ""))
     if word in _STATES and not state.get("Error"):
-        return PlatformStatus(_STATES[word], name, word, "", tail)
+        running = _STATES[word] == "running"
+        return PlatformStatus(_STATES[word], name, "", "" if running else f"the container is {word}", tail)
     code = int(state.get("ExitCode", 0))
     if code == 0 and not state.get("Error"):
-        return PlatformStatus("stopped", name, word, "the container ended by itself with exit code 0", tail)
-    return PlatformStatus("failed", name, word, _why(state, code), tail)
+        return PlatformStatus("stopped", name, "", "the container ended by itself with exit code 0", tail)
+    return PlatformStatus("failed", name, "", _why(state, code), tail)
 
 
 def _why(state: Mapping[str, Any], code: int) -> str:

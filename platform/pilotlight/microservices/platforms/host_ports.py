@@ -15,8 +15,7 @@ from typing import Final
 
 from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.platforms import ALIASES
-from pilotlight.microservices.registry.records import Entry, Job
+from pilotlight.microservices.registry.records import ALIASES, Entry, Job
 from pilotlight.microservices.registry.registry_file import Registry, file_lock
 
 RANGE: Final = range(8080, 8200)

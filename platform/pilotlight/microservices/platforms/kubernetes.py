@@ -237,7 +237,7 @@ class Kubernetes:
         cluster, namespace = self._of(entry)
         workload = cluster.get(*kinds.STATEFUL_SET, namespace, name_of(job_id))
         if workload is None:
-            return PlatformStatus("gone", pod_status="Gone", reason="the cluster has no StatefulSet for it")
+            return PlatformStatus("gone", reason="the cluster has no StatefulSet for it")
         pods = cluster.list(*kinds.POD, namespace, selector(job_id))
         seen = _seen(pods[0], _evidence(cluster, pods[0])) if pods else _without_pod(cluster, workload)
         tail = tuple(redact(line, self._environ) for line in seen.tail)

@@ -150,7 +150,7 @@ def seen(document: Mapping[str, Any], name: str, tail: tuple[str, ...] = ()) -> 
     word = str((document.get("status") or {}).get("state") or "UNK")
     state = _STATES.get(word, "pending")
     reason = "" if state == "running" else f"Lepton says {word}: lep endpoint events --name {name} tells why"
-    return PlatformStatus(state, name, word, reason, tail)
+    return PlatformStatus(state, name, "", reason, tail)
 
 
 def _is_missing(done: CompletedCommand) -> bool:

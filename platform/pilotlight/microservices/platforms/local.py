@@ -163,15 +163,15 @@ class Local:
         tail = tuple(secret_references.redact(line, self._environ) for line in _tail(log))
         name = f"process-{identity.pid}" if identity else ""
         if alive:
-            return PlatformStatus("running", name, "Running", failed_event(tail), tail)
+            return PlatformStatus("running", name, "", failed_event(tail), tail)
         if not log.exists():
-            return PlatformStatus("gone", name, "Gone", "it was stopped, or started on another machine", tail)
+            return PlatformStatus("gone", name, "", "it was stopped, or started on another machine", tail)
         ended = shim.read_exit(exit_file) or shim.Exit()
         reason = "the process ended" if ended.code is None else f"the process ended with exit code {ended.code}"
         if ended.signal:
             reason = f"the process was ended by {signal.Signals(ended.signal).name}"
         message = last_error(tail)
-        return PlatformStatus("failed", name, "Exited", f"{reason}: {message}" if message else reason, tail)
+        return PlatformStatus("failed", name, "", f"{reason}: {message}" if message else reason, tail)
 
     def stop(self, job_id: str, entry: Entry) -> None:
         identity, (log, exit_file) = _named(entry) or _orphan(job_id), self._files(job_id)

@@ -108,12 +108,12 @@ def read_account(text: str) -> Queued | None:
 
 
 def seen(queued: Queued, tail: tuple[str, ...] = ()) -> PlatformStatus:
-    """Return the platform status: pod_name is the node, pod_status Slurm's state and reason: PENDING (Resources)."""
+    """Return the platform status: pod_name is the node, the reason has Slurm's state: PENDING (Resources)."""
     status = f"{queued.state} ({queued.reason})" if queued.reason else queued.state
     words = _REASONS.get(queued.reason.split(",")[0], "")
     meaning = queued.meaning
     said = "" if meaning == "running" else f"{status}: {words}" if words else status
-    return PlatformStatus(meaning, queued.host, status, said, tail)
+    return PlatformStatus(meaning, queued.host, "", said, tail)
 
 
 def has_gpus(text: str) -> bool | None:

@@ -187,12 +187,13 @@ def parse(text: str, *, remote: bool = False) -> ModelPath:
     return ModelPath("remote", text)
 
 
-def build(row: str, inputs: CommandInputs) -> str:
+def build(row: str, inputs: CommandInputs, environ: Mapping[str, str] = {}) -> str:
     """Return the shell command in the container, which every platform runs unchanged with `sh -c`."""
     if row not in COMMANDS:
-        known = ", ".join(COMMANDS)
         message = f"network_arch {inputs.network_arch} has no container command, so it cannot be started"
-        raise UsageError(message, f"there are commands for {known}; container_command in its config file names one")
+        known = ", ".join(sorted({*names(environ), *COMMANDS}))
+        own = f"container_command in a config file of your own ({ENV_FOLDER}) is one of {', '.join(COMMANDS)}"
+        raise UsageError(f"{message}; there are {known}", own)
     return PREFIX + COMMANDS[row](inputs)
 
 

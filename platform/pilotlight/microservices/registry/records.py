@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from pilotlight.errors import UsageError
 
@@ -16,6 +17,11 @@ Status = Literal["pending", "running", "done", "error", "canceled", "stopping", 
 Isolation = Literal["", "data", "sandbox"]
 
 DONE: Final = "done"
+ALIASES: Final[Mapping[str, str]] = {"local-docker": "docker"}  # platforms by the words of the registry file
+PHASES: Final[Mapping[State, str]] = {
+    "pending": "Pending", "running": "Running", "failed": "Failed", "stopped": "Succeeded", "gone": "Unknown",
+    "unknown": "Unknown",
+}  # fmt: skip  # of Kubernetes' pods
 # A microservice in one of these exists; in any other it has ended and its id cannot be reused.
 ACTIVE: Final = frozenset[Status]({"pending", "running", "error"})
 NOT_STOPPED: Final = ACTIVE | frozenset[Status]({"stopping"})  # it may still be running
@@ -65,9 +71,13 @@ class PlatformStatus(Struct, frozen=True):
 
     state: State
     pod_name: str = ""
-    pod_status: str = ""  # Pending, Running, Failed …, the platform's own term
+    pod_status: str = ""  # a phase of Kubernetes, by the state where the platform has no pods
     reason: str = ""  # why it is pending or failed
     tail: tuple[str, ...] = ()  # last lines of its log
+
+    def __post_init__(self) -> None:
+        if not self.pod_status:
+            force_setattr(self, "pod_status", PHASES[self.state])
 
 
 class Workspace(Struct, frozen=True):

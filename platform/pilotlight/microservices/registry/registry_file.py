@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError
-from pilotlight.microservices.registry.records import Entry
+from pilotlight.microservices.registry.records import ALIASES, Entry
 from pilotlight.wire.shared_files import replace_file
 
 ENV_PATH: Final = "PILOTLIGHT_MICROSERVICE_REGISTRY"
 DEFAULT_PATH: Final = "/tmp/tao-inf-ms-state.json"  # noqa: S108 - the scripts' path; owner, links and mode are checked
 LATEST: Final = "latest"
+WORDS: Final = {name: word for word, name in ALIASES.items()}  # for platforms, where the scripts' differ from ours
 
 
 class RegistryState(Struct, frozen=True):
@@ -40,7 +42,7 @@ class Registry:
     def add(self, job_id: str, entry: Entry) -> None:
         """Add an entry as the latest. Empty fields are written too: scripts read them by name."""
         with self._transaction() as documents:
-            documents[job_id] = to_builtins(entry)
+            documents[job_id] = {**to_builtins(entry), "platform": WORDS.get(entry.platform, entry.platform)}
             documents[LATEST] = job_id
 
     def remove(self, job_id: str) -> bool:
@@ -115,8 +117,8 @@ def _state(documents: Mapping[str, Any]) -> RegistryState:
     for name, document in documents.items():
         if name != LATEST and isinstance(document, dict):
             with suppress(ValidationError):
-                known = {**document, "started_at": str(document.get("started_at", ""))}
-                entries[name] = convert(known, Entry, strict=False)
+                entry = convert({**document, "started_at": str(document.get("started_at", ""))}, Entry, strict=False)
+                entries[name] = replace(entry, platform=ALIASES.get(entry.platform, entry.platform))
     latest = documents.get(LATEST)
     return RegistryState(entries, latest if isinstance(latest, str) else "")
 

@@ -65,7 +65,7 @@ def test_entries_hold_the_fields_that_scripts_read(held: Registry) -> None:
     document = json.loads(held.path.read_text())
     assert document["latest"] == "a"
     assert document["a"] == {
-        "platform": "docker", "network_arch": "cosmos-rl", "host_url": "http://localhost:8080", "host_port": 8081,
+        "platform": "local-docker", "network_arch": "cosmos-rl", "host_url": "http://localhost:8080", "host_port": 8081,
         "platform_job_id": "x", "instance_id": "i", "namespace": "n", "started_at": "2026-01-01",
     }  # fmt: skip
 

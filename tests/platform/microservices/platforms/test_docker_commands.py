@@ -103,7 +103,7 @@ def test_what_could_be_taken_for_something_else_is_refused_by_name(changes: dict
 @pytest.mark.parametrize(
     ("state", "meaning", "reason"),
     [
-        ({"Status": "created"}, "pending", ""),
+        ({"Status": "created"}, "pending", "the container is created"),
         ({"Status": "running"}, "running", ""),
         ({"Status": "exited", "ExitCode": 0}, "stopped", "ended by itself"),
         ({"Status": "exited", "ExitCode": 3}, "failed", "exit code 3"),
@@ -115,5 +115,6 @@ def test_what_could_be_taken_for_something_else_is_refused_by_name(changes: dict
 )
 def test_states_of_containers_are_states_of_ours(state: dict[str, object], meaning: str, reason: str) -> None:
     seen = read_state(json.dumps(state), ID, ("last words",))
-    assert (seen.state, seen.pod_name, seen.pod_status, seen.tail) == (meaning, ID, state["Status"], ("last words",))
+    phases = {"pending": "Pending", "running": "Running", "stopped": "Succeeded", "failed": "Failed"}
+    assert (seen.state, seen.pod_name, seen.pod_status, seen.tail) == (meaning, ID, phases[meaning], ("last words",))
     assert reason in seen.reason

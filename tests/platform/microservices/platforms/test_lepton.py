@@ -127,18 +127,19 @@ def test_a_missing_shape_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "state"),
+    ("word", "state", "phase"),
     [
-        ("Ready", "running"),
-        ("Not Ready", "pending"),
-        ("Scaling", "pending"),
-        ("Stopped", "stopped"),
-        ("Error", "failed"),
+        ("Ready", "running", "Running"),
+        ("Not Ready", "pending", "Pending"),
+        ("Scaling", "pending", "Pending"),
+        ("Stopped", "stopped", "Succeeded"),
+        ("Error", "failed", "Failed"),
     ],
 )
-def test_states_of_lepton_are_states_of_ours(word: str, state: str) -> None:
+def test_states_of_lepton_are_states_of_ours(word: str, state: str, phase: str) -> None:
     found = seen({"status": {"state": word}}, "ms-1")
-    assert (found.state, found.pod_status) == (state, word)
+    assert (found.state, found.pod_status) == (state, phase)
+    assert (word in found.reason) == (state != "running")
 
 
 def test_a_document_is_read_from_among_other_lines() -> None:

@@ -123,7 +123,7 @@ def test_one_that_was_killed_is_seen_as_failed_by_that_signal(ground: Ground, ru
     while "SIGKILL" not in (seen := ground.platform.status(job.id, entry)).reason:
         assert time.monotonic() < end, seen
         time.sleep(0.05)
-    assert (seen.state, seen.pod_status) == ("failed", "Exited")
+    assert (seen.state, seen.pod_status) == ("failed", "Failed")
 
 
 def test_what_ends_the_jobs_of_a_terminal_does_not_reach_it(running: tuple[Job, Entry]) -> None:

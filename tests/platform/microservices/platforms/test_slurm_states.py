@@ -21,29 +21,28 @@ ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
 @pytest.mark.parametrize(
     ("line", "state", "status", "reason"),
     [
-        ("PENDING|n/a|a|port=8080/job|None", "pending", "PENDING", "PENDING"),
+        ("PENDING|n/a|a|port=8080/job|None", "pending", "Pending", "PENDING"),
         (
-            "PENDING|n/a|a|x|Resources", "pending", "PENDING (Resources)",
+            "PENDING|n/a|a|x|Resources", "pending", "Pending",
             "PENDING (Resources): no node of the partition has enough free now",
         ),
         (
-            "PENDING|n/a|a|x|ReqNodeNotAvail, UnavailableNodes:gpu7", "pending",
-            "PENDING (ReqNodeNotAvail, UnavailableNodes:gpu7)",
+            "PENDING|n/a|a|x|ReqNodeNotAvail, UnavailableNodes:gpu7", "pending", "Pending",
             "PENDING (ReqNodeNotAvail, UnavailableNodes:gpu7): a node that it needs is down, drained or reserved",
         ),
-        ("PENDING|n/a|a|x|Odd|Reason", "pending", "PENDING (Odd|Reason)", "PENDING (Odd|Reason)"),
-        ("RUNNING|vm|a|port=8080/job|None", "running", "RUNNING", ""),
-        ("COMPLETED|vm|a|x|None", "stopped", "COMPLETED", "COMPLETED"),
-        ("CANCELLED|vm|a|x|None", "stopped", "CANCELLED", "CANCELLED"),
+        ("PENDING|n/a|a|x|Odd|Reason", "pending", "Pending", "PENDING (Odd|Reason)"),
+        ("RUNNING|vm|a|port=8080/job|None", "running", "Running", ""),
+        ("COMPLETED|vm|a|x|None", "stopped", "Succeeded", "COMPLETED"),
+        ("CANCELLED|vm|a|x|None", "stopped", "Succeeded", "CANCELLED"),
         (
-            "FAILED|vm|a|x|NonZeroExitCode", "failed", "FAILED (NonZeroExitCode)",
+            "FAILED|vm|a|x|NonZeroExitCode", "failed", "Failed",
             "FAILED (NonZeroExitCode): its command ended with an error",
         ),
         (
-            "TIMEOUT|vm|a|x|TimeLimit", "failed", "TIMEOUT (TimeLimit)",
+            "TIMEOUT|vm|a|x|TimeLimit", "failed", "Failed",
             "TIMEOUT (TimeLimit): it ran as long as it may: set time",
         ),
-        ("NODE_FAIL|vm|a|x|NodeDown", "failed", "NODE_FAIL (NodeDown)", "NODE_FAIL (NodeDown): its node failed"),
+        ("NODE_FAIL|vm|a|x|NodeDown", "failed", "Failed", "NODE_FAIL (NodeDown): its node failed"),
     ],
 )  # fmt: skip
 def test_states_of_slurm_are_states_of_ours_with_the_reason(line: str, state: str, status: str, reason: str) -> None:

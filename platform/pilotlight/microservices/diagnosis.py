@@ -39,8 +39,9 @@ CUDA_MEMORY: Final = _any(
 )  # fmt: skip
 HOST_MEMORY: Final = _any(
     r"OOMKilled", r"OUT_OF_MEMORY", r"\bMemoryError\b", r"std::bad_alloc", r"Cannot allocate memory",
-    r"ran out of memory", r"memory limit .* reached", r"ended by the kernel: out of memory", r"exit code 137\b",
-    r"used \d+ MiB, limit \d+ MiB", r"DefaultCPUAllocator: can't allocate", r"signal 9\b", r"\boom[-_]kill",
+    r"ran out of memory", r"memory limit .* reached", r"ended by the kernel: out of memory",
+    r"used \d+ MiB, limit \d+ MiB", r"used more memory than it may", r"DefaultCPUAllocator: can't allocate",
+    r"\boom[-_]kill",
 )  # fmt: skip
 NO_CAPACITY: Final = _any(
     r"Insufficient (?:cpu|memory|nvidia\.com/gpu|ephemeral-storage)", r"no node can take it", r"Unschedulable",
@@ -86,6 +87,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     status: Mapping[str, Any] = {}  # the predictor's /status
     errors: tuple[str, ...] = ()  # errors of start, load, stop or the last request
     rejected: str = ""  # why the last request was rejected (400)
+    rejected_media: bool = False  # it was for its media
     operations: tuple[str, ...] = ()  # running operations
     cpus: float | None = None
     memory: int | None = None
@@ -208,7 +210,7 @@ def _crashed(evidence: Evidence) -> Iterator[Advice]:
     platform = evidence.platform or PlatformStatus("running")
     looping = "CrashLoopBackOff" in f"{platform.pod_status} {platform.reason}"
     if looping or platform.state in {"failed", "gone", "stopped"}:
-        reason = platform.reason or f"its state is {platform.pod_status or platform.state}"
+        reason = platform.reason or f"its state is {platform.pod_status}"
         advice = f"{_logs(evidence)}; then stop it and start it again"
         yield Advice("crashed", f"it ended after its start: {reason}", advice)
     elif evidence.phase == "initializing" and evidence.silent_s > SILENT_S:
@@ -252,10 +254,13 @@ def _cannot_stop(evidence: Evidence) -> Iterator[Advice]:
     )
 
 
-def _wrong_parameters(evidence: Evidence) -> Iterator[Advice]:
+def _wrong_request(evidence: Evidence) -> Iterator[Advice]:
     """Report a rejected request, unless a store refused its media: that has its own rule."""
     reason = "" if _denied(evidence) else evidence.rejected or first_match(PARAMETERS, evidence.errors)
-    if reason:
+    if reason and evidence.rejected_media:
+        advice = "check that it is there and an image or a video, and what PILOTLIGHT_MEDIA_* opens (docs/media.md)"
+        yield Advice("wrong_media", f"a medium of the request was refused: {reason}", advice)
+    elif reason:
         problem = "the last request was refused" if evidence.rejected else "the request does not fit the model"
         advice = "compare it with what the model takes: parameters of its kind, the size and type of its inputs"
         yield Advice("wrong_parameters", f"{problem}: {reason}", advice)
@@ -266,7 +271,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _small_memory,
     _too_few_resources,
     *map(_symptom_rule, STORAGE_SYMPTOMS),
-    _wrong_parameters,
+    _wrong_request,
     _crashed,
     _slow_download,
     _long_load,

@@ -42,9 +42,11 @@ from pilotlight.microservices.jobs.health_responses import (
 from pilotlight.microservices.jobs.microservice_operations import not_running
 from pilotlight.microservices.jobs.model_isolation import check_model
 from pilotlight.microservices.jobs.start_request import model_of, start_request_for
+from pilotlight.microservices.media import MediaRefused
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
 from pilotlight.microservices.registry.records import NOT_STOPPED, JobRecord, PlatformStatus, StoredWorkspace
+from pilotlight.microservices.registry.secret_references import MissingCredential
 from pilotlight.wire.unix_socket import HeldSocket, is_unix, split_url
 
 StatusDocument = Mapping[str, Any]  # of /status
@@ -72,7 +74,7 @@ class Observation(Struct, frozen=True):
 
 
 async def start(request: web.Request) -> web.Response:
-    """Record the job and start it in the background."""
+    """Record the job and start it in the background. A missing credential is an error of its status, as in TAO."""
     context, body = request.app[CONTEXT], await read_body(request, request_bodies.Start)
     org, experiment = request.match_info["org"], request.match_info["experiment"]
     if body.num_gpus is not None and body.num_gpus < 1:
@@ -85,7 +87,11 @@ async def start(request: web.Request) -> web.Response:
         str(uuid4()), org, experiment, kind, "pending", now, now, parent.artifact, parent.id, platform_name,
         by_operator=parent.by_operator,
     )  # fmt: skip
-    start_request, secret = start_request_for(context.store, context.settings, record, body.num_gpus or 0)
+    try:
+        start_request, secret = start_request_for(context.store, context.settings, record, body.num_gpus or 0)
+    except MissingCredential as error:
+        context.store.add_job(replace(record, status="error", message=str(error)), context.max_records)
+        return json_response(Started(record.id))
     environ = {**context.environ, **secret}
     launcher.build_job(start_request, environ, record.id)  # reject now what no platform could start
     await asyncio.to_thread(check_model, org, start_request.model_path, start_request.isolation)
@@ -266,9 +272,12 @@ async def _forward(context: ApiContext, record: JobRecord, schema: Schema, model
 
 
 def _rejected(context: ApiContext, record: JobRecord, error: PlatformError) -> ApiResponse:
-    """Return 400 and store the reason for the status until a request succeeds."""
-    context.rejections[record.id] = str(error)
-    return rejected(record.id, str(error), tuple(diagnose(Evidence(job_id=record.id, rejected=str(error)))))
+    """Return 400 and store the reason for the status until a request succeeds, unless it is one of media alone."""
+    media = isinstance(error, MediaRefused)
+    if not media:
+        context.rejections[record.id] = str(error)
+    evidence = Evidence(job_id=record.id, rejected=str(error), rejected_media=media)
+    return rejected(record.id, str(error), tuple(diagnose(evidence)))
 
 
 def _failed(record: JobRecord, error: Exception) -> ApiResponse:

@@ -31,6 +31,10 @@ VARIABLES: Final = re.compile(
 _FILE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 
 
+class MissingCredential(UsageError):
+    """A credential that is not set where this runs."""
+
+
 def select(offered: Iterable[str], requested: Iterable[str], environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the offered secrets that are set, and the requested ones. Raise where a requested one is not set."""
     names = tuple(dict.fromkeys(requested))
@@ -107,7 +111,7 @@ def _value(name: str, reference: str, environ: Mapping[str, str]) -> str:
     kind, _, rest = reference.partition(":")
     value = environ.get(rest, "") if kind == "env" else _from_file(rest, environ)
     if not value:
-        raise UsageError(
+        raise MissingCredential(
             f"credentials.{name}: {reference} is not set where this runs", "set it for the process that serves the API"
         )
     return value
@@ -116,7 +120,7 @@ def _value(name: str, reference: str, environ: Mapping[str, str]) -> str:
 def _from_file(name: str, environ: Mapping[str, str]) -> str:
     folder = environ.get(ENV_SECRETS_DIR, "")
     if not folder:
-        raise UsageError(f"file:{name}: {ENV_SECRETS_DIR} is not set where this runs")
+        raise MissingCredential(f"file:{name}: {ENV_SECRETS_DIR} is not set where this runs")
     root = Path(folder).resolve()
     path = (root / name).resolve()  # a mounted Secret is a symlink
     if not path.is_relative_to(root):

@@ -77,6 +77,8 @@ def test_wrong_parameters_are_400_and_name_them(api: Api, iris: tuple[str, str])
     assert "must be one of inputs, outputs" in reply.json()["error"]
     assert api.ask("POST", f"{at}/inference", b"[]").status == 400
     assert api.ask("POST", f"{at}/inference", b"{").status == 400
+    empty = api.ask("POST", f"{at}/inference", b"")
+    assert (empty.status, empty.json()["error"]) == (400, "the body is empty, must be a JSON object")
     api.wait_loaded(at)
     assert api.ask("POST", f"{at}/inference", {}).status == 400
     misfit = {"inputs": [{"name": "nose", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
@@ -158,6 +160,28 @@ def test_a_model_that_is_not_there_is_an_initialization_error(api: Api, tmp_path
     assert api.ask("GET", f"{at}/status").status == 404
 
 
+def test_a_credential_that_is_not_set_is_an_initialization_error(api: Api) -> None:
+    at = f"/orgs/{ORG}"
+    storage = {"uri": "s3://bucket", "credentials": {"access_key": "env:WORKSPACE_ACME__UNSET"}}
+    workspace = api.ok("POST", f"{at}/workspaces", storage)["id"]
+    experiment = api.ok("POST", f"{at}/experiments", {"network_arch": "pilotlight", "workspace": workspace})["id"]
+    parent = api.ok("POST", f"{at}/experiments/{experiment}/jobs", {"artifact": "model.onnx"})["id"]
+    job = api.start(experiment, parent)
+    told = api.ok("GET", f"{api.microservice(experiment, job)}/status")
+    assert (told["status"], told["job_id"], told["pod_status"]) == ("error", job, "Pending")
+    assert "env:WORKSPACE_ACME__UNSET is not set" in told["initialization_error"]
+    assert [each["name"] for each in told["diagnosis"]] == ["storage_denied"]
+    assert api.ask("POST", f"{api.microservice(experiment, job)}/inference", FLOWER).status == 503
+    api.ok("POST", f"{api.microservice(experiment, job)}/stop")
+
+
+def test_an_empty_body_is_told_with_what_it_must_have(api: Api, iris: tuple[str, str]) -> None:
+    reply = api.ask("POST", f"/orgs/{ORG}/experiments/{iris[0]}/inference_microservice/start", b"")
+    assert (reply.status, reply.json()["error"]) == (400, "the body is empty, must be a JSON object with parent_id")
+    login = api.ask("POST", "/login", b"", token="")
+    assert (login.status, login.json()["error"].endswith("with ngc_key, ngc_org_name")) == (400, True)
+
+
 def test_a_process_that_dies_is_told_and_not_202_for_ever(api: Api, iris: tuple[str, str]) -> None:
     at, _ = started(api, IRIS)
     api.wait_loaded(at)
@@ -171,7 +195,7 @@ def test_a_process_that_dies_is_told_and_not_202_for_ever(api: Api, iris: tuple[
 
     api.wait(noted, "how it ended to be noted")  # by the shell that waits for it, a moment after its end
     told = wait_status(api, at, "error")
-    assert told["pod_status"] == "Exited"
+    assert told["pod_status"] == "Failed"
     assert "crashed" in [each["name"] for each in told["diagnosis"]]  # type: ignore[attr-defined]
     api.ok("POST", f"{at}/stop")
 
@@ -217,4 +241,6 @@ def test_pictures_of_an_opened_folder_are_classified_and_others_refused(api: Api
     for refused in ("/etc/hostname", "https://nobody.example/a.png", "s3://bucket/a.png"):
         reply = api.ask("POST", f"{at}/inference", {"images": [refused]})
         assert (reply.status, reply.json()["error"].startswith("media[0] ")) == (400, True)
+        assert [each["name"] for each in reply.json()["diagnosis"]] == ["wrong_media"]
+    assert api.ok("GET", f"{at}/status")["diagnosis"] == []  # the model is not at fault
     api.ok("POST", f"{at}/stop")

@@ -31,10 +31,21 @@ def test_a_gpu_without_memory_is_known_by_its_librarys_words(words: str) -> None
 
 
 @pytest.mark.parametrize(
-    "reason", ["container model ran out of memory: its limit is 1Gi", "OOMKilled", "exit code 137"]
+    "reason",
+    [
+        "container model ran out of memory: its limit is 1Gi",
+        "OOMKilled",
+        "the container was killed because it used more memory than it may",
+        "OUT_OF_MEMORY (OutOfMemory): it used more memory than it may",
+    ],
 )
 def test_a_process_that_the_kernel_ended_wanted_memory(reason: str) -> None:
     assert names(phase="failed", platform=PlatformStatus("failed", reason=reason)) == ["out_of_memory", "crashed"]
+
+
+def test_a_process_that_somebody_killed_did_not_want_memory() -> None:
+    reason = "the container ended with exit code 137, by signal 9"
+    assert names(phase="failed", platform=PlatformStatus("failed", reason=reason)) == ["crashed"]
 
 
 @pytest.mark.parametrize(
@@ -124,6 +135,11 @@ def test_a_refused_request_is_told_as_wrong_parameters() -> None:
     assert names(phase="ready", rejected=denied) == ["storage_denied"]
 
 
+def test_refused_media_are_told_as_such_and_not_as_parameters() -> None:
+    assert names(rejected="media[0] is not in the store", rejected_media=True) == ["wrong_media"]
+    assert names(rejected="media[0] is refused by the store", rejected_media=True) == ["storage_denied"]
+
+
 def test_a_model_that_is_ready_has_overcome_what_its_log_tells() -> None:
     assert (
         names(phase="ready", platform=PlatformStatus("running", tail=("no such file: cache", "CUDA out of memory")))
@@ -154,4 +170,4 @@ def test_every_finding_has_a_line_on_its_page() -> None:
     assert told
     assert {name for name in told if f'"{name}"' not in source} == set()
     assert len(RULES) == 12
-    assert len(told) == 15
+    assert len(told) == 16

@@ -39,19 +39,30 @@ def field_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def check_flags(
+    network_arch: str, whole: dict[str, Any] | None, prompt: str, system: str, images: tuple[str, ...],
+    videos: tuple[str, ...], flags: Mapping[str, str | None],
+) -> None:  # fmt: skip
+    """Raise for what can be refused before anything is prompted for."""
+    values = {name: text for name, text in flags.items() if text is not None}
+    if whole is None:
+        shared_options.refuse_prompt(network_arch)
+        chat_request.check(network_arch, {"messages": [chat_request.message(prompt, images, videos)], **values})
+    elif prompt or images or videos or system:
+        raise UsageError("--body is the whole request: --prompt, --system, --image and --video do not go with it")
+    elif values and shared_options.is_tensor_request(network_arch, whole):
+        raise UsageError(f"--{next(iter(values)).replace('_', '-')} is for chats, and --body FILE has tensors")
+
+
 def build_request(
     network_arch: str, whole: dict[str, Any] | None, prompt: str, system: str, images: tuple[str, ...],
     videos: tuple[str, ...], flags: Mapping[str, str | None], accept_defaults: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Build and check the request for a network. A whole body is not prompted for fields."""
-    if whole is not None and (prompt or images or videos or system):
-        raise UsageError("--body is the whole request: --prompt, --system, --image and --video do not go with it")
-    values = {name: text for name, text in flags.items() if text is not None}
     if whole is not None and shared_options.is_tensor_request(network_arch, whole):
-        if values:
-            raise UsageError(f"--{next(iter(values)).replace('_', '-')} is for chats, and --body FILE has tensors")
         request = whole
     else:
+        values = {name: text for name, text in flags.items() if text is not None}
         request = whole or {"messages": _messages(network_arch, prompt, system, images, videos)}
         request |= sampling_values(network_arch, request, values, accept_defaults, complete=whole is not None)
         chat_request.check(network_arch, request)
@@ -76,7 +87,10 @@ def sampling_values(
         output.note("defaults: " + ", ".join(f"{name}={json.dumps(value)}" for name, value in defaults.items()))
         return {**defaults, **values}
     if not shared_options.on_terminal():
-        missing = ", ".join(f"--{name.replace('_', '-')} ({_describe(each)})" for name, each in open_fields.items())
+        demanded = {name: each for name, each in open_fields.items() if each.default is not None}
+        if not demanded:
+            return values
+        missing = ", ".join(f"--{name.replace('_', '-')} ({_describe(each)})" for name, each in demanded.items())
         message = f"sampling parameters are not given, and defaults are not taken silently: {missing}"
         raise UsageError(message, "give them as flags, or --accept-defaults")
     return {**_prompt_fields(open_fields), **values}
@@ -123,7 +137,6 @@ def read_body(file: str) -> dict[str, Any]:
 def _messages(
     network_arch: str, prompt: str, system: str, images: tuple[str, ...], videos: tuple[str, ...]
 ) -> list[dict[str, Any]]:  # fmt: skip
-    shared_options.refuse_prompt(network_arch)
     if not prompt and shared_options.on_terminal():
         prompt = shared_options.prompt("prompt")
     if not prompt:

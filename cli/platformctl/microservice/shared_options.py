@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +24,6 @@ from platformctl import output
 
 OURS: Final = "pilotlight"
 METADATA_TIMEOUT_S: Final = 10.0
-AT_ONCE: Final = 8
 HIDDEN: Final = "platform_job_id"  # internal to the platform
 POLL_S: Final = 1.0
 ENDED: Final = ("failed", "stopped", "gone")
@@ -180,9 +178,7 @@ def platform_status(job_id: str, entry: Entry) -> PlatformStatus:
         status = platform_of(entry).status(job_id, entry)
     except (PlatformError, ModuleNotFoundError) as error:
         cause = "; ".join(filter(None, (str(error), getattr(error, "hint", ""))))
-        return PlatformStatus(
-            "unknown", pod_status="Unknown", reason=redacted(f"its platform cannot be asked: {cause}")
-        )
+        return PlatformStatus("unknown", reason=redacted(f"its platform cannot be asked: {cause}"))
     return PlatformStatus(
         status.state, status.pod_name, status.pod_status, redacted(status.reason), tuple(map(redacted, status.tail))
     )
@@ -196,12 +192,6 @@ def stop(job_id: str, entry: Entry) -> None:
         forget = f"platformctl microservice stop {job_id} --forget only takes it off the registry"
         error.hint = "; ".join(filter(None, (error.hint, forget)))
         raise
-
-
-def platform_statuses(state: RegistryState) -> dict[str, PlatformStatus]:
-    """Query all platforms in parallel: a slow one does not delay the others."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(state.entries, pool.map(platform_status, state.entries, state.entries.values()), strict=True))
 
 
 def redacted(text: str) -> str:

@@ -5,6 +5,7 @@ Jobs continue after this program exits.
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import click
 
@@ -13,7 +14,7 @@ from pilotlight.microservices import platforms
 from pilotlight.microservices.inference import chat_request, client
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.registry import container_command
-from pilotlight.microservices.registry.records import Entry
+from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from platformctl import output
 from platformctl.commands.microservice.batch import batch
 from platformctl.commands.microservice.register import register
@@ -23,6 +24,7 @@ JOB = click.argument("job_id", required=False, default="")
 ARCH = click.option(
     "--arch", "network_arch", default="", metavar="NETWORK_ARCH", help="The one that runs this network."
 )
+AT_ONCE = 8
 WAIT = click.option(
     "--wait", default=600.0, show_default=True, metavar="SECONDS", help="How long the model may take to be there."
 )
@@ -129,10 +131,14 @@ def infer(
     whole_body = infer_request.read_body(body) if body is not None else None
     tensors = shared_options.is_tensor_request(entry.network_arch, whole_body or {})
     url = shared_options.inference_url(entry, tensors=tensors)
-    output.note(f"Sending to job_id={target} arch={entry.network_arch} url={url}")
-    request = infer_request.build_request(
-        entry.network_arch, whole_body, prompt, system, image, video, fields, accept_defaults
-    )
+    given = (entry.network_arch, whole_body, prompt, system, image, video, fields)
+    infer_request.check_flags(*given)
+    sending = f"Sending to job_id={target} arch={entry.network_arch} url={url}"
+    if asks := shared_options.on_terminal():  # who is asked for the rest of the request knows for whom it is
+        output.note(sending)
+    request = infer_request.build_request(*given, accept_defaults)
+    if not asks:
+        output.note(sending)
     reply = infer_request.infer(target, entry, request, tensors, timeout, wait)
     lines = shared_options.output_lines(reply.document) if tensors else [client.message_content(reply.document)]
     output.data(reply.document, lines)
@@ -174,21 +180,29 @@ def list_all() -> None:
     Example: platformctl microservice list
     """
     state = shared_options.open_registry().read()
-    statuses = shared_options.platform_statuses(state)
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # a slow platform does not delay the others
+        looks = dict(zip(state.entries, pool.map(_look, state.entries, state.entries.values()), strict=True))
     rows = [
         (f"{job_id}{' *' if job_id == state.latest else ''}", entry.network_arch, entry.platform, entry.host_url,
-         statuses[job_id].state, entry.started_at)
+         looks[job_id][0].state, looks[job_id][1].phase or looks[job_id][1].description, entry.started_at)
         for job_id, entry in state.entries.items()
     ]  # fmt: skip
     documents = [
         {
-            **shared_options.job_document(job_id, entry),
-            "state": statuses[job_id].state,
-            "latest": job_id == state.latest,
+            **shared_options.job_document(job_id, entry), "state": looks[job_id][0].state,
+            "model": looks[job_id][1].description, "latest": job_id == state.latest,
         }
         for job_id, entry in state.entries.items()
-    ]
-    output.data(documents, output.columns([("JOB ID", "ARCH", "PLATFORM", "URL", "STATE", "STARTED"), *rows], ""))
+    ]  # fmt: skip
+    names = ("JOB ID", "ARCH", "PLATFORM", "URL", "STATE", "MODEL", "STARTED")
+    output.data(documents, output.columns([names, *rows], ""))
+
+
+def _look(job_id: str, entry: Entry) -> tuple[PlatformStatus, health_findings.ModelStatus]:
+    """Return the status of the platform, and that of the model where it runs."""
+    status = shared_options.platform_status(job_id, entry)
+    running = status.state == "running"
+    return status, infer_request.probe_model(job_id, entry) if running else health_findings.ModelStatus("", "")
 
 
 @microservice.command()
@@ -214,7 +228,8 @@ def stop(job_id: str, yes: bool, forget: bool) -> None:
         shared_options.stop(target, entry)
     registry.remove(target)
     health_findings.clear(target)
-    output.data({"job_id": target, "status": "stopped"}, [f"stopped {target}"])
+    line = f"took {target} off the registry; it may still run on {entry.platform}" if forget else f"stopped {target}"
+    output.data({"job_id": target, "status": "forgotten" if forget else "stopped"}, [line])
 
 
 @microservice.command()

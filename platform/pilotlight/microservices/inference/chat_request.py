@@ -81,8 +81,9 @@ def _problems(network_arch: str, body: Mapping[str, Any]) -> Iterator[str]:
     if body.get("stream"):
         yield "stream must be left out: the answer is read whole"
     parameters = chat_schema(network_arch).parameters
+    chats = [arch for arch in model_kinds.networks() if model_kinds.schema(arch).protocol == "chat"]
     for name in body:  # a field that only other networks have: the request was probably meant for one of them
-        owners = [arch for arch in model_kinds.networks() if name in chat_schema(arch).parameters]
+        owners = [arch for arch in chats if name in chat_schema(arch).parameters]
         if name not in parameters and owners:
             yield f"{name} is a field of {', '.join(owners[:3])}"
     user_messages = [each for each in messages if _is_user_message(each)]

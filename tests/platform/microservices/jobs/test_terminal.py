@@ -1,5 +1,6 @@
 """On a terminal a person is asked: for sampling fields in one round, for a choice, before the latest is stopped."""
 
+import json
 import os
 import pty
 import select
@@ -100,6 +101,17 @@ def test_all_fields_are_asked_for_in_one_round_and_enter_keeps_a_default(
     assert '"top_p": 0.25' in out
     assert '"max_tokens": 512' in out
     assert '"seed": null' in out or "seed" not in out
+
+
+def test_what_is_missing_is_said_before_anything_is_asked(ctl: Ctl, terminal: Open) -> None:
+    entry = {"platform": "docker", "network_arch": "cosmos-rl", "host_url": "http://localhost:1", "started_at": "2026"}
+    path = Path(ctl.environ["PILOTLIGHT_MICROSERVICE_REGISTRY"])
+    path.touch(0o600)
+    path.write_text(json.dumps({"a": entry, "latest": "a"}))
+    typed = terminal("infer")
+    assert typed.expect("must have an image_url or a video_url").end()[0] == 2
+    assert "prompt" not in typed.before
+    assert "Sending" not in typed.before
 
 
 def test_a_person_chooses_among_several_and_confirms_what_is_stopped(ctl: Ctl, model: Path, terminal: Open) -> None:

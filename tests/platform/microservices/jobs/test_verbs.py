@@ -10,6 +10,7 @@ from tests import fake_docker as docker_stand_in
 from tests.platform.microservices.jobs.conftest import Ctl, write_model
 
 IRIS = Path(__file__).parents[4] / "examples" / "iris" / "model.onnx"
+FORGOTTEN = "took a off the registry; it may still run on docker\n"
 SAMPLING = ("--max-tokens", "7", "--top-p", "0.5", "--temperature", "1.25", "--seed", "3")
 
 
@@ -32,7 +33,9 @@ def test_a_whole_life(ctl: Ctl, model: Path) -> None:
     status = json.loads(ctl.do("status", "-o", "json"))
     assert (status["state"], status["model"], status["pod_status"]) == ("running", "ready", "Running")
     assert "model.loaded" in ctl.do("logs")
-    assert f"{job_id} *" in ctl.do("list")
+    header, row = ctl.do("list").splitlines()
+    assert row.startswith(f"{job_id} *")
+    assert row[header.index("MODEL") :].startswith("ready ")
     assert ctl.do("stop", job_id) == f"stopped {job_id}\n"
     assert ctl.registry == {}
 
@@ -75,6 +78,8 @@ def test_defaults_are_not_taken_silently_off_a_terminal(ctl: Ctl, model: Path) -
     for told in ("--temperature (number, default 1.0)", "--top-p (number, default 1.0)", "--accept-defaults"):
         assert told in refused.stderr
     assert "--max-tokens (" not in refused.stderr
+    assert "--seed" not in refused.stderr  # its default is the model's own
+    assert "Sending to" not in refused.stderr
     taken = ctl.run("infer", "--prompt", "x", "--max-tokens", "5", "--accept-defaults")
     assert "defaults: temperature=1.0, top_p=1.0" in taken.stderr
     assert json.loads(taken.stdout)["sampling"]["max_tokens"] == 5
@@ -119,6 +124,8 @@ def test_a_model_that_cannot_load_is_given_up_with_its_reason(ctl: Ctl, tmp_path
     status = json.loads(ctl.do("status", "-o", "json"))
     assert "no weights here" in status["reason"]
     assert status["model"].startswith("model_load_error: ")
+    (listed,) = json.loads(ctl.do("list", "-o", "json"))
+    assert (listed["state"], listed["model"]) == ("running", status["model"])
 
 
 def test_a_file_that_the_model_misses_is_diagnosed_with_what_to_do(ctl: Ctl, tmp_path: Path) -> None:
@@ -201,6 +208,7 @@ def test_what_ends_at_once_is_told_and_taken_back(ctl: Ctl, model: Path) -> None
         (("start", "pilotlight", "--model-path", "/m", "--num-gpus", "0"), "num_gpus = 0"),
         (("start", "pilotlight", "--model-path", "/nowhere"), "does not exist"),
         (("start", "stranger", "--model-path", "/m"), "stranger has no container command"),
+        (("start", "stranger", "--model-path", "/m"), "there are classification, classification_pyt"),
         (("start", "cosmos-rl", "--model-path", "/"), "use --platform docker"),
         (("start", "cosmos-rl", "--model-path", "/", "--namespace", "x"), "--namespace is no option"),
         (("start", "pilotlight", "--model-path", "/", "--env", "HF_TOKEN=x"), "HF_TOKEN is a secret"),
@@ -239,7 +247,8 @@ def test_a_request_of_another_network_is_stopped_before_it_is_sent(ctl: Ctl, tmp
     whole = ctl.run("infer", "--body", str(body), "--accept-defaults")
     assert "num_steps is a field of" in whole.stderr
     assert plain.returncode == foreign.returncode == whole.returncode == 2
-    assert ctl.do("stop", "--yes", "--forget") == "stopped a\n"
+    assert "Sending to" not in plain.stderr + foreign.stderr + whole.stderr
+    assert ctl.do("stop", "--yes", "--forget") == FORGOTTEN
 
 
 def test_a_platform_that_does_not_answer_is_told_and_not_taken_for_an_end(ctl: Ctl, tmp_path: Path) -> None:
@@ -258,7 +267,7 @@ def test_a_platform_that_does_not_answer_is_told_and_not_taken_for_an_end(ctl: C
     refused = ctl.run("stop", "a", **environ)
     assert (refused.returncode, set(ctl.registry)) == (1, {"a", "latest"})
     assert "platformctl microservice stop a --forget" in refused.stderr
-    assert ctl.do("stop", "a", "--forget", **environ) == "stopped a\n"
+    assert ctl.do("stop", "a", "--forget", **environ) == FORGOTTEN
 
 
 def test_every_verb_has_help_with_an_example(ctl: Ctl) -> None:

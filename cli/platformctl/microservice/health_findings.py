@@ -19,6 +19,7 @@ from pilotlight.microservices.inference import client
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from pilotlight.microservices.registry.secret_references import redact
 from pilotlight.targets.local.home_directory import home
+from pilotlight.wire import machine
 
 LONGEST: Final = 500
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")  # job ids come from a shared registry: no path separators
@@ -85,8 +86,8 @@ def findings(job_id: str, entry: Entry, platform_status: PlatformStatus, model: 
         status=model.status, silent_s=seconds if model is UNREACHABLE else 0.0,
         errors=(model.description,) if model.phase == "failed" else (),
         rejected=last_refusal(job_id),
-        cpus=diagnosis.cpus() if entry.platform == "local" else None,
-        memory=diagnosis.memory() if entry.platform == "local" else None,
+        cpus=machine.usable_cpus() if entry.platform == "local" else None,
+        memory=machine.available_memory() if entry.platform == "local" else None,
     )  # fmt: skip
     rows = [to_builtins(each) for each in diagnosis.diagnose(evidence)]
     return [{name: redact(text, os.environ) for name, text in row.items()} for row in rows]

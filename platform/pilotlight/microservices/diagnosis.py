@@ -1,20 +1,17 @@
 """Diagnosis of a microservice: a table of rules over evidence, each with a likely cause and advice. Pure.
 
 `Evidence` combines platform, server and log; `diagnose` applies the rules. Used by `platformctl microservice status`,
-by `doctor`, and by the API for status and 503 responses. `cpus` and `memory` read what this machine's cgroup allows.
+by `doctor`, and by the API for status and 503 responses.
 """
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
 from pilotlight.microservices.registry.records import PlatformStatus
-from pilotlight.wire.machine import meminfo_bytes
 
 MAX_LINE: Final = 300
 SLOW_DOWNLOAD_S: Final = 60.0  # shorter downloads are normal
@@ -24,8 +21,6 @@ STUCK_STOP_S: Final = 60.0  # a predictor drains within 30
 STARTING: Final = ("initializing", "loading")
 LEAST_CPUS: Final = 0.5
 MEMORY_FACTOR: Final = 1.2  # a model takes more memory than its files take disk
-_GROUPS: Final = Path("/sys/fs/cgroup")
-_UNLIMITED: Final = 1 << 60  # cgroup v1 writes "no limit" as a very large number
 
 
 def _any(*expressions: str) -> re.Pattern[str]:
@@ -319,40 +314,3 @@ def _logs(evidence: Evidence) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
-
-
-def cpus(groups: Path = _GROUPS) -> float:
-    """Return the usable CPUs: CPU affinity or the cgroup's quota, whichever is less."""
-    allowed = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    share = cpu_share(_text(groups / "cpu.max"))
-    if share is None:
-        older = groups / "cpu"
-        share = cpu_share(f"{_text(older / 'cpu.cfs_quota_us')} {_text(older / 'cpu.cfs_period_us')}")
-    return min(allowed, share) if share is not None else allowed
-
-
-def cpu_share(text: str) -> float | None:
-    """Parse a CPU quota: `50000 100000` is half a CPU; `max 100000` and `-1 100000` are no limit."""
-    words = text.split()
-    if len(words) != 2 or not words[0].isdigit() or not words[1].isdigit() or int(words[1]) == 0:
-        return None
-    return int(words[0]) / int(words[1])
-
-
-def memory(groups: Path = _GROUPS, meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the available bytes within the cgroup's limit; None: unknown."""
-    limits = [_bytes(_text(groups / "memory.max")), _bytes(_text(groups / "memory" / "memory.limit_in_bytes"))]
-    limits.append(meminfo_bytes(_text(meminfo), "MemAvailable"))
-    known = [each for each in limits if each is not None]
-    return min(known) if known else None
-
-
-def _bytes(text: str) -> int | None:
-    return int(text) if text.isdigit() and int(text) < _UNLIMITED else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -1,4 +1,4 @@
-"""Readings of this machine that several processes take: free ports, memory, the end of a log file."""
+"""Readings of this machine that several processes take: free ports, CPUs, memory, the end of a log file."""
 
 import os
 import socket
@@ -6,6 +6,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+CGROUP = Path("/sys/fs/cgroup")
+_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a very large number
 
 
 def free_port(preferred: int = 0) -> int:
@@ -29,6 +31,36 @@ def meminfo_bytes(meminfo: str, field: str) -> int | None:
     """Return a field of /proc/meminfo, such as MemTotal, in bytes; None: there is none."""
     lines = (line.split() for line in meminfo.splitlines() if line.startswith(f"{field}:"))
     return next((int(words[1]) * 1024 for words in lines if len(words) > 1 and words[1].isdigit()), None)
+
+
+def usable_cpus(cgroup: Path = CGROUP) -> float:
+    """Return the CPUs of this process: its affinity, or its cgroup's quota where that is less."""
+    allowed = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    older = cgroup / "cpu"
+    quotas = _text(cgroup / "cpu.max"), f"{_text(older / 'cpu.cfs_quota_us')} {_text(older / 'cpu.cfs_period_us')}"
+    return min([allowed, *(share for text in quotas if (share := cpu_share(text)) is not None)])
+
+
+def cpu_share(text: str) -> float | None:
+    """Parse a CPU quota: `50000 100000` is half a CPU; `max 100000` and `-1 100000` are no limit."""
+    words = text.split()
+    if len(words) != 2 or not words[0].isdigit() or not words[1].isdigit() or int(words[1]) == 0:
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def available_memory(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Return the available bytes within the cgroup's limit; None: unknown."""
+    limits = (_text(cgroup / "memory.max"), _text(cgroup / "memory" / "memory.limit_in_bytes"))
+    sizes = [int(limit) for limit in limits if limit.isdigit() and int(limit) < _UNLIMITED]
+    free = meminfo_bytes(_text(meminfo), "MemAvailable")
+    return min([*sizes, *([] if free is None else [free])], default=None)
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text().strip()
+    return ""
 
 
 def last_lines(path: Path, count: int = 0, *, since: int = 0, max_bytes: int = 0, whole: bool = False) -> list[str]:

@@ -1,11 +1,20 @@
-"""Readings of the machine: free ports, /proc/meminfo, the end of a log file."""
+"""Readings of the machine: free ports, CPUs, memory, the end of a log file."""
 
 import socket
 from pathlib import Path
 
 import pytest
 
-from pilotlight.wire.machine import LOOPBACK, free_port, free_ports, last_lines, meminfo_bytes
+from pilotlight.wire.machine import (
+    LOOPBACK,
+    available_memory,
+    cpu_share,
+    free_port,
+    free_ports,
+    last_lines,
+    meminfo_bytes,
+    usable_cpus,
+)
 
 
 def test_a_preferred_port_is_returned_only_while_it_is_free() -> None:
@@ -45,3 +54,38 @@ def test_a_limit_in_bytes_may_cut_the_first_line(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         last_lines(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("50000 100000", 0.5), ("max 100000", None), ("-1 100000", None), ("", None), ("1 0", None)]
+)
+def test_a_share_of_a_cpu_is_read(text: str, share: float | None) -> None:
+    assert cpu_share(text) == share
+
+
+def test_a_tenth_of_a_cpu_is_read(tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text("10000 100000\n")
+    assert usable_cpus(tmp_path) == 0.1
+
+
+def test_the_older_control_groups_are_read_too(tmp_path: Path) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("25000\n")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    assert usable_cpus(tmp_path) == 0.25
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 8 kB\nMemAvailable: 4 kB\n")
+    assert available_memory(tmp_path, tmp_path / "meminfo") == 4096
+
+
+def test_a_limit_below_what_is_free_counts(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "meminfo").write_text("MemAvailable: 4 kB\n")
+    assert available_memory(tmp_path, tmp_path / "meminfo") == 1000
+    assert available_memory(tmp_path / "none", tmp_path / "none") is None
+
+
+def test_this_machine_has_both() -> None:
+    assert usable_cpus() > 0
+    assert (available_memory() or 0) > 0

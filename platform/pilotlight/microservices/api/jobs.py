@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from pilotlight.errors import NotFound, PlatformError, Throttled, UsageError
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.microservices import diagnosis
 from pilotlight.microservices.api import request_bodies
 from pilotlight.microservices.api.api_context import CONTEXT, INFERENCE_TIMEOUT_S, ApiContext, job_path
 from pilotlight.microservices.api.request_bodies import decode_request, json_response, read_body, to_response
@@ -47,6 +46,7 @@ from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
 from pilotlight.microservices.registry.records import NOT_STOPPED, JobRecord, PlatformStatus, StoredWorkspace
 from pilotlight.microservices.registry.secret_references import MissingCredential
+from pilotlight.wire import machine
 from pilotlight.wire.unix_socket import HeldSocket, is_unix, split_url
 
 StatusDocument = Mapping[str, Any]  # of /status
@@ -179,8 +179,8 @@ def _evidence(
         errors=tuple(error for error in errors if error),
         rejected=context.rejections.get(record.id, ""),
         operations=context.operations.operations(record.id),
-        cpus=diagnosis.cpus() if record.platform == "local" else None,
-        memory=diagnosis.memory() if record.platform == "local" else None,
+        cpus=machine.usable_cpus() if record.platform == "local" else None,
+        memory=machine.available_memory() if record.platform == "local" else None,
     )
 
 

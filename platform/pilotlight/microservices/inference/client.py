@@ -14,7 +14,7 @@ from msgspec import Struct
 from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.microservices.registry.container_command import MODEL_NAME
 from pilotlight.microservices.registry.records import PlatformStatus
-from pilotlight.wire.http_client import FAILURES, HttpClient, decode_json
+from pilotlight.wire.http_client import FAILURES, HttpClient, HttpReply, decode_json
 
 PATH: Final = "/v1/chat/completions"
 MODEL: Final = f"/v2/models/{MODEL_NAME}"
@@ -218,13 +218,8 @@ def parse_body(text: bytes) -> Any:
 
 def call(
     url: str, method: str, path: str, body: bytes, timeout: float, headers: Mapping[str, str] | None = None
-) -> bytes:
-    return exchange(url, method, path, body, timeout, headers)[1]
-
-
-def exchange(
-    url: str, method: str, path: str, body: bytes, timeout: float, headers: Mapping[str, str] | None = None
-) -> tuple[Mapping[str, str], bytes]:
+) -> HttpReply:
+    """Return the response 200 to one request. Raise InferenceFailed for any other, and where there is none."""
     try:
         with HttpClient(url, timeout, JSON, MAX_BYTES) as http:
             response = http.request(method, path, body, headers)
@@ -233,15 +228,7 @@ def exchange(
     except FAILURES as error:
         raise InferenceFailed(f"the microservice cannot be reached ({type(error).__name__})") from error
     if response.status != 200:
-        message = _message(response.body) or f"the microservice answered {response.status}"
-        raise InferenceFailed(message, response.status)
-    return response.headers, response.body
-
-
-def _message(content: bytes) -> str:
-    """Return the message of an error body of V2 or OpenAI."""
-    try:
-        error = decode_json(content)["error"]
-    except (ValueError, KeyError, TypeError):
-        return ""
-    return str(error.get("message", "")) if isinstance(error, dict) else str(error)
+        document = parse_body(response.body)
+        message = _error(document).get("message") if isinstance(document, dict) and "error" in document else ""
+        raise InferenceFailed(str(message or f"the microservice answered {response.status}"), response.status)
+    return response

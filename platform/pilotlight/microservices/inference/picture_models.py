@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pilotlight.microservices.inference.client import InferenceFailed, call, exchange
+from pilotlight.microservices.inference.client import InferenceFailed, call
 from pilotlight.microservices.media import Limits, Media, MediaRefused
 from pilotlight.microservices.media.images import pixels
 from pilotlight.microservices.media.limits import MediaError
@@ -119,7 +119,7 @@ class ImageModel:
     def __init__(self, url: str, name: str, schema: Schema, limits: Limits, timeout: float) -> None:
         self._url, self._path, self._schema = url, f"/v2/models/{name}", schema
         self._limits, self._timeout = limits, timeout
-        metadata = decode_json(call(url, "GET", self._path, b"", timeout))
+        metadata = decode_json(call(url, "GET", self._path, b"", timeout).body)
         needed = [each for each in metadata["inputs"] if not each.get("optional")]
         if len(needed) != 1:
             names = ", ".join(each["name"] for each in needed)
@@ -177,7 +177,8 @@ class ImageModel:
         body = {"inputs": [{**tensor, "parameters": size}], "parameters": {"binary_data_output": True}}
         head = json.dumps(body).encode()
         headers = {HEADER: str(len(head)), "Content-Type": "application/octet-stream"}
-        return unpack(*exchange(self._url, "POST", self._path + "/infer", head + raw, self._timeout, headers))
+        response = call(self._url, "POST", self._path + "/infer", head + raw, self._timeout, headers)
+        return unpack(response.headers, response.body)
 
 
 def unpack(headers: Mapping[str, str], content: bytes) -> dict[str, Array]:

@@ -38,7 +38,7 @@ def predict(
 
 
 def _post(url: str, path: str, body: Mapping[str, Any], timeout: float) -> Any:
-    return decode_json(call(url, "POST", path, json.dumps(body).encode(), timeout))
+    return decode_json(call(url, "POST", path, json.dumps(body).encode(), timeout).body)
 
 
 def chat_body(schema: Schema, request: ModelRequest, media: Sequence[Media]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def load_media(
 
 def model(url: str, timeout: float) -> str:
     """Return the name of the one model that a microservice serves."""
-    names = decode_json(call(url, "GET", "/v2/models", b"", timeout))["models"]
+    names = decode_json(call(url, "GET", "/v2/models", b"", timeout).body)["models"]
     if not names:
         raise InferenceFailed("the microservice serves no model yet", 503)
     return quote(str(names[0]), safe="")

@@ -156,7 +156,7 @@ def _failed_in_foreground() -> int:
 
 async def serve(settings: Options, held_lock: int) -> int:
     """Run until shutdown; return the exit code. The API's port is bound first, so a failed start leaves nothing."""
-    from pilotlight.control_plane import lost_state
+    from pilotlight.control_plane import launchers, lost_state
     from pilotlight.gateway import listeners
     from pilotlight.microservices.api.api_context import CONTEXT
     from pilotlight.targets.local import prometheus_process
@@ -166,7 +166,7 @@ async def serve(settings: Options, held_lock: int) -> int:
     try:
         listener = listeners.bind(listeners.Address("127.0.0.1", settings.api_port), "PILOTLIGHT_API_PORT")
         prometheus = await prometheus_process.start(settings.home, settings.prometheus, settings.api_port)
-        engine = Engine(settings.home, settings.reconciler(prometheus))
+        engine = Engine(settings.home, settings.reconciler(prometheus), launchers=launchers.factories())
     except PlatformError as error:
         log.error("not started: %s", error)
         await prometheus_process.stop(settings.home)

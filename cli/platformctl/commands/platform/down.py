@@ -53,9 +53,15 @@ def down(timeout: float, uninstall: bool, system: bool | None) -> None:
         target = targets.local(start=True)
     except PlatformError as error:
         # It cannot start: its state is damaged, was removed, or another program has its port.
+        import asyncio
+
+        from pilotlight.control_plane import launchers
+
         output.note(f"{error}; ending its processes by their pids")
         record_stopped(home())
         processes = end_processes(home(), timeout)
+        for message in asyncio.run(launchers.sweep_all(home())):
+            output.note(f"not all ended: {message}")
         replicas = {role for role in processes.values() if role.startswith("replica ")}
         output.note(f"ended {', '.join(f'{role} (pid {pid})' for pid, role in processes.items())}")
         output.data({"ended": [], "replicas": len(replicas), "pids": list(processes)}, ())

@@ -136,7 +136,9 @@ class StateWriter:
             self._saved.pop(replica.id, None)
             self._queue.put(f"replica {replica.id}", partial(self._store.drop_replica, replica.id))
             return
-        identity = (replica.state, replica.pid, replica.start_ticks, replica.port)
+        identity = (
+            replica.state, replica.pid, replica.start_ticks, replica.port, replica.handle, replica.node,
+        )  # fmt: skip
         if self._saved.get(replica.id) != identity:
             self._saved[replica.id] = identity
             save = partial(self._store.save_replica, replica.id, msgspec.to_builtins(replica))

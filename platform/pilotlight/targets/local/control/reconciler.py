@@ -5,8 +5,9 @@ routing tables in line with the specification. service_operations.py calls it fo
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pilotlight.gateway.control_link import BackendReport, GatewayMessage, Hello, Report, Unreachable, Wake
 from pilotlight.gateway.routing_table import Replica as RoutedReplica
@@ -33,8 +34,9 @@ from pilotlight.targets.local.scaling.types import Decision
 from pilotlight.targets.local.store.store import EventRecorder, Store
 from pilotlight.targets.local.supervisor import gpus, logs
 from pilotlight.targets.local.supervisor.forkserver_client import pilot_lights
+from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
-from pilotlight.targets.local.supervisor.supervisor import Supervisor
+from pilotlight.targets.local.supervisor.supervisor import LauncherFactory, Supervisor
 from pilotlight.targets.target import Key, Sample, ServiceStatus
 
 
@@ -53,7 +55,14 @@ class ReconcilerSettings:
 class Reconciler:
     """Services and everything that runs for them; used from one event loop only."""
 
-    def __init__(self, home: Home, settings: ReconcilerSettings, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        home: Home,
+        settings: ReconcilerSettings,
+        store: Store,
+        clock: Callable[[], float],
+        launchers: Mapping[str, LauncherFactory] = MappingProxyType({}),
+    ) -> None:
         self.settings, self.store, self.clock = settings, store, clock
         self.base_url = f"http://127.0.0.1:{settings.gateway_port}"
         self.runs: dict[Key, ServiceRun] = {}
@@ -64,7 +73,8 @@ class Reconciler:
         self._requeue: DelayedQueue[ServiceRun] = DelayedQueue(lambda run: self.reconcile(run))
         self._peers = ComponentAddresses(self.base_url, control_process_launcher.token(home))
         pilot = pilot_lights(home) if settings.pilot_light else None
-        self.supervisor = Supervisor(home, self._replica_changed, self.base_url, pilot)
+        processes = ProcessLauncher(home, self.base_url, pilot)
+        self.supervisor = Supervisor(home, self._replica_changed, processes, launchers)
         tls = settings.https.gateway_flags() if settings.https else ()
         self._link = GatewayLink(home, self._on_gateway_message, gateway_command(home, tls))
         endpoints = EndpointFiles(home.run / "endpoints")

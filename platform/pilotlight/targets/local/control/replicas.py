@@ -26,7 +26,7 @@ from pilotlight.targets.local.supervisor.supervisor import Supervisor
 
 ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: no vowels, so no words
 # Replicas that do not serve are stopped first.
-_STOP_ORDER: Final = {"waiting": 0, "unready": 1, "starting": 2, "ready": 3}
+_STOP_ORDER: Final = {"waiting": 0, "pending": 0, "unready": 1, "starting": 2, "ready": 3}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -34,6 +35,7 @@ from pilotlight.targets.local.manifests.service_spec_types import ServiceSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
 from pilotlight.targets.local.store.releases import live_manifests
 from pilotlight.targets.local.store.store import Store
+from pilotlight.targets.local.supervisor.supervisor import LauncherFactory
 from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceStatus, Share, check_shares
 
 log = logging.getLogger("pilotlight.engine")
@@ -47,11 +49,17 @@ APPLY_TIMEOUT_S: Final = 5.0  # replacing a gateway takes up to that long
 class Engine:
     """Implements `targets.target.ServiceVerbs`; used from one event loop only."""
 
-    def __init__(self, home: Home, settings: ReconcilerSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        home: Home,
+        settings: ReconcilerSettings,
+        clock: Callable[[], float] = time.monotonic,
+        launchers: Mapping[str, LauncherFactory] = MappingProxyType({}),
+    ) -> None:
         self.home = home
         self.settings = settings
         self.store = Store.open(home.database)
-        self.reconciler = Reconciler(home, settings, self.store, clock)
+        self.reconciler = Reconciler(home, settings, self.store, clock, launchers)
         self._record_event = self.reconciler.events.record
         self._clock = clock
         self._collector: asyncio.Task[None] | None = None
@@ -93,6 +101,8 @@ class Engine:
         spec = persistence.effective_spec(release.manifests, overrides)
         access_annotations.check(spec.access)
         service_discovery.check(spec)
+        for workload in spec.workloads:
+            self.reconciler.supervisor.check(workload.revision)
         if not self.settings.prometheus:
             check_queries(spec)
         if dry_run:

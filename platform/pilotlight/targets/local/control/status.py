@@ -191,7 +191,7 @@ def _revision(
     unit = view.run.unit_of(revision, view.now)
     replicas = [replica for replica in view.replicas if replica.revision == revision.name]
     ready = sum(replica.state == "ready" for replica in replicas)
-    starting = sum(replica.state in ("waiting", "starting", "unready") for replica in replicas)
+    starting = sum(replica.state in ("waiting", "pending", "starting", "unready") for replica in replicas)
     desired = unit.desired if revision.name in view.run.required_revisions(workload) else 0
     log, now = unit.traffic, view.now
     busy = [replica for replica in replicas if replica.state != "draining"]
@@ -222,7 +222,7 @@ def model_state(revision: Revision, replicas: Sequence[Replica], desired: int) -
     if has_failed(revision) or (revision.failure and revision.start_failed and repeated):
         return "FailedToLoad"
     if replicas:
-        return "Loading" if any(replica.state != "waiting" for replica in replicas) else "Pending"
+        return "Loading" if any(replica.state not in ("waiting", "pending") for replica in replicas) else "Pending"
     return "Standby" if revision.ready_once and not desired else "Pending"
 
 

@@ -65,6 +65,7 @@ class RevisionSpec:
     timeout_s: float = 300.0
     progress_deadline_s: float = 600.0
     grace_s: float = 300.0
+    target: str = "local"  # name of the launcher that runs its replicas
 
 
 @dataclass(frozen=True, slots=True)

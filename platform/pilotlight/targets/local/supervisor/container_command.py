@@ -58,6 +58,11 @@ class Command:
     predictor_args: tuple[str, ...] | None
 
 
+def ports(container: ContainerSpec) -> Ports:
+    """Return the ports of a container: the predictor's are set by variables, of others only one is known."""
+    return PORTS if contract.is_predictor_image(container.image) else Ports(container.port, 0, 0)
+
+
 def host(home: Home, replica: str) -> str:
     """Return the host of a replica's ports."""
     return f"{SCHEME}{home.sockets / replica}"
@@ -146,29 +151,30 @@ def inherited_env(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def checks(launch: Launch, home: Home) -> Checks:
-    """Return the probes with the ports of the process instead of those of the manifests."""
+    """Return the probes; of the predictor with the ports that `variables` sets instead of those of the manifests."""
     revision = launch.revision
     container = revision.container
+    ours = contract.is_predictor_image(container.image)
     local = {
         int(text) if (text := container.env.get(name, "")).isdecimal() else default: default
         for name, default in _PORT_SETTINGS.items()
     }
 
     def localize(probe: Probe | None) -> Probe | None:
-        if probe is None:
-            return None
+        if probe is None or not ours:
+            return probe
         port = local.get(probe.port, PORTS.http)  # an unknown port can only be the predictor's HTTP port
         # gRPC health reports the same state as HTTP readiness.
         grpc = port == PORTS.grpc or not probe.path
         return replace(probe, port=PORTS.http if grpc else port, path=READY_PATH if grpc else probe.path)
 
     return Checks(
-        localize(container.readiness) or Probe(READY_PATH, PORTS.http),
+        localize(container.readiness) or Probe(READY_PATH, ports(container).http),
         localize(container.startup),
         localize(container.liveness),
         start_budget(container.startup, revision.progress_deadline_s),
         container.memory_limit,
         revision.grace_s,
-        "pilotlight.gateway" not in container.command,
+        ours and "pilotlight.gateway" not in container.command,
         host(home, launch.replica),
     )

@@ -5,9 +5,14 @@
 """
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol
 
-from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec
+from msgspec import structs
+
+from pilotlight.errors import PlatformError
+from pilotlight.targets.local.manifests.service_spec_types import Probe, RevisionSpec
+from pilotlight.targets.local.model_snapshots import ModelChanged
 from pilotlight.targets.local.supervisor.process_inspection import Identity
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
 from pilotlight.targets.local.supervisor.shim import Exit
@@ -20,12 +25,42 @@ class ReplicaAddress(NamedTuple):
     ports: Mapping[int, int] = {}  # port at the host by container port
 
 
+def located(record: Replica, address: ReplicaAddress) -> Replica:
+    """Return the record, whose ports are those of the container, with this address."""
+
+    def port(number: int) -> int:
+        return address.ports.get(number, number)
+
+    def probe(probe: Probe | None) -> Probe | None:
+        return replace(probe, port=port(probe.port)) if probe is not None else None
+
+    checks = record.checks
+    readiness = replace(checks.readiness, port=port(checks.readiness.port))
+    checks = structs.replace(
+        checks, host=address.host, readiness=readiness, startup=probe(checks.startup), liveness=probe(checks.liveness)
+    )
+    return structs.replace(
+        record, checks=checks, port=port(record.port), grpc_port=port(record.grpc_port),
+        metrics_port=port(record.metrics_port),
+    )  # fmt: skip
+
+
 class Ended(NamedTuple):
     """End of a replica. Without a reason, an end that was not requested is explained by exit status and log."""
 
     exit: Exit = Exit()
     reason: str = ""
     lost: bool = False  # with its machine, node or supervisor: no failure of the revision
+
+
+NOT_STARTED: Final = Ended(reason="the control process ended before this had started", lost=True)
+
+
+def start_failure(error: Exception) -> str:
+    """Return the reason of a start that failed before anything ran."""
+    hint = f"; {error.hint}" if isinstance(error, PlatformError) and error.hint else ""
+    text = f"{getattr(error, 'strerror', None) or error}{hint}"
+    return text if isinstance(error, ModelChanged) else f"could not be started: {text}"
 
 
 class ProcessObserver(Protocol):
@@ -38,7 +73,7 @@ class ProcessObserver(Protocol):
         """Stop probes and timers: it has ended, and exit status and last output are being collected."""
 
     def on_exited(self, ended: Ended) -> None:
-        """Remove the replica. Called once, last, and never from within `start` or `adopt`."""
+        """Remove the replica. Called once, at last, and never from within `start` or `adopt`."""
 
 
 class LaunchObserver(ProcessObserver, Protocol):
@@ -66,7 +101,7 @@ class ReplicaHandle(Protocol):
         """Return the seconds since the server was started."""
 
     async def detach(self) -> None:
-        """Stop watching and leave it running; no callback follows."""
+        """Stop watching and leave it running; an end that is being collected is reported before this returns."""
 
 
 class Launcher(Protocol):
@@ -84,7 +119,8 @@ class Launcher(Protocol):
     def adopt(self, record: Replica, observer: LaunchObserver) -> ReplicaHandle | Ended:
         """Continue with a replica of an earlier supervisor, or return how it ended.
 
-        If that takes long to find out, return a handle and report the end to the observer.
+        If that takes long to find out, return a handle and report the end to the observer. One in state `draining`
+        may not have received its signal: cancel it if it is still pending.
         """
 
     async def sweep(self, known: Collection[str]) -> None:

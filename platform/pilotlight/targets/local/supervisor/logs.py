@@ -54,14 +54,13 @@ def _number(environ: Mapping[str, str], name: str, default: int, unit: str) -> i
     return int(text)
 
 
-def open_log(path: str) -> tuple[int, int]:
-    """Return a descriptor to append to and the present length; /dev/null if the file cannot be opened."""
+def open_log(path: str) -> int:
+    """Return a descriptor to append to; of /dev/null if the file cannot be opened."""
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError:
-        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 0
-    return log, os.fstat(log).st_size
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def rotate(log: Path, limit: int = LIMIT) -> bool:

@@ -34,8 +34,8 @@ class OutputPipes:
         self._writer = 0  # pid, if started here
         self._held: dict[str, int] = {}  # descriptors by log, until the writer has certainly opened the pipe
 
-    def open(self, log: str) -> tuple[int, int]:
-        """Return a descriptor for the output of a replica, and the present length of its log file."""
+    def open(self, log: str) -> int:
+        """Return a descriptor for the output of a replica."""
         pipe = self._pipe(log)
         try:
             Path(log).parent.mkdir(parents=True, exist_ok=True)
@@ -51,9 +51,8 @@ class OutputPipes:
         self._held[log] = os.dup(descriptor)
         asyncio.get_running_loop().call_later(HOLD_S, self._release, log)
         self.wake()
-        created, length = open_log(log)  # the file is there from the start
-        os.close(created)
-        return descriptor, length
+        os.close(open_log(log))  # the file is there from the start
+        return descriptor
 
     def _release(self, log: str) -> None:
         if (held := self._held.pop(log, -1)) >= 0:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from pilotlight.targets.local.manifests.service_spec_types import Probe, RevisionSpec
 
 Json = Any
-State = Literal["waiting", "starting", "ready", "unready", "parking", "parked", "draining", "exited"]
+State = Literal["waiting", "pending", "starting", "ready", "unready", "parking", "parked", "draining", "exited"]
 PARKED_STATES: Final = ("parking", "parked")  # the process runs without GPU and without traffic
 BASE_S: Final = 1.0
 CAP_S: Final = 30.0
@@ -47,9 +47,10 @@ class Checks(Struct, frozen=True):
 
 
 class Replica(Struct, frozen=True):
-    """Record of one process. `exit_code` and `signal` are set after the exit, if known.
+    """Record of one replica. `exit_code` and `signal` are set after the exit, if known.
 
-    waiting → starting → ready ⇄ unready → draining → exited; `reason` is why it is not ready, or why it ended.
+    waiting → pending → starting → ready ⇄ unready → draining → exited; `reason` is why it is not ready or has ended.
+    Pending: handed to a daemon or a queue that has not started it; a process of this machine never is.
     With parking: ready → parking → parked → ready; `reason` is what it waits for before it is ready again.
     """
 
@@ -60,7 +61,7 @@ class Replica(Struct, frozen=True):
     revision: str
     checks: Checks
     state: State = "starting"
-    pid: int = 0  # 0: not yet known, a few milliseconds after the launch
+    pid: int = 0  # of the server, or of a client program that stands for it; 0: none, or not yet known
     boot_id: str = ""
     start_ticks: int = 0
     port: int = 0  # HTTP
@@ -77,6 +78,9 @@ class Replica(Struct, frozen=True):
     unparkable: str = ""  # why it was ended instead of parked
     parked_at: float = 0.0  # seconds since the epoch
     parked_bytes: int = 0  # host memory held while parked
+    launcher: str = "local"
+    handle: str = ""  # what the launcher finds it by: name of a container, id of a job
+    node: str = ""  # that runs it; empty: this machine
     status: Mapping[str, Json] = {}  # last /status of the predictor: state, reason, progress, phases
 
     @property

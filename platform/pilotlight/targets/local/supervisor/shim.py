@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor.process_inspection import SHIM, Identity
 
 EXIT_FILE_TIMEOUT_S: Final = 5.0  # from a process's exit to its exit file, on a busy machine
@@ -46,6 +47,10 @@ class Exit(NamedTuple):
 
     code: int | None = None
     signal: int | None = None
+
+
+def exit_file(home: Home, replica: str) -> Path:
+    return home.run / f"{replica}.exit"
 
 
 def start(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: int, exit_file: Path) -> Shim:

@@ -4,21 +4,18 @@ Called from one event loop; every call returns at once, and `on_change` reports 
 """
 
 import asyncio
-import os
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from shutil import rmtree
+from types import MappingProxyType
 from typing import Final
 
 from pilotlight.errors import NotFound, PlatformError
 from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec
 from pilotlight.targets.local.supervisor import container_command, logs, shim
-from pilotlight.targets.local.supervisor.cgroups import Limits
-from pilotlight.targets.local.supervisor.container_command import PORTS
-from pilotlight.targets.local.supervisor.forkserver_client import PilotLights
 from pilotlight.targets.local.supervisor.gpus import (
     Device,
     GpuAllocator,
@@ -27,14 +24,16 @@ from pilotlight.targets.local.supervisor.gpus import (
     find_devices,
     select_victims,
 )
-from pilotlight.targets.local.supervisor.output_pipes import OutputPipes
-from pilotlight.targets.local.supervisor.process_inspection import Identity, OrphanReaper, boot_id, usage
-from pilotlight.targets.local.supervisor.replica_process import ReplicaProcess, Spawner
+from pilotlight.targets.local.supervisor.launcher import NOT_STARTED, Ended, Launcher, ReplicaHandle
+from pilotlight.targets.local.supervisor.process_inspection import OrphanReaper
+from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
 from pilotlight.targets.local.supervisor.shim import Exit
+from pilotlight.targets.local.supervisor.supervised_replica import SupervisedReplica
 
 INTERVAL_S: Final = 1.0
 ROTATE_EVERY: Final = 5  # intervals
+LauncherFactory = Callable[[ProcessLauncher], Launcher]
 
 
 class Housekeeper:
@@ -43,8 +42,8 @@ class Housekeeper:
     `running` is the supervisor's live table.
     """
 
-    def __init__(self, running: Mapping[str, ReplicaProcess], limits: Limits, outputs: OutputPipes) -> None:
-        self._running, self._limits, self._outputs = running, limits, outputs
+    def __init__(self, running: Mapping[str, SupervisedReplica], processes: ProcessLauncher) -> None:
+        self._running, self._limits, self._outputs = running, processes.limits, processes.outputs
         self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
@@ -72,12 +71,12 @@ class Housekeeper:
                             await asyncio.to_thread(logs.rotate, Path(log))
 
     def _enforce_memory_limits(self) -> None:
-        """Kill replicas above their memory limit where no cgroup enforces it; RSS includes pages shared by forks."""
+        """Kill processes above their memory limit where no cgroup enforces it; RSS includes pages shared by forks."""
         for running in self._running.values():
-            limit, pid = running.record.checks.memory_limit, running.record.pid
-            if limit is None or not pid or self._limits.name != "watchdog":
+            limit = running.record.checks.memory_limit
+            if limit is None or running.record.launcher != ProcessLauncher.name or self._limits.name != "watchdog":
                 continue
-            used = usage(pid).resident_bytes
+            used = running.usage().resident_bytes
             if used > limit:
                 running.kill(logs.over_limit(used, limit))
 
@@ -89,44 +88,58 @@ class Supervisor:
         self,
         home: Home,
         on_change: Callable[[Replica], None],
-        gateway_url: str,
-        pilot: PilotLights | None = None,
-        python: str = sys.executable,
+        processes: ProcessLauncher,
+        launchers: Mapping[str, LauncherFactory] = MappingProxyType({}),
         devices: Callable[[], Sequence[Device]] = find_devices,
     ) -> None:
-        self._home, self._on_change = home, on_change
-        self._pilot = pilot
+        self._home, self._on_change, self._processes, self._factories = home, on_change, processes, launchers
+        self._launchers: dict[str, Launcher] = {processes.name: processes}
+        self._sweeps: list[asyncio.Task[None]] = []
         self._gpus = GpuAllocator(devices)
         self._queue_positions = count(1)
-        self._running: dict[str, ReplicaProcess] = {}
+        self._running: dict[str, SupervisedReplica] = {}
         self._none_left = asyncio.Event()
-        self._limits = Limits(home)
-        self._outputs = OutputPipes(home, logs.log_settings(os.environ))
-        self._spawner = Spawner(home, gateway_url, pilot, python, self._outputs, self._remove)
         self._orphans = OrphanReaper(home, self._running)
-        self._housekeeper = Housekeeper(self._running, self._limits, self._outputs)
+        self._housekeeper = Housekeeper(self._running, processes)
 
     @property
     def limits(self) -> str:
         """How limits are enforced on this machine: `cgroup v2`, `cgroup v1` or `watchdog`."""
-        return self._limits.name
+        return self._processes.limits.name
 
     def replicas(self) -> Sequence[Replica]:
         return [running.record for running in self._running.values()]
 
     def usage(self, replica_id: str) -> Usage:
-        pid = self._find(replica_id).record.pid
-        return usage(pid) if pid else Usage()
+        return self._find(replica_id).usage()
 
     def read_status(self, replica_id: str) -> None:
         """Read the /status of a predictor again; its record changes with the response."""
         self._find(replica_id).read_status()
 
+    def check(self, revision: RevisionSpec) -> None:
+        """Raise PlatformError for a revision that no launcher can run."""
+        self._launcher(revision.target).check(revision)
+
+    def _launcher(self, name: str) -> Launcher:
+        """Return a launcher. Making it begins to end what it runs for this home without a record."""
+        if name not in self._launchers:
+            if name not in self._factories:
+                names = ", ".join([*self._launchers, *self._factories])
+                raise PlatformError(f"target = {name}, but the control process runs only {names}")
+            launcher = self._launchers[name] = self._factories[name](self._processes)
+            self._sweeps.append(asyncio.get_running_loop().create_task(self._sweep(launcher)))
+        return self._launchers[name]
+
+    async def _sweep(self, launcher: Launcher) -> None:
+        with log_and_continue(f"ending what {launcher.name} runs without a record"):
+            await launcher.sweep(self._running)
+
     def launch(self, launch: Launch) -> Replica:
         """Start a replica, or queue it for a GPU (`waiting`). Raise PlatformError if it cannot run here."""
         if launch.replica in self._running:
             raise PlatformError(f"replica = {launch.replica} runs already; every start needs an id of its own")
-        self._spawner.command(launch)
+        self.check(launch.revision)
         running = self._register(_record(launch, self._home), launch)
         running.muted = True  # the caller gets the record as the return value
         try:
@@ -149,7 +162,7 @@ class Supervisor:
         token = self._home.token
         self._find(replica_id).park(token.read_text().strip() if token.exists() else "", self._parked)
 
-    def _parked(self, running: ReplicaProcess, error: str) -> None:
+    def _parked(self, running: SupervisedReplica, error: str) -> None:
         if error:
             running.stop_requested = True
             running.update(unparkable=error)
@@ -200,7 +213,7 @@ class Supervisor:
             running.queue_position = 0
             running.update(reason="")
 
-    def _enqueue(self, running: ReplicaProcess) -> None:
+    def _enqueue(self, running: SupervisedReplica) -> None:
         running.queue_position = running.queue_position or next(self._queue_positions)
 
     def kill(self, replica_id: str) -> None:
@@ -218,26 +231,28 @@ class Supervisor:
                 continue
             running = self._register(record, None)
             running.stop_requested = record.state == "draining" and not record.reason
-            identity = Identity(record.pid, record.boot_id, record.start_ticks)
-            if identity.alive:
-                if record.state != "parked":
-                    self._gpus.adopt(record.id, _service(record), record.gpus)
-                running.adopt(identity)
-                if record.state == "parking":
-                    self.park(record.id)  # the request may not have been sent; parking is idempotent
-            elif not record.pid or record.boot_id != boot_id():
-                running.stop_requested = True
-                restarted = "the machine was restarted"
-                reason = restarted if record.pid else "the control process ended before this had started"
-                self._remove(running, Exit(), reason)
-            else:
-                self._exited(running, shim.read_exit(running.exit_file) or Exit())
+            found = self._adopt(running)
+            if isinstance(found, Ended):
+                self._exited(running, found)
+                continue
+            if record.state != "parked":
+                self._gpus.adopt(record.id, _service(record), record.gpus)
+            running.adopt(found)
+            if record.state == "parking":
+                self.park(record.id)  # the request may not have been sent; parking is idempotent
         self._orphans.kill()
         for folder in self._home.sockets.glob("*"):  # of replicas that ended with their supervisor
             if folder.name not in self._running:
                 rmtree(folder, ignore_errors=True)
-        self._outputs.end_others(self._running)
-        self._limits.sweep(self._running)
+        self._processes.remove_leftovers(self._running)
+
+    def _adopt(self, running: SupervisedReplica) -> ReplicaHandle | Ended:
+        if running.record.state == "waiting":
+            return NOT_STARTED
+        try:
+            return self._launcher(running.record.launcher).adopt(running.record, running)
+        except PlatformError as error:  # of a release that had more launchers
+            return Ended(reason=str(error), lost=True)
 
     async def close(self, leave_running: bool) -> None:
         """End all replicas, or leave them running for the next supervisor to adopt."""
@@ -250,29 +265,28 @@ class Supervisor:
         self._running.clear()
         self._housekeeper.close()
         self._orphans.close()
-        if not leave_running:
-            await asyncio.to_thread(self._limits.sweep, ())
-            self._outputs.close()
-        if self._pilot is not None:
-            self._pilot.close(leave_running)
+        for task in self._sweeps:
+            task.cancel()
+        for launcher in self._launchers.values():
+            await launcher.close(leave_running)
 
-    def _find(self, replica_id: str) -> ReplicaProcess:
+    def _find(self, replica_id: str) -> SupervisedReplica:
         if replica_id not in self._running:
             raise NotFound(f"replica {replica_id} does not run here")
         return self._running[replica_id]
 
-    def _register(self, record: Replica, launch: Launch | None) -> ReplicaProcess:
-        exit_file = self._home.run / f"{record.id}.exit"
-        running = ReplicaProcess(record, launch, exit_file, self._limits, self._outputs, self._on_change, self._exited)
+    def _register(self, record: Replica, launch: Launch | None) -> SupervisedReplica:
+        running = SupervisedReplica(record, launch, self._on_change, self._exited)
         self._running[record.id] = running
         self._none_left.clear()
         self._housekeeper.wake()
         return running
 
-    def _start(self, running: ReplicaProcess) -> None:
+    def _start(self, running: SupervisedReplica) -> None:
         """Start a replica if its GPUs are free, else queue it."""
         assert running.launch is not None
-        record, number = running.record, running.launch.revision.container.gpus
+        record, launcher = running.record, self._launcher(running.record.launcher)
+        number = running.launch.revision.container.gpus if launcher.allocates_gpus else 0
         gpus, reason = self._gpus.allocate(record.id, _service(record), number)
         if reason:
             self._enqueue(running)
@@ -280,14 +294,16 @@ class Supervisor:
             return
         running.queue_position = 0
         running.update(state="starting", reason="", gpus=gpus)
-        self._spawner.spawn(running)
+        running.start(launcher)
 
-    def _exited(self, running: ReplicaProcess, ended: Exit) -> None:
-        lines = logs.tail(running.record.log, running.log_offset)
-        crash = "" if running.stop_requested else logs.describe(ended, lines)
-        self._remove(running, ended, running.end_reason or crash)
+    def _exited(self, running: SupervisedReplica, ended: Ended) -> None:
+        running.stop_requested |= ended.lost
+        reason = running.end_reason or ended.reason
+        if not reason and not running.stop_requested:
+            reason = logs.describe(ended.exit, logs.tail(running.record.log))
+        self._remove(running, ended.exit, reason)
 
-    def _remove(self, running: ReplicaProcess, ended: Exit, reason: str) -> None:
+    def _remove(self, running: SupervisedReplica, ended: Exit, reason: str) -> None:
         """Report a replica as exited and give its GPUs to waiting ones."""
         record = running.record
         running.stop_probing()
@@ -296,7 +312,7 @@ class Supervisor:
         self._orphans.kill()  # whatever session its children are in
         if not self._running:
             self._none_left.set()
-        running.exit_file.unlink(missing_ok=True)
+        shim.exit_file(self._home, record.id).unlink(missing_ok=True)
         rmtree(self._home.sockets / record.id, ignore_errors=True)
         running.update(
             state="exited", reason=reason, exit_code=ended.code, signal=ended.signal, crashed=not running.stop_requested
@@ -315,7 +331,7 @@ class Supervisor:
 
 
 def _record(launch: Launch, home: Home) -> Replica:
-    revision = launch.revision
+    revision, ports = launch.revision, container_command.ports(launch.revision.container)
     return Replica(
         id=launch.replica,
         namespace=revision.namespace,
@@ -323,9 +339,10 @@ def _record(launch: Launch, home: Home) -> Replica:
         workload=revision.workload,
         revision=revision.name,
         checks=container_command.checks(launch, home),
-        port=PORTS.http,
-        grpc_port=PORTS.grpc,
-        metrics_port=PORTS.metrics,
+        port=ports.http,
+        grpc_port=ports.grpc,
+        metrics_port=ports.metrics,
+        launcher=revision.target,
         log=str(home.logs / revision.namespace / revision.service / f"{launch.replica}.log"),
     )
 

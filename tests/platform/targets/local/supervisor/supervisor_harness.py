@@ -17,6 +17,7 @@ from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Probe, RevisionSpec
 from pilotlight.targets.local.scaling.types import Fixed
 from pilotlight.targets.local.supervisor.process_inspection import replica_processes
+from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 
@@ -51,7 +52,10 @@ class Stage:
         self._arguments = supervisor
 
     async def __aenter__(self) -> Self:
-        self.supervisor = Supervisor(self.home, self.told.append, "http://127.0.0.1:8090", **self._arguments)
+        of_processes = {name: self._arguments[name] for name in ("pilot", "python") if name in self._arguments}
+        of_supervisor = {name: self._arguments[name] for name in self._arguments.keys() - of_processes.keys()}
+        processes = ProcessLauncher(self.home, "http://127.0.0.1:8090", **of_processes)
+        self.supervisor = Supervisor(self.home, self.told.append, processes, **of_supervisor)
         return self
 
     async def __aexit__(

@@ -1,0 +1,241 @@
+"""Launcher of `local`: replicas are processes of this machine, started by a shim or forked by a pilot light.
+
+Their exit is watched through the kernel. Other launchers run the client programs of their daemons with it.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Collection, Mapping, Sequence
+
+from pilotlight.targets.local.home_directory import ENV_HOME, Home
+from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, RevisionSpec
+from pilotlight.targets.local.model_snapshots import ModelSnapshots
+from pilotlight.targets.local.supervisor import container_command, logs, shim
+from pilotlight.targets.local.supervisor.cgroups import Limits
+from pilotlight.targets.local.supervisor.container_command import Command
+from pilotlight.targets.local.supervisor.forkserver_client import ForkRequest, PilotLights, family_of
+from pilotlight.targets.local.supervisor.launcher import (
+    NOT_STARTED,
+    Ended,
+    LaunchObserver,
+    ProcessObserver,
+    ReplicaAddress,
+    start_failure,
+)
+from pilotlight.targets.local.supervisor.output_pipes import OutputPipes
+from pilotlight.targets.local.supervisor.process_inspection import (
+    ENV_REPLICA,
+    ExitWatch,
+    Identity,
+    age_s,
+    boot_id,
+    exit_recorder,
+    identify,
+    usage,
+)
+from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
+from pilotlight.targets.local.supervisor.shim import Exit
+
+
+class ProcessHandle:
+    """Process of a replica; implements `ReplicaHandle`. `container` has its limits; None: none, or already set."""
+
+    def __init__(
+        self,
+        launcher: "ProcessLauncher",
+        record: Replica,
+        observer: ProcessObserver,
+        container: ContainerSpec | None = None,
+    ) -> None:
+        self._launcher, self._record, self._observer, self._container = launcher, record, observer, container
+        self.exit_file = shim.exit_file(launcher.home, record.id)
+        self._shim_pid, self._output = 0, -1
+        self._identity = Identity(record.pid, record.boot_id, record.start_ticks)
+        self._watch: ExitWatch | None = None
+        self._recorder: Identity | None = None
+        self._confining: asyncio.Future[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._requested: signal.Signals | None = None  # sent once the pid is known
+
+    @property
+    def stop_requested(self) -> bool:
+        return self._requested is not None
+
+    def execute(self, argv: Sequence[str], env: Mapping[str, str], log: int) -> None:
+        """Start a command under a shim; its pid is read as soon as it is written."""
+        self._shim_pid, self._output = shim.start(argv, env, self._launcher.home.root, log, self.exit_file)
+        asyncio.get_running_loop().add_reader(self._output, lambda: self.attach(self._read_pid()))
+
+    def _read_pid(self) -> int:
+        output, self._output = self._output, -1
+        asyncio.get_running_loop().remove_reader(output)
+        return shim.read_pid(output)
+
+    def attach(self, pid: int, *, forked: bool = False) -> None:
+        """Watch and confine the process `pid`; 0: it could not be started."""
+        identity = identify(pid)
+        self._identity = identity or Identity(pid, boot_id(), 0)
+        self._observer.on_process(self._identity, forked)
+        if identity is None:
+            self._finish()
+            return
+        self.watch()
+        if self._container is not None:  # in a thread: moving a process into a cgroup may take milliseconds
+            limited = self._record.id, pid, self._container.memory_limit, self._container.cpu_limit
+            loop = asyncio.get_running_loop()
+            self._confining = loop.run_in_executor(None, self._launcher.limits.confine, *limited)
+        if self._requested is not None:
+            self.send(self._requested)
+
+    def watch(self) -> None:
+        self._recorder = exit_recorder(self._identity.pid)
+        self._watch = ExitWatch(self._identity.pid, self._finish)
+
+    def send(self, number: signal.Signals) -> None:
+        if self._watch is not None:
+            self._watch.send(number)
+        else:
+            self._requested = number
+
+    def terminate(self) -> None:
+        self.send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+
+    def usage(self) -> Usage:
+        return usage(self._identity.pid) if self._identity.pid else Usage()
+
+    def age_s(self) -> float:
+        return age_s(self._identity)
+
+    def _finish(self) -> None:
+        self._observer.on_ending()
+        self._ending = asyncio.get_running_loop().create_task(self._collect_exit())
+
+    async def _collect_exit(self) -> None:
+        ended = await shim.wait_exit(self._shim_pid, self.exit_file, self._recorder)
+        await self._launcher.outputs.finish(self._record.log)  # the reason of a crash is in its last lines
+        if self._confining is not None:
+            await self._confining
+        killed = await asyncio.to_thread(self._launcher.limits.finish, self._record.id)
+        self._observer.on_exited(Ended(ended, logs.out_of_memory(self._record.checks.memory_limit) if killed else ""))
+
+    async def detach(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        if self._output >= 0:
+            self._read_pid()
+        if self._ending is not None:
+            await self._ending
+
+
+class ProcessLauncher:
+    """Implements `Launcher`. `home` and `gateway_url` serve other launchers too, which are made with this one."""
+
+    name = "local"
+    allocates_gpus = True
+
+    def __init__(
+        self, home: Home, gateway_url: str, pilot: PilotLights | None = None, python: str = sys.executable
+    ) -> None:
+        self.home, self.gateway_url, self.python = home, gateway_url, python
+        self.limits = Limits(home)
+        self.outputs = OutputPipes(home, logs.log_settings(os.environ))
+        self._pilot = pilot
+
+    def check(self, revision: RevisionSpec) -> None:
+        container_command.command(revision.container, self.python)
+
+    def start(self, launch: Launch, record: Replica, observer: LaunchObserver) -> ProcessHandle:
+        launch = container_command.with_pinned_models(launch, ModelSnapshots(self.home.models))
+        env = container_command.variables(launch, record.gpus, self.home, self.gateway_url, os.environ)
+        command = container_command.command(launch.revision.container, self.python)
+        (self.home.sockets / record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = ProcessHandle(self, record, observer, launch.revision.container)
+        log = self.outputs.open(record.log)
+        try:
+            if self._pilot is None or command.predictor_args is None:
+                handle.execute(command.argv, env, log)
+            else:
+                self._fork(handle, self._pilot, command, env, log, observer)
+        finally:
+            os.close(log)
+        observer.on_started(ReplicaAddress(container_command.host(self.home, record.id)))
+        return handle
+
+    def _fork(
+        self,
+        handle: ProcessHandle,
+        pilot: PilotLights,
+        command: Command,
+        env: Mapping[str, str],
+        log: int,
+        observer: ProcessObserver,
+    ) -> None:
+        """Fork from a pilot light; without one, or if it refuses, start a fresh process."""
+        own_log = os.dup(log)
+
+        def fail(reason: str) -> None:
+            asyncio.get_running_loop().call_soon(observer.on_exited, Ended(reason=reason))
+
+        def answered(pid: int) -> None:
+            try:
+                if pid:
+                    handle.attach(pid, forked=True)
+                elif handle.stop_requested:
+                    fail("ended before it could start")
+                else:
+                    handle.execute(command.argv, env, own_log)
+            except OSError as error:
+                fail(start_failure(error))
+            finally:
+                os.close(own_log)
+
+        handle.exit_file.unlink(missing_ok=True)
+        request = ForkRequest(command.predictor_args or (), env, str(self.home.root), str(handle.exit_file))
+        pilot.fork(family_of(env), request, log, answered)
+
+    def spawn_command(
+        self, record: Replica, argv: Sequence[str], env: Mapping[str, str], observer: ProcessObserver
+    ) -> ProcessHandle:
+        """Run a program in the foreground that stands for a replica: `adopt` finds it again by its record.
+
+        Its output is the replica's log. Raise OSError if it cannot be started.
+        """
+        handle = ProcessHandle(self, record, observer)
+        log = self.outputs.open(record.log)
+        try:
+            handle.execute(argv, {**env, ENV_HOME: str(self.home.root), ENV_REPLICA: record.id}, log)
+        finally:
+            os.close(log)
+        return handle
+
+    def adopt(self, record: Replica, observer: ProcessObserver) -> ProcessHandle | Ended:
+        handle = ProcessHandle(self, record, observer)
+        if Identity(record.pid, record.boot_id, record.start_ticks).alive:
+            handle.watch()
+            handle.send(signal.SIGCONT)  # the last supervisor may have died while it had frozen the process
+            return handle
+        if not record.pid:
+            return NOT_STARTED
+        if record.boot_id != boot_id():
+            return Ended(reason="the machine was restarted", lost=True)
+        return Ended(shim.read_exit(handle.exit_file) or Exit())
+
+    def remove_leftovers(self, known: Collection[str]) -> None:
+        """Finish the pipes and remove the cgroups of replicas that ended while no supervisor watched."""
+        self.outputs.end_others(known)
+        self.limits.sweep(known)
+
+    async def sweep(self, known: Collection[str]) -> None:
+        await asyncio.to_thread(self.limits.sweep, known)
+
+    async def close(self, leave_running: bool) -> None:
+        if not leave_running:
+            await self.sweep(())
+            self.outputs.close()
+        if self._pilot is not None:
+            self._pilot.close(leave_running)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.cli.test_release import KEY, Shelf
 
 from pilotlight.errors import NotFound, PlatformError, RolledBack, TimedOut
-from pilotlight.targets.target import Event, Key, RevisionStatus, ServiceStatus
+from pilotlight.targets.target import Event, Key, ReplicaStatus, RevisionStatus, ServiceStatus
 from platformctl import output
 from platformctl.services import wait_ready
 from platformctl.services.wait_ready import Expected, progress
@@ -33,6 +33,9 @@ def status(phase: Any, *revisions: RevisionStatus, generation: int = 2, message:
         (status("Ready", revision(OLD), generation=3), "Superseded", "generation 3 of another deploy took its place"),
         (status("Progressing", revision(state="Pending", percent=0)), "Revision", NEW),
         (status("Progressing", revision(state="Pending", starting=1)), "Starting", NEW),
+        (status("Progressing", revision(
+            state="Pending", starting=1, reason="PENDING", replicas=(ReplicaStatus("iris-1", "pending"),)
+        )), "Pending", f"{NEW}: PENDING"),
         (status("Progressing", revision(state="Pending", reason="no GPU")), "Revision", f"{NEW}: no GPU"),
         (status("Progressing", revision(state="Loading", starting=1)), "Loading", NEW),
         (status("Progressing", revision(percent=0), revision(OLD)), "Probed", NEW),

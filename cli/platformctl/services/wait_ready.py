@@ -75,6 +75,8 @@ def _starting(revision: RevisionStatus) -> Progress:
             message = f"{revision.name}: {output.size(total)} to fetch"
             return Progress("Fetching", message, output.bar(done, total))
         return Progress("Loading", revision.name)  # the reason is that of an earlier attempt
+    if any(replica.state == "pending" for replica in revision.replicas):
+        return Progress("Pending", f"{revision.name}{why}")
     return Progress("Starting" if revision.starting else "Revision", f"{revision.name}{why}")
 
 

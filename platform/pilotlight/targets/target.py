@@ -43,6 +43,14 @@ class Condition(Struct, frozen=True):
     since: str = ""  # UTC, RFC 3339
 
 
+class ReplicaStatus(Struct, frozen=True):
+    name: str
+    state: str
+    node: str = ""  # that runs it; empty: the machine of the control process
+    handle: str = ""  # name of its container or id of its job; empty: a process
+    reason: str = ""  # why it is not ready
+
+
 class RevisionStatus(Struct, frozen=True):
     name: str
     workload: str
@@ -69,6 +77,7 @@ class RevisionStatus(Struct, frozen=True):
     model_bytes: int = 0
     retry_in_s: float | None = None  # until the next start, in the backoff after a failure
     verified: bool = True  # false: has been ready, and its model has not answered a warm-up or a request yet
+    replicas: tuple[ReplicaStatus, ...] = ()  # of embedded targets
 
 
 class ServiceStatus(Struct, frozen=True):

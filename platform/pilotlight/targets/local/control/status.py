@@ -13,7 +13,7 @@ from pilotlight.targets.local.control.verification import HINT, READY, UNANSWERE
 from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
 from pilotlight.targets.local.supervisor.probes import STATUS_TIMEOUT_S
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
-from pilotlight.targets.target import Condition, Key, ModelState, Phase, RevisionStatus, ServiceStatus
+from pilotlight.targets.target import Condition, Key, ModelState, Phase, ReplicaStatus, RevisionStatus, ServiceStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phas
         return ("Degraded", f"{reason}; {_serving_names(run)} keeps serving") if serving else ("Failed", reason)
     starting = [revision for revision in latest if not revision.ready_once]
     if starting:
-        return "Progressing", f"{starting[0].name} is starting" + _waiting_for(view, starting[0])
+        return "Progressing", f"{starting[0].name} is {_start_state(view)}" + _waiting_for(view, starting[0])
     answer_failures = [
         failure for row in revisions if row.percent and (failure := run.revisions[row.name].answer_failure)
     ]
@@ -128,7 +128,7 @@ def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phas
         return "Failed", f"{broken.name}: {broken.reason}"
     if any(row.desired for row in revisions if row.percent):
         reason = next((row.reason for row in revisions if row.percent and row.desired and row.reason), "")
-        return "Progressing", "a replica is starting" + (f" ({reason})" if reason else "")
+        return "Progressing", f"a replica is {_start_state(view)}" + (f" ({reason})" if reason else "")
     if answer_failures:
         return "Degraded", answer_failures[0]
     parked = any(row.model_state == "Parked" for row in revisions if row.percent)
@@ -163,6 +163,10 @@ def _serving_names(run: ServiceRun) -> str:
     routed = {share.revision for workload in run.spec.workloads for share in run.shares(workload.name)}
     ready = [revision.name for revision in run.revisions.values() if revision.ready_once]
     return ", ".join([name for name in ready if name in routed] or ready) or "the one before it"
+
+
+def _start_state(view: ServiceView) -> str:
+    return "pending" if any(replica.state == "pending" for replica in view.replicas) else "starting"
 
 
 def _waiting_for(view: ServiceView, revision: Revision) -> str:
@@ -208,6 +212,7 @@ def _revision(
         url=f"{url_of(view.base_url, view.run.key)}@{tags[0] if tags else revision.name}",
         cold_start=revision.cold_start, per_second=log.per_second(now), retry_in_s=backoff_s,
         verified=revision.verification in ("unknown", "verified"),
+        replicas=tuple(ReplicaStatus(each.id, each.state, each.node, each.handle, each.reason) for each in replicas),
         model_digest=" ".join(pin.digest for pin in pins), model_bytes=sum(pin.size for pin in pins),
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from pilotlight.targets.local.control.verification import HINT, UNANSWERED
 from pilotlight.targets.local.manifests.service_spec_types import TrafficShare
 from pilotlight.targets.local.scaling.types import Kpa
 from pilotlight.targets.local.supervisor.replica_record import Replica
-from pilotlight.targets.target import ServiceStatus
+from pilotlight.targets.target import ReplicaStatus, ServiceStatus
 
 ONE, TWO = "iris-predictor-1", "iris-predictor-2"
 
@@ -122,6 +122,16 @@ def test_a_first_start_is_progressing_and_says_what_it_waits_for() -> None:
     assert conditions(status) == {
         "PredictorReady": "Unknown", "LatestDeploymentReady": "Unknown", "IngressReady": "True", "Ready": "Unknown",
     }  # fmt: skip
+
+
+def test_a_replica_in_a_queue_is_pending_and_not_starting() -> None:
+    queued = replica(state="pending", reason="PENDING: Resources", launcher="slurm", handle="17", own="iris-1")
+    status = told(single(ready=False), queued)
+    assert (status.phase, status.message) == ("Progressing", f"{ONE} is pending (PENDING: Resources)")
+    row = status.revisions[0]
+    assert (row.starting, row.model_state) == (1, "Pending")
+    assert row.replicas == (ReplicaStatus("iris-1", "pending", "", "17", "PENDING: Resources"),)
+    assert model_state(revision_of(single()), [queued, replica(state="starting")], 2) == "Loading"
 
 
 def test_one_crash_may_be_an_accident_and_two_are_a_failure() -> None:

@@ -60,6 +60,10 @@ ANNOTATION_PREDICTOR: Final = f"{DOMAIN}/predictor"  # on a runtime: its contain
 ANNOTATION_PLANNED_WITH: Final = f"{DOMAIN}/planned-with"  # on a stored release: the flags of its deploy
 # On a stored release and its pod templates: what its model URIs contained when it was deployed, as JSON.
 ANNOTATION_PINS: Final = f"{DOMAIN}/model-pins"
+# On pod templates: the target whose launcher runs its replicas, and the options of that target as JSON; absent: the
+# target is local or kubernetes.
+ANNOTATION_TARGET: Final = f"{DOMAIN}/target"
+ANNOTATION_TARGET_OPTIONS: Final = f"{DOMAIN}/target-options"
 # On a stored release: "both" during a canary analysis. Each variant is reachable by its tag, and the previous one stays
 # at 100 percent too, until it is released.
 ANNOTATION_SIDES: Final = f"{DOMAIN}/sides"

@@ -10,11 +10,11 @@ What one machine cannot do is refused, all problems at once. Other objects are i
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pilotlight.contract import ENV_REVISION, ENV_SETTINGS_PREFIX, RESERVED_NAMES
+from pilotlight.contract import ENV_REVISION, ENV_SETTINGS_PREFIX, RESERVED_NAMES, is_predictor_image
 from pilotlight.errors import PlatformError
 from pilotlight.k8s import names
 from pilotlight.k8s.quantities import unsigned_duration
@@ -31,8 +31,9 @@ from pilotlight.targets.local.manifests.object_lookup import (
     role_of,
     template_of,
 )
-from pilotlight.targets.local.manifests.pods import container_of
+from pilotlight.targets.local.manifests.pods import container_of, target_of
 from pilotlight.targets.local.manifests.service_spec_types import (
+    ContainerSpec,
     Mode,
     Probe,
     RevisionSpec,
@@ -81,9 +82,12 @@ def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -
         # The API also accepts manifests that were never validated.
         message = f"the manifests of {namespace}/{service} are not as Kubernetes defines them ({error!r})"
         raise PlatformError(f"{message}; apply what platformctl render prints") from error
+    access = _access(objects, entry)
+    if access and not refused:
+        refused += _unprotected([workload.revision for workload in workloads], min(access))
     if refused:
         raise PlatformError("\n".join(refused), hint="platformctl render shows the objects")
-    return ServiceSpec(namespace, service, workloads, entry, tuple(dict.fromkeys(hosts)), _access(objects, entry))
+    return ServiceSpec(namespace, service, workloads, entry, tuple(dict.fromkeys(hosts)), access)
 
 
 def revisions_of(manifests: Sequence[Object]) -> list[tuple[str, str, list[Object]]]:
@@ -152,8 +156,12 @@ def _revision(
 ) -> RevisionSpec:
     template, name = template_of(workload), name_of(workload)
     port = at(objects.named("Service", name), "spec", "ports") or ()
-    container = container_of(template, namespace, objects, port[0].get("targetPort") if port else None, problems)
+    key, target = (namespace, service), target_of(template)
+    container = container_of(template, key, objects, port[0].get("targetPort") if port else None, problems)
     container = replace(container, env={**container.env, ENV_REVISION: revision_of(workload)})
+    if container.host_port:
+        single = workload["kind"] == "StatefulSet" and scaling == Fixed(1)
+        container = _with_host_port(container, single, target, problems)
     pod = mapping_at(template, "spec")
     timeout = _timeout(workload, container.env, objects)
     # Knative gives a replica as long to end as a request may take.
@@ -161,8 +169,18 @@ def _revision(
     return RevisionSpec(
         namespace, service, name, role_of(workload), revision_of(workload), container, scaling,
         concurrency=int(pod.get("containerConcurrency") or 0), timeout_s=timeout,
-        progress_deadline_s=_deadline(workload, container.startup), grace_s=grace,
+        progress_deadline_s=_deadline(workload, container.startup), grace_s=grace, target=target,
     )  # fmt: skip
+
+
+def _with_host_port(container: ContainerSpec, single: bool, target: str, problems: list[str]) -> ContainerSpec:
+    """Check a hostPort, which only one replica at a time can have; `local` gives it to microservices alone."""
+    if target == "local" and (container.own_health or not single):
+        return replace(container, host_port=0, host_ip="")
+    if not single:
+        fix = "set deploymentMode: Stateful with one replica, or leave it out"
+        problems.append(f"hostPort = {container.host_port}: replicas cannot share a port of the machine; {fix}")
+    return container
 
 
 def _timeout(workload: Object, env: Mapping[str, str], objects: Objects) -> float:
@@ -183,6 +201,16 @@ def _deadline(workload: Object, startup: Probe | None) -> float:
     seconds = unsigned_duration(str(written)) if written else at(workload, "spec", "progressDeadlineSeconds")
     budget = startup.initial_delay_s + startup.period_s * startup.failure_threshold if startup else 0.0
     return float(seconds or max(DEFAULT_DEADLINE_S, budget))
+
+
+def _unprotected(revisions: Iterable[RevisionSpec], annotation: str) -> list[str]:
+    """Return problems of access rules for ports that clients can reach without the gateway, which enforces them."""
+    return [
+        f"{revision.workload}: every user of its machine can connect to it without the gateway, which enforces "
+        f"{annotation}; remove the annotation, or use --target kubernetes"
+        for revision in revisions
+        if revision.container.host_port or not is_predictor_image(revision.container.image)
+    ]
 
 
 def _traffic(workload: Object, revision: str, overrides: Mapping[str, Json]) -> tuple[TrafficShare, ...]:

@@ -110,7 +110,8 @@ class Objects:
 def references(workload: Object) -> set[tuple[str, str]]:
     """Return kind and name of every Secret and ConfigMap that the containers' variables refer to."""
     names: set[tuple[str, str]] = set()
-    for container in at(template_of(workload), "spec", "containers") or ():
+    pod = mapping_at(template_of(workload), "spec")
+    for container in [*(pod.get("containers") or ()), *(pod.get("initContainers") or ())]:
         sources: Iterable[Json] = [entry.get("valueFrom") for entry in container.get("env") or ()]
         for source in [*sources, *(container.get("envFrom") or ())]:
             for key, kind in SOURCES.items():

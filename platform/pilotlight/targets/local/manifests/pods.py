@@ -1,20 +1,22 @@
-"""Pod template → process of a replica: environment as the kubelet builds it, paths without mounts. Pure.
+"""Pod template → container of a replica, or its process: environment as the kubelet builds it, paths, probes. Pure.
 
-A hostPath maps to itself. A folder that an init container of the platform fetches maps to the URI, which the predictor
-fetches itself. An emptyDir needs nothing, nor do the access rules of the service, which the gateway enforces before
-every replica. Any other volume is refused.
+Where the target has containers, hostPaths are mounted and models fetched before the start. Without containers a
+hostPath maps to itself, and a folder that an init container of the platform fetches maps to the URI, which the
+predictor fetches itself. An emptyDir needs nothing, nor do the access rules of the service, which the gateway enforces
+before every replica. Any other volume is refused.
 """
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 
 from pilotlight.contract import ENV_ACCESS_FILE, GRPC_PORT, HTTP_PORT, is_predictor_image
 from pilotlight.k8s.model_pins import decode
-from pilotlight.k8s.names import ACCESS_DIR, ANNOTATION_PINS
+from pilotlight.k8s.names import ACCESS_DIR, ANNOTATION_PINS, ANNOTATION_TARGET, ANNOTATION_TARGET_OPTIONS
 from pilotlight.targets.local.manifests.object_lookup import SOURCES, Objects, at, mapping_at
-from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Probe
+from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Fetch, Mount, Probe
 from pilotlight.targets.local.scaling.from_manifests import quantity_of
 
 Json = Any
@@ -24,6 +26,7 @@ _ENTRY: Final = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 _HERE: Final = {"status.podIP": "127.0.0.1", "status.hostIP": "127.0.0.1", "spec.nodeName": "localhost"}
 _OWN_NAME: Final = ("metadata.name", "metadata.uid")
 PathMap = Mapping[str, str]
+Key = tuple[str, str]  # namespace and service
 _NAMES: Final = {
     "persistentVolumeClaim": "a volume claim",
     "csi": "a CSI volume",
@@ -34,11 +37,55 @@ _NAMES: Final = {
 _FILES: Final = ("secret", "configMap", "projected", "downwardAPI")
 GPU: Final = "nvidia.com/gpu"
 ELSEWHERE: Final = "use --target kubernetes"
+NO_CONTAINER: Final = (
+    "a job without a container runs only our own predictor; choose what the cluster has with "
+    "--target-option container=pyxis, enroot, apptainer or singularity"
+)
 FOREIGN: Final = "only our own predictor runs without containers; platformctl render makes manifests for a cluster"
 # Programs of the image: predictor (the default) and router.
 PROGRAMS: Final = (("-m", "pilotlight_predictor"), ("-m", "pilotlight.gateway"))
+PROBES: Final = ("startupProbe", "readinessProbe", "livenessProbe")
 READY_PATH: Final = "/v2/health/ready"
 _DEVICES: Final = ("nvidia.com/mig-", "amd.com/", "gpu.intel.com/", "habana.ai/", "google.com/tpu")
+
+
+@dataclass(frozen=True, slots=True)
+class PodRules:
+    """What the launcher of a target can run of a pod."""
+
+    replica: str  # what a replica is
+    foreign_images: bool = False  # and commands
+    mounts: bool = False  # of hostPaths, and of models that are fetched before the start; else paths are replaced
+    hint: str = ""  # what to do with a foreign image where none can run
+
+
+LOCAL: Final = PodRules("process", hint=FOREIGN)
+DOCKER: Final = PodRules("container", foreign_images=True, mounts=True)
+SLURM: Final = DOCKER
+SLURM_PROCESS: Final = PodRules("process", hint=NO_CONTAINER)  # its node has the files of this machine
+RULES: Final[Mapping[str, PodRules]] = {"local": LOCAL, "docker": DOCKER, "slurm": SLURM}
+
+
+def rules_of(target: str, options: Mapping[str, str], refused: list[str]) -> PodRules:
+    if target not in RULES:
+        refused.append(f"annotation {ANNOTATION_TARGET} = {target}: must be one of {', '.join(RULES)}")
+    if target == "slurm" and options.get("container", "none") == "none":
+        return SLURM_PROCESS
+    return RULES.get(target, DOCKER)
+
+
+def target_of(template: Mapping[str, Json]) -> str:
+    """Return the target whose launcher runs the replicas of a pod template."""
+    return str(mapping_at(template, "metadata", "annotations").get(ANNOTATION_TARGET) or "local")
+
+
+def _options(annotations: Mapping[str, Json], refused: list[str]) -> dict[str, str]:
+    try:
+        options = json.loads(annotations.get(ANNOTATION_TARGET_OPTIONS, "{}"))
+        return {name: str(value) for name, value in options.items()}
+    except (AttributeError, TypeError, ValueError):
+        refused.append(f'annotation {ANNOTATION_TARGET_OPTIONS}: must be a JSON object, as in {{"partition": "gpu"}}')
+        return {}
 
 
 @dataclass(slots=True)
@@ -47,13 +94,12 @@ class Variables:
 
     values: dict[str, str] = field(default_factory=dict)
     own_name: list[str] = field(default_factory=list)
+    secret: list[tuple[str, str, str]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
 
-def variables_of(
-    container: Mapping[str, Json], metadata: Mapping[str, Json], namespace: str, objects: Objects
-) -> Variables:
-    """Return the variables; `metadata` is the pod template's."""
+def variables_of(container: Mapping[str, Json], metadata: Mapping[str, Json], key: Key, objects: Objects) -> Variables:
+    """Return the variables; `metadata` is the pod template's, `key` the namespace and name of the service."""
     env = Variables()
     for source in container.get("envFrom") or ():
         env.values.update(_from_source(source, objects, env.refused))
@@ -66,12 +112,12 @@ def variables_of(
         if path in _OWN_NAME:
             env.own_name.append(name)
         elif path:
-            value = namespace if path == "metadata.namespace" else _HERE.get(path)
+            value = key[0] if path == "metadata.namespace" else _HERE.get(path)
             if labelled := _ENTRY.fullmatch(path):
                 value = str(mapping_at(metadata, labelled[1]).get(labelled[2], ""))
             _put(env, name, value, f"{path} has no meaning without a pod; write a value")
         else:
-            _from_key(env, name, entry["valueFrom"], objects)
+            _from_key(env, name, entry["valueFrom"], key[1], objects)
     return env
 
 
@@ -91,8 +137,8 @@ def _put(env: Variables, name: str, value: str | None, otherwise: str) -> None:
         env.values[name] = value
 
 
-def _from_key(env: Variables, name: str, source: Mapping[str, Json], objects: Objects) -> None:
-    """Set a variable from one entry of a Secret or ConfigMap."""
+def _from_key(env: Variables, name: str, source: Mapping[str, Json], service: str, objects: Objects) -> None:
+    """Set a variable from one entry of a Secret or ConfigMap; the service's own Secret need not be a document."""
     source_field = next((each for each in SOURCES if each.endswith("KeyRef") and each in source), "")
     if not source_field:
         _put(env, name, None, f"{next(iter(source), 'valueFrom')} has no meaning here; write a value")
@@ -101,6 +147,9 @@ def _from_key(env: Variables, name: str, source: Mapping[str, Json], objects: Ob
     data = objects.data(kind, str(reference["name"]))
     value = None if data is None else data.get(str(reference["key"]))
     if value is None and reference.get("optional"):
+        return
+    if data is None and (kind, reference["name"]) == ("Secret", service):
+        env.secret.append((name, service, str(reference["key"])))
         return
     missing = f"{kind} {reference['name']}" if data is None else f"key {reference['key']} of {kind} {reference['name']}"
     _put(env, name, value, f"{missing} is not among the documents; add it to them, or write a value")
@@ -116,19 +165,20 @@ def _from_source(source: Mapping[str, Json], objects: Objects, refused: list[str
         yield f"{source.get('prefix') or ''}{key}", value
 
 
-def path_map(pod: Mapping[str, Json], container: Mapping[str, Json], refused: list[str]) -> PathMap:
-    """Return the mapping from container paths to their replacements."""
+def _mounts(pod: Mapping[str, Json], container: Mapping[str, Json], refused: list[str]) -> tuple[Mount, ...]:
+    """Return the mounts of hostPaths; refuse any other volume but emptyDir."""
+    mounts: list[Mount] = []
     volumes = {str(volume.get("name")): volume for volume in pod.get("volumes") or ()}
-    paths = _fetches(pod, refused)
     for mount in container.get("volumeMounts") or ():
         volume, path = volumes.get(str(mount["name"]), {}), str(mount["mountPath"]).rstrip("/")
         if "hostPath" in volume:
             inside = str(mount.get("subPath") or "").strip("/")
             folder = str(volume["hostPath"]["path"]).rstrip("/")
-            paths[path] = f"{folder}/{inside}" if inside else folder
+            source = f"{folder}/{inside}" if inside else folder or "/"
+            mounts.append(Mount(source, path, bool(mount.get("readOnly"))))
         elif "emptyDir" not in volume and path != ACCESS_DIR:
             refused.append(_refusal(str(mount["name"]), path, volume))
-    return paths
+    return tuple(mounts)
 
 
 def _refusal(name: str, path: str, volume: Mapping[str, Json]) -> str:
@@ -140,16 +190,22 @@ def _refusal(name: str, path: str, volume: Mapping[str, Json]) -> str:
     return f"{what}, which this machine does not have; {fix}"
 
 
-def _fetches(pod: Mapping[str, Json], refused: list[str]) -> dict[str, str]:
-    """Return folder → URI of `python -m pilotlight_predictor fetch URI DIR`; refuse any other init container."""
-    uris: dict[str, str] = {}
-    for container in pod.get("initContainers") or ():
+def _fetches(
+    template: Mapping[str, Json], key: Key, objects: Objects, rules: PodRules, refused: list[str]
+) -> tuple[Fetch, ...]:
+    """Return each `python -m pilotlight_predictor fetch URI DIR`; refuse any other init container."""
+    fetches: list[Fetch] = []
+    for container in mapping_at(template, "spec").get("initContainers") or ():
         image, command = str(container.get("image")), [*(container.get("command") or ())]
-        if is_predictor_image(image) and command[-3:-2] == ["fetch"]:
-            uris[str(command[-1]).rstrip("/")] = str(command[-2])
-        else:
+        if not is_predictor_image(image) or command[-3:-2] != ["fetch"]:
             refused.append(f"init container {container.get('name')} ({image}): only the predictor itself is run here")
-    return uris
+            continue
+        env = Variables()
+        if rules.mounts:  # else the predictor fetches, with variables of its own
+            env = variables_of(container, mapping_at(template, "metadata"), key, objects)
+            refused += env.refused
+        fetches.append(Fetch(str(command[-2]), str(command[-1]).rstrip("/"), env.values, tuple(env.secret)))
+    return tuple(fetches)
 
 
 def map_path(text: str, paths: PathMap) -> str:
@@ -163,50 +219,56 @@ def map_path(text: str, paths: PathMap) -> str:
     return text
 
 
-def unused_fetches(pod: Mapping[str, Json], texts: Sequence[str]) -> list[str]:
+def unused_fetches(fetches: Iterable[Fetch], texts: Sequence[str]) -> list[str]:
     """Return problems of fetched folders that no setting names: the predictor would not find the model."""
     return [
-        f"{uri} is fetched into {folder}, which no variable names; write one storageUri"
-        for folder, uri in _fetches(pod, []).items()
-        if folder not in texts
+        f"{fetch.uri} is fetched into {fetch.folder}, which no variable names; write one storageUri"
+        for fetch in fetches
+        if fetch.folder not in texts
     ]
 
 
 def container_of(
-    template: Mapping[str, Json], namespace: str, objects: Objects, port: Json, refused: list[str]
+    template: Mapping[str, Json], key: Key, objects: Objects, port: Json, refused: list[str]
 ) -> ContainerSpec:
     """Return the container; problems are added to `refused`. `port` is the Service's targetPort."""
-    pod = mapping_at(template, "spec")
+    pod, annotations = mapping_at(template, "spec"), mapping_at(template, "metadata", "annotations")
     containers: list[dict[str, Json]] = list(pod.get("containers") or ({},))
     main, image = containers[0], str(containers[0].get("image") or "")
-    problems = [
-        f"container {other.get('name')} ({other.get('image')}): a replica is one process here; {ELSEWHERE}"
+    problems: list[str] = []
+    options = _options(annotations, problems)
+    rules = rules_of(target_of(template), options, problems)
+    problems += [
+        f"container {other.get('name')} ({other.get('image')}): a replica is one {rules.replica} here; {ELSEWHERE}"
         for other in containers[1:]
     ]
-    variables = variables_of(main, mapping_at(template, "metadata"), namespace, objects)
-    paths = path_map(pod, main, problems)
+    variables = variables_of(main, mapping_at(template, "metadata"), key, objects)
+    fetches, mounts = _fetches(template, key, objects, rules, problems), _mounts(pod, main, problems)
     problems += variables.refused
-    problems += unused_fetches(pod, [*variables.values.values(), *map(str, main.get("args") or ())])
+    paths: PathMap = {}
+    if not rules.mounts:
+        paths = {each.folder: each.uri for each in fetches} | {each.path: each.source for each in mounts}
+        problems += unused_fetches(fetches, [*variables.values.values(), *map(str, main.get("args") or ())])
+        fetches = mounts = ()
     command, args = (
-        tuple(map_path(expanded(str(part), variables.values), paths) for part in main.get(key) or ())
-        for key in ("command", "args")
+        tuple(map_path(expanded(str(part), variables.values), paths) for part in main.get(name) or ())
+        for name in ("command", "args")
     )
     serving = _number(port, main) or _number(at(main, "ports"), main) or HTTP_PORT
-    resources = _resources(mapping_at(main, "resources"), problems)
-    probes: dict[str, Any] = {
-        key: _probe(main, f"{key}Probe", serving, problems) for key in ("startup", "readiness", "liveness")
-    }
-    if command and tuple(command[1:3]) not in PROGRAMS:
-        problems.append(f"command {' '.join(command)}: only the image's own programs are run here; {ELSEWHERE}")
-    # A foreign image cannot be run at all, so its other problems are not listed.
-    refused += problems if is_predictor_image(image) else [f"image {image}: {FOREIGN}"]
-    return ContainerSpec(
+    spec = ContainerSpec(
         name=str(main.get("name") or "main"), image=image, command=command, args=args,
         env={name: map_path(value, paths) for name, value in variables.values.items() if name != ENV_ACCESS_FILE},
-        port=serving, replica_env=tuple(variables.own_name),
-        pins=decode(str(mapping_at(template, "metadata", "annotations").get(ANNOTATION_PINS, ""))),
-        **resources, **probes,
+        port=serving, replica_env=tuple(variables.own_name), secret_env=tuple(variables.secret), mounts=mounts,
+        fetches=fetches, pins=decode(str(annotations.get(ANNOTATION_PINS, ""))), options=options,
+        **_resources(mapping_at(main, "resources"), problems), **_host_port(main, serving),
     )  # fmt: skip
+    startup, readiness, liveness = (_probe(main, name, spec, problems) for name in PROBES)
+    if not rules.foreign_images and command and tuple(command[1:3]) not in PROGRAMS:
+        problems.append(f"command {' '.join(command)}: only the image's own programs are run here; {ELSEWHERE}")
+    # Where a foreign image cannot be run at all, its other problems are not listed.
+    runs = rules.foreign_images or is_predictor_image(image)
+    refused += problems if runs else [f"image {image}: {rules.hint}"]
+    return replace(spec, startup=startup, readiness=readiness, liveness=liveness)
 
 
 def _number(port: Json, container: Mapping[str, Json]) -> int:
@@ -236,21 +298,37 @@ def _resources(resources: Mapping[str, Json], refused: list[str]) -> dict[str, A
     }
 
 
-def _probe(container: Mapping[str, Json], name: str, serving: int, refused: list[str]) -> Probe | None:
-    """Read a probe; gRPC and TCP probes become HTTP, which the predictor always serves."""
+def _host_port(container: Mapping[str, Json], serving: int) -> dict[str, Any]:
+    """Return hostPort and hostIP of the serving port."""
+    ports: Iterable[Mapping[str, Json]] = container.get("ports") or ()
+    written = next((each for each in ports if each.get("containerPort") == serving), {})
+    return {"host_port": int(written.get("hostPort") or 0), "host_ip": str(written.get("hostIP") or "")}
+
+
+def _probe(container: Mapping[str, Json], name: str, spec: ContainerSpec, refused: list[str]) -> Probe | None:
+    """Read a probe. Of our own servers gRPC and TCP become HTTP, which they always serve; of others they are TCP."""
     written = mapping_at(container, name)
     if not written:
         return None
     if "exec" in written:
         refused.append(f"{name}: exec is not run here; use httpGet")
     http = mapping_at(written, "httpGet")
+    port = _number(http.get("port"), container) or (HTTP_PORT if spec.port == GRPC_PORT else spec.port)
+    path = str(http.get("path") or READY_PATH)
+    kind: Literal["http", "tcp"] = "http"
+    if not spec.own_health:
+        other = http or mapping_at(written, "tcpSocket") or mapping_at(written, "grpc")
+        port = _number(other.get("port"), container) or spec.port
+        kind = "http" if http and http.get("scheme", "HTTP") == "HTTP" else "tcp"
+        path = str(http.get("path") or "/") if kind == "http" else ""
     default = Probe("", 0)
     return Probe(
-        path=str(http.get("path") or READY_PATH),
-        port=_number(http.get("port"), container) or (HTTP_PORT if serving == GRPC_PORT else serving),
+        path=path,
+        port=port,
         period_s=float(written.get("periodSeconds") or default.period_s),
         timeout_s=float(written.get("timeoutSeconds") or default.timeout_s),
         failure_threshold=int(written.get("failureThreshold") or default.failure_threshold),
         success_threshold=int(written.get("successThreshold") or default.success_threshold),
         initial_delay_s=float(written.get("initialDelaySeconds") or 0),
+        kind=kind,
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pilotlight.contract import ENV_PARK_MEMORY
+from pilotlight.contract import ENV_MICROSERVICE, ENV_PARK_MEMORY, is_predictor_image
 from pilotlight.k8s.model_pins import ModelPin
 from pilotlight.targets.local.scaling.types import Scaling
 
@@ -13,7 +13,7 @@ Mode = Literal["serverless", "raw", "stateful"]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """HTTP probe with Kubernetes' semantics. `port` is a port of the container."""
+    """Probe with Kubernetes' semantics. `port` is a port of the container; `path` is of HTTP only."""
 
     path: str
     port: int
@@ -22,11 +22,34 @@ class Probe:
     failure_threshold: int = 3
     success_threshold: int = 1
     initial_delay_s: float = 0.0
+    kind: Literal["http", "tcp"] = "http"
+
+
+SecretVariables = tuple[tuple[str, str, str], ...]  # variable, Secret and key of values that no document holds
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Folder or file of the machine at a path of the container."""
+
+    source: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Model that `pilotlight_predictor fetch` puts into a folder of the container before it starts."""
+
+    uri: str
+    folder: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    secret_env: SecretVariables = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """Process of a replica. `env` lacks only what the supervisor adds: ports, cache, GPUs."""
+    """Container of a replica, or its process. `env` lacks only what the launcher adds: ports, cache, GPUs."""
 
     name: str
     image: str
@@ -43,6 +66,17 @@ class ContainerSpec:
     liveness: Probe | None = None
     replica_env: tuple[str, ...] = ()  # variables that hold the replica's own name (fieldRef metadata.name)
     pins: Mapping[str, ModelPin] = field(default_factory=dict)  # by model URI
+    mounts: tuple[Mount, ...] = ()
+    fetches: tuple[Fetch, ...] = ()
+    host_port: int = 0  # port of the machine that `port` gets; 0: any
+    host_ip: str = ""  # its address; empty: 127.0.0.1
+    options: Mapping[str, str] = field(default_factory=dict)  # of the target
+    secret_env: SecretVariables = ()
+
+    @property
+    def own_health(self) -> bool:
+        """Whether it has the health endpoints of our servers, and a failed model ends it; not of a microservice."""
+        return is_predictor_image(self.image) and self.env.get(ENV_MICROSERVICE, "").lower() not in ("1", "true")
 
     @property
     def parks(self) -> bool:

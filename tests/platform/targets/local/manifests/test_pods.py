@@ -1,5 +1,6 @@
 """Pods of manifests as processes: variables, folders, volumes and the image."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,11 @@ import pytest
 from tests.platform.targets.local.manifests.objects import container, deployment, refusals
 from tests.platform.targets.local.rendering import document, rendered, revision
 
-from pilotlight.targets.local.manifests.interpret import interpret
+from pilotlight.targets.local.manifests.interpret import interpret, revisions_of
+from pilotlight.targets.local.manifests.service_spec_types import Fetch, Mount, Probe, RevisionSpec
 
 Json = Any
+VLLM = "vllm/vllm-openai:v1"
 
 
 def test_variables_come_from_everywhere_that_a_pod_could_get_them_from() -> None:
@@ -115,3 +118,155 @@ def test_only_our_own_image_runs(image: str, runs: bool) -> None:
     assert line.startswith(
         f"Deployment iris-engine: image {image}: only our own predictor runs without containers; platformctl render"
     )
+
+
+def on(target: str, made: Json, **options: str) -> Json:
+    """The same manifest for another target."""
+    annotations = {"pilotlight.dev/target": target, "pilotlight.dev/target-options": json.dumps(options)}
+    made["spec"]["template"].setdefault("metadata", {}).setdefault("annotations", {}).update(annotations)
+    return made
+
+
+def stateful(**container: Json) -> Json:
+    return {**deployment(container), "kind": "StatefulSet"}
+
+
+def only(*manifests: Json) -> RevisionSpec:
+    return interpret(manifests).workloads[0].revision
+
+
+@pytest.mark.parametrize(("target", "options"), [("docker", {}), ("slurm", {"container": "pyxis"})])
+def test_a_target_with_containers_runs_any_image_and_command(target: str, options: dict[str, str]) -> None:
+    pod = {
+        "volumes": [
+            {"name": "host", "hostPath": {"path": "/data/"}},
+            {"name": "model", "emptyDir": {}},
+        ],
+        "initContainers": [
+            {
+                "name": "storage-initializer",
+                "image": "pilotlight/predictor:0.1.0",
+                "command": ["python", "-m", "pilotlight_predictor", "fetch", "s3://b/m", "/mnt/models/"],
+                "env": [
+                    {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
+                    {"name": "AWS_SECRET_ACCESS_KEY", "valueFrom": {"secretKeyRef": {"name": "iris", "key": "K"}}},
+                ],
+            }
+        ],
+    }
+    fields = {
+        "image": VLLM,
+        "command": ["/bin/sh", "-c", "serve /mnt/models"],
+        "args": ["--cache=/cache/x"],
+        "volumeMounts": [
+            {"name": "host", "mountPath": "/cache/", "subPath": "a", "readOnly": True},
+            {"name": "model", "mountPath": "/mnt/models"},
+        ],
+    }
+    hub = {"kind": "Secret", "metadata": {"name": "hub"}, "stringData": {"token": "t"}}
+    made = on(target, deployment(fields, pod), **options)
+    found = only(made, hub)
+    assert (found.target, found.container.options) == (target, options)
+    assert found.container.command == ("/bin/sh", "-c", "serve /mnt/models")
+    assert found.container.args == ("--cache=/cache/x",)
+    assert found.container.mounts == (Mount("/data/a", "/cache", read_only=True),)
+    secret = (("AWS_SECRET_ACCESS_KEY", "iris", "K"),)
+    assert found.container.fetches == (Fetch("s3://b/m", "/mnt/models", {"HF_TOKEN": "t"}, secret),)
+    ((_, _, stored),) = revisions_of([made, hub])
+    assert only(*stored).container == found.container
+
+
+def test_a_slurm_job_without_a_container_runs_our_predictor_on_the_paths_of_this_machine() -> None:
+    pod = {"volumes": [{"name": "m", "hostPath": {"path": "/data"}}]}
+    mounts = [{"name": "m", "mountPath": "/mnt"}]
+    made = on("slurm", deployment({"volumeMounts": mounts, "args": ["/mnt/iris"]}, pod), partition="gpu")
+    found = only(made).container
+    assert (found.args, found.mounts, found.options) == (("/data/iris",), (), {"partition": "gpu"})
+    (line,) = refusals(on("slurm", deployment({"image": VLLM})))
+    assert "--target-option container=pyxis, enroot, apptainer or singularity" in line
+
+
+def test_what_no_container_can_have_is_refused_on_docker_too() -> None:
+    pod = {
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "x"}}],
+        "containers": [
+            {"image": VLLM, "volumeMounts": [{"name": "v", "mountPath": "/v"}], "readinessProbe": {"exec": {}}},
+            {"name": "side", "image": "x"},
+        ],
+        "initContainers": [{"name": "init", "image": "x"}],
+    }
+    found = refusals(on("docker", deployment(pod=pod)))
+    assert [line.removeprefix("Deployment iris-engine: ").split(":")[0] for line in found] == [
+        "container side (x)", "init container init (x)", "volume v at /v is a volume claim, which this machine does "
+        "not have; use a local path, a hostPath or a URI such as s3", "readinessProbe",
+    ]  # fmt: skip
+    assert "a replica is one container here" in found[0]
+
+
+def test_a_target_or_options_that_nobody_knows_are_refused() -> None:
+    (line,) = refusals(on("nomad", deployment({"image": VLLM})))
+    assert line.endswith("annotation pilotlight.dev/target = nomad: must be one of local, docker, slurm")
+    made = on("docker", deployment())
+    for text in ("[]", "{"):
+        made["spec"]["template"]["metadata"]["annotations"]["pilotlight.dev/target-options"] = text
+        (line,) = refusals(made)
+        assert "pilotlight.dev/target-options: must be a JSON object" in line
+
+
+@pytest.mark.parametrize(
+    ("written", "probe"),
+    [
+        ({"tcpSocket": {"port": "web"}}, Probe("", 9000, kind="tcp")),
+        ({"grpc": {"port": 9001}}, Probe("", 9001, kind="tcp")),
+        ({"httpGet": {"port": 9002, "scheme": "HTTPS"}}, Probe("", 9002, kind="tcp")),
+        ({"httpGet": {"path": "/health"}}, Probe("/health", 9000)),
+        ({"httpGet": {}}, Probe("", 9000, kind="tcp")),
+    ],
+)
+def test_a_foreign_server_is_probed_as_written(written: Json, probe: Probe) -> None:
+    ports = [{"containerPort": 9000, "name": "web"}]
+    fields = {"image": VLLM, "readinessProbe": written, "ports": ports}
+    assert only(on("docker", deployment(fields))).container.readiness == probe
+
+
+def test_only_a_microservice_of_ours_is_probed_by_tcp() -> None:
+    fields = {"readinessProbe": {"tcpSocket": {"port": 8080}}}
+    assert only(stateful(**fields)).container.readiness == Probe("/v2/health/ready", 8080)
+    env = [{"name": "INFERENCE_MICROSERVICE", "value": "true"}]
+    assert only(stateful(**fields, env=env)).container.readiness == Probe("", 8080, kind="tcp")
+
+
+def test_a_port_of_the_machine_goes_to_the_only_replica_of_a_stateful_workload() -> None:
+    ports = [{"containerPort": 8080, "hostPort": 9100, "hostIP": "127.0.0.1"}]
+    found = only(on("docker", stateful(image=VLLM, ports=ports))).container
+    assert (found.port, found.host_port, found.host_ip) == (8080, 9100, "127.0.0.1")
+    pair = stateful(ports=ports)
+    pair["spec"]["replicas"] = 2
+    for made in (deployment({"ports": ports}), pair):
+        (line,) = refusals(on("docker", made))
+        assert "hostPort = 9100: replicas cannot share a port of the machine" in line
+
+
+def test_on_this_machine_only_a_microservice_has_a_port_of_its_own() -> None:
+    ports = [{"containerPort": 8080, "hostPort": 9100}]
+    assert only(stateful(ports=ports)).container.host_port == 0
+    env = [{"name": "INFERENCE_MICROSERVICE", "value": "true"}]
+    assert only(stateful(ports=ports, env=env)).container.host_port == 9100
+    assert only(deployment({"ports": ports, "env": env})).container.host_port == 0
+
+
+def test_access_rules_are_refused_where_the_gateway_is_not_the_only_way_to_a_server() -> None:
+    made = on("docker", deployment({"image": VLLM}))
+    made["metadata"]["annotations"] = {"pilotlight.dev/rate-limit": "1/1s"}
+    (line,) = refusals(made)
+    assert line.startswith("iris-engine: every user of its machine can connect to it without the gateway")
+    assert "pilotlight.dev/rate-limit" in line
+    made["spec"]["template"]["spec"]["containers"][0]["image"] = "pilotlight/predictor:0.1.0"
+    assert interpret([made]).access == {"pilotlight.dev/rate-limit": "1/1s"}
+
+
+def test_values_of_the_own_secret_need_not_be_among_the_documents() -> None:
+    source = {"secretKeyRef": {"name": "iris", "key": "token"}}
+    found = container(env=[{"name": "HF_TOKEN", "valueFrom": source}])
+    assert found.secret_env == (("HF_TOKEN", "iris", "token"),)
+    assert "HF_TOKEN" not in found.env

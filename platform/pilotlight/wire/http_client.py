@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from pilotlight.wire import unix_socket
 
 FAILURES: Final = (OSError, HTTPException)
+PROXY_CLOSES_S: Final = 0.05
 MAX_RESPONSE_BYTES: Final = 16 << 20
 # Of a JSON document, which decode in 0.1, 0.1 and 0.4 s.
 MAX_CONTAINERS, MAX_KEYS, MAX_VALUES = 100_000, 200_000, 4_000_000
@@ -143,6 +144,25 @@ async def request(
             return await send_request(host, port, path, method="POST" if post else "GET", extra=extra)
     except (OSError, TimeoutError, ValueError):
         return LoopbackResponse(0)
+
+
+async def accepts_connections(port: int, timeout_s: float, *, host: str = "127.0.0.1") -> bool:
+    """Whether a server listens on a port of a host or of a `unix:` host. Never raises."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            with await _connect(host, port) as connection:
+                return unix_socket.is_unix(host) or not await _closes(connection)
+    except OSError:  # TimeoutError is one
+        return False
+
+
+async def _closes(connection: socket.socket) -> bool:
+    """Whether the peer closes at once, as docker-proxy and ssh do, which listen before the server behind them does."""
+    try:
+        async with asyncio.timeout(PROXY_CLOSES_S):
+            return not await asyncio.get_running_loop().sock_recv(connection, 1)
+    except TimeoutError:
+        return False
 
 
 async def send_request(host: str, port: int, path: str, *, method: str = "GET", extra: str = "") -> LoopbackResponse:

@@ -165,16 +165,17 @@ def checks(launch: Launch, home: Home) -> Checks:
             return probe
         port = local.get(probe.port, PORTS.http)  # an unknown port can only be the predictor's HTTP port
         # gRPC health reports the same state as HTTP readiness.
-        grpc = port == PORTS.grpc or not probe.path
+        grpc = probe.kind == "http" and (port == PORTS.grpc or not probe.path)
         return replace(probe, port=PORTS.http if grpc else port, path=READY_PATH if grpc else probe.path)
 
+    ready = READY_PATH if container.own_health else ""
     return Checks(
-        localize(container.readiness) or Probe(READY_PATH, ports(container).http),
+        localize(container.readiness) or Probe(ready, ports(container).http, kind="http" if ready else "tcp"),
         localize(container.startup),
         localize(container.liveness),
         start_budget(container.startup, revision.progress_deadline_s),
         container.memory_limit,
         revision.grace_s,
-        ours and "pilotlight.gateway" not in container.command,
+        container.own_health and "pilotlight.gateway" not in container.command,
         host(home, launch.replica),
     )

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from pilotlight.targets.local.manifests.service_spec_types import Probe
 from pilotlight.targets.local.supervisor.replica_record import Checks, Replica
-from pilotlight.wire.http_client import request
+from pilotlight.wire.http_client import accepts_connections, request
 
 Json = Any
 MIN_INTERVAL_S: Final = 0.01
@@ -180,6 +180,8 @@ async def _watch_liveness(checks: Checks, observer: ReplicaObserver, age_s: floa
 
 
 async def _passes(probe: Probe, host: str) -> bool:
+    if probe.kind == "tcp":
+        return await accepts_connections(probe.port, probe.timeout_s, host=host)
     return (await request(probe.port, probe.path, probe.timeout_s, host=host)).ok
 
 

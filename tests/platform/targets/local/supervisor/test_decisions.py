@@ -139,6 +139,18 @@ def test_probes_go_to_the_ports_that_the_process_listens_on() -> None:
     assert made.memory_limit == 7
 
 
+def test_a_foreign_server_without_probes_is_ready_when_it_listens() -> None:
+    made = checks(launch(image="vllm/vllm-openai:v1", readiness=None, liveness=Probe("/live", 7)), HOME)
+    assert (made.readiness, made.liveness) == (Probe("", 8080, kind="tcp"), Probe("/live", 7))
+    assert not made.predictor
+
+
+def test_a_microservice_is_not_ended_for_a_model_that_cannot_be_loaded() -> None:
+    made = checks(launch(readiness=None, env={"INFERENCE_MICROSERVICE": "true"}), HOME)
+    assert (made.readiness, made.predictor) == (Probe("", 8080, kind="tcp"), False)
+    assert checks(launch(readiness=None), HOME).predictor
+
+
 def test_a_port_that_the_manifest_renames_is_still_the_same_one() -> None:
     made = checks(launch(env={"INFERENCE_METRICS_PORT": "9000"}, liveness=Probe("/m", 9000)), HOME)
     assert made.liveness is not None

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 from tests.eventually import eventually_async
@@ -11,6 +13,8 @@ from tests.eventually import eventually_async
 from pilotlight.targets.local.manifests.service_spec_types import Probe
 from pilotlight.targets.local.supervisor.probes import run_probes
 from pilotlight.targets.local.supervisor.replica_record import Checks, Replica
+from pilotlight.wire import unix_socket
+from pilotlight.wire.http_client import accepts_connections
 
 PHASES = {"state": "ready", "phases": {"boot": 0.1, "total": 0.4}}
 
@@ -61,3 +65,42 @@ def test_a_start_that_could_not_be_told_at_once_is_asked_for_again_and_then_no_m
         assert told.looks == 3
 
     asyncio.run(play())
+
+
+def test_a_server_is_ready_when_it_takes_connections_and_no_byte_is_sent_to_it() -> None:
+    received = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            received.append(await reader.read())
+
+    async def play() -> None:
+        told, ready = Told(), asyncio.Event()
+        told.on_ready = ready.set  # type: ignore[method-assign]
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        checks = Checks(Probe("", port, kind="tcp"), predictor=False)
+        replica = Replica("iris-1", "default", "iris", "iris-predictor", "iris-predictor-1", checks)
+        task = asyncio.create_task(run_probes(replica, told))
+        assert not await accepts_connections(port, 1.0)
+        assert not ready.is_set()
+        async with await asyncio.start_server(serve, "127.0.0.1", port):
+            await asyncio.wait_for(ready.wait(), 30.0)
+            await eventually_async(lambda: received == [b""])
+            task.cancel()
+
+    asyncio.run(play())
+
+
+def test_a_proxy_that_listens_before_its_server_does_is_not_ready() -> None:
+    async def play() -> None:
+        async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
+            assert not await accepts_connections(server.sockets[0].getsockname()[1], 1.0)
+
+    asyncio.run(play())
+
+
+def test_a_socket_of_a_replica_takes_connections(tmp_path: Path) -> None:
+    with unix_socket.listen(tmp_path / "8080", 1):
+        assert asyncio.run(accepts_connections(8080, 1.0, host=f"unix:{tmp_path}"))
+    assert not asyncio.run(accepts_connections(8081, 1.0, host=f"unix:{tmp_path}"))

@@ -107,6 +107,8 @@ docs: $(VENV)/.run ## write the pages that are made from code
 	$(BIN)/python -m pilotlight_predictor.config.help > docs/settings.md
 	$(BIN)/python -m pilotlight_predictor.metrics.docs > docs/metrics.md
 	$(BIN)/python -m pilotlight.lint.docs > docs/lint.md
+	$(BIN)/python -m pilotlight.spec.problems docs/problems.md
+	$(BIN)/python -c "import pathlib; from pilotlight.plan.support.target_support import write_table; write_table(pathlib.Path('docs/targets.md'))"
 
 screenshots: $(VENV)/.test ## take the pictures of docs/console.md from a running platform, in three minutes
 	$(BIN)/python -m tests.platform.console.screenshots

@@ -264,7 +264,8 @@ def record() -> "Record":
     plain = Capabilities()
     special: dict[str, Type] = {
         "default_mode": OneOf(MODES), "pod_security": OneOf(LEVELS), "features": ListOf(String()),
-        "route_parent": MapOf(String()), "gpus": Integer(0), "load_rate_bytes_s": Integer(1),
+        "route_parent": MapOf(String()), "target_options": MapOf(String()), "gpus": Integer(0),
+        "load_rate_bytes_s": Integer(1),
     }  # fmt: skip
     types: dict[str, Type] = {
         name: special.get(name) or (Boolean() if isinstance(getattr(plain, name), bool) else String())

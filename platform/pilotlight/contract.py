@@ -25,7 +25,9 @@ RESERVED_NAMES: Final = frozenset({"v1", "v2", "api", "metrics", "console", "hea
 # The only image that a target without containers can run, of any registry and tag.
 _OWN_IMAGE: Final = r"(?:.+/)?pilotlight/predictor(?:[:@].*)?"
 # Of the target on one machine. Without a tag: the installed version runs, so an upgrade alone is no new revision.
-LOCAL_CAPABILITIES: Final[Mapping[str, Any]] = {"image": "pilotlight/predictor", "access_at_gateway": True}
+LOCAL_CAPABILITIES: Final[Mapping[str, Any]] = {
+    "target": "local", "image": "pilotlight/predictor", "access_at_gateway": True,
+}  # fmt: skip
 
 
 def is_predictor_image(image: str) -> bool:

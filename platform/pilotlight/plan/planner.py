@@ -16,10 +16,11 @@ from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import BOOT_S, PlanContext
 from pilotlight.plan.component_runtime import choose_runtime, is_gateway, merged_choice, with_defaults
 from pilotlight.plan.deployment_mode import decide_modes, service_mode
-from pilotlight.plan.field_support import check_fields
 from pilotlight.plan.pods import serving_port
 from pilotlight.plan.scaling.keda import GATEWAY, HTTP_ADD_ON
 from pilotlight.plan.scaling.triggers import concurrency_target
+from pilotlight.plan.support.field_support import check_fields
+from pilotlight.plan.support.target_support import check_target
 from pilotlight.plan.types import (
     Activator,
     Capabilities,
@@ -100,7 +101,10 @@ def _workloads(
         check_fields(context, log)
         _record_costs(context, log)
         others = _declared_canaries(context, catalogue, log) if role == "predictor" else []
-        workloads += decide_workloads(context, others, role == entry, current, log)
+        decided = decide_workloads(context, others, role == entry, current, log)
+        for workload in decided:
+            check_target(context, workload, log)
+        workloads += decided
     return tuple(workloads)
 
 

@@ -4,6 +4,7 @@ Precedence: the user's document, the runtime, our defaults. The revision's name 
 deterministic.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ SHM_PATH: Final = "/dev/shm"  # noqa: S108 - the mount point that every CUDA pro
 SCRATCH: Final = "scratch"
 COLLOCATED: Final = "transformer-container"
 PUBLISHED: Final = Capabilities().image
+LAUNCHED: Final = ("docker", "slurm")  # targets of the embedded platform whose replicas are not its own processes
 _SECRET_NAME: Final = re.compile(
     r"(?:^|_)(?:PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIALS?|(?:API|ACCESS|SECRET|PRIVATE)_?KEY)$", re.IGNORECASE
 )
@@ -73,7 +75,17 @@ def metadata(context: PlanContext) -> dict[str, Json]:
     written = {**service.annotations, **component.annotations}
     pins = encode(model_pins.pins_of(context, model_uris(context)))
     pinned = {names.ANNOTATION_PINS: pins} if pins else {}
-    return {"labels": labels, "annotations": {**document_annotations.for_pods(written), **pinned}}
+    launched = _launcher_annotations(context.capabilities)
+    return {"labels": labels, "annotations": {**document_annotations.for_pods(written), **pinned, **launched}}
+
+
+def _launcher_annotations(capabilities: Capabilities) -> dict[str, str]:
+    """Return the annotations by which the embedded platform chooses a launcher; none for its own processes."""
+    if capabilities.target not in LAUNCHED:
+        return {}
+    options = dict(sorted(capabilities.target_options.items()))
+    written = {names.ANNOTATION_TARGET_OPTIONS: json.dumps(options)} if options else {}
+    return {names.ANNOTATION_TARGET: capabilities.target, **written}
 
 
 def serving_port(context: PlanContext) -> tuple[int, str]:

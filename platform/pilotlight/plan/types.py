@@ -171,6 +171,8 @@ class Capabilities:
         default_factory=lambda: {"name": "pilotlight", "namespace": "pilotlight-system"}
     )
     domain: str = "example.com"  # services are `<name>-<namespace>.<domain>`
+    target: str = ""  # name of the target, whose column of plan/support/target_support.py counts; empty: any
+    target_options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,6 +227,18 @@ CODES: Final[dict[str, Code]] = {
     ),
     "PL368": Code("A credential stands in the document (warning).", "Refer to a Secret: `valueFrom.secretKeyRef`."),
     "PL369": Code("A trigger asks a link-local address.", "Name a Service of the cluster, such as Prometheus'."),
+    "PL371": Code("The target cannot scale it so.", "Change the bounds or the metric, or the target: docs/targets.md."),
+    "PL372": Code("The target cannot split traffic.", "Release it at once, or choose a target: docs/targets.md."),
+    "PL373": Code(
+        "The target cannot run the image, the containers or the volume, or cannot read the model.",
+        "Use our predictor and a model in a store, or choose a target: docs/targets.md.",
+    ),
+    "PL374": Code("The target has no such devices.", "Use whole GPUs, or choose a target: docs/targets.md."),
+    "PL375": Code(
+        "The target cannot route the requests, or not by these rules.",
+        "Choose a target with a gateway: docs/targets.md.",
+    ),
+    "PL376": Code("The target needs an option for it.", "Add the `--target-option` that the message names."),
 }
 
 

@@ -19,7 +19,6 @@ from tests.platform.plan.building import (
     workload,
 )
 
-from pilotlight.contract import LOCAL_CAPABILITIES
 from pilotlight.k8s.names import ANNOTATION_RATE, ANNOTATION_TOKENS, ANNOTATION_WAKE_BY
 from pilotlight.plan.types import Capabilities, Plan
 from pilotlight.render import render
@@ -35,6 +34,8 @@ OWN_MODES = {
     "kserve serverless": kserve(),
     "kserve raw": in_mode(kserve(), "Standard"),
 }
+
+GATEWAY_ENFORCES = Capabilities(access_at_gateway=True)
 
 
 def closed(service: Service, tokens: str = ONE, **more: str) -> Service:
@@ -80,7 +81,7 @@ def test_without_annotations_nothing_is_mounted() -> None:
 
 
 def test_on_one_machine_the_gateway_enforces_them_and_pods_do_not() -> None:
-    local = Capabilities(**LOCAL_CAPABILITIES)
+    local = GATEWAY_ENFORCES
     assert not objects(planned(closed(ome()), local), "Secret")
     assert workload(closed(ome()), capabilities=local).revision == workload(ome(), capabilities=local).revision
     assert not refusals(closed(ome(runtime_name=FOREIGN, min_replicas=0)), capabilities=local)
@@ -185,7 +186,7 @@ def test_a_predictor_with_an_explainer_is_checked_by_the_gateway_since_explainer
     refused = refusals(service)
     assert set(codes(refused)) == {"PL367"}
     assert "the explainer calls iris-predictor without the client's token" in refused[0].message
-    local = planned(service, Capabilities(**LOCAL_CAPABILITIES))
+    local = planned(service, GATEWAY_ENFORCES)
     assert local.activator is None
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.platform.plan.building import annotated, changed, codes, in_mode, keda, ome, planned, refusals
 
-from pilotlight.plan.field_support import MODES, PASSED_ON, TABLE, FieldRow, markdown
+from pilotlight.plan.support.field_support import MODES, PASSED_ON, TABLE, FieldRow, markdown
 from pilotlight.plan.types import Current, Mode, Plan
 from pilotlight.spec import kserve_fields, ome_fields
 from pilotlight.spec.service import KedaConfig, ModelSpec, NodeGroup, ScalingMetric, Service
@@ -160,7 +160,9 @@ def test_what_only_our_predictor_can_do_is_warned_about_with_a_foreign_one() -> 
 
 def test_the_page_shows_the_table_as_it_is() -> None:
     page = (Path(__file__).parents[3] / "docs" / "modes.md").read_text()
-    assert markdown() in page, "run: python -c 'from pilotlight.plan.field_support import markdown; print(markdown())'"
+    assert markdown() in page, (
+        "run: python -c 'from pilotlight.plan.support.field_support import markdown; print(markdown())'"
+    )
 
 
 def test_scraping_that_is_switched_off_makes_no_monitors() -> None:

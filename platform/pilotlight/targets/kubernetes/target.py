@@ -63,7 +63,7 @@ class KubernetesTarget:
         return cls(Cluster(connect(context)), force=force, prometheus=prometheus)
 
     def capabilities(self) -> Mapping[str, Json]:
-        return kubernetes_capabilities.discover(self.cluster)
+        return {**kubernetes_capabilities.discover(self.cluster), "target": self.name}
 
     def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Document]], Sequence[str]]:
         return kubernetes_capabilities.cluster_catalogue(self.cluster, namespaces)

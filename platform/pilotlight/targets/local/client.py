@@ -12,9 +12,10 @@ from urllib.parse import quote, urlencode
 from msgspec import DecodeError, Struct, ValidationError, json
 
 from pilotlight import __version__
-from pilotlight.contract import HEADER_VERSION, LOCAL_CAPABILITIES
+from pilotlight.contract import HEADER_VERSION
 from pilotlight.errors import Conflict, InternalError, NotFound, PlatformError, RolledBack, TimedOut, UsageError
 from pilotlight.k8s.manifest import Manifest
+from pilotlight.targets.local.capabilities import capabilities_of
 from pilotlight.targets.local.control_process_launcher import Address
 from pilotlight.targets.target import (
     CanaryRecord,
@@ -59,14 +60,15 @@ class Ticket(Struct, frozen=True):
 class LocalTarget:
     """Implements `targets.target.Target`; one connection per call."""
 
-    name = "local"
     poll_s = POLL_S
 
-    def __init__(self, address: Address) -> None:
-        self.address = address
+    def __init__(self, address: Address, name: str = "local", options: Mapping[str, str] | None = None) -> None:
+        """`name` is local, docker or slurm: the control process runs the services of all three."""
+        self.address, self.name = address, name
+        self._options = options or {}
 
     def capabilities(self) -> Mapping[str, Json]:
-        return LOCAL_CAPABILITIES
+        return capabilities_of(self.name, self._options)
 
     def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Mapping[str, Json]]], Sequence[str]]:
         return (), ()

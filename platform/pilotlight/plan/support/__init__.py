@@ -1,0 +1,1 @@
+"""What a mode and a target support, as tables that plan() reads and docs/modes.md and docs/targets.md show."""

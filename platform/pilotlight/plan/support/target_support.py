@@ -1,0 +1,356 @@
+"""Table of target support: every feature of a document on every target works or is refused.
+
+Shown in docs/targets.md; plan() takes its errors PL371 to PL376 from it if the name of the target is known. What only
+the machine, daemon or cluster knows is checked by the target itself when it applies the manifests.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from pilotlight.contract import is_predictor_image
+from pilotlight.k8s.model_pins import is_local
+from pilotlight.k8s.names import ACCESS_DIR, ANNOTATION_CANARY, ANNOTATION_PARK
+from pilotlight.plan import document_annotations
+from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.model_storage import location
+from pilotlight.plan.types import DecisionLog, Workload
+
+Json = Any
+TARGETS: Final = ("local", "kubernetes", "docker", "slurm", "lepton", "brev")
+AVAILABLE: Final = TARGETS[:4]  # those that an error recommends
+_PARTIAL_DEVICES: Final = ("nvidia.com/mig-", "amd.com/", "gpu.intel.com/", "habana.ai/", "google.com/tpu")
+_FILES: Final = frozenset({"secret", "configMap", "projected", "downwardAPI"})
+
+
+class Support(NamedTuple):
+    """Support of a feature on a target. `needs`: the option, NAME or NAME=VALUE, without which it is refused."""
+
+    verdict: Literal["yes", "refused"]
+    how: str
+    needs: str = ""
+
+
+class FeatureRow(NamedTuple):
+    """One feature. `field` returns the path of the field that asks for it; empty: the workload does without."""
+
+    feature: str
+    field: Callable[[PlanContext, Workload], str]
+    cells: tuple[Support, Support, Support, Support, Support, Support]
+    code: str = ""
+    instead: str = ""  # remedy in the document
+
+    def cell(self, target: str) -> Support:
+        return self.cells[TARGETS.index(target)]
+
+
+def yes(how: str, needs: str = "") -> Support:
+    return Support("yes", how, needs)
+
+
+def refused(why: str) -> Support:
+    return Support("refused", why)
+
+
+def only_kubernetes(how: str, why: str) -> tuple[Support, Support, Support, Support, Support, Support]:
+    return (refused(why), yes(how), refused(why), refused(why), refused(why), refused(why))
+
+
+def _always_supported(_: PlanContext, __: Workload) -> str:
+    return ""
+
+
+def _main(workload: Workload) -> dict[str, Json]:
+    return dict(workload.template["spec"]["containers"][0])
+
+
+def _is_foreign(workload: Workload) -> bool:
+    return not is_predictor_image(str(_main(workload).get("image") or ""))
+
+
+def _container_path(context: PlanContext, field: str = "") -> str:
+    """Return the path of the main container, or of a field of it, in the form that the document has."""
+    component = context.component
+    if context.service.group == "ome":
+        own = "runner" if component.runner or not context.service.runtime else ""
+    else:
+        own = "containers" if component.pod.get("containers") else "model"
+    if not own:
+        return "spec.runtime"
+    return context.path(f"{own}.{field}" if field and own != "containers" else own)
+
+
+def _foreign(context: PlanContext, workload: Workload) -> str:
+    if not _is_foreign(workload):
+        return ""
+    written = context.component.model is not None and context.component.model.runtime
+    return context.path("model.runtime") if written else _container_path(context, "image")
+
+
+def _several_containers(context: PlanContext, workload: Workload) -> str:
+    if len(workload.template["spec"]["containers"]) > 1:
+        return context.path("containers")
+    fetches = all(
+        is_predictor_image(str(each.get("image"))) and "fetch" in (each.get("command") or ())
+        for each in workload.template["spec"].get("initContainers") or ()
+    )
+    return "" if fetches else context.path("initContainers")
+
+
+def _several_nodes(context: PlanContext, _: Workload) -> str:
+    if context.mode != "multi-node":
+        return ""
+    return context.path("workerSpec" if context.service.group == "kserve" else "worker")
+
+
+def _volume_kinds(workload: Workload) -> Iterator[str]:
+    """Yield the kinds of the volumes that the main container mounts, without those of access rules."""
+    volumes = {volume["name"]: volume for volume in workload.template["spec"].get("volumes") or ()}
+    for mount in _main(workload).get("volumeMounts") or ():
+        if mount["mountPath"] != ACCESS_DIR:
+            yield next((kind for kind in volumes.get(mount["name"], {}) if kind != "name"), "")
+
+
+def _volume(*, host: bool, files: bool) -> Callable[[PlanContext, Workload], str]:
+    """Return the field of a row about host paths, about files of Secrets and the like, or about all other volumes."""
+
+    def field(context: PlanContext, workload: Workload) -> str:
+        for kind in _volume_kinds(workload):
+            if kind not in ("", "emptyDir") and (kind == "hostPath") == host and (kind in _FILES) == files:
+                uri, path = location(context)
+                return path if uri.startswith(("pvc://", "oci")) else context.path("volumes")
+        return ""
+
+    return field
+
+
+def _local_model(context: PlanContext, workload: Workload) -> str:
+    return location(context)[1] if any(is_local(uri) for uri in workload.model_uris) else ""
+
+
+def _fetched_model(context: PlanContext, workload: Workload) -> str:
+    fetches = workload.template["spec"].get("initContainers") or ()
+    return location(context)[1] if _is_foreign(workload) and fetches else ""
+
+
+def _devices(context: PlanContext, workload: Workload) -> str:
+    resources = _main(workload).get("resources") or {}
+    requested = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    if not any(name.startswith(_PARTIAL_DEVICES) for name in requested):
+        return ""
+    return _container_path(context, "resources")
+
+
+def _parking(context: PlanContext, _: Workload) -> str:
+    parks = context.service.annotations.get(ANNOTATION_PARK) == "true"
+    return f"metadata.annotations.{ANNOTATION_PARK}" if parks else ""
+
+
+def _scale_to_zero(context: PlanContext, workload: Workload) -> str:
+    return context.path("minReplicas") if workload.scaling.min_replicas == 0 else ""
+
+
+def _several_replicas(context: PlanContext, workload: Workload) -> str:
+    return context.path("minReplicas") if workload.scaling.min_replicas > 1 else ""
+
+
+def _scaling_field(context: PlanContext) -> str:
+    """Return the field that asks for autoscaling; empty: nothing but the defaults of the project."""
+    component = context.component
+    fields = {
+        "autoScaling.metrics": component.metrics,
+        "scaleMetric": component.scale_metric,
+        "kedaConfig": component.keda,
+        "maxReplicas": (component.max_replicas or 0) > max(1, component.min_replicas or 0),
+    }
+    return next((context.path(name) for name, value in fields.items() if value), "")
+
+
+def _by_query(context: PlanContext, _: Workload) -> str:
+    if context.annotation(document_annotations.TRIGGERS):
+        return context.annotation_path(document_annotations.TRIGGERS)
+    config = context.component.keda or context.service.keda
+    queries = any(metric.kind != "resource" for metric in context.component.metrics)
+    return _scaling_field(context) or "spec.kedaConfig" if queries or (config is not None and config.query) else ""
+
+
+def _by_requests(context: PlanContext, workload: Workload) -> str:
+    by_requests = workload.scaling.scaler in ("kpa", "keda") and not _by_query(context, workload)
+    return _scaling_field(context) if by_requests else ""
+
+
+def _by_usage(context: PlanContext, workload: Workload) -> str:
+    return _scaling_field(context) if workload.scaling.scaler in ("hpa", "knative-hpa") else ""
+
+
+def _split(context: PlanContext, _: Workload) -> str:
+    if context.service.canaries:
+        return "spec.canary"
+    if ANNOTATION_CANARY in context.service.annotations:
+        return f"metadata.annotations.{ANNOTATION_CANARY}"
+    return context.path("canaryTrafficPercent") if context.component.canary_traffic_percent is not None else ""
+
+
+def _several_components(context: PlanContext, _: Workload) -> str:
+    first, *others = context.service.components
+    return f"spec.{others[0] if first in ('engine', 'predictor') else first}" if others else ""
+
+
+def _access_rules(*, foreign: bool) -> Callable[[PlanContext, Workload], str]:
+    def field(context: PlanContext, workload: Workload) -> str:
+        rules = document_annotations.for_workload_objects(context.service.annotations)
+        return f"metadata.annotations.{next(iter(rules))}" if rules and _is_foreign(workload) == foreign else ""
+
+    return field
+
+
+def _grpc(context: PlanContext, workload: Workload) -> str:
+    return context.path("model.protocolVersion") if workload.port_name == "h2c" else ""
+
+
+_NO_GATEWAY: Final = refused("no gateway of ours is in front of it")
+_ONE_CONTAINER: Final = "a replica is one container here"
+_ONE_INSTANCE: Final = refused("one container on one instance serves it, and nothing scales that")
+_GATEWAY: Final = yes("gateway")
+_NO_FETCH: Final = refused("its container has no init containers, and the image fetches nothing itself")
+
+TABLE: Final[tuple[FeatureRow, ...]] = (
+    FeatureRow("our predictor", _always_supported, (
+        yes("process, as installed"), yes("pods"), yes("container"),
+        yes("job: as installed, or in a container with the option `container`"), yes("endpoint"),
+        yes("container on an instance"),
+    )),
+    FeatureRow("other images", _foreign, (
+        refused("only our own predictor runs without containers"), yes("pods"), yes("container"),
+        yes("in a container of the job", needs="container"), yes("endpoint"), yes("container on an instance"),
+    ), "PL373", "use a runtime with our predictor"),
+    FeatureRow("several containers, init containers of your own", _several_containers, only_kubernetes(
+        "pods", _ONE_CONTAINER), "PL373", "keep the main container alone"),
+    FeatureRow("several nodes (`leader`, `worker`, `workerSpec`)", _several_nodes, only_kubernetes(
+        "LeaderWorkerSet or RayCluster", "a replica runs on one machine here"), "PL373", "remove the workers"),
+    FeatureRow("model in a folder of this machine", _local_model, (
+        yes("snapshot of it"), yes("a path of the image or of the node; relative ones are refused"),
+        yes("snapshot of it, mounted"), yes("nodes must see the same files"),
+        refused("it cannot read files of this machine"), refused("it cannot read files of this machine"),
+    ), "PL373", "put the model into a store such as s3://"),
+    FeatureRow("model in a store (s3, gs, az, https, hf), our predictor", _always_supported, (
+        yes("fetched by the predictor"),) * 6),
+    FeatureRow("model in a store, other images", _fetched_model, (
+        refused("only our own predictor runs without containers"), yes("fetched by an init container"),
+        yes("fetched on this machine, then mounted"), yes("fetched by the job before its container starts"),
+        _NO_FETCH, _NO_FETCH,
+    ), "PL373", "use our predictor"),
+    FeatureRow("volumes: `hostPath`", _volume(host=True, files=False), (
+        yes("the path itself"), yes("pods"), yes("mounted"), yes("the path itself, or mounted into the container"),
+        refused("its machines have no folders of yours"), yes("mounted, a folder of the instance"),
+    ), "PL373", "use a URI such as s3://"),
+    FeatureRow("volumes: claims, images, CSI, NFS; models at pvc:// and oci://", _volume(host=False, files=False),
+        only_kubernetes("pods", "it has no such volumes"), "PL373", "use a hostPath or a URI such as s3://"),
+    FeatureRow("volumes: files of Secrets and ConfigMaps", _volume(host=False, files=True), only_kubernetes(
+        "pods", "such files are not written here"), "PL373", "give the values as env"),
+    FeatureRow("whole GPUs (`nvidia.com/gpu`)", _always_supported, (
+        yes("assigned by the platform"), yes("device plugin"), yes("assigned by the platform, `--gpus`"),
+        yes("`--gres=gpu:N`"), yes("by the shape of its machine"), yes("`--gpus`"),
+    )),
+    FeatureRow("MIG slices, devices of other vendors", _devices, only_kubernetes(
+        "device plugin", "only whole NVIDIA GPUs (nvidia.com/gpu) are assigned here"),
+        "PL374", "ask for nvidia.com/gpu"),
+    FeatureRow("parking (`pilotlight.dev/park`)", _parking, (
+        yes("leaves the GPU at zero replicas"), yes("after its idle time, where pods share GPUs"),
+        *(refused("a parked replica would keep the GPU that its container was given"),) * 4,
+    ), "PL374", "remove the annotation"),
+    FeatureRow("limits of memory and CPU", _always_supported, (
+        yes("control groups, or checked every second"), yes("pods"), yes("`--memory`, `--cpus`"),
+        yes("`--mem`, `--cpus-per-task`"), yes("by the shape of its machine"), yes("`--memory`, `--cpus`"),
+    )),
+    FeatureRow("scale to zero (`minReplicas: 0`)", _scale_to_zero, (
+        yes("gateway"), yes("Knative, or KEDA with a gateway"), yes("gateway"),
+        refused("a request cannot wait until the queue starts a job"),
+        refused("an endpoint at zero is not woken by a request"), _ONE_INSTANCE,
+    ), "PL371", "use minReplicas: 1"),
+    FeatureRow("several replicas (`minReplicas`)", _several_replicas, (
+        yes("processes"), yes("pods"), yes("containers"), yes("a job each"), yes("its own replicas"), _ONE_INSTANCE,
+    ), "PL371", "use minReplicas: 1"),
+    FeatureRow("autoscaling by requests", _by_requests, (
+        yes("as Knative or KEDA would"), yes("Knative or KEDA"), yes("as Knative or KEDA would"),
+        yes("as Knative or KEDA would, with a job each"), yes("its own, by queries per minute"), _ONE_INSTANCE,
+    ), "PL371", "leave out maxReplicas"),
+    FeatureRow("autoscaling by latency or a query", _by_query, (
+        yes("metrics of the gateway"), yes("KEDA and Prometheus"), yes("metrics of the gateway"),
+        yes("metrics of the gateway"), refused("its autoscaler sees queries per minute and GPUs only"), _ONE_INSTANCE,
+    ), "PL371", "scale by requests"),
+    FeatureRow("autoscaling by CPU or memory", _by_usage, (
+        yes("usage of the processes"), yes("HPA"), yes("usage of the containers"),
+        refused("the usage of a job on another node is not measured"),
+        refused("its autoscaler sees queries per minute and GPUs only"), _ONE_INSTANCE,
+    ), "PL371", "use scaleMetric: concurrency"),
+    FeatureRow("traffic splits, canaries, tags", _split, (
+        _GATEWAY, yes("Knative, or weighted routes"), _GATEWAY, _GATEWAY, _NO_GATEWAY, _NO_GATEWAY,
+    ), "PL372", "release it at once"),
+    FeatureRow("several components (transformer, router, decoder)", _several_components, (
+        _GATEWAY, yes("Services"), yes("on the network of this machine", needs="network=host"),
+        refused("a job on another node does not reach the gateway of this machine"), _NO_GATEWAY, _NO_GATEWAY,
+    ), "PL375", "keep one component"),
+    FeatureRow("access rules and rate limits, our predictor", _access_rules(foreign=False), (
+        _GATEWAY, yes("pods"), yes("gateway; replicas listen on unix sockets"),
+        yes("gateway; users of its node reach a job past it"), _NO_GATEWAY, _NO_GATEWAY,
+    ), "PL375", "remove the annotation"),
+    FeatureRow("access rules and rate limits, other images", _access_rules(foreign=True), (
+        refused("only our own predictor runs without containers"), yes("gateway and NetworkPolicy"),
+        refused("users of this machine reach its port past the gateway"),
+        refused("users of its node reach its port past the gateway"), _NO_GATEWAY, _NO_GATEWAY,
+    ), "PL375", "use our predictor, or remove the annotation"),
+    FeatureRow("gRPC", _grpc, (
+        _GATEWAY, yes("h2c Services"), _GATEWAY, _GATEWAY, refused("its endpoints speak HTTP/1.1"),
+        refused("one port of the instance is opened, for HTTP"),
+    ), "PL375", "use protocolVersion: v2"),
+    FeatureRow("restart after a crash", _always_supported, (
+        yes("with backoff"), yes("kubelet"), yes("with backoff"), yes("a new job, with backoff"), yes("its own"),
+        yes("`--restart`"),
+    )),
+    FeatureRow("rolling update", _always_supported, (
+        yes("without a gap"), yes("without a gap"), yes("without a gap"), yes("without a gap"), yes("its own"),
+        yes("with a gap: the container is replaced"),
+    )),
+)  # fmt: skip
+
+
+def check_target(context: PlanContext, workload: Workload, log: DecisionLog) -> None:
+    """Report every feature of the workload that its target does not support; nothing if the target is not known."""
+    target, options = context.capabilities.target, context.capabilities.target_options
+    if target not in TARGETS:
+        return
+    for row in TABLE:
+        cell = row.cell(target)
+        name, _, value = cell.needs.partition("=")
+        missing = bool(name) and (options.get(name) != value if value else not options.get(name))
+        if (cell.verdict == "yes" and not missing) or not (path := row.field(context, workload)):
+            continue
+        if missing:
+            message = f"{target} runs it {cell.how}; add --target-option {name}={value or 'VALUE'}"
+            log.error("PL376", path, message)
+        else:
+            *others, last = (each for each in AVAILABLE if row.cell(each).verdict == "yes")
+            elsewhere = f"{', '.join(others)} or {last}" if others else last
+            log.error(row.code, path, f"{target} cannot do it: {cell.how}; {row.instead}, or --target {elsewhere}")
+
+
+def markdown() -> str:
+    """Return the table of docs/targets.md."""
+    head = ["feature", *TARGETS]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in TABLE:
+        cells = [
+            (cell.how if cell.verdict == "yes" else f"**{cell.verdict}**: {cell.how}")
+            + (f" (option `{cell.needs}`)" if cell.needs else "")
+            for cell in row.cells
+        ]
+        lines.append(f"| {' | '.join([row.feature, *cells])} |")
+    return "\n".join(lines)
+
+
+def write_table(page: Path) -> None:
+    """Write the table into docs/targets.md between its markers; `make docs` does it."""
+    start, end = "<!-- table:start -->\n", "\n<!-- table:end -->"
+    before, _, rest = page.read_text(encoding="utf-8").partition(start)
+    page.write_text(f"{before}{start}{markdown()}{end}{rest.partition(end)[2]}", encoding="utf-8")

@@ -15,11 +15,11 @@ from msgspec import to_builtins
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.inference import chat_request, client
 from pilotlight.microservices.inference.client import LOGS, PATH, TENSORS
-from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import PLATFORMS, Option, Platform, platform
 from pilotlight.microservices.registry import container_command, model_kinds, secret_references
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from pilotlight.microservices.registry.registry_file import Registry, RegistryState, registry
+from pilotlight.targets import options as target_options
 from platformctl import output
 
 OURS: Final = "pilotlight"
@@ -138,9 +138,9 @@ def platform_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 def resolve_options(target: Platform, flags: Mapping[str, str | None], image: str = "") -> dict[str, str]:
     """Return the platform's options. Missing required ones are prompted for on a terminal, else refused."""
     typed = {name: value for name, value in flags.items() if value is not None}
-    values, missing = launcher.resolve_options(target.options, typed, os.environ, image)
+    values, missing = target_options.resolve_options(target.options, typed, os.environ, image)
     if not on_terminal():
-        launcher.check_missing(missing, target.name)
+        target_options.check_missing(missing, target.name)
     for each in missing:
         values[each.name] = prompt(f"{each.name} ({each.help})")
     return values

@@ -31,6 +31,7 @@ from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.container_command import HUB
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
+from pilotlight.targets import options as target_options
 
 LOAD_S: Final = 3600.0  # very large models load long
 BUSY_S: Final = 60.0
@@ -169,8 +170,8 @@ class Runner:
         access = org_resources.access(batch.workspace if remote else None, self._environ)
         environ = {**self._environ, **access.secret}
         target = platform(batch.platform, environ)
-        values, missing = launcher.resolve_options(target.options, batch.options, environ)
-        launcher.check_missing(missing, target.name)
+        values, missing = target_options.resolve_options(target.options, batch.options, environ)
+        target_options.check_missing(missing, target.name)
         request = launcher.StartRequest(
             batch.network_arch, batch.model_path, batch.platform, batch.num_gpus, values, access.plain,
             tuple(access.secret), remote=True, isolation=batch.isolation,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.microservices.platforms import PLATFORMS, Option, Platform, host_ports
+from pilotlight.microservices.platforms import PLATFORMS, Platform, host_ports
 from pilotlight.microservices.registry import container_command, secret_references
 from pilotlight.microservices.registry.records import ALIASES, Entry, Isolation, Job
 from pilotlight.microservices.registry.registry_file import Registry
@@ -76,35 +76,6 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
 def backend_variables(platform: str, job_id: str) -> dict[str, str]:
     """Return the variables of TAO containers. Without a logging server they report to none."""
     return {"TAO_EXECUTION_BACKEND": PLATFORMS[platform][1], "TAO_API_JOB_ID": job_id, "CLOUD_BASED": "False"}
-
-
-def resolve_options(
-    declared: tuple[Option, ...], arguments: Mapping[str, str], environ: Mapping[str, str], image: str = ""
-) -> tuple[dict[str, str], list[Option]]:
-    """Return the values, from arguments, variables or defaults, and the required options that are missing."""
-    known = {each.name for each in declared}
-    if unknown := [name for name in arguments if name not in known]:
-        takes = ", ".join(sorted(known)) or "none"
-        raise UsageError(f"--{unknown[0].replace('_', '-')} is no option of this platform, which takes {takes}")
-    values = {
-        each.name: arguments.get(each.name)
-        or next((environ[name] for name in each.variables if environ.get(name)), each.default)
-        for each in declared
-    }
-    missing = [
-        each for each in declared
-        if not values[each.name] and (each.required or (each.needed_for and image.startswith(each.needed_for)))
-    ]  # fmt: skip
-    return {name: value for name, value in values.items() if value}, missing
-
-
-def check_missing(missing: list[Option], platform: str) -> None:
-    if missing:
-        first = missing[0]
-        variables = f", or set {' or '.join(first.variables)}" if first.variables else ""
-        raise UsageError(
-            f"{platform} needs {first.name}: {first.help}", f"--{first.name.replace('_', '-')} VALUE{variables}"
-        )
 
 
 def start(job: Job, platform: Platform, registry: Registry) -> Entry:

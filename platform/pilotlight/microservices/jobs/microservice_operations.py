@@ -27,6 +27,7 @@ from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import ACTIVE, NOT_STOPPED, Entry, JobRecord, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.microservices.registry.secret_references import redact
+from pilotlight.targets import options as target_options
 
 T = TypeVar("T")
 BuildRequest = Callable[[JobRecord], tuple[StartRequest, Mapping[str, str]]]
@@ -129,8 +130,10 @@ class MicroserviceOperations:
         check_model(record.org, request.model_path, request.isolation)
         environ = {**self.settings.environ, **secret}
         target = platform(request.platform, environ)
-        values, missing = launcher.resolve_options(target.options, supported_options(target, request.options), environ)
-        launcher.check_missing(missing, target.name)
+        values, missing = target_options.resolve_options(
+            target.options, supported_options(target, request.options), environ
+        )
+        target_options.check_missing(missing, target.name)
         job = launcher.build_job(replace(request, options=values), environ, record.id)
         return launcher.start(job, target, registry(self.settings.environ))
 
@@ -213,7 +216,7 @@ class MicroserviceOperations:
         def sweep() -> None:
             target = self._platform(record.platform)
             options = supported_options(target, platform_options(self.settings, record.org))
-            values, _ = launcher.resolve_options(target.options, options, self.settings.environ)
+            values, _ = target_options.resolve_options(target.options, options, self.settings.environ)
             entry = self._registered_entry(record.id) or launcher.provisional_entry(target.name, values)
             self._stop_blocking(record, entry)
 

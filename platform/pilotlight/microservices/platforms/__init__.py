@@ -5,10 +5,11 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any, Final, Protocol, cast
 
-from msgspec import Struct
-
 from pilotlight.errors import UsageError
 from pilotlight.microservices.registry.records import ALIASES, Entry, Job, PlatformStatus
+from pilotlight.targets.options import Option
+
+__all__ = ["PLATFORMS", "Option", "Platform", "platform"]
 
 # name: module, and TAO_EXECUTION_BACKEND of its containers
 PLATFORMS: Final[Mapping[str, tuple[str, str]]] = {
@@ -19,17 +20,6 @@ PLATFORMS: Final[Mapping[str, tuple[str, str]]] = {
     "lepton": ("lepton", "lepton"),
     "brev": ("brev", "local-docker"),
 }
-
-
-class Option(Struct, frozen=True):
-    """Option of a platform: `--partition`, or the first of `variables` that is set."""
-
-    name: str
-    help: str
-    required: bool = False
-    variables: tuple[str, ...] = ()
-    default: str = ""
-    needed_for: str = ""  # required for images with this prefix
 
 
 class Platform(Protocol):

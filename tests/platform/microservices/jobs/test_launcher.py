@@ -62,36 +62,6 @@ def test_a_path_of_this_machine_may_be_relative_where_processes_see_it(tmp_path:
     assert job.model_path == str(Path.cwd() / "models/x")
 
 
-PARTITION = Option("partition", "where it runs", required=True, variables=("SLURM_PARTITION",))
-OPTIONS = (PARTITION, Option("namespace", "", default="default"))
-
-
-def test_options_come_from_flags_then_variables_then_defaults() -> None:
-    given, environ = {"partition": "gpu"}, {"SLURM_PARTITION": "cpu"}
-    assert launcher.resolve_options(OPTIONS, given, environ) == ({"partition": "gpu", "namespace": "default"}, [])
-    assert launcher.resolve_options(OPTIONS, {}, environ)[0]["partition"] == "cpu"
-
-
-def test_a_missing_option_is_refused_by_name_with_flag_and_variable() -> None:
-    missing = launcher.resolve_options(OPTIONS, {}, {})[1]
-    assert missing == [PARTITION]
-    with pytest.raises(UsageError, match="slurm needs partition") as refused:
-        launcher.check_missing(missing, "slurm")
-    assert "--partition" in refused.value.hint
-    assert "SLURM_PARTITION" in refused.value.hint
-
-
-def test_an_option_that_only_some_images_need_is_missing_for_those() -> None:
-    pull = Option("image_pull_secret", "", needed_for="nvcr.io/")
-    assert launcher.resolve_options((pull,), {}, {}, "pilotlight/predictor:1")[1] == []
-    assert launcher.resolve_options((pull,), {}, {}, "nvcr.io/x:1")[1] == [pull]
-
-
-def test_an_option_of_another_platform_is_refused() -> None:
-    with pytest.raises(UsageError, match="--resource-shape is no option of this platform"):
-        launcher.resolve_options(OPTIONS, {"resource_shape": "x"}, {})
-
-
 class Paper:
     """A platform that only takes notes."""
 

@@ -7,6 +7,7 @@
     ├── InvalidDocument        2  all problems of a document, each with its location (spec/problems.py)
     ├── UsageError             2  wrong arguments
     ├── NotFound               3  no such service, revision, file or runtime
+    │   └── OnOtherTarget      3  the service exists, on another target of the same platform
     ├── TimedOut               4  not ready in time
     ├── RolledBack             5  a canary or deploy was rolled back
     └── InternalError          6  a bug of the platform
@@ -49,6 +50,10 @@ class UsageError(PlatformError):
 
 class NotFound(PlatformError):
     exit_code = 3
+
+
+class OnOtherTarget(NotFound):
+    pass
 
 
 class TimedOut(PlatformError):

@@ -51,6 +51,7 @@ class Shelf:
 
     name = "shelf"
     poll_s = 0.05
+    embedded = True
 
     def __init__(self, rivals: int = 0) -> None:
         self.kept: list[Release] = []

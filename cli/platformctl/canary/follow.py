@@ -71,7 +71,7 @@ def follow(
 
 
 def describe_unattended(target: "Target", key: "Key") -> str:
-    if target.name == "local":
+    if target.embedded:
         return f"nobody waits any more, but it goes on: platformctl canary status {service_argument(key)} -w"
     command = f"platformctl canary follow {service_argument(key)}"
     return f"its state is kept; unless platformctl api runs it, go on with {command}"
@@ -198,7 +198,7 @@ def wait_for_action(target: "Target", key: "Key", timeout_s: float, ticker: outp
 
 def _runner(target: "Target") -> "CanaryRunner | None":
     """Return a runner where no control process ticks canaries; imported here: most deploys need none."""
-    if target.name == "local":
+    if target.embedded:
         return None
     from pilotlight.canary.runner import CanaryRunner
 

@@ -66,7 +66,7 @@ def _upgrade(request: "ReleaseRequest", one: "PreparedRelease", target: "Target"
         flags.append("--dry-run=server")
     command = ("upgrade", one.plan.name, str(chart()), "--install", "--namespace", one.plan.namespace)
     _run((*command, *flags, "--values", "-"), json.dumps(values(one)))
-    return ServiceStatus(*one.key, 0, "Progressing", "") if dry_run else target.status(one.key)
+    return ServiceStatus(*one.key, 0, "Progressing", "", target=target.name) if dry_run else target.status(one.key)
 
 
 def values(one: "PreparedRelease") -> dict[str, Any]:

@@ -61,8 +61,8 @@ async def request_action(request: web.Request) -> web.Response:
 class BlockingTarget:
     """Verbs of a target called from a thread, over a backend of another thread's event loop."""
 
-    def __init__(self, backend: Backend, name: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.name = name
+    def __init__(self, backend: Backend, embedded: bool, loop: asyncio.AbstractEventLoop) -> None:
+        self.embedded = embedded
         self._backend, self._loop = backend, loop
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
@@ -76,8 +76,8 @@ class BlockingTarget:
 async def rollback(request: web.Request) -> web.Response:
     """Deploy an earlier release, as `platformctl rollback --to` does; planning blocks, so it runs in a thread."""
     body = json.decode(await request.read(), type=RollbackRequest)
-    name = "local" if ENGINE in request.app else "kubernetes"
-    target = cast("Target", BlockingTarget(request.app[BACKEND], name, asyncio.get_running_loop()))
+    embedded = ENGINE in request.app
+    target = cast("Target", BlockingTarget(request.app[BACKEND], embedded, asyncio.get_running_loop()))
     generation = await asyncio.to_thread(redeploy, target, key_of(request), body.generation)
     return web.json_response({"generation": generation})
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pilotlight.errors import Conflict, NotFound, UsageError
+from pilotlight.errors import Conflict, NotFound, OnOtherTarget, UsageError
 from pilotlight.k8s.names import ANNOTATION_OVERRIDES, ANNOTATION_PLANNED_WITH
-from pilotlight.targets.target import Key, Release
+from pilotlight.targets.target import Key, Release, service_argument
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Manifest
@@ -35,8 +35,8 @@ def with_absolute_paths(service: "Service") -> Any:
 
 
 def check_paths_reachable(services: "Sequence[Service]", target: "Target | None") -> None:
-    """Raise UsageError for relative paths on a cluster: pods cannot read files of this machine."""
-    if target is not None and target.name == "kubernetes":
+    """Raise UsageError for relative paths unless the target is this machine's: pods cannot read its files."""
+    if target is not None and not target.embedded:
         for error in unreachable_paths(services):
             raise error
 
@@ -151,9 +151,12 @@ def _apply_with_retry(
 
 
 def generation(target: "Target | None", key: Key) -> int:
-    """Return the service's generation; 0: it does not exist."""
+    """Return the service's generation; 0: it does not exist. Raise Conflict if it runs on another target."""
     try:
         return target.status(key).generation if target else 0
+    except OnOtherTarget as error:
+        hint = f"platformctl delete {service_argument(key)} {error.hint.removeprefix('add ')}"
+        raise Conflict(f"{error}, where it must be deleted first", hint) from None
     except NotFound:
         return 0
 

@@ -95,6 +95,7 @@ class ServiceStatus(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     verified: bool = True  # false: a model that gets requests has not answered a warm-up or a request yet
     rolled_back: str = ""  # why the release before this one was taken back automatically
+    target: str = "local"  # name of the target that it runs on
 
 
 class Event(Struct, frozen=True):
@@ -150,6 +151,15 @@ class SampleBody(Struct, frozen=True):
     at: float
 
 
+class Finding(Struct, frozen=True):
+    """Result of one check of `platformctl doctor`."""
+
+    level: Literal["ok", "warn", "fail"]
+    check: str
+    message: str
+    fix: str = ""
+
+
 class LogLine(Struct, frozen=True):
     replica: str
     line: str
@@ -185,6 +195,7 @@ class Target(ServiceVerbs, Protocol):
 
     name: str
     poll_s: float  # polling interval
+    embedded: bool  # a control process of this machine runs it, with its gateway, canaries and snapshots of models
 
     def capabilities(self) -> Mapping[str, Json]:
         """Return the target's capabilities, by the names of plan.types.Capabilities; empty: the defaults."""

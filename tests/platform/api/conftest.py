@@ -29,6 +29,7 @@ class Remembering(Engine):
         self.shares: dict[Key, Sequence[Share] | None] = {}
         self.happened: list[Event] = []
         self.ended = False
+        self.runs_on = "local"
 
     def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
         key = release.namespace, release.name
@@ -46,7 +47,7 @@ class Remembering(Engine):
     def status(self, key: Key) -> ServiceStatus:
         if key not in self.kept:
             raise NotFound(f"no service {'/'.join(key)}", "platformctl list")
-        return ServiceStatus(*key, len(self.kept[key]), "Ready", "http://127.0.0.1:1/")
+        return ServiceStatus(*key, len(self.kept[key]), "Ready", "http://127.0.0.1:1/", target=self.runs_on)
 
     def live(self, key: Key) -> list[Manifest]:
         self.status(key)
@@ -56,7 +57,7 @@ class Remembering(Engine):
         """Of one moment: a test changes what is kept from another thread."""
         kept = self.kept.copy()
         return [
-            ServiceStatus(*key, len(found), "Ready", "http://127.0.0.1:1/")
+            ServiceStatus(*key, len(found), "Ready", "http://127.0.0.1:1/", target=self.runs_on)
             for key, found in kept.items()
             if namespace in (None, key[0])
         ]
@@ -101,7 +102,10 @@ class Served:
 
     @property
     def target(self) -> LocalTarget:
-        return LocalTarget(Address(self.port, TOKEN, 0, 0, "", 0))
+        return self.target_named("local")
+
+    def target_named(self, name: str) -> LocalTarget:
+        return LocalTarget(Address(self.port, TOKEN, 0, 0, "", 0), name)
 
 
 @pytest.fixture

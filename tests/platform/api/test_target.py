@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from tests.platform.api.conftest import Served
 from pilotlight import errors
 from pilotlight.api.middlewares import STATUSES, status_of
 from pilotlight.errors import NotFound, PlatformError
+from pilotlight.release.apply import generation
 from pilotlight.spec.problems import InvalidDocument
 from pilotlight.targets.local import client
+from pilotlight.targets.local.client import LocalTarget
 from pilotlight.targets.local.control_process_launcher import Address
 from pilotlight.targets.target import Key, Release, ServiceStatus, Share
 
@@ -29,6 +32,46 @@ def test_what_is_applied_is_what_lives(api: Served) -> None:
     assert api.target.releases(KEY) == (release(note="deploy", catalogue=("a: 1",)),)
     assert [status.name for status in api.target.list(None)] == ["iris"]
     assert not api.target.list("elsewhere")
+
+
+VERBS: dict[str, Callable[[LocalTarget], object]] = {
+    "status": lambda target: target.status(KEY),
+    "releases": lambda target: target.releases(KEY),
+    "scale": lambda target: target.scale(KEY, {"minReplicas": 1}),
+    "traffic": lambda target: target.traffic(KEY, None),
+    "logs": lambda target: list(target.logs(KEY, follow=False, previous=False, replica="", tail=1)),
+    "delete": lambda target: target.delete(KEY),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_on_a_service_of_another_target_says_which(verb: str, api: Served) -> None:
+    api.target.apply(release())
+    api.engine.runs_on = "docker"
+    with pytest.raises(NotFound, match="default/iris runs on docker") as refused:
+        VERBS[verb](api.target)
+    assert (refused.value.hint, refused.value.exit_code) == ("add --target docker", 3)
+    assert KEY in api.engine.kept
+    VERBS[verb](api.target_named("docker"))
+
+
+def test_each_target_lists_its_own_services(api: Served) -> None:
+    api.target.apply(release())
+    api.engine.runs_on = "docker"
+    assert not api.target.list(None)
+    assert not api.target.live(KEY)
+    (status,) = api.target_named("docker").list(None)
+    assert (status.name, status.target) == ("iris", "docker")
+
+
+def test_a_name_that_another_target_has_is_a_conflict_at_once(api: Served) -> None:
+    api.target.apply(release())
+    api.engine.runs_on = "docker"
+    with pytest.raises(errors.Conflict, match="default/iris runs on docker, where it must be deleted") as refused:
+        generation(api.target, KEY)
+    assert refused.value.hint == "platformctl delete iris --target docker"
+    assert generation(api.target_named("docker"), KEY) == 1
+    assert generation(api.target, ("default", "other")) == 0
 
 
 def test_a_dry_run_changes_nothing(api: Served) -> None:

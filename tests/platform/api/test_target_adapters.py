@@ -19,6 +19,7 @@ class Cluster:
     """Tells events without numbers, as clusters do, and logs that wait."""
 
     poll_s = 0.5
+    embedded = False
 
     def __init__(self) -> None:
         self.told = [self.event("a"), self.event("b")]

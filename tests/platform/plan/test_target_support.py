@@ -121,6 +121,7 @@ def test_an_option_that_a_feature_needs_is_named(tmp_path: Path) -> None:
     text, _ = USES["other images"]
     (problem,) = problems(tmp_path, text, "slurm")
     assert (problem.code, problem.message.partition("; ")[2]) == ("PL376", "add --target-option container=VALUE")
+    assert problems(tmp_path, text, "slurm", container="none") == [problem]
     assert not problems(tmp_path, text, "slurm", container="apptainer")
     several, _ = USES["several components"]
     assert [each.code for each in problems(tmp_path, several, "docker", network="bridge")] == ["PL376"]

@@ -31,6 +31,6 @@ def rollback(service_options: targets.ServiceOptions, name: str, to: str, apply_
     )
     note = f"rollback to generation {chosen.generation}"
     request = history.redeploy_request(chosen, None, note, newest=releases[0])
-    if target.name != targets.LOCAL:  # there the cache has a copy
+    if not target.embedded:  # there the cache has a copy
         check_unchanged(request.documents)
     rollout.run(request, target, apply_options)

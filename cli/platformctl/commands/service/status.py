@@ -43,7 +43,7 @@ def read_statuses(
 ) -> "Sequence[ServiceStatus]":
     if not name:
         return status_views.with_latency_figures(
-            target.list(service_options.namespace if target.name == "kubernetes" else None), target
+            target.list(None if target.embedded else service_options.namespace), target
         )
     status_ = target.status(service_options.key(name))
     target.record_status(status_)

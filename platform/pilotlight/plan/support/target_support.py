@@ -323,7 +323,8 @@ def check_target(context: PlanContext, workload: Workload, log: DecisionLog) -> 
     for row in TABLE:
         cell = row.cell(target)
         name, _, value = cell.needs.partition("=")
-        missing = bool(name) and (options.get(name) != value if value else not options.get(name))
+        written = options.get(name, "none")
+        missing = bool(name) and (written != value if value else written == "none")
         if (cell.verdict == "yes" and not missing) or not (path := row.field(context, workload)):
             continue
         if missing:

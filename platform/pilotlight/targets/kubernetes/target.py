@@ -52,6 +52,7 @@ class KubernetesTarget:
     """
 
     name = "kubernetes"
+    embedded = False
     poll_s = POLL_S
 
     def __init__(self, cluster: Cluster, *, force: bool = False, prometheus: str = "") -> None:
@@ -97,7 +98,7 @@ class KubernetesTarget:
         if dry_run and current.workloads:
             return status_of(current, warnings)
         if dry_run:
-            return ServiceStatus(*key, 0, "Progressing", "", warnings=tuple(warnings))
+            return ServiceStatus(*key, 0, "Progressing", "", warnings=tuple(warnings), target=self.name)
         stored = kubernetes_releases.stored(self.cluster, key)
         generation = kubernetes_releases.next_generation(stored, release)
         if not stored or not kubernetes_releases.same(stored[0], release):

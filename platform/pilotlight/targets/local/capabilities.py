@@ -13,5 +13,6 @@ def capabilities_of(target: str, options: Mapping[str, str]) -> Mapping[str, Jso
     if target == LOCAL_CAPABILITIES["target"]:
         return LOCAL_CAPABILITIES
     values: dict[str, Json] = {"target": target, "target_options": dict(options), "access_at_gateway": True}
-    installed = target == "slurm" and not options.get("container")  # no image is pulled, so none has a version
+    # As installed: no image is pulled, so none has a version.
+    installed = target == "slurm" and options.get("container", "none") == "none"
     return {**values, "image": LOCAL_CAPABILITIES["image"]} if installed else values

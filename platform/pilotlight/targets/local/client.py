@@ -13,7 +13,16 @@ from msgspec import DecodeError, Struct, ValidationError, json
 
 from pilotlight import __version__
 from pilotlight.contract import HEADER_VERSION
-from pilotlight.errors import Conflict, InternalError, NotFound, PlatformError, RolledBack, TimedOut, UsageError
+from pilotlight.errors import (
+    Conflict,
+    InternalError,
+    NotFound,
+    OnOtherTarget,
+    PlatformError,
+    RolledBack,
+    TimedOut,
+    UsageError,
+)
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.targets.local.capabilities import capabilities_of
 from pilotlight.targets.local.control_process_launcher import Address
@@ -58,9 +67,13 @@ class Ticket(Struct, frozen=True):
 
 
 class LocalTarget:
-    """Implements `targets.target.Target`; one connection per call."""
+    """Implements `targets.target.Target`; one connection per request.
+
+    Verbs on a service raise OnOtherTarget if another target of the platform runs it.
+    """
 
     poll_s = POLL_S
+    embedded = True
 
     def __init__(self, address: Address, name: str = "local", options: Mapping[str, str] | None = None) -> None:
         """`name` is local, docker or slurm: the control process runs the services of all three."""
@@ -85,6 +98,7 @@ class LocalTarget:
 
     def live(self, key: Key) -> list[Manifest]:
         try:
+            self.status(key)
             return [Manifest(document) for document in self._get(f"{path(key)}/live", list[dict[str, Json]])]
         except NotFound:
             return []
@@ -95,22 +109,30 @@ class LocalTarget:
         return self._request("PUT", where + parameters, ServiceStatus, release)
 
     def status(self, key: Key) -> ServiceStatus:
-        return self._get(path(key), ServiceStatus)
+        status = self._get(path(key), ServiceStatus)
+        if status.target != self.name:
+            raise OnOtherTarget(f"{'/'.join(key)} runs on {status.target}", f"add --target {status.target}")
+        return status
 
     def list(self, namespace: str | None) -> Sequence[ServiceStatus]:
-        return self._get("/api/v1/services" + query(namespace=namespace), tuple[ServiceStatus, ...])
+        statuses = self._get("/api/v1/services" + query(namespace=namespace), tuple[ServiceStatus, ...])
+        return tuple(status for status in statuses if status.target == self.name)
 
     def releases(self, key: Key) -> Sequence[Release]:
+        self.status(key)
         return self._get(f"{path(key)}/releases", tuple[Release, ...])
 
     def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
+        self.status(key)
         return self._request("PUT", f"{path(key)}/scale", ServiceStatus, bounds)
 
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
+        self.status(key)
         return self._request("PUT", f"{path(key)}/traffic", ServiceStatus, shares)
 
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
         """Yield log lines, with a heading like `tail` where another replica's lines begin."""
+        self.status(key)
         parameters = query(follow=follow, previous=previous, replica=replica, tail=tail)
         last = ""
         for entry in self._lines(f"{path(key)}/logs{parameters}", LogLine):
@@ -124,6 +146,7 @@ class LocalTarget:
         return self._lines(where + query(follow=follow), Event)
 
     def delete(self, key: Key) -> None:
+        self.status(key)
         self._request("DELETE", path(key), dict[str, Json])
 
     def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:

@@ -34,6 +34,7 @@ NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 class PaperTarget:
     name = "paper"
     poll_s = 0.0
+    embedded = False
 
     def __init__(self) -> None:
         self.found: list[Release] = []  # newest first

@@ -19,6 +19,6 @@ def test_an_image_has_a_version_only_where_one_is_pulled() -> None:
     published = Capabilities().image
     assert Capabilities(**capabilities_of("docker", {})).image == published
     assert Capabilities(**capabilities_of("slurm", {"container": "apptainer"})).image == published
-    for installed in (capabilities_of("local", {}), capabilities_of("slurm", {"partition": "gpu"})):
+    for installed in (capabilities_of("local", {}), capabilities_of("slurm", {"container": "none"})):
         assert installed["image"] == "pilotlight/predictor"
     assert capabilities_of("slurm", {"partition": "gpu"})["target_options"] == {"partition": "gpu"}

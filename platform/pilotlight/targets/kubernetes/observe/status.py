@@ -233,6 +233,7 @@ def status_of(snapshot: Snapshot, warnings: Sequence[str] = ()) -> ServiceStatus
         mode="/".join(sorted({MODES[each["kind"]] for each in snapshot.workloads})), urls=urls,
         conditions=tuple(_conditions(snapshot, phase, message, revisions)), revisions=tuple(revisions), message=message,
         overrides=read_overrides(snapshot.workloads), warnings=(*warnings, *_warnings(snapshot)),
+        target="kubernetes",
     )  # fmt: skip
 
 

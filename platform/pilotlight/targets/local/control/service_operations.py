@@ -26,7 +26,7 @@ from pilotlight.targets.local.control import persistence
 from pilotlight.targets.local.control.reconciler import Reconciler, ReconcilerSettings
 from pilotlight.targets.local.control.rollback_candidates import rollback_candidates, with_failed_revisions
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun
-from pilotlight.targets.local.control.status import check_name
+from pilotlight.targets.local.control.status import check_name, check_target
 from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests import service_discovery
@@ -99,6 +99,7 @@ class Engine:
         stored = self.store.service(key)
         overrides = {} if reset or stored is None else stored.overrides
         spec = persistence.effective_spec(release.manifests, overrides)
+        check_target(self.reconciler.runs.get(key), spec)
         access_annotations.check(spec.access)
         service_discovery.check(spec)
         for workload in spec.workloads:

@@ -7,13 +7,22 @@ from typing import Literal
 from msgspec.structs import replace
 
 from pilotlight.contract import RESERVED_NAMES
-from pilotlight.errors import UsageError
+from pilotlight.errors import Conflict, UsageError
 from pilotlight.targets.local.control.service_state import FAILURES_TO_REPORT, Revision, ServiceRun
 from pilotlight.targets.local.control.verification import HINT, READY, UNANSWERED
-from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
+from pilotlight.targets.local.manifests.service_spec_types import ServiceSpec, WorkloadSpec
 from pilotlight.targets.local.supervisor.probes import STATUS_TIMEOUT_S
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
-from pilotlight.targets.target import Condition, Key, ModelState, Phase, ReplicaStatus, RevisionStatus, ServiceStatus
+from pilotlight.targets.target import (
+    Condition,
+    Key,
+    ModelState,
+    Phase,
+    ReplicaStatus,
+    RevisionStatus,
+    ServiceStatus,
+    service_argument,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,13 @@ def check_name(key: Key) -> None:
         raise UsageError(f"{'/'.join(key)}: the gateway's own paths begin with {names}; choose another name")
 
 
+def check_target(run: ServiceRun | None, spec: ServiceSpec) -> None:
+    """Raise Conflict if the service runs on another target than that of the new specification."""
+    if run is not None and not (run.unreadable or run.deleting) and run.spec.target != spec.target:
+        message = f"{'/'.join(run.key)} runs on {run.spec.target}, where it must be deleted first"
+        raise Conflict(message, f"platformctl delete {service_argument(run.key)} --target {run.spec.target}")
+
+
 def url_of(base: str, key: Key) -> str:
     namespace, name = key
     return f"{base}/{name}" if namespace == "default" else f"{base}/{namespace}/{name}"
@@ -53,7 +69,7 @@ def status_of(view: ServiceView) -> ServiceStatus:
         *run.key, run.generation, phase, url, mode="/".join(sorted({work.mode for work in run.spec.workloads})),
         urls=_urls(view, url),
         conditions=tuple(_conditions(view, phase, message, unverified)), revisions=revisions, message=message,
-        overrides=run.overrides, verified=verified, rolled_back=run.rolled_back,
+        overrides=run.overrides, verified=verified, rolled_back=run.rolled_back, target=run.spec.target,
     )  # fmt: skip
 
 

@@ -136,5 +136,9 @@ class ServiceSpec:
     hosts: tuple[str, ...] = ()
     access: Mapping[str, str] = field(default_factory=dict)  # pilotlight.dev/auth-* and rate-limit annotations
 
+    @property
+    def target(self) -> str:
+        return next((workload.revision.target for workload in self.workloads), "local")
+
     def workload(self, name: str) -> WorkloadSpec:
         return next(workload for workload in self.workloads if workload.name == name)

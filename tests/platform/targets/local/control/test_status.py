@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from tests.platform.targets.local.runs import replica, revision, revision_of, running, service, workload
 
-from pilotlight.errors import UsageError
+from pilotlight.errors import Conflict, UsageError
 from pilotlight.gateway.control_link import BackendReport
 from pilotlight.targets.local.control.service_state import ServiceRun
 from pilotlight.targets.local.control.status import (
     ServiceView,
     check_name,
+    check_target,
     model_state,
     status_of,
     url_of,
@@ -54,6 +55,19 @@ def test_the_gateways_own_paths_are_no_names(name: str) -> None:
     with pytest.raises(UsageError, match="choose another name"):
         check_name((name, "iris"))
     check_name(("default", f"{name}-of-mine"))
+
+
+def test_a_service_has_the_target_of_its_revisions_and_stays_there() -> None:
+    on_docker = service(workload(revision(target="docker")))
+    assert (told(single()).target, told(running(on_docker)).target) == ("local", "docker")
+    check_target(None, on_docker)
+    check_target(running(on_docker), on_docker)
+    with pytest.raises(Conflict, match="default/iris runs on local, where it must be deleted first") as refused:
+        check_target(single(), on_docker)
+    assert refused.value.hint == "platformctl delete iris --target local"
+    ending = single()
+    ending.deleting = True
+    check_target(ending, on_docker)
 
 
 def test_the_default_namespace_may_be_left_out() -> None:

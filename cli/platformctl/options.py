@@ -117,8 +117,8 @@ class DocumentOptions:
         ]
 
     def _connect(self) -> "Target | None":
-        """Connect to the target to plan for; the local one has neither capabilities nor a catalogue of its own."""
-        return targets.connect(self.target) if self.target and self.target != targets.LOCAL else None
+        """Connect to the target to plan for; those of the embedded platform have no catalogue of their own."""
+        return targets.connect(self.target) if self.target and self.target not in targets.EMBEDDED else None
 
     def _sources(self, target: "Target | None") -> "Sources":
         from pilotlight.release.plan_and_render import Sources
@@ -131,8 +131,13 @@ class DocumentOptions:
     def target_capabilities(self, target: "Target | None") -> "Capabilities":
         """Merge the capabilities that the target reports, the file and the flags; later ones win."""
         from pilotlight.plan.types import Capabilities
+        from pilotlight.targets.local.capabilities import capabilities_of
 
+        name = self.target or targets.LOCAL
+        target_options = targets.options_of(name, complete=True)
         reported = target.capabilities() if target else {}
+        if name in targets.EMBEDDED and name != targets.LOCAL:  # known without its control process
+            reported = capabilities_of(name, target_options)
         from_file = _read_capabilities(self.capabilities) if self.capabilities else {}
         flags = {"default_mode": self.default_mode, "pod_security": self.pod_security}
         flags_set = {name: value for name, value in flags.items() if value}
@@ -218,14 +223,15 @@ _APPLYING = (
     ),
     click.option("--diff", is_flag=True, help="Show what changes, object by object."),
 )  # fmt: skip
+_TARGET = (*targets.TARGET, targets.TARGET_OPTION)
 _DOCUMENTS = (_NAMES, _files(required=True), *_READING, _CURRENT, *_PLANNING)
 
 document_options: Final = targets.option_group("document_options", DocumentOptions, _DOCUMENTS)
 # With --target, whose catalogue and capabilities are used for planning.
-planning_options: Final = targets.option_group("document_options", DocumentOptions, (*targets.TARGET, *_DOCUMENTS))
+planning_options: Final = targets.option_group("document_options", DocumentOptions, (*_TARGET, *_DOCUMENTS))
 # Of commands that apply to a target and may take its stored documents instead of files.
 deploy_options: Final = targets.option_group(
-    "document_options", DocumentOptions, (_NAMES, _files(required=False), *_READING, *_PLANNING, *targets.TARGET)
+    "document_options", DocumentOptions, (_NAMES, _files(required=False), *_READING, *_PLANNING, *_TARGET)
 )
 apply_options: Final = targets.option_group("apply_options", ApplyOptions, _APPLYING)
 

@@ -1,8 +1,4 @@
-"""What commands connect to: targets by name with their options, the gateway of a service, the predictor's program.
-
-Packages add targets by the entry point group `pilotlight.targets`: a function of the environment that returns a
-`pilotlight.targets.target.Target`.
-"""
+"""What commands connect to: a target by name, the gateway of a service, the predictor's program."""
 
 import os
 import shlex
@@ -11,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import click
 
 from pilotlight import contract
 from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.targets import table
 from pilotlight.wire.http_client import FAILURES, HttpClient, HttpReply
 from platformctl import output
 
@@ -25,12 +22,12 @@ if TYPE_CHECKING:
     from pilotlight.targets.local.home_directory import Home
     from pilotlight.targets.target import Key, Target
 
-ENTRY_POINTS: Final = "pilotlight.targets"
 LOCAL: Final = "local"
+EMBEDDED: Final = table.EMBEDDED
 CONTEXT: Final = "platformctl.context"  # key of --context in click's meta
 FORCE: Final = "platformctl.force"
 PROMETHEUS: Final = "platformctl.prometheus"
-PLANNED: Final = ("docker", "slurm", "lepton", "brev")
+OPTIONS: Final = "platformctl.target-options"
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -82,37 +79,29 @@ def service_key(name: str, default_namespace: str) -> "Key":
 
 
 def connect(name: str, *, start: bool = True) -> "Target":
-    """Connect to a target of TARGETS, or of an installed package; raises NotFound for another name."""
+    """Connect to a target; raises NotFound for an unknown name."""
     if context() and name != "kubernetes":
         raise UsageError(f"--context names a cluster, and the target is {name}", "add --target kubernetes")
-    if name in TARGETS:
-        return TARGETS[name](start)
-    from importlib.metadata import entry_points
-
-    plugins = entry_points(group=ENTRY_POINTS)
-    for plugin in plugins.select(name=name):
-        target: Target = plugin.load()(os.environ)
-        return target
-    if name in PLANNED:
-        raise UsageError(f"--target {name} is not built yet", "run it here with --target local")
-    known = [*TARGETS, *sorted(plugin.name for plugin in plugins)]
-    raise NotFound(f"no target is called {name}; there are {', '.join(known)}")
-
-
-def kubernetes() -> "Target":
-    from pilotlight.targets.kubernetes.target import KubernetesTarget
-
+    if name in EMBEDDED:
+        return local(start=start, name=name)
     meta = _command_meta()
-    prometheus = str(meta.get(PROMETHEUS) or os.environ.get("PILOTLIGHT_PROMETHEUS", ""))
-    return KubernetesTarget.connect(context(), force=bool(meta.get(FORCE)), prometheus=prometheus)
+    prometheus = str(meta.get(PROMETHEUS) or "")
+    return table.connect(name, os.environ, context=context(), force=bool(meta.get(FORCE)), prometheus=prometheus)
 
 
-def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
-    from pilotlight.targets.local.client import LocalTarget
-    from pilotlight.targets.local.control_process_launcher import ensure, living, restart_flags, should_run
+def options_of(name: str, *, complete: bool = False) -> dict[str, str]:
+    """Return the target's options, of --target-option and variables; `complete`: raise UsageError for missing ones."""
+    from pilotlight.targets.options import parse_options
+
+    return table.options_of(name, parse_options(_command_meta().get(OPTIONS) or ()), os.environ, complete=complete)
+
+
+def local(*, start: bool, flags: Sequence[str] = (), name: str = LOCAL) -> "LocalTarget":
+    """Connect to a target of the embedded platform; a start and its reasons are printed."""
+    from pilotlight.targets.local.control_process_launcher import living, restart_flags, should_run
     from pilotlight.targets.local.home_directory import home
 
-    folder = home()
+    values, folder = options_of(name), home()
     if living(folder) is None:
         _refuse_removed_home(folder)
         if not start and should_run(folder):
@@ -125,7 +114,7 @@ def local(*, start: bool, flags: Sequence[str] = ()) -> "LocalTarget":
             keeps = f"; as platformctl down did not end it, it keeps its options: {options}" if options else ""
             output.note(f"starting the platform; its state is in {folder.root}{keeps}")
     try:
-        return LocalTarget(ensure(folder, start=start, flags=flags))
+        return cast("LocalTarget", table.connect(name, os.environ, start=start, flags=flags, options=values))
     except OSError as error:
         if not _is_of_home(folder, error):
             raise PlatformError(f"the platform cannot be started: {error}", "platformctl doctor says more") from None
@@ -161,13 +150,6 @@ def _refuse_removed_home(folder: "Home") -> None:
         hint = "platformctl down ends them; then platformctl up"
         output.error_data(message, hint, PlatformError.exit_code)
         raise PlatformError(message, hint)
-
-
-# Name of --target to the function that connects to it; `start` is for targets that can be started.
-TARGETS: Final[Mapping[str, Callable[[bool], "Target"]]] = {
-    LOCAL: lambda start: local(start=start),
-    "kubernetes": lambda _: kubernetes(),
-}
 
 
 def context() -> str:
@@ -220,12 +202,16 @@ def add_options(command: Callable[..., Any], options: Sequence[Decorator]) -> Ca
 TARGET: Final = (
     click.option(
         "--target", default="local", show_default=True, envvar="PILOTLIGHT_TARGET", metavar="NAME",
-        help="Where services run: local, kubernetes. [env: PILOTLIGHT_TARGET]",
+        help="Where services run: local, kubernetes, docker, slurm; docs/targets.md. [env: PILOTLIGHT_TARGET]",
     ),
     click.option(
         "--context", envvar="PILOTLIGHT_CONTEXT", metavar="NAME", expose_value=False, callback=_store_in_meta(CONTEXT),
         help="Of the kubeconfig, for --target kubernetes. [env: PILOTLIGHT_CONTEXT]",
     ),
+)  # fmt: skip
+TARGET_OPTION: Final = click.option(
+    "--target-option", multiple=True, metavar="NAME=VALUE", expose_value=False, callback=_store_in_meta(OPTIONS),
+    help="Option of the target, such as partition=gpu; repeatable, see docs/targets.md.",
 )  # fmt: skip
 NAMESPACE: Final = click.option(
     "-n", "--namespace", default="default", show_default=True, envvar="PILOTLIGHT_NAMESPACE",

@@ -9,6 +9,7 @@ from tests.certificates import Authority
 from tests.cli.conftest import Call
 
 from pilotlight.errors import UsageError
+from pilotlight.targets import table
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings
 from pilotlight.targets.target import ServiceStatus
 from pilotlight.wire.tls import valid_until
@@ -23,6 +24,7 @@ LOOKING_AT_ALL = [("status",), ("list",), ("events",)]
 THEIRS = """
 class Theirs:
     name = "theirs"
+    embedded = False
 
     def list(self, namespace):
         return []
@@ -138,7 +140,7 @@ def test_a_package_adds_a_target(call: Call, tmp_path: Path, monkeypatch: pytest
     metadata = tmp_path / "theirs-1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text(f"[{targets.ENTRY_POINTS}]\ntheirs = their_target:make\n")
+    (metadata / "entry_points.txt").write_text(f"[{table.ENTRY_POINTS}]\ntheirs = their_target:make\n")
     monkeypatch.syspath_prepend(tmp_path)
     done = call("list", "--target", "theirs")
     assert done.code == 0, done.err
@@ -260,3 +262,55 @@ def test_every_failing_check_has_a_fix(nowhere: Path) -> None:
     from pilotlight.targets.local.home_directory import home
 
     assert all(each.fix for each in local_checks.findings(home()) if each.level != "ok")
+
+
+SAMPLE = "tests.platform.targets.sample_target"
+DRY_RUN = ("deploy", "-f", "examples/services/iris.yaml", "--dry-run", "--target", "docker")
+
+
+@pytest.mark.parametrize(
+    "words", [("list",), ("doctor",), ("explain", "-f", "examples/services/iris.yaml"), DRY_RUN[:4]], ids=lambda w: w[0]
+)
+def test_a_target_that_is_not_built_is_refused_in_a_sentence(words: tuple[str, ...], call: Call, nowhere: Path) -> None:
+    done = call(*words, "--target", "brev")
+    assert done.code == 2
+    assert "--target brev is not built yet" in done.err
+    assert not nowhere.exists()
+
+
+def test_options_of_a_target_reach_its_pods(call: Call, nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table.MODULES, "docker", SAMPLE)
+    words = ("-f", "examples/services/iris.yaml", "--target", "docker", "--target-option", "network=host")
+    missing = call("render", *words)
+    assert missing.code == 2
+    assert "docker needs partition" in missing.err
+    assert "--target-option partition=VALUE, or set SAMPLE_PARTITION" in missing.err
+    monkeypatch.setenv("SAMPLE_PARTITION", "gpu")
+    done = call("render", *words)
+    assert done.code == 0, done.err
+    assert "pilotlight.dev/target: docker" in done.out
+    assert """pilotlight.dev/target-options: '{"network": "host", "partition": "gpu"}'""" in done.out
+    assert call(*DRY_RUN).code == 0
+    unknown = call(*DRY_RUN, "--target-option", "pool=x")
+    assert (unknown.code, "--target-option pool is no option of docker" in unknown.err) == (2, True)
+
+
+def test_a_revision_differs_by_its_target_and_options(
+    call: Call, nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(table.MODULES, "docker", SAMPLE)
+    monkeypatch.setenv("SAMPLE_PARTITION", "gpu")
+    local = call(*DRY_RUN[:4]).out
+    docker = call(*DRY_RUN).out
+    other = call(*DRY_RUN, "--target-option", "partition=cpu").out
+    assert len({local, docker, other}) == 3
+
+
+def test_doctor_runs_the_checks_of_the_target(call: Call, nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table.MODULES, "docker", SAMPLE)
+    done = call("doctor", "--target", "docker", "--target-option", "partition=gpu")
+    assert (done.code, done.out.split("\n")[0]) == (0, "ok    daemon  answers in gpu")
+    monkeypatch.setenv("SAMPLE_BROKEN", "1")
+    done = call("doctor", "--target", "docker", "-o", "json")
+    assert done.code == 1
+    assert json.loads(done.out)["checks"][1]["fix"] == "ask for one"

@@ -32,7 +32,7 @@ from pilotlight.targets.kubernetes.service_route import (
     ingress_of,
     service_endpoint,
 )
-from platformctl.doctor.local_checks import Finding
+from pilotlight.targets.target import Finding
 
 Json = Any
 Document = Mapping[str, Json]

@@ -5,12 +5,11 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from msgspec import DecodeError, ValidationError, json
 
@@ -40,6 +39,7 @@ from pilotlight.targets.local.store.schema import FRESH_START
 from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.gpus import find_devices
 from pilotlight.targets.local.supervisor.process_inspection import replica_processes
+from pilotlight.targets.target import Finding
 from pilotlight.wire.tls import ReloadingTls, TlsFiles, UnusableFiles, valid_until
 from platformctl import output
 from platformctl.targets import Gateway
@@ -47,22 +47,12 @@ from platformctl.targets import Gateway
 if TYPE_CHECKING:
     from pilotlight.targets.local.control_process_launcher import Address
 
-Level = Literal["ok", "warn", "fail"]
-
 LEAST_PYTHON: Final = (3, 11)
 LEAST_DISK: Final = 1 << 30
 LEAST_VALIDITY: Final = timedelta(days=14)
 # Model runtimes by import name, with the extra that installs each.
 RUNTIMES: Final = {"onnxruntime": "onnx", "torch": "torch", "tensorflow": "tensorflow", "tensorrt": "tensorrt"}
 PROBE_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    level: Level
-    check: str
-    message: str
-    fix: str = ""
 
 
 def findings(home: Home) -> Iterator[Finding]:
@@ -338,9 +328,9 @@ def _problems(job_id: str) -> Iterator[Finding]:
         return
     status = shared_options.platform_status(job_id, entry)
     model = infer_request.probe_model(job_id, entry, PROBE_S)
-    level: Level = "fail" if status.state in (*client.ENDED, "unknown") or model.phase == "failed" else "warn"
+    failed = status.state in (*client.ENDED, "unknown") or model.phase == "failed"
     for each in health_findings.findings(job_id, entry, status, model):
-        yield Finding(level, f"microservice {job_id[:8]}", each["cause"], each["advice"])
+        yield Finding("fail" if failed else "warn", f"microservice {job_id[:8]}", each["cause"], each["advice"])
 
 
 def _stuck_stops(home: Home) -> Iterator[Finding]:

@@ -29,12 +29,13 @@ def request_from_files(
 
     read = document_options.read(target)
     selected = without_pins(replace(read, services=tuple(document_options.select(read.services))))
-    local = (document_options.target or targets.LOCAL) == targets.LOCAL
+    name = document_options.target or targets.LOCAL
     capabilities = document_options.target_capabilities(target)
-    if target is None and local:  # as the target would report them
+    if target is None and name == targets.LOCAL:  # as the target would report them
         capabilities = replace(capabilities, **LOCAL_CAPABILITIES)
     release_apply.check_paths_reachable(selected.services, target)
-    return ReleaseRequest(resolve(selected, capabilities, mode, local=local), capabilities)
+    embedded = name in targets.EMBEDDED
+    return ReleaseRequest(resolve(selected, capabilities, mode, local=embedded), capabilities)
 
 
 def request_from_target(
@@ -50,10 +51,9 @@ def request_from_target(
     release = history.releases(target, key)[0]
     documents, capabilities = release_apply.read_release(release, document_options.sets)
     release_apply.check_paths_reachable(documents.services, target)
-    local = target.name == targets.LOCAL
-    if local:
+    if target.embedded:
         check_stored(documents, mode)
-    return ReleaseRequest(resolve(documents, capabilities, mode, local=local), capabilities)
+    return ReleaseRequest(resolve(documents, capabilities, mode, local=target.embedded), capabilities)
 
 
 def run(

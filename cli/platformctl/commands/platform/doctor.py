@@ -1,12 +1,15 @@
-"""`platformctl doctor`: check whether this machine or a cluster can run services, with fixes."""
+"""`platformctl doctor`: check whether a target can run services, with fixes."""
 
+import os
 from collections.abc import Iterator
 
 import click
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.targets import table
 from pilotlight.targets.kubernetes.target import KubernetesTarget
 from pilotlight.targets.local.home_directory import home
+from pilotlight.targets.target import Finding
 from platformctl import output, targets
 from platformctl.doctor import cluster_checks, local_checks
 
@@ -15,17 +18,17 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 @click.command()
 @targets.options
+@targets.TARGET_OPTION
 @output.formats("table", "json")
 def doctor(service_options: targets.ServiceOptions) -> int:
     """Check this machine: Python, runtimes, GPUs, ports, disk, limits, microservices. Ends with 1 where one fails.
 
-    With --target kubernetes the cluster: Knative, KEDA, gateways, rights in the namespace, metrics, GPUs.
+    With --target kubernetes the cluster: Knative, KEDA, gateways, rights in the namespace, metrics, GPUs. With another
+    target what that one needs: its daemon, queue or account.
 
     Example: platformctl doctor --target kubernetes -n models
     """
-    if service_options.target not in ("local", "kubernetes"):
-        raise UsageError(f"doctor knows no checks of --target {service_options.target}", "use local or kubernetes")
-    findings = list(_of_machine() if service_options.target == "local" else _of_cluster(service_options))
+    findings = list(_findings(service_options))
     documents = [
         {"level": each.level, "check": each.check, "message": each.message, "fix": each.fix} for each in findings
     ]
@@ -40,16 +43,25 @@ def doctor(service_options: targets.ServiceOptions) -> int:
     return 1 if any(each.level == "fail" for each in findings) else 0
 
 
-def _of_machine() -> Iterator[local_checks.Finding]:
-    yield from local_checks.findings(home())
-    yield from local_checks.microservice_findings(home())
+def _findings(service_options: targets.ServiceOptions) -> Iterator[Finding]:
+    name = service_options.target
+    module, options = table.module(name), targets.options_of(name)
+    if name == targets.LOCAL:
+        yield from local_checks.findings(home())
+        yield from local_checks.microservice_findings(home())
+    elif name == "kubernetes":
+        yield from _of_cluster(service_options)
+    elif module is not None:
+        yield from module.findings(os.environ, options)
+    else:
+        raise UsageError(f"doctor has no checks of --target {name}, which another package adds", "use its own")
 
 
-def _of_cluster(service_options: targets.ServiceOptions) -> Iterator[local_checks.Finding]:
+def _of_cluster(service_options: targets.ServiceOptions) -> Iterator[Finding]:
     try:
         target = service_options.connect_read_only()
     except PlatformError as error:
-        yield local_checks.Finding("fail", "cluster", str(error), error.hint)
+        yield Finding("fail", "cluster", str(error), error.hint)
         return
     assert isinstance(target, KubernetesTarget)
     yield from cluster_checks.findings(target.cluster, service_options.namespace)

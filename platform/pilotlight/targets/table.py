@@ -1,0 +1,100 @@
+"""Targets by name: how to connect to each, its options and its checks. The API and the command line use it.
+
+A target beside `local` and `kubernetes` is a module and a line in MODULES. The module has
+
+    OPTIONS: tuple[Option, ...]                              values of --target-option NAME=VALUE, or of variables
+    def findings(environ, options) -> Iterator[Finding]      checks of `platformctl doctor --target NAME`
+
+The control process of the embedded platform runs those in EMBEDDED, each by its launcher. Other packages add targets by
+the entry point group `pilotlight.targets`: a function of the environment that returns a `targets.target.Target`.
+Heavy modules are imported on use: every command imports this one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from pilotlight.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from pilotlight.targets.options import Option
+    from pilotlight.targets.target import Finding, Target
+
+ENTRY_POINTS: Final = "pilotlight.targets"
+EMBEDDED: Final = ("local", "docker", "slurm")
+MODULES: dict[str, str] = {}  # "docker": "pilotlight.targets.docker.target"
+PLANNED: Final = ("docker", "slurm", "lepton", "brev")
+
+
+class TargetModule(Protocol):
+    """What a module of MODULES has."""
+
+    OPTIONS: "tuple[Option, ...]"
+
+    def findings(self, environ: Mapping[str, str], options: Mapping[str, str]) -> "Iterator[Finding]": ...
+
+
+def connect(
+    name: str, environ: Mapping[str, str], *, start: bool = True, flags: Sequence[str] = (),
+    options: Mapping[str, str] | None = None, context: str = "", force: bool = False, prometheus: str = "",
+) -> "Target":  # fmt: skip
+    """Connect to a target; raises NotFound for an unknown name. `options` are resolved ones.
+
+    `start` starts the embedded platform with `flags` if it is down; `context`, `force`, `prometheus` are for clusters.
+    """
+    check_name(name)
+    if name in EMBEDDED:
+        from pilotlight.targets.local.client import LocalTarget
+        from pilotlight.targets.local.control_process_launcher import ensure
+        from pilotlight.targets.local.home_directory import home
+
+        return LocalTarget(ensure(home(environ), start=start, flags=flags), name, options)
+    if name == "kubernetes":
+        from pilotlight.targets.kubernetes.target import KubernetesTarget
+
+        prometheus = prometheus or environ.get("PILOTLIGHT_PROMETHEUS", "")
+        return KubernetesTarget.connect(context, force=force, prometheus=prometheus)
+    (plugin,) = _plugins(name)
+    target: Target = plugin.load()(environ)
+    return target
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError for a target that is not built yet, NotFound for an unknown one."""
+    if name in ("local", "kubernetes", *MODULES) or _plugins(name):
+        return
+    if name in PLANNED:
+        hint = f"platformctl microservice start --platform {name} runs a model there; or use --target local"
+        raise UsageError(f"--target {name} is not built yet", hint)
+    known = ["local", "kubernetes", *MODULES, *sorted(plugin.name for plugin in _plugins())]
+    raise NotFound(f"no target is called {name}; there are {', '.join(known)}")
+
+
+def _plugins(name: str = "") -> list[Any]:
+    """Return the entry points of other packages, at most one of a name."""
+    from importlib.metadata import entry_points
+
+    plugins = entry_points(group=ENTRY_POINTS)
+    return list(plugins.select(name=name))[:1] if name else list(plugins)
+
+
+def module(name: str) -> TargetModule | None:
+    """Return the module of a target; None: it has no options and no checks of its own."""
+    check_name(name)
+    return cast(TargetModule, import_module(MODULES[name])) if name in MODULES else None
+
+
+def options_of(
+    name: str, arguments: Mapping[str, str], environ: Mapping[str, str], *, complete: bool = False
+) -> dict[str, str]:
+    """Return the options of a target, from arguments, variables or defaults; `complete`: raise for missing ones."""
+    from pilotlight.targets.options import check_missing, resolve_options
+
+    target = module(name)
+    declared = target.OPTIONS if target else ()
+    if unknown := sorted(arguments.keys() - {each.name for each in declared}):
+        takes = ", ".join(sorted(each.name for each in declared)) or "none"
+        raise UsageError(f"--target-option {unknown[0]} is no option of {name}, which takes {takes}")
+    values, missing = resolve_options(declared, arguments, environ)
+    check_missing(missing if complete else [], name, "--target-option")
+    return values

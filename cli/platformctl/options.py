@@ -270,8 +270,7 @@ def record() -> "Record":
     plain = Capabilities()
     special: dict[str, Type] = {
         "default_mode": OneOf(MODES), "pod_security": OneOf(LEVELS), "features": ListOf(String()),
-        "route_parent": MapOf(String()), "target_options": MapOf(String()), "gpus": Integer(0),
-        "load_rate_bytes_s": Integer(1),
+        "route_parent": MapOf(String()), "gpus": Integer(0), "load_rate_bytes_s": Integer(1),
     }  # fmt: skip
     types: dict[str, Type] = {
         name: special.get(name) or (Boolean() if isinstance(getattr(plain, name), bool) else String())
@@ -281,7 +280,8 @@ def record() -> "Record":
 
 
 def _field_names() -> dict[str, str]:
-    """Map field names of Capabilities to their names in the file."""
+    """Map field names of Capabilities to their names in the file; target and options are those of the command line."""
     from pilotlight.plan.types import Capabilities
 
-    return {field.name: re.sub(r"_(.)", lambda match: match[1].upper(), field.name) for field in fields(Capabilities)}
+    names = (field.name for field in fields(Capabilities) if field.name not in ("target", "target_options"))
+    return {name: re.sub(r"_(.)", lambda match: match[1].upper(), name) for name in names}

@@ -329,16 +329,27 @@ def test_a_canary_of_deployments_is_split_by_percent_and_by_hand(call: Call, fol
 
 
 def test_all_services_that_cannot_run_here_are_told_and_nothing_is_done(call: Call, folder: Path) -> None:
-    foreign = DOCUMENT.replace("name: iris", "name: theirs").partition("    model:")[0]
-    container = "    containers: [{name: kserve-container, image: 'example.com/theirs:1'}]\n"
-    several = [DOCUMENT.replace("name: iris", "name: mine"), *(foreign.replace("theirs", n) + container for n in "ab")]
-    (folder / "foreign.yaml").write_text("---".join(several))
-    done = call("deploy", "-f", str(folder / "foreign.yaml"))
+    secret = "    model:\n      env: [{name: KEY, valueFrom: {secretKeyRef: {name: nowhere, key: key}}}]\n"
+    wanting = DOCUMENT.replace("    model:\n", secret)
+    several = [wanting.replace("name: iris", f"name: {n}") for n in "ab"]
+    (folder / "wanting.yaml").write_text("---".join([DOCUMENT.replace("name: iris", "name: mine"), *several]))
+    done = call("deploy", "-f", str(folder / "wanting.yaml"))
     assert (done.code, done.out) == (1, "")
     assert "2 of 3 services cannot be deployed; nothing was done" in done.err
     assert "\n  a: " in done.err
     assert "\n  b: " in done.err
     assert call("status", "mine").code == 3
+
+
+def test_an_image_that_cannot_run_here_is_refused_at_its_line(call: Call, folder: Path) -> None:
+    container = "    containers: [{name: kserve-container, image: 'example.com/theirs:1'}]\n"
+    file = folder / "foreign.yaml"
+    file.write_text(DOCUMENT.partition("    model:")[0] + container)
+    done = call("deploy", "-f", str(file))
+    assert (done.code, done.out) == (2, "")
+    line = file.read_text().splitlines().index(container.rstrip()) + 1
+    assert f"foreign.yaml:{line}:" in done.err
+    assert "error PL373: spec.predictor.containers: local cannot do it: only our own predictor runs" in done.err
 
 
 def test_several_services_in_one_deploy(call: Call, folder: Path) -> None:

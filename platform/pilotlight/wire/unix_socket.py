@@ -25,6 +25,11 @@ def socket_path(host: str, port: int) -> Path:
     return Path(host.removeprefix(SCHEME), str(port))
 
 
+def url(host: str, port: int) -> str:
+    """Return the URL of a port of a `unix:` or other host."""
+    return f"{host}/{port}" if is_unix(host) else f"http://{host}:{port}"
+
+
 def split_url(url: str) -> tuple[str, int]:
     """Return host and port of a `unix:` URL."""
     host, _, port = url.rstrip("/").rpartition("/")

@@ -39,11 +39,12 @@ def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
         for backend in _backends(run, spec.workload(name), run.shares(name), weight, ready)
     )
     first = spec.workload(spec.entry[0][0]).revision
-    yield Route(
-        spec.namespace, spec.name, backends, hosts=spec.hosts, port=run.port, timeout_s=first.timeout_s,
-        access=access(spec.access), rate=rate(spec.access), grpc_port=run.grpc_port,
-        key=key(spec.namespace, spec.name) if len(entries) < len(spec.workloads) else "",
-    )  # fmt: skip
+    if spec.exposed:
+        yield Route(
+            spec.namespace, spec.name, backends, hosts=spec.hosts, port=run.port, timeout_s=first.timeout_s,
+            access=access(spec.access), rate=rate(spec.access), grpc_port=run.grpc_port,
+            key=key(spec.namespace, spec.name) if len(entries) < len(spec.workloads) else "",
+        )  # fmt: skip
     for workload in spec.workloads:
         if workload.name not in entries:
             inner = tuple(_backends(run, workload, run.shares(workload.name), 100, ready))
@@ -116,7 +117,7 @@ class ServicePorts:
             task.cancel()
 
     def _required(self, run: ServiceRun) -> Iterator[Kind]:
-        if self._first and not run.deleting:
+        if self._first and not run.deleting and run.spec.exposed:
             yield "http"
             if serves_grpc(run.spec):
                 yield "grpc"

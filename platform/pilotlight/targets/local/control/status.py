@@ -23,6 +23,7 @@ from pilotlight.targets.target import (
     ServiceStatus,
     service_argument,
 )
+from pilotlight.wire import unix_socket
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def status_of(view: ServiceView) -> ServiceStatus:
     unverified = phase in ("Ready", "Standby", "Parked") and not verified
     if unverified:
         message = f"{READY if phase == 'Ready' else UNANSWERED}; {HINT}"
-    url = url_of(view.base_url, run.key)
+    url = url_of(view.base_url, run.key) if run.spec.exposed else _replica_url(view)
     return ServiceStatus(
         *run.key, run.generation, phase, url, mode="/".join(sorted({work.mode for work in run.spec.workloads})),
         urls=_urls(view, url),
@@ -73,7 +74,17 @@ def status_of(view: ServiceView) -> ServiceStatus:
     )  # fmt: skip
 
 
+def _replica_url(view: ServiceView) -> str:
+    """Return the address of a running replica; empty: there is none."""
+    for replica in view.replicas:
+        if replica.state in ("starting", "ready", "unready"):
+            return unix_socket.url(replica.host, replica.port)
+    return ""
+
+
 def _urls(view: ServiceView, url: str) -> dict[str, str]:
+    if not view.run.spec.exposed:
+        return {"http": url} if url else {}
     own = (view.run.port, view.run.grpc_port)
     # A port is shown only once the gateway routes it: an earlier request would be refused.
     port, grpc_port = (port if port == applied else 0 for port, applied in zip(own, view.ports, strict=True))
@@ -107,6 +118,8 @@ def phase_of(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Ph
     if phase not in ("Ready", "Standby", "Parked"):
         return phase, message
     confirmed = view.confirmed
+    if not run.spec.exposed:
+        return phase, message
     if confirmed is None:  # until then the gateway responds 404
         return "Progressing", "the gateway is applying its route"
     if any(confirmed.get(row.name, 0) != row.percent for row in routed):
@@ -217,7 +230,7 @@ def _revision(
     busy = [replica for replica in replicas if replica.state != "draining"]
     reasons = [replica.reason for replica in busy if replica.state != "ready" and replica.reason]
     backoff_s = revision.next_start - now if desired > len(busy) and revision.next_start > now else None
-    pins = revision.spec.container.pins.values()
+    pins, route = revision.spec.container.pins.values(), url_of(view.base_url, view.run.key)
     return RevisionStatus(
         revision.name, workload.name, workload.role, percent, tags, ready, starting, desired,
         model_state=model_state(revision, busy, desired), reason=reasons[-1] if reasons else revision.failure,
@@ -225,7 +238,7 @@ def _revision(
         p50_ms=log.quantile_ms(0.5, now), p99_ms=log.quantile_ms(0.99, now), error_percent=log.error_percent(now),
         requests=log.requests(now), cold_starts=log.cold_starts,
         decision=unit.decision.reason if unit.decision else "", decided_at=unit.decided_at,
-        url=f"{url_of(view.base_url, view.run.key)}@{tags[0] if tags else revision.name}",
+        url=f"{route}@{tags[0] if tags else revision.name}" if view.run.spec.exposed else "",
         cold_start=revision.cold_start, per_second=log.per_second(now), retry_in_s=backoff_s,
         verified=revision.verification in ("unknown", "verified"),
         replicas=tuple(ReplicaStatus(each.id, each.state, each.node, each.handle, each.reason) for each in replicas),
@@ -254,7 +267,9 @@ def _conditions(view: ServiceView, phase: Phase, message: str, unverified: bool)
         yield _condition(f"{role.capitalize()}Ready", revisions)
     if not view.run.unreadable:
         yield _condition("LatestDeploymentReady", view.run.latest_revisions())
-        if view.confirmed is not None:
+        if not view.run.spec.exposed:
+            yield Condition("IngressReady", "True", "ClusterLocal", "the gateway has no route of it, by its label")
+        elif view.confirmed is not None:
             yield Condition("IngressReady", "True", "Routed", f"{url_of(view.base_url, view.run.key)} leads here")
         else:
             yield Condition("IngressReady", "Unknown", "NotRouted", "the gateway has no route of it")

@@ -77,6 +77,7 @@ def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -
         # Of its route, its cluster DNS names, and one under .localhost.
         hosts = [str(host) for route in objects.of_kind("HTTPRoute") for host in at(route, "spec", "hostnames") or ()]
         dns = f"{names.entry_service(service)}.{namespace}"
+        exposed = not all(_is_hidden(each) for each in objects.workloads() if name_of(each) in dict(entry))
         hosts += [f"{dns}.localhost", dns, f"{dns}.svc", f"{dns}.svc.cluster.local"]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         # The API also accepts manifests that were never validated.
@@ -87,7 +88,7 @@ def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -
         refused += _unprotected([workload.revision for workload in workloads], min(access))
     if refused:
         raise PlatformError("\n".join(refused), hint="platformctl render shows the objects")
-    return ServiceSpec(namespace, service, workloads, entry, tuple(dict.fromkeys(hosts)), access)
+    return ServiceSpec(namespace, service, workloads, entry, tuple(dict.fromkeys(hosts)), access, exposed)
 
 
 def revisions_of(manifests: Sequence[Object]) -> list[tuple[str, str, list[Object]]]:
@@ -246,6 +247,12 @@ def _surge_and_unavailable(workload: Object, scaling: Scaling) -> tuple[int, int
 def _share(written: Json, count: int, rounded: Any) -> int:
     text = str(written)
     return int(rounded(count * float(text[:-1]) / 100)) if text.endswith("%") else int(text)
+
+
+def _is_hidden(workload: Object) -> bool:
+    """Whether only its own address leads to it. A Knative Service has the label if an HTTPRoute exposes it instead."""
+    visibility = mapping_at(workload, "metadata", "labels").get(names.LABEL_VISIBILITY)
+    return workload["kind"] == "StatefulSet" and visibility == "cluster-local"
 
 
 def _access(objects: Objects, entry: Sequence[tuple[str, int]]) -> dict[str, str]:

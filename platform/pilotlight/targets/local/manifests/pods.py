@@ -8,6 +8,7 @@ before every replica. Any other volume is refused.
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -44,6 +45,8 @@ NO_CONTAINER: Final = (
 FOREIGN: Final = "only our own predictor runs without containers; platformctl render makes manifests for a cluster"
 # Programs of the image: predictor (the default) and router.
 PROGRAMS: Final = (("-m", "pilotlight_predictor"), ("-m", "pilotlight.gateway"))
+# How microservices start it: microservices/registry/container_command.py.
+_SHELL: Final = re.compile(r'umask 0 && exec "\$\{PILOTLIGHT_PYTHON:-python\}" -m pilotlight_predictor (.+)')
 PROBES: Final = ("startupProbe", "readinessProbe", "livenessProbe")
 READY_PATH: Final = "/v2/health/ready"
 _DEVICES: Final = ("nvidia.com/mig-", "amd.com/", "gpu.intel.com/", "habana.ai/", "google.com/tpu")
@@ -228,6 +231,21 @@ def unused_fetches(fetches: Iterable[Fetch], texts: Sequence[str]) -> list[str]:
     ]
 
 
+def _program(container: Mapping[str, Json], rules: PodRules) -> tuple[list[str], list[str]]:
+    """Return command and args. A shell that only starts our predictor is left out where there is no container.
+
+    Nothing else of a shell's text is accepted, so none is ever run. Without it `umask 0`, for files that containers
+    share, has no effect.
+    """
+    command, args = ([str(word) for word in container.get(name) or ()] for name in ("command", "args"))
+    if not rules.foreign_images and command[:2] == ["/bin/sh", "-c"] and len([*command, *args]) == 3:
+        text = _SHELL.fullmatch(command[2])
+        words = shlex.split(text[1]) if text else []
+        if text and shlex.join(words) == text[1]:  # without operators and expansions
+            return [], words
+    return command, args
+
+
 def container_of(
     template: Mapping[str, Json], key: Key, objects: Objects, port: Json, refused: list[str]
 ) -> ContainerSpec:
@@ -245,15 +263,12 @@ def container_of(
     variables = variables_of(main, mapping_at(template, "metadata"), key, objects)
     fetches, mounts = _fetches(template, key, objects, rules, problems), _mounts(pod, main, problems)
     problems += variables.refused
-    paths: PathMap = {}
+    words, paths = _program(main, rules), dict[str, str]()
     if not rules.mounts:
         paths = {each.folder: each.uri for each in fetches} | {each.path: each.source for each in mounts}
-        problems += unused_fetches(fetches, [*variables.values.values(), *map(str, main.get("args") or ())])
+        problems += unused_fetches(fetches, [*variables.values.values(), *words[1]])
         fetches = mounts = ()
-    command, args = (
-        tuple(map_path(expanded(str(part), variables.values), paths) for part in main.get(name) or ())
-        for name in ("command", "args")
-    )
+    command, args = (tuple(map_path(expanded(word, variables.values), paths) for word in each) for each in words)
     serving = _number(port, main) or _number(at(main, "ports"), main) or HTTP_PORT
     spec = ContainerSpec(
         name=str(main.get("name") or "main"), image=image, command=command, args=args,

@@ -135,6 +135,7 @@ class ServiceSpec:
     entry: tuple[tuple[str, int], ...]
     hosts: tuple[str, ...] = ()
     access: Mapping[str, str] = field(default_factory=dict)  # pilotlight.dev/auth-* and rate-limit annotations
+    exposed: bool = True  # by the gateway; else only who knows a replica's address can call it
 
     @property
     def target(self) -> str:

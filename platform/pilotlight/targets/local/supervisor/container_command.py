@@ -17,6 +17,7 @@ from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.pods import READY_PATH, map_path
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Probe
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
+from pilotlight.targets.local.supervisor.launcher import ReplicaAddress
 from pilotlight.targets.local.supervisor.probes import start_budget
 from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica_record import Checks, Launch
@@ -37,6 +38,10 @@ _PORT_SETTINGS: Final = {
     "INFERENCE_GRPC_PORT": contract.GRPC_PORT,
     "INFERENCE_METRICS_PORT": contract.METRICS_PORT,
 }
+
+
+_OFF: Final = {"INFERENCE_GRPC_PORT": "-1", "INFERENCE_METRICS_PORT": "-1"}
+LOOPBACK: Final = "127.0.0.1"
 
 
 class Ports(NamedTuple):
@@ -66,6 +71,14 @@ def ports(container: ContainerSpec) -> Ports:
 def host(home: Home, replica: str) -> str:
     """Return the host of a replica's ports."""
     return f"{SCHEME}{home.sockets / replica}"
+
+
+def address(container: ContainerSpec, home: Home, replica: str) -> ReplicaAddress:
+    """Return where the process listens."""
+    if not container.host_port:
+        return ReplicaAddress(host(home, replica))
+    port = container.host_port
+    return ReplicaAddress(container.host_ip or LOOPBACK, {PORTS.http: port, PORTS.grpc: 0, PORTS.metrics: port})
 
 
 def command(container: ContainerSpec, python: str) -> Command:
@@ -116,6 +129,7 @@ def variables(
         **(cuda if gpus else {}),
         **dict(zip(_PORT_SETTINGS, map(str, PORTS), strict=True)),
         **dict.fromkeys(_HOST_SETTINGS, host(home, launch.replica)),
+        **_microservice_address(container),
         "INFERENCE_DRAIN_DELAY": "0",
         "INFERENCE_LOG_FORMAT": "json",
         "K_REVISION": launch.revision.name,
@@ -127,6 +141,14 @@ def variables(
         ENV_REPLICA: launch.replica,
         **launch.extra_env,
     }
+
+
+def _microservice_address(container: ContainerSpec) -> dict[str, str]:
+    """Return the settings of a microservice: HTTP only, on its port of the machine if it has one."""
+    if container.own_health:
+        return {}
+    port = {"INFERENCE_HTTP_PORT": str(container.host_port), "INFERENCE_HOST": container.host_ip or LOOPBACK}
+    return {**_OFF, **(port if container.host_port else {})}
 
 
 def with_pinned_models(launch: Launch, snapshots: ModelSnapshots) -> Launch:

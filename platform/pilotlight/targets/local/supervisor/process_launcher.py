@@ -21,7 +21,6 @@ from pilotlight.targets.local.supervisor.launcher import (
     Ended,
     LaunchObserver,
     ProcessObserver,
-    ReplicaAddress,
     start_failure,
 )
 from pilotlight.targets.local.supervisor.output_pipes import OutputPipes
@@ -163,7 +162,7 @@ class ProcessLauncher:
                 self._fork(handle, self._pilot, command, env, log, observer)
         finally:
             os.close(log)
-        observer.on_started(ReplicaAddress(container_command.host(self.home, record.id)))
+        observer.on_started(container_command.address(launch.revision.container, self.home, record.id))
         return handle
 
     def _fork(

@@ -82,6 +82,12 @@ def test_components_behind_another_have_ways_of_their_own_that_ask_for_a_key() -
     assert inner.backends[0].replicas == ANSWERS[ONE]
 
 
+def test_the_gateway_has_no_route_of_a_service_that_is_not_exposed() -> None:
+    spec = service(workload(revision("iris-transformer-1", "iris-transformer")), workload(revision()), exposed=False)
+    assert [route.name for route in made(running(spec))] == ["iris-predictor"]
+    assert made(running(service(workload(revision()), exposed=False))) == []
+
+
 def failing(run: ServiceRun, answers: dict[str, tuple[Replica, ...]]) -> Backend:
     found = revision_of(run)
     found.failure, found.failures, found.start_failed, found.next_start = "no such file", 3, True, 7.0

@@ -45,3 +45,14 @@ def test_a_port_that_opens_while_its_service_goes_is_given_up(tmp_path: Path) ->
         asyncio.run(play())
     finally:
         store.close()
+
+
+def test_a_service_that_is_not_exposed_has_no_port_of_the_gateway(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "store.db")
+    try:
+        ports = ServicePorts(store, Slow(Home(tmp_path), lambda word: None), 9000, EventRecorder(store), lambda: None)
+        run = running(service(workload(revision()), exposed=False))
+        ports.restore(run)
+        assert run.port == 0
+    finally:
+        store.close()

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.platform.targets.local.runs import replica, revision, revision_of, running, service, workload
 
 from pilotlight.errors import Conflict, UsageError
@@ -119,6 +120,17 @@ def test_a_service_is_not_called_ready_before_the_gateway_has_its_route(desired:
     applied = status_of(replace(view, confirmed={ONE: 100}))
     assert applied.phase == ("Ready" if desired else "Standby")
     assert set(conditions(applied).values()) == {"True"}
+
+
+@pytest.mark.parametrize(("host", "url"), [("127.0.0.1", "http://127.0.0.1:9100"), ("unix:/run/x", "unix:/run/x/9100")])
+def test_a_service_that_is_not_exposed_is_ready_at_the_address_of_its_replica(host: str, url: str) -> None:
+    run = running(service(workload(revision()), exposed=False))
+    own = replica(port=9100)
+    own = structs.replace(own, checks=structs.replace(own.checks, host=host))
+    status = status_of(ServiceView(run, [own], 10.0, "http://127.0.0.1:8090", https="example.org:8443"))
+    assert (status.phase, status.url, status.urls) == ("Ready", url, {"http": url})
+    assert set(conditions(status).values()) == {"True"}
+    assert status.revisions[0].url == ""
 
 
 def test_a_service_that_wakes_is_progressing_though_it_is_proven() -> None:

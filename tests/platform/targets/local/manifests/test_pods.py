@@ -8,11 +8,13 @@ import pytest
 from tests.platform.targets.local.manifests.objects import container, deployment, refusals
 from tests.platform.targets.local.rendering import document, rendered, revision
 
+from pilotlight.microservices.registry.container_command import CommandInputs, build, parse
 from pilotlight.targets.local.manifests.interpret import interpret, revisions_of
 from pilotlight.targets.local.manifests.service_spec_types import Fetch, Mount, Probe, RevisionSpec
 
 Json = Any
 VLLM = "vllm/vllm-openai:v1"
+TEXT = build("pilotlight", CommandInputs("job", "iris", parse("/models/it's here; rm $HOME"), {}))
 
 
 def test_variables_come_from_everywhere_that_a_pod_could_get_them_from() -> None:
@@ -270,3 +272,57 @@ def test_values_of_the_own_secret_need_not_be_among_the_documents() -> None:
     found = container(env=[{"name": "HF_TOKEN", "valueFrom": source}])
     assert found.secret_env == (("HF_TOKEN", "iris", "token"),)
     assert "HF_TOKEN" not in found.env
+
+
+def test_a_microservice_is_a_document(tmp_path: Path) -> None:
+    main = {
+        "name": "main",
+        "image": "pilotlight/predictor:0.1.0",
+        "command": ["/bin/sh", "-c", TEXT],
+        "env": [{"name": "INFERENCE_MICROSERVICE", "value": "true"}],
+        "ports": [{"containerPort": 8080, "hostPort": 9100, "hostIP": "127.0.0.1"}],
+        "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 2},
+        "resources": {"requests": {"memory": "1Gi"}},
+    }
+    made = document(annotations={"serving.kserve.io/deploymentMode": "Stateful"}, containers=[main], minReplicas=1)
+    made["metadata"]["labels"] = {"networking.knative.dev/visibility": "cluster-local"}
+    del made["spec"]["predictor"]["model"]
+    spec = interpret(rendered(tmp_path, made))
+    assert not spec.exposed
+    found = spec.workloads[0].revision.container
+    assert found.command == ()
+    assert found.args[-2:] == ("--model-path", "/models/it's here; rm $HOME")
+    assert (found.host_port, found.host_ip, found.memory_limit) == (9100, "127.0.0.1", None)
+    assert found.readiness == Probe("", 8080, period_s=2.0, kind="tcp")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["/bin/sh", "-c", f"{TEXT}; id"],
+        ["/bin/sh", "-c", f"{TEXT} $(id)"],
+        ["/bin/sh", "-c", f"{TEXT} `id`"],
+        ["/bin/sh", "-c", f"{TEXT} | tee /tmp/x"],
+        ["/bin/sh", "-c", f"{TEXT} > /tmp/x"],
+        ["/bin/sh", "-c", f"{TEXT}\nid"],
+        ["/bin/sh", "-c", f"id; {TEXT}"],
+        ["/bin/sh", "-c", TEXT, "x"],
+        ["/bin/sh", "-xc", TEXT],
+        ["bash", "-c", TEXT],
+        ["/bin/sh", "-c", "exec sleep 600 # pilotlight_predictor"],
+    ],
+)
+def test_a_shell_that_does_anything_but_start_our_predictor_is_refused(command: list[str]) -> None:
+    text = "\n".join(refusals(deployment({"command": command})))
+    assert "only the image's own programs are run here" in text
+    assert only(on("docker", deployment({"command": command}))).container.command == tuple(command)
+
+
+def test_the_label_of_visibility_hides_only_stateful_services() -> None:
+    label = {"networking.knative.dev/visibility": "cluster-local"}
+    hidden, shown = stateful(), deployment()
+    for made in (hidden, shown):
+        made["metadata"]["labels"].update(label)
+    assert not interpret([hidden]).exposed
+    assert interpret([shown]).exposed
+    assert interpret([stateful()]).exposed

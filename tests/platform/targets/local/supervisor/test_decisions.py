@@ -7,7 +7,7 @@ from tests.platform.targets.local.supervisor.supervisor_harness import launch
 
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec_types import Probe
-from pilotlight.targets.local.supervisor.container_command import Command, checks, command, variables
+from pilotlight.targets.local.supervisor.container_command import Command, address, checks, command, host, variables
 from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, Holder, allocate
 from pilotlight.targets.local.supervisor.logs import last_error, over_limit
 from pilotlight.targets.local.supervisor.probes import ProbeCounter, start_budget, start_interval
@@ -149,6 +149,17 @@ def test_a_microservice_is_not_ended_for_a_model_that_cannot_be_loaded() -> None
     made = checks(launch(readiness=None, env={"INFERENCE_MICROSERVICE": "true"}), HOME)
     assert (made.readiness, made.predictor) == (Probe("", 8080, kind="tcp"), False)
     assert checks(launch(readiness=None), HOME).predictor
+
+
+def test_a_microservice_listens_on_its_port_of_the_machine() -> None:
+    order = launch(env={"INFERENCE_MICROSERVICE": "true"}, host_port=9100)
+    env = variables(order, (), HOME, "", {})
+    assert (env["INFERENCE_HTTP_PORT"], env["INFERENCE_HOST"]) == ("9100", "127.0.0.1")
+    assert (env["INFERENCE_GRPC_PORT"], env["INFERENCE_METRICS_PORT"]) == ("-1", "-1")
+    assert address(order.revision.container, HOME, "a") == ("127.0.0.1", {8080: 9100, 8081: 0, 8082: 9100})
+    closed = launch(env={"INFERENCE_MICROSERVICE": "true"})
+    assert variables(closed, (), HOME, "", {})["INFERENCE_HOST"] == host(HOME, closed.replica)
+    assert address(closed.revision.container, HOME, "a") == (host(HOME, "a"), {})
 
 
 def test_a_port_that_the_manifest_renames_is_still_the_same_one() -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.eventually import eventually_async
 from tests.onnx_models import write_python
 from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, READY, Stage, alive, launch, lines, program
+from tests.ports import free_port
 from tests.serving import ANSWER_S, json_tensor, read_answer, rendered
 
 from pilotlight.errors import NotFound, PlatformError
@@ -23,6 +24,7 @@ from pilotlight.targets.local.supervisor.forkserver_client import PilotLights
 from pilotlight.targets.local.supervisor.process_inspection import identify, replica_processes
 from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.wire import unix_socket
+from pilotlight.wire.http_client import request
 
 STARTUP = Probe(READY.path, 8080, period_s=1.0, failure_threshold=60)
 SLOW = """
@@ -166,6 +168,26 @@ def test_a_model_that_cannot_be_loaded_ends_the_start_with_its_reason(tmp_path: 
             assert ended.reason.startswith("model 'broken'")
             assert ended.crashed
             assert stage.states() == ["starting", "draining", "exited"]
+
+    asyncio.run(play())
+
+
+def test_a_microservice_stays_and_says_why_its_model_cannot_be_loaded(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    env = {"INFERENCE_MODEL_PATH": str(tmp_path / "model.onnx"), "INFERENCE_MICROSERVICE": "true"}
+
+    async def play() -> None:
+        async with Stage(tmp_path) as stage:
+            ready = await stage.start(launch(env=env, readiness=None, host_port=(port := free_port())))
+            assert (ready.host, ready.port) == ("127.0.0.1", port)
+
+            async def failed() -> bool:
+                return (await request(port, "/status", ANSWER_S)).json().get("state") == "failed"
+
+            async with asyncio.timeout(ANSWER_S):
+                while not await failed():
+                    await asyncio.sleep(0.01)
+            assert stage.states() == ["starting", "ready"]
 
     asyncio.run(play())
 

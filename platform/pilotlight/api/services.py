@@ -12,7 +12,7 @@ from msgspec import Struct, json
 
 from pilotlight import __version__
 from pilotlight.api.route_types import Route
-from pilotlight.api.target_adapters import BACKEND, STOP
+from pilotlight.api.target_adapters import BACKEND, ENGINE, STOP
 from pilotlight.errors import UsageError
 from pilotlight.targets.target import CanaryRecord, Key, Release, SampleBody, ServiceStatus, ServiceVerbs, Share
 
@@ -51,6 +51,12 @@ async def apply(request: web.Request) -> web.Response:
         raise UsageError(f"the body is of {release.namespace}/{release.name}, the path of {'/'.join(key_of(request))}")
     reset, dry_run = flag_parameter(request, "reset"), flag_parameter(request, "dry_run")
     return await _call(request, lambda target: target.apply(release, reset=reset, dry_run=dry_run))
+
+
+async def set_secret(request: web.Request) -> web.Response:
+    values = json.decode(await request.read(), type=dict[str, str])
+    request.app[ENGINE].set_secret(key_of(request), values)
+    return _json({})
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -126,6 +132,10 @@ def _json(value: Any) -> web.Response:
 
 SHUTDOWN: Final = Route(
     "POST", "/api/v1/shutdown", shutdown, "Shut down the platform with all that it runs.", dict[str, float],
+    {200: dict[str, Any]},
+)  # fmt: skip
+SECRET: Final = Route(
+    "PUT", f"{SERVICE}/secret", set_secret, "Set the values of its own Secret, kept in memory.", dict[str, str],
     {200: dict[str, Any]},
 )  # fmt: skip
 ROUTES: Final = (

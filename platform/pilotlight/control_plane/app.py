@@ -45,18 +45,19 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES: Final = 64 * 2**20  # a release carries its catalogue along
 HEALTH: Final = Area("health", allow_anonymous, (Route("GET", "/healthz", services.healthz, "Liveness."),))
 METRICS: Final = Area("metrics", authorize_metrics, (metrics.METRICS,))
+SERVICE_ROUTES: Final = (*services.ROUTES, *streams.ROUTES, *services.CANARY_ROUTES)
 AREAS: Final[tuple[Area, ...]] = (
     HEALTH,
     METRICS,
-    Area("services", require_admin, (services.SHUTDOWN, *services.ROUTES, *streams.ROUTES, *services.CANARY_ROUTES)),
+    Area("services", require_admin, (services.SHUTDOWN, services.SECRET, *SERVICE_ROUTES)),
     Area("scraping", require_admin, metrics.ROUTES, internal=True),
     Area("replicas", authorize_metrics, metrics.REPLICA_ROUTES, internal=True),
 )
-# A standalone API can neither shut its target down nor list the scrape addresses of its replicas.
+# A standalone API can neither shut its target down, set secrets nor list the scrape addresses of its replicas.
 TARGET_AREAS: Final = (
     HEALTH,
     METRICS,
-    Area("services", require_admin, (*services.ROUTES, *streams.ROUTES, *services.CANARY_ROUTES)),
+    Area("services", require_admin, SERVICE_ROUTES),
 )
 
 

@@ -27,6 +27,7 @@ class Remembering(Engine):
         self.kept: dict[Key, list[Release]] = {}
         self.bounds: dict[Key, Mapping[str, int] | None] = {}
         self.shares: dict[Key, Sequence[Share] | None] = {}
+        self.secrets: dict[Key, Mapping[str, str]] = {}
         self.happened: list[Event] = []
         self.ended = False
         self.runs_on = "local"
@@ -82,6 +83,9 @@ class Remembering(Engine):
     def log_files(self, key: Key, previous: bool) -> Sequence[tuple[str, Path]]:
         self.status(key)
         return [(file.stem, file) for file in sorted(self.folder.glob("*.log"))]
+
+    def set_secret(self, key: Key, values: Mapping[str, str]) -> None:
+        self.secrets[key] = values
 
     def delete(self, key: Key) -> None:
         self.status(key)

@@ -218,3 +218,8 @@ def test_a_control_process_that_is_gone_is_told(api: Served) -> None:
     gone = client.LocalTarget(Address(1, "", 0, 0, "", 0))
     with pytest.raises(errors.PlatformError, match="the control process does not answer"):
         gone.list(None)
+
+
+def test_secrets_reach_the_engine_and_no_answer(api: Served) -> None:
+    api.target.set_secret(KEY, {"token": "x"})
+    assert api.engine.secrets == {KEY: {"token": "x"}}

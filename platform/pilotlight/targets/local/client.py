@@ -130,6 +130,10 @@ class LocalTarget:
         self.status(key)
         return self._request("PUT", f"{path(key)}/traffic", ServiceStatus, shares)
 
+    def set_secret(self, key: Key, values: Mapping[str, str]) -> None:
+        """Set the values of a service's own Secret, before it is applied; the control process keeps them in memory."""
+        self._request("PUT", f"{path(key)}/secret", dict[str, Json], values)
+
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
         """Yield log lines, with a heading like `tail` where another replica's lines begin."""
         self.status(key)

@@ -228,7 +228,16 @@ class Engine:
         files = sorted((self.home.logs / key[0] / key[1]).glob("*.log"), key=lambda file: file.stat().st_mtime)
         return [(file.stem, file) for file in files if (file.stem in living) != previous]
 
+    def set_secret(self, key: Key, values: Mapping[str, str]) -> None:
+        """Set the values of a service's own Secret for replicas that start from now on, until it is deleted.
+
+        They are kept in memory only and must be set again after a restart of the control process.
+        """
+        check_name(key)
+        self.reconciler.supervisor.secrets[key] = dict(values)
+
     def delete(self, key: Key) -> None:
+        self.reconciler.supervisor.secrets.pop(key, None)
         run = self._run(key)
         self.store.begin_delete(key)
         run.deleting = True

@@ -21,6 +21,7 @@ from pilotlight.targets.local.supervisor.launcher import ReplicaAddress
 from pilotlight.targets.local.supervisor.probes import start_budget
 from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica_record import Checks, Launch
+from pilotlight.targets.secret_redaction import is_secret
 from pilotlight.wire.unix_socket import SCHEME
 
 _ROUTER: Final = ("-m", "pilotlight.gateway", "route")
@@ -120,8 +121,11 @@ def variables(
     remote = {uri: pin for uri, pin in container.pins.items() if not is_local(uri)}
     # NVML numbers devices in PCI bus order; CUDA does so only with CUDA_DEVICE_ORDER.
     cuda = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    inherited = inherited_env(environ)
+    if not container.own_health:  # a model of an org gets only the secrets that its service names
+        inherited = {name: value for name, value in inherited.items() if not is_secret(name)}
     return {
-        **inherited_env(environ),
+        **inherited,
         **({} if gpus else cuda),
         **({contract.ENV_ADMIN_TOKEN_FILE: str(home.token)} if container.parks else {}),
         **container.env,
@@ -140,6 +144,7 @@ def variables(
         ENV_HOME: str(home.root),
         ENV_REPLICA: launch.replica,
         **launch.extra_env,
+        **launch.secret_values(container.secret_env),
     }
 
 

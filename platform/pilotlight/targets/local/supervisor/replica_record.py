@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from pilotlight.targets.local.manifests.service_spec_types import Probe, RevisionSpec
+from pilotlight.errors import PlatformError
+from pilotlight.targets.local.manifests.service_spec_types import Probe, RevisionSpec, SecretVariables
 
 Json = Any
 State = Literal["waiting", "pending", "starting", "ready", "unready", "parking", "parked", "draining", "exited"]
@@ -31,6 +32,15 @@ class Launch:
     replica: str
     revision: RevisionSpec
     extra_env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # values of the service's own Secret, by key
+
+    def secret_values(self, references: SecretVariables) -> dict[str, str]:
+        """Return variables with their values. Raise PlatformError for one that was not set."""
+        for variable, service, key in references:
+            if key not in self.secrets:
+                reason = "its value was given at the start and this control process began later"
+                raise PlatformError(f"{variable} of {service}: {reason}; platformctl microservice start once more")
+        return {variable: self.secrets[key] for variable, _, key in references}
 
 
 class Checks(Struct, frozen=True):

@@ -4,6 +4,7 @@ The supervisor starts it once it has its GPUs. What runs it is a `Launcher` (lau
 """
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from pilotlight.targets.local.supervisor.launcher import (
 from pilotlight.targets.local.supervisor.probes import STOPPING, predictor_state, read_status, run_probes
 from pilotlight.targets.local.supervisor.process_inspection import Identity
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Launch, Replica, Usage
+from pilotlight.targets.secret_redaction import redact
 
 Json = Any
 RESEND_S: Final = 1.0
@@ -47,18 +49,21 @@ class SupervisedReplica:
         self.end_reason = record.reason if record.state == "draining" else ""  # of an end caused by the supervisor
         self.queue_position = 0  # among replicas that wait for GPUs; 0: not waiting
         self._changed, self._ended = changed, ended
+        self._secrets: Mapping[str, str] = {}
         self._handle: ReplicaHandle | None = None  # None: not started, or its start has failed
         self._probing: asyncio.Task[None] | None = None
         self._parking: asyncio.Task[None] | None = None
         self._reading: asyncio.Future[Mapping[str, Json]] | None = None
         self._killer: asyncio.TimerHandle | None = None
 
-    def start(self, launcher: Launcher) -> None:
-        """Start it; a failure is reported after this has returned."""
+    def start(self, launcher: Launcher, secrets: Mapping[str, str]) -> None:
+        """Start it; a failure is reported after this has returned. `secrets` appear in no reason."""
         assert self.launch is not None
+        self._secrets = secrets
         self.update(started_at=utc_now("seconds"))
         try:
-            self._handle = launcher.start(self.launch, self.record, self)
+            launch = dataclasses.replace(self.launch, secrets=secrets)
+            self._handle = launcher.start(launch, self.record, self)
         except Exception as error:  # no descriptor left, for one; whatever it is, the start has failed and says why
             if not isinstance(error, OSError | PlatformError):
                 log.exception("%s cannot be started", self.record.id)
@@ -103,6 +108,8 @@ class SupervisedReplica:
         return self._handle.usage() if self._handle is not None else Usage()
 
     def update(self, **fields: Any) -> None:
+        if "reason" in fields:
+            fields["reason"] = redact(fields["reason"], self._secrets, self._secrets)
         record = replace(self.record, **fields)
         if record != self.record:
             self.record = record
@@ -180,7 +187,8 @@ class SupervisedReplica:
         self.update(state="unready", reason=reason)
 
     def on_status(self, status: Mapping[str, Json]) -> None:
-        self.update(status=status)
+        reason = redact(str(status.get("reason") or ""), self._secrets, self._secrets)
+        self.update(status={**status, "reason": reason} if reason else status)
 
     def on_start_failed(self, reason: str) -> None:
         self.end_reason = reason

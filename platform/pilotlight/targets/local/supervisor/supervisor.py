@@ -95,6 +95,7 @@ class Supervisor:
         self._home, self._on_change, self._processes, self._factories = home, on_change, processes, launchers
         self._launchers: dict[str, Launcher] = {processes.name: processes}
         self._sweeps: list[asyncio.Task[None]] = []
+        self.secrets: dict[tuple[str, str], Mapping[str, str]] = {}  # by service; nowhere but in memory
         self._gpus = GpuAllocator(devices)
         self._queue_positions = count(1)
         self._running: dict[str, SupervisedReplica] = {}
@@ -294,7 +295,7 @@ class Supervisor:
             return
         running.queue_position = 0
         running.update(state="starting", reason="", gpus=gpus)
-        running.start(launcher)
+        running.start(launcher, self.secrets.get((record.namespace, record.service), {}))
 
     def _exited(self, running: SupervisedReplica, ended: Ended) -> None:
         running.stop_requested |= ended.lost

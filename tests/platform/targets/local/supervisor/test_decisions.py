@@ -158,6 +158,9 @@ def test_a_microservice_listens_on_its_port_of_the_machine() -> None:
     assert (env["INFERENCE_GRPC_PORT"], env["INFERENCE_METRICS_PORT"]) == ("-1", "-1")
     assert address(order.revision.container, HOME, "a") == ("127.0.0.1", {8080: 9100, 8081: 0, 8082: 9100})
     closed = launch(env={"INFERENCE_MICROSERVICE": "true"})
+    secret = {"AWS_REGION": "eu", "AWS_SECRET_ACCESS_KEY": "x", "HF_TOKEN": "x"}
+    assert variables(closed, (), HOME, "", secret).keys() & secret.keys() == {"AWS_REGION"}
+    assert variables(launch(), (), HOME, "", secret).items() >= secret.items()
     assert variables(closed, (), HOME, "", {})["INFERENCE_HOST"] == host(HOME, closed.replica)
     assert address(closed.revision.container, HOME, "a") == (host(HOME, "a"), {})
 

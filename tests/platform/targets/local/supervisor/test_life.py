@@ -8,6 +8,7 @@ import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -278,6 +279,35 @@ def test_only_what_a_process_needs_reaches_it(tmp_path: Path, monkeypatch: pytes
             assert seen[ENV_HOME] == str(stage.home.root)
             assert (seen["AWS_REGION"], seen["https_proxy"]) == ("eu-central-1", "http://127.0.0.1:3128")
             assert "SECRET_OF_MINE" not in seen
+
+    asyncio.run(play())
+
+
+def test_the_value_of_a_secret_reaches_the_process_and_nothing_that_is_told(tmp_path: Path) -> None:
+    script = 'printenv HF_TOKEN > "$0.seen"; echo "ValueError: no access with $HF_TOKEN" >&2; exit 1'
+
+    async def play() -> None:
+        async with Stage(tmp_path, python=program(tmp_path, script)) as stage:
+            order = launch(secret_env=(("HF_TOKEN", "iris", "token"),))
+            stage.supervisor.secrets["default", "iris"] = {"token": "hf_12345678"}
+            stage.supervisor.launch(order)
+            ended = await stage.until("exited")
+            assert (tmp_path / "program.seen").read_text() == "hf_12345678\n"
+            assert ended.reason.endswith("ValueError: no access with <token>")
+            assert "hf_12345678" not in f"{stage.told}{replace(order, secrets={'token': 'hf_12345678'})}"
+
+    asyncio.run(play())
+
+
+def test_a_replica_whose_secret_nobody_has_set_says_so(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with Stage(tmp_path) as stage:
+            stage.supervisor.launch(launch(secret_env=(("HF_TOKEN", "iris", "token"),)))
+            ended = await stage.until("exited")
+            assert ended.reason == (
+                "could not be started: HF_TOKEN of iris: its value was given at the start and this control process "
+                "began later; platformctl microservice start once more"
+            )
 
     asyncio.run(play())
 

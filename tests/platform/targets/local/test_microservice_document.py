@@ -1,0 +1,85 @@
+"""A microservice as a document on a real platform: its own port, no route of the gateway, a secret in memory only."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.embedded import FLOWER, IRIS, PATIENCE_S, Platform
+from tests.ports import free_port
+
+from pilotlight.errors import NotFound
+from pilotlight.microservices.registry.container_command import CommandInputs, build, parse
+from pilotlight.wire.http_client import HttpClient
+
+KEY = ("default", "iris")
+SECRET = "hf_a-value-that-nobody-else-has"
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Platform]:
+    with Platform(tmp_path, {"HF_TOKEN": "of the operator"}) as started:
+        yield started
+
+
+def document(port: int) -> str:
+    container = {
+        "name": "main",
+        "image": "pilotlight/predictor:0.1.0",
+        "command": ["/bin/sh", "-c", build("pilotlight", CommandInputs("job", "iris", parse(str(IRIS)), {}))],
+        "env": [
+            {"name": "INFERENCE_MICROSERVICE", "value": "true"},
+            {"name": "WANDB_API_KEY", "valueFrom": {"secretKeyRef": {"name": "iris", "key": "token"}}},
+        ],
+        "ports": [{"containerPort": 8080, "hostPort": port}],
+        "resources": {"requests": {"memory": "1Gi"}},
+    }
+    return json.dumps({
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {
+            "name": "iris",
+            "labels": {"networking.knative.dev/visibility": "cluster-local"},
+            "annotations": {"serving.kserve.io/deploymentMode": "Stateful"},
+        },
+        "spec": {"predictor": {"minReplicas": 1, "containers": [container]}},
+    })  # fmt: skip
+
+
+def infer(url: str) -> int:
+    """503 while it loads its model."""
+    with HttpClient(url, PATIENCE_S) as client:
+        return client.request("POST", "/v2/models/model/infer", json.dumps(FLOWER).encode()).status
+
+
+def test_a_microservice_runs_at_its_own_port_with_a_secret_that_nothing_holds(platform: Platform) -> None:
+    port = free_port()
+    platform.target.set_secret(KEY, {"token": SECRET})
+    platform.deploy(document(port))
+    status = platform.wait_phase("Ready")
+    assert status.url == f"http://127.0.0.1:{port}"
+    platform.wait(lambda: infer(status.url) == 200, "an answer at its own port")
+    assert platform.ask("/iris/v2/health/ready", None).status == 404
+    (pid,) = platform.replicas()
+    environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    assert f"WANDB_API_KEY={SECRET}".encode() in environ
+    assert not any(line.startswith(b"HF_TOKEN=") for line in environ)
+    files = [file for file in platform.home.root.rglob("*") if file.is_file()]
+    assert not [file for file in files if SECRET.encode() in file.read_bytes()]
+
+    platform.kill_control()  # the next control process does not know the value
+    platform.wait(platform.answers, "the control process to be back")
+    assert platform.replicas() == [pid]
+    assert infer(status.url) == 200
+    os.kill(pid, signal.SIGKILL)
+    sentence = "WANDB_API_KEY of iris: its value was given at the start and this control process began later"
+    platform.wait(lambda: any(sentence in event for event in platform.events(KEY)), "the reason")
+    platform.target.set_secret(KEY, {"token": SECRET})
+    platform.wait(lambda: bool(platform.replicas()), "a replica with its secret")
+
+    platform.target.delete(KEY)
+    platform.wait(lambda: not platform.replicas(), "its end")
+    with pytest.raises(NotFound):
+        platform.status()

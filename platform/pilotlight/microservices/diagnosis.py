@@ -84,6 +84,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     rejected: str = ""  # why the last request was rejected (400)
     rejected_media: bool = False  # it was for its media
     operations: tuple[str, ...] = ()  # running operations
+    over_http: bool = False  # the reader uses the API, not the command line
     cpus: float | None = None
     memory: int | None = None
 
@@ -309,6 +310,8 @@ def _denied(evidence: Evidence) -> str:
 
 
 def _logs(evidence: Evidence) -> str:
+    if evidence.over_http:
+        return f"GET …/jobs/{evidence.job_id}/inference_microservice/logs shows why"
     return f"platformctl microservice logs {evidence.job_id} shows why"
 
 

@@ -1,12 +1,18 @@
-"""`platformctl api`: serve the standalone control API, and manage the keys of orgs."""
+"""`platformctl api`: serve the standalone control API; keys and credentials of orgs, settings that change meanwhile."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pilotlight.errors import UsageError
+from pilotlight.microservices.jobs.model_isolation import ENV_CODE
+from pilotlight.microservices.jobs.org_resources import DEFAULT_QUOTAS, quota
+from pilotlight.microservices.media.limits import SETTINGS, limits_from
+from pilotlight.microservices.registry import operator_settings
+from pilotlight.targets.local.home_directory import home
 from platformctl import output, targets
 
 
@@ -32,6 +38,7 @@ def api(context: click.Context, /, **settings: Any) -> None:
     Examples:
       platformctl api --target kubernetes --host 0.0.0.0 --tls-cert tls.crt --tls-key tls.key
       platformctl api key create acme --expires 90d
+      platformctl api credential set acme s3-secret
     """
     if context.invoked_subcommand is None:
         _serve(**settings)
@@ -46,9 +53,16 @@ def _serve(
     import logging
 
     from pilotlight.control_plane.api_server import LOOPBACK, Settings, serve
-    from pilotlight.targets.local.home_directory import home
+    from pilotlight.targets.local.control_process_launcher import living
 
     folder = home().create()
+    if target == "local" and host in LOOPBACK and not (tls_cert or tls_key or token_file or metrics_token_file):
+        running = living(folder)
+        if running is None or running.port == port:
+            address = targets.local(start=True, flags=() if running else ("--api-port", str(port))).address
+            output.data({"url": (url := f"http://{address.host}:{address.port}")}, [url])
+            output.note("the embedded platform serves this API itself, until platformctl down")
+            return
     settings = Settings(
         folder, _token(token_file), target, host, port, tls_cert or "", tls_key or "",
         _read_token("--metrics-token-file", metrics_token_file) if metrics_token_file else "", os.environ,
@@ -63,7 +77,6 @@ def _serve(
 def _token(file: str | None) -> str:
     """Return the operator token of the file, else of the home folder, where one is created if missing."""
     from pilotlight.targets.local.control_process_launcher import token
-    from pilotlight.targets.local.home_directory import home
 
     return token(home()) if file is None else _read_token("--token-file", file)
 
@@ -130,11 +143,93 @@ def delete(id: str) -> None:  # noqa: A002 - what it is called on the command li
     output.note(f"key {id} is deleted")
 
 
+@api.group()
+def credential() -> None:
+    """Credentials of orgs for their storage, which may change while the API runs."""
+
+
+@credential.command("set")
+@click.argument("org")
+@click.argument("name")
+@click.option("--from-env", default="", metavar="VARIABLE", help="The value is in this variable, not on stdin.")
+@output.formats("table", "json", "yaml")
+def set_credential(org: str, name: str, from_env: str) -> None:
+    """Store a credential, read from stdin or asked for; show how workspaces refer to it.
+
+    Example: platformctl api credential set acme s3-secret < secret.txt
+    """
+    if from_env:
+        value = os.environ.get(from_env, "")
+    else:
+        value = click.prompt(name, hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()
+    home().create()
+    reference = operator_settings.set_credential(org, name, value, os.environ)
+    output.data({"reference": reference}, [reference])
+
+
+@credential.command("list")
+@click.argument("org", default="")
+@output.formats("table", "json", "yaml")
+def list_credentials(org: str) -> None:
+    """List credentials by their references, without values.
+
+    Example: platformctl api credential list
+    """
+    references = [f"file:{owner}/{name}" for owner, name in operator_settings.credentials(org, os.environ)]
+    output.data({"credentials": references}, references)
+
+
+@credential.command("delete")
+@click.argument("org")
+@click.argument("name")
+def delete_credential(org: str, name: str) -> None:
+    """Delete a credential.
+
+    Example: platformctl api credential delete acme s3-secret
+    """
+    operator_settings.delete_credential(org, name, os.environ)
+    output.note(f"credential {name} of org {org} is deleted")
+
+
+@api.group()
+def setting() -> None:
+    """Settings of media, workspaces and quotas, which may change while the API runs."""
+
+
+@setting.command("set")
+@click.argument("assignment", metavar="NAME=VALUE")
+def set_setting(assignment: str) -> None:
+    """Set a variable for the API, above the one of its environment. NAME alone takes it back.
+
+    Example: platformctl api setting set PILOTLIGHT_MEDIA_ROOTS=/data/images,/data/videos
+    """
+    name, equals, value = assignment.partition("=")
+    if name not in (names := [*SETTINGS, *DEFAULT_QUOTAS, ENV_CODE]):
+        raise UsageError(f"{name} is no setting that can change, must be one of {', '.join(names)}")
+    if not value.isprintable():
+        raise UsageError(f"{name} has a control character in it")
+    limits_from({name: value})
+    if name in DEFAULT_QUOTAS:
+        quota(name, {name: value})
+    operator_settings.change_setting(home().create(), name, value if equals else None)
+    output.note(f"{name} is {'set' if equals else 'as in the environment'}; the API heeds it from its next request on")
+
+
+@setting.command("list")
+@output.formats("table", "json", "yaml")
+def list_settings() -> None:
+    """List what was set.
+
+    Example: platformctl api setting list
+    """
+    settings = operator_settings.settings(home())
+    output.data(settings, [f"{name}={value}" for name, value in settings.items()])
+
+
 def _store() -> Any:
     from contextlib import closing
 
     from pilotlight.microservices.registry.database import OrgStore
-    from pilotlight.targets.local.home_directory import home
 
     return closing(OrgStore.open(home().create()))
 

@@ -5,8 +5,11 @@ One per application, used from its event loop. Without microservices the databas
 
 import asyncio
 import logging
+import time
+from collections import ChainMap
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
+from functools import partial
 from typing import IO, Final
 
 from aiohttp import ClientSession, ClientTimeout, web
@@ -15,10 +18,10 @@ from pilotlight.errors import Conflict, PlatformError
 from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.jobs.microservice_operations import MicroserviceOperations
 from pilotlight.microservices.jobs.start_request import PlatformSettings, start_request_for
-from pilotlight.microservices.media.limits import Limits, limits_from
-from pilotlight.microservices.registry import oidc
+from pilotlight.microservices.media import Limits, limits_from, read_declaration
+from pilotlight.microservices.registry import oidc, operator_settings
 from pilotlight.microservices.registry.database import FILE, OrgStore
-from pilotlight.microservices.registry.records import NOT_STOPPED
+from pilotlight.microservices.registry.records import NOT_STOPPED, Workspace
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.wire.shared_files import try_lock
 from pilotlight.wire.token_bucket import TokenBuckets
@@ -28,6 +31,7 @@ LOCK: Final = "microservices.lock"
 ENV_PLATFORM: Final = "PILOTLIGHT_API_PLATFORM"
 ENV_OPTION: Final = "PILOTLIGHT_API_OPTION_"  # prefix of a platform option
 IDENTITY: Final = {"Accept-Encoding": "identity"}  # the code of an org could send what unpacks to gigabytes
+DECLARATION_RETRY_S: Final = 5.0
 INFERENCE_TIMEOUT_S: Final = 600.0  # a generation may take minutes
 
 log = logging.getLogger("pilotlight.microservices")
@@ -38,24 +42,31 @@ class ApiContext:
 
     def __init__(self, home: Home, environ: Mapping[str, str], platform: str = "local") -> None:
         self.home = home
-        self.environ = environ
-        self.limits: Limits = limits_from(environ)
+        self.environ = ChainMap(operator_settings.settings(home), dict(environ))
+        self.limits: Limits = limits_from(self.environ)
         self.oidc = oidc.from_environ(environ)
         self.logins = TokenBuckets()
         self.hash_slots = asyncio.Semaphore(MAX_HASHES)
         self.ready: set[str] = set()  # jobs known to be ready: no status check before each request
         self.rejections: dict[str, str] = {}  # by job: why its last request was rejected
         self._since: dict[str, dict[str, tuple[str, float]]] = {}
+        self._declarations: dict[str, tuple[asyncio.Future[str], float]] = {}
         options = {
             name.removeprefix(ENV_OPTION).lower(): value
             for name, value in environ.items()
             if name.startswith(ENV_OPTION) and value
         }
-        self.settings = PlatformSettings(environ.get(ENV_PLATFORM) or platform, environ, options)
+        self.settings = PlatformSettings(environ.get(ENV_PLATFORM) or platform, self.environ, options)
         self._lock_file: IO[bytes] | None = None
         self._store: OrgStore | None = None
         self._operations: MicroserviceOperations | None = None
         self._session: ClientSession | None = None
+
+    def refresh(self) -> None:
+        """Read the settings that the operator may have changed meanwhile."""
+        if (settings := operator_settings.settings(self.home)) != self.environ.maps[0]:
+            self.environ.maps[0] = settings  # one step: threads read it
+            self.limits = limits_from(self.environ)
 
     @property
     def max_records(self) -> int:
@@ -97,8 +108,25 @@ class ApiContext:
             states[topic] = (state, now)
         return now - states[topic][1]
 
+    async def declaration(self, job_id: str, model: str, workspace: Workspace | None) -> str:
+        """Return the text of parameters.yaml of a job's model.
+
+        One in a store is read once: a served model does not change, nor depend on its store. After a failure it is read
+        again.
+        """
+        read = partial(read_declaration, model, workspace, self.limits, self.environ)
+        if "://" not in model:
+            return await asyncio.to_thread(read)
+        now = time.monotonic()
+        reading, since = self._declarations.get(job_id, (None, now))
+        if reading is None or (now - since > DECLARATION_RETRY_S and reading.done() and reading.exception()):
+            reading = self.operations.submit(read)
+            self._declarations[job_id] = reading, now
+        return await asyncio.shield(reading)
+
     def forget(self, job_id: str) -> None:
         self.ready.discard(job_id)
+        self._declarations.pop(job_id, None)
         self.rejections.pop(job_id, None)
         self._since.pop(job_id, None)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
@@ -17,8 +18,8 @@ from pilotlight.microservices.batch.job_folder import Batch, Progress, State
 from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.jobs.model_isolation import check_model
 from pilotlight.microservices.jobs.start_request import model_of, platform_options, supported_options
+from pilotlight.microservices.media import read_declaration
 from pilotlight.microservices.platforms import platform
-from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.records import JobRecord, Status
 from pilotlight.targets.local.home_directory import Home
 
@@ -78,13 +79,14 @@ async def _batch(context: ApiContext, record: JobRecord, parent: JobRecord, body
         org_resources.check_folder(owner, workspace, context.limits)
     model, isolation = model_of(context.settings, parent, stored)
     await asyncio.to_thread(check_model, record.org, model, isolation)
-    path = org_resources.local_path(model)
-    declared = await asyncio.to_thread(model_kinds.read_declaration, path) if path else ""
+    read = partial(read_declaration, model, workspace, context.limits, context.environ)
+    declared = await context.operations.submit(read)
     options = platform_options(context.settings, record.org)
     options = supported_options(platform(record.platform, context.environ), options)
     return Batch(
         record.id, experiment.network_arch, model, workspace, body.inputs, body.outputs, body.parameters,
         body.labels, record.platform, options, body.num_gpus, declared, owner, isolation,
+        experiment.kind,
     )  # fmt: skip
 
 

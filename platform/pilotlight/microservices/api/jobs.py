@@ -5,9 +5,10 @@ jobs/microservice_operations.py.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any, Final
 from uuid import uuid4
 
@@ -45,13 +46,16 @@ from pilotlight.microservices.media import MediaRefused
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
 from pilotlight.microservices.registry.records import NOT_STOPPED, JobRecord, PlatformStatus, StoredWorkspace
-from pilotlight.microservices.registry.secret_references import MissingCredential
+from pilotlight.microservices.registry.secret_references import MissingCredential, redact
+from pilotlight.targets.local.home_directory import ENV_HOME
 from pilotlight.wire import machine
 from pilotlight.wire.unix_socket import HeldSocket, is_unix, split_url
 
 StatusDocument = Mapping[str, Any]  # of /status
 STATUS_TIMEOUT: Final = ClientTimeout(total=5.0)
 MAX_STATUS_BYTES: Final = 1 << 20
+MAX_LOG_LINES: Final = 50  # platforms read no more of a log
+MAX_LOG_LINE: Final = 4096  # characters
 # The equivalent of /status, by the error types of a chat.
 STATES: Final[Mapping[str, StatusDocument]] = {
     "initializing": {"state": "initializing"},
@@ -106,6 +110,26 @@ async def status(request: web.Request) -> web.Response:
     return json_response((await observe(request.app[CONTEXT], record)).report(record.id))
 
 
+async def logs(request: web.Request) -> web.Response:
+    """Return the end of its log, without secrets and paths of the platform."""
+    context, record = request.app[CONTEXT], _record(request)
+    tail = request.query.get("tail", str(MAX_LOG_LINES))
+    if not re.fullmatch("[0-9]{1,3}", tail) or not 1 <= int(tail) <= MAX_LOG_LINES:
+        raise UsageError(f"tail = {tail[:80]}, must be a whole number from 1 to {MAX_LOG_LINES}")
+    try:
+        status = await context.operations.platform_status(record)
+    except PlatformError as error:
+        return json_response(Failed(record.id, f"Its log cannot be read: {error}"), 503)
+    workspace, secret = _workspace(context, record), dict[str, str]()
+    with suppress(PlatformError):  # a credential that is not set any more
+        secret = {**org_resources.access(workspace.storage if workspace else None, context.environ).secret}
+    secret[ENV_HOME] = str(context.home.root)
+    text = redact("\n".join(status.tail if status else ()), {**context.environ, **secret}, secret)
+    return json_response(
+        request_bodies.Logs(record.id, tuple(line[:MAX_LOG_LINE] for line in text.splitlines()[-int(tail) :]))
+    )
+
+
 async def stop(request: web.Request) -> web.Response:
     """Stop a microservice. After an error it stays `stopping`, and stop can be repeated."""
     context, record = request.app[CONTEXT], _record(request)
@@ -124,7 +148,16 @@ async def inference(request: web.Request) -> web.Response:
     if record.status == "stopping":
         raise not_running(record.id)
     body = decode_request(await request.read(), dict[str, Any])
-    schema = await _schema(context, record)
+    workspace = _workspace(context, record)
+    model, _ = model_of(context.settings, record, workspace)
+    if "://" in model and (waiting := await _unready(context, record)):  # its store may stall, and is not asked before
+        return to_response(waiting)
+    try:
+        schema = await _schema(context, record, model, workspace)
+    except UsageError:
+        raise
+    except PlatformError as error:  # its store cannot be read
+        return to_response(_failed(record, error))
     try:
         return to_response(await _infer(context, record, schema, model_kinds.validate(schema, body)))
     except UsageError as error:  # parameters and media that the client can correct
@@ -179,6 +212,7 @@ def _evidence(
         errors=tuple(error for error in errors if error),
         rejected=context.rejections.get(record.id, ""),
         operations=context.operations.operations(record.id),
+        over_http=True,
         cpus=machine.usable_cpus() if record.platform == "local" else None,
         memory=machine.available_memory() if record.platform == "local" else None,
     )
@@ -238,12 +272,17 @@ async def _read_document(response: ClientResponse) -> Any:
 
 async def _infer(context: ApiContext, record: JobRecord, schema: Schema, model_request: ModelRequest) -> ApiResponse:
     """Forward the request to a ready model, or return why it is not ready."""
+    return await _unready(context, record) or await _forward(context, record, schema, model_request)
+
+
+async def _unready(context: ApiContext, record: JobRecord) -> ApiResponse | None:
+    """Return the response to an inference request while the model is not ready."""
     if record.id not in context.ready:
         observation = await observe(context, record)
         if observation.health.phase != "ready":
             return observation.response(record.id)
         context.ready.add(record.id)
-    return await _forward(context, record, schema, model_request)
+    return None
 
 
 async def _forward(context: ApiContext, record: JobRecord, schema: Schema, model_request: ModelRequest) -> ApiResponse:
@@ -286,13 +325,11 @@ def _failed(record: JobRecord, error: Exception) -> ApiResponse:
     return ApiResponse(503, Failed(record.id, f"Inference failed: {reason}"))
 
 
-async def _schema(context: ApiContext, record: JobRecord) -> Schema:
-    """Return the schema of the network, with the overrides of a model on this machine."""
+async def _schema(context: ApiContext, record: JobRecord, model: str, workspace: StoredWorkspace | None) -> Schema:
+    """Return the schema of the network, with the overrides of the model's own file."""
     experiment = context.store.experiment(record.org, record.experiment)
-    model, _ = model_of(context.settings, record, _workspace(context, record))
-    path = org_resources.local_path(model)
-    declared = await asyncio.to_thread(model_kinds.read_declaration, path) if path else ""
-    return await asyncio.to_thread(model_kinds.schema, experiment.network_arch, declared)
+    declared = await context.declaration(record.id, model, workspace.storage if workspace else None)
+    return await asyncio.to_thread(model_kinds.schema, experiment.network_arch, declared, experiment.kind)
 
 
 def _workspace(context: ApiContext, record: JobRecord) -> StoredWorkspace | None:

@@ -71,6 +71,7 @@ async def require_member(request: web.Request) -> None:
         raise NotFound(f"no org {org} for this token")
     if not ORG.fullmatch(org):
         raise NotFound(f"{org} is no name of an org")
+    request.app[CONTEXT].refresh()
 
 
 async def _org_of(request: web.Request) -> str:
@@ -108,7 +109,9 @@ async def delete_workspace(request: web.Request) -> web.Response:
 
 async def add_experiment(request: web.Request) -> web.Response:
     body = await read_body(request, request_bodies.NewExperiment)
-    return json_response(_registrar(request).experiment(body.network_arch, body.workspace, body.name, body.id), 201)
+    kind = org_resources.own_kind(body.network_arch, body.kind, request.app[CONTEXT].environ)
+    record = _registrar(request).experiment(body.network_arch, body.workspace, body.name, body.id, kind)
+    return json_response(record, 201)
 
 
 async def list_experiments(request: web.Request) -> web.Response:

@@ -44,10 +44,13 @@ class NewWorkspace(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewExperiment(Struct, frozen=True, forbid_unknown_fields=True):
+    """`kind` is that of a network of your own, such as classification."""
+
     network_arch: Name
     workspace: Name = ""
     name: Name = ""
     id: Name = ""
+    kind: Name = ""
 
 
 class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,6 +91,13 @@ class Experiments(Page, frozen=True):
 
 class Jobs(Page, frozen=True):
     jobs: tuple[JobRecord, ...]
+
+
+class Logs(Struct, frozen=True):
+    """The end of what a microservice wrote, without the values of secrets."""
+
+    job_id: str
+    lines: tuple[str, ...]
 
 
 class Deleted(Struct, frozen=True):

@@ -77,6 +77,10 @@ MEMBERS: Final = Area(
         ),
         Route("GET", f"{MICROSERVICE}/status", jobs.status, "Its status.", responses={200: StatusReport}),
         Route(
+            "GET", f"{MICROSERVICE}/logs", jobs.logs, "The end of its log, at most 50 lines.",
+            responses={200: request_bodies.Logs, 503: Failed}, query=("tail",),
+        ),
+        Route(
             "POST", f"{MICROSERVICE}/stop", jobs.stop, "Stop it; its id cannot be reused.",
             responses={200: Stopped, 503: Failed},
         ),

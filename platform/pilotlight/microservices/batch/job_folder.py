@@ -42,6 +42,7 @@ class Batch(Struct, frozen=True):
     declared: str = ""  # text of the model's parameters.yaml
     org: str = ""  # owner of the workspace, whose folders it must lie in; empty: the operator
     isolation: Isolation = ""
+    kind: str = ""  # of a network of one's own
 
 
 class Progress(Struct, frozen=True):

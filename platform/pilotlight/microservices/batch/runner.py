@@ -46,7 +46,7 @@ class Runner:
         self._job_folder, self._environ = folder, environ
         self._batch = folder.batch()
         self._limits = limits_from(environ)
-        self._schema = model_kinds.schema(self._batch.network_arch, self._batch.declared)
+        self._schema = model_kinds.schema(self._batch.network_arch, self._batch.declared, self._batch.kind)
         self._progress = Progress(self._batch.id, "pending", started_at=utc_now())
         self._saved_at = 0.0
         self._platform_status: PlatformStatus | None = None
@@ -174,7 +174,7 @@ class Runner:
         target_options.check_missing(missing, target.name)
         request = launcher.StartRequest(
             batch.network_arch, batch.model_path, batch.platform, batch.num_gpus, values, access.plain,
-            tuple(access.secret), remote=True, isolation=batch.isolation,
+            tuple(access.secret), remote=True, isolation=batch.isolation, kind=self._schema.kind,
         )  # fmt: skip
         check_model(batch.org, batch.model_path, batch.isolation)
         return target, launcher.build_job(request, environ, batch.id)
@@ -227,7 +227,7 @@ def _interrupt(*_: object) -> None:
 
 def check(batch: Batch) -> None:
     """Raise for everything that can be rejected before the job's process is started."""
-    schema = model_kinds.schema(batch.network_arch, batch.declared)
+    schema = model_kinds.schema(batch.network_arch, batch.declared, batch.kind)
     check_parameters(schema, batch.parameters)
     base = batch.workspace.uri.rstrip("/").removeprefix("file://")
     for name, path in (("inputs", batch.inputs), ("outputs", batch.outputs)):

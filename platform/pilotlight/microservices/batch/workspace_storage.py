@@ -167,13 +167,24 @@ class BucketFolder:
             _check_count(len(names), self.uri)
         return sorted(name for name in names if name and not name.rpartition("/")[2].startswith("."))
 
+    def exists(self) -> bool:
+        """Return whether it has an object, or is one."""
+        import obstore
+
+        if any(self._translate_errors(lambda: obstore.list(self._store, prefix=self._prefix or None, chunk_size=1))):
+            return True
+        try:
+            return any(self._translate_errors(lambda: iter([obstore.head(self._store, self._prefix)])))
+        except NotFound:
+            return False
+
     def read(self, name: str) -> bytes:
         stored = StoredObject(self._scheme, self._bucket, self._key(name))
         try:
             address = file_and_bucket_sources.sign_url(stored, self._workspace, self._environ)
             return ssrf_safe_client.get(address, ssrf_safe_client.FetchBudget(self._limits, monotonic()), trusted=True)
         except MediaError as error:
-            kind = NotFound if "is not in the store" in error.message else PlatformError
+            kind = NotFound if error.status == 404 else PlatformError
             raise kind(f"{name} {error.message}") from error
 
     def write(self, name: str, content: bytes | Path) -> None:

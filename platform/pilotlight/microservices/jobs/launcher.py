@@ -41,6 +41,7 @@ class StartRequest(Struct, frozen=True):
     image: str = ""  # overrides the tables
     remote: bool = False
     isolation: Isolation = ""
+    kind: str = ""  # of a network of one's own
 
 
 def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "") -> Job:
@@ -53,7 +54,7 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
     secret_references.check_plain(request.env)
     for what, text in {"model_path": request.model_path, **request.env, **request.options}.items():
         secret_references.check_absent(what, text, environ)
-    arch = container_command.arch(request.network_arch, environ)
+    arch = container_command.arch(request.network_arch, environ, request.kind)
     job_id = job_id or str(uuid4())
     env = {**request.env, **backend_variables(platform, job_id)}
     path = request.model_path
@@ -66,7 +67,7 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
     return Job(
         id=job_id, network_arch=request.network_arch, model_path=model.uri,
         command=container_command.build(arch.command, inputs, environ), env=env, num_gpus=request.num_gpus,
-        image=request.image or container_command.resolve(request.network_arch, environ),
+        image=request.image or container_command.resolve(request.network_arch, environ, request.kind),
         secrets=secret_references.select(secrets, request.secrets, environ), port=container_command.PORT,
         host_port=request.host_port, options=request.options, folder=arch.folder, closed=request.remote,
         isolation=isolation,

@@ -185,6 +185,10 @@ class MicroserviceOperations:
         # in the thread as a whole, since the first use of a platform connects to it
         return await self._blocking(lambda: self._platform(record.platform).status(record.id, entry))
 
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Run a call that waits for an org's storage in the pool of inference requests."""
+        return asyncio.get_running_loop().run_in_executor(self._inference_pool, call)
+
     async def run_inference(self, record: JobRecord, call: Callable[[str], T]) -> T:
         """Call `call` with the URL in a thread. The cached route is closed after a connection failure."""
         if self._inflight >= MAX_INFLIGHT:

@@ -19,7 +19,7 @@ from pilotlight.microservices.jobs.model_isolation import check_name
 from pilotlight.microservices.media import ssrf_safe_client
 from pilotlight.microservices.media.limits import ENV_WORKSPACES, LOG, Limits, MediaError
 from pilotlight.microservices.media.references import BUCKET, WebAddress, parse_web
-from pilotlight.microservices.registry import model_kinds, secret_references
+from pilotlight.microservices.registry import container_command, model_kinds, secret_references
 from pilotlight.microservices.registry.container_command import HUB
 from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import (
@@ -230,10 +230,12 @@ class Registrar:
         record = StoredWorkspace(_id(id), self.org, name or storage.uri, storage, self.now(), self.trusted)
         return self.store.add_workspace(record, self.max_records)
 
-    def experiment(self, network_arch: str, workspace: str = "", name: str = "", id: str = "") -> Experiment:  # noqa: A002
+    def experiment(
+        self, network_arch: str, workspace: str = "", name: str = "", id: str = "", kind: str = ""  # noqa: A002
+    ) -> Experiment:  # fmt: skip
         check_org(self.org)
-        model_kinds.schema(network_arch)
-        record = Experiment(_id(id), self.org, network_arch, workspace, name or network_arch, self.now())
+        model_kinds.schema(network_arch, kind=kind)
+        record = Experiment(_id(id), self.org, network_arch, workspace, name or network_arch, self.now(), kind)
         return self.store.add_experiment(record, self.max_records)
 
     def job(
@@ -270,6 +272,12 @@ class Registrar:
             check_name(self.org, model, "" if self.trusted else self.isolation)
         elif status == DONE:
             raise UsageError("artifact is missing: a training that is done has a model")
+
+
+def own_kind(network_arch: str, kind: str, environ: Mapping[str, str]) -> str:
+    """Return `kind`, else that of the operator's own network, by its container's command; empty: the name tells it."""
+    command = container_command.arch(network_arch, environ).command
+    return kind or (command if command != network_arch and network_arch not in model_kinds.networks() else "")
 
 
 def get_job(store: OrgStore, org: str, experiment: str, id: str) -> JobRecord:  # noqa: A002

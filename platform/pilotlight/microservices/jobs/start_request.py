@@ -37,6 +37,7 @@ def start_request_for(
         network_arch=experiment.network_arch, model_path=model, platform=settings.platform,
         num_gpus=num_gpus or settings.num_gpus, options=platform_options(settings, record.org), env=access.plain,
         secrets=tuple(access.secret), remote=True, isolation=isolation,
+        kind=experiment.kind,
     )  # fmt: skip
     return request, access.secret
 

@@ -6,8 +6,8 @@
 Clients get messages about what they can correct; addresses and network errors are in the log only.
 """
 
-from pilotlight.microservices.media.fetch import fetch
+from pilotlight.microservices.media.fetch import fetch, read_declaration
 from pilotlight.microservices.media.images import Media
 from pilotlight.microservices.media.limits import Limits, MediaRefused, limits_from
 
-__all__ = ["Limits", "Media", "MediaRefused", "fetch", "limits_from"]
+__all__ = ["Limits", "Media", "MediaRefused", "fetch", "limits_from", "read_declaration"]

@@ -60,6 +60,9 @@ _NUMBERS: Final = {
 }
 
 
+SETTINGS: Final = (*_LISTS, PREFIX + "ALLOW_HTTP", *(PREFIX + name for name in _NUMBERS))
+
+
 def limits_from(environ: Mapping[str, str]) -> Limits:
     """Read PILOTLIGHT_MEDIA_ROOTS, …_DOMAINS, …_NETWORKS (comma separated), …_ALLOW_HTTP, …_MAX_BYTES …, and
     PILOTLIGHT_WORKSPACE_ROOTS."""
@@ -94,12 +97,13 @@ class MediaRefused(UsageError):
 
 
 class MediaError(Exception):
-    """Failure of one medium: `message` is for the client, `reason` for the log."""
+    """Failure of one medium: `message` is for the client, `reason` for the log, `status` of a workspace's store."""
 
-    def __init__(self, message: str, reason: str = "") -> None:
+    def __init__(self, message: str, reason: str = "", status: int = 0) -> None:
         super().__init__(message)
         self.message = message
         self.reason = reason or message
+        self.status = status
 
 
 def unreachable(reason: str) -> MediaError:

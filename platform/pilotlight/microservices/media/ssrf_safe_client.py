@@ -208,7 +208,8 @@ def _status_error(status: int, address: WebAddress, trusted: bool) -> MediaError
     """Return the error of a status; the client gets details of the workspace's own store only, which it can correct."""
     reason = f"{address.redacted_url}: the server answered {status}"
     if trusted and status in {401, 403}:
-        return MediaError("is refused by the store: the workspace's credentials are wrong or may not read it", reason)
+        message = "is refused by the store: the workspace's credentials are wrong or may not read it"
+        return MediaError(message, reason, status)
     if trusted and status == 404:
-        return MediaError("is not in the store; check the bucket and the path", reason)
+        return MediaError("is not in the store; check the bucket and the path", reason, status)
     return unreachable(reason)

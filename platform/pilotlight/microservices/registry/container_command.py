@@ -60,11 +60,14 @@ class CommandInputs(Struct, frozen=True):
     isolation: Isolation = ""
 
 
-def arch(name: str, environ: Mapping[str, str]) -> Arch:
-    """Return the architecture, with the default image if it has no config file. The command is checked later."""
+def arch(name: str, environ: Mapping[str, str], kind: str = "") -> Arch:
+    """Return the architecture, with the default image if neither it nor its `kind` has a config file.
+
+    The command is checked later.
+    """
     if not _NAME.fullmatch(name):
         raise UsageError(f"network_arch = {name!r}, must be letters, digits, dots, dashes and underscores")
-    files = (folder / f"{name}{SUFFIX}" for folder in _folders(environ))
+    files = (folder / f"{each}{SUFFIX}" for each in (name, kind) if each for folder in _folders(environ))
     document = next((_read(path) for path in files if path.is_file()), {})
     parameters = document.get("api_params") or {}
     inference = (document.get("spec_params") or {}).get("inference") or {}
@@ -127,8 +130,8 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def resolve(network_arch: str, environ: Mapping[str, str]) -> str:
-    key = arch(network_arch, environ).image_key
+def resolve(network_arch: str, environ: Mapping[str, str], kind: str = "") -> str:
+    key = arch(network_arch, environ, kind).image_key
     service = reference("service.json", environ)
     mapping = (service.get("docker_image_defaults") or {}).get("mapping") or {}
     return resolve_key(key, mapping, reference("versions.yaml", environ), environ)

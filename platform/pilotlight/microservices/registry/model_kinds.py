@@ -101,17 +101,19 @@ class _Declaration(Struct, frozen=True, forbid_unknown_fields=True):
     prepare: Preparation = Preparation()
 
 
-def schema(network_arch: str, declared: str = "") -> Schema:
-    """Return the schema of a network. `declared`: text of the model's parameters.yaml, or empty."""
+def schema(network_arch: str, declared: str = "", kind: str = "") -> Schema:
+    """Return the schema of a network. `declared`: text of the model's parameters.yaml; `kind`: of a network of one's
+    own, or a network of that kind. Each may be empty."""
     try:
         own = msgspec.yaml.decode(declared, type=_Declaration) if declared.strip() else _Declaration()
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise UsageError(f"{FILE} beside the model: {error}", f"docs/media.md says what {FILE} holds") from error
-    kind = own.kind or _table().archs.get(network_arch, network_arch)
+    kind = own.kind or kind or network_arch
+    kind = _table().archs.get(kind, kind)
     if kind not in _table().kinds:
         raise UsageError(
-            f"network_arch = {network_arch}: no kind of model is known for it; put a {FILE} with its `kind` beside the"
-            f" model: {', '.join(_table().kinds)}"
+            f"network_arch = {network_arch}: no kind of model is known for it; name its `kind`, or put a {FILE} with it"
+            f" beside the model: {', '.join(_table().kinds)}"
         )
     base = _kind_schema(kind)
     inherited = {name: each for name, each in base.parameters.items() if name not in own.without}

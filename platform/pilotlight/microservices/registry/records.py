@@ -111,6 +111,7 @@ class Experiment(Struct, frozen=True):
     workspace: str
     name: str
     created_at: str
+    kind: str = ""  # of a network of one's own: model_kinds
 
 
 class JobRecord(Struct, frozen=True):

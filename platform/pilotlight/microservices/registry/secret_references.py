@@ -1,7 +1,7 @@
 """Secrets, passed by the name of an environment variable and never in an argument, a file, a log or an error.
 
 Credentials of a workspace are references, resolved where they are used and not stored: `env:NAME` is a variable of
-this process, `file:NAME` a file below PILOTLIGHT_SECRETS_DIR, such as a mounted Secret.
+this process, `file:NAME` a file below PILOTLIGHT_SECRETS_DIR, such as a mounted Secret, or of `secrets` in the home.
 """
 
 import os
@@ -12,6 +12,7 @@ from typing import Final
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.registry.records import Workspace
+from pilotlight.targets.local.home_directory import home
 
 NAMES: Final = (
     "HF_TOKEN", "WANDB_API_KEY", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY", "TAO_API_KEY", "TAO_USER_KEY",
@@ -97,7 +98,7 @@ def check(workspace: Workspace) -> None:
         if not (kind == "file" and _FILE.fullmatch(rest)):
             raise UsageError(
                 f"credentials.{name} must be env:NAME of a variable WORKSPACE_* (or AWS's and Azure's own), or"
-                f" file:NAME below {ENV_SECRETS_DIR}"
+                f" file:NAME below {ENV_SECRETS_DIR} or `secrets` of the home folder"
             )
 
 
@@ -112,16 +113,19 @@ def _value(name: str, reference: str, environ: Mapping[str, str]) -> str:
     value = environ.get(rest, "") if kind == "env" else _from_file(rest, environ)
     if not value:
         raise MissingCredential(
-            f"credentials.{name}: {reference} is not set where this runs", "set it for the process that serves the API"
+            f"credentials.{name}: {reference} is not set where this runs",
+            "set it for the process that serves the API, or by platformctl api credential set",
         )
     return value
 
 
+def secrets_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder of `file:` references: PILOTLIGHT_SECRETS_DIR, else `secrets` of the home folder."""
+    return Path(environ.get(ENV_SECRETS_DIR) or home(environ).root / "secrets")
+
+
 def _from_file(name: str, environ: Mapping[str, str]) -> str:
-    folder = environ.get(ENV_SECRETS_DIR, "")
-    if not folder:
-        raise MissingCredential(f"file:{name}: {ENV_SECRETS_DIR} is not set where this runs")
-    root = Path(folder).resolve()
+    root = secrets_folder(environ).resolve()
     path = (root / name).resolve()  # a mounted Secret is a symlink
     if not path.is_relative_to(root):
         raise UsageError(f"file:{name} leads out of {ENV_SECRETS_DIR}")

@@ -19,6 +19,7 @@ from tests.embedded import FLOWER, IRIS, ROOT, Platform, inference_service
 from tests.platform.microservices.api.conftest import PATIENCE_S
 from tests.platform.microservices.api.test_oidc import ENV, published, token
 from tests.platform.microservices.api.test_oidc import KEY as PROVIDER
+from tests.ports import free_port
 
 from pilotlight.errors import NotFound
 from pilotlight.targets.local.client import LocalTarget
@@ -182,6 +183,26 @@ def test_one_process_serves_the_microservices_of_a_home(platform: Platform) -> N
         status, body = listed(port_of(address))
     assert (status, "another process serves the microservices" in body) == (409, True)
     assert os.path.exists(platform.home.root / "microservices.lock")
+
+
+def test_on_this_machine_the_embedded_platform_serves_it_at_the_port_that_was_asked_for(tmp_path: Path) -> None:
+    ports = {"PILOTLIGHT_GATEWAY_PORT": "0", "PILOTLIGHT_SERVICE_PORTS": "0"}
+    made, port = Platform(tmp_path / "home", {"PILOTLIGHT_PROMETHEUS": "", **ports}), free_port()
+
+    def served(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "platformctl", *words]
+        return subprocess.run(command, env=made.env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+
+    try:
+        for _ in range(2):  # it starts the platform, and finds it
+            done = served("api", "--target", "local", "--port", str(port))
+            assert (done.returncode, done.stdout) == (0, f"http://127.0.0.1:{port}\n"), done.stderr
+            assert "the embedded platform serves this API itself" in done.stderr
+        with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().status == 200
+    finally:
+        assert served("down").returncode == 0
 
 
 def test_keys_that_were_made_before_the_platform_ran_open_it(tmp_path: Path) -> None:

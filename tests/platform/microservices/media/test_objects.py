@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from tests.object_stores import Bucket
 from tests.platform.microservices.media.conftest import png
 
-from pilotlight.errors import UsageError
-from pilotlight.microservices.media import Limits, MediaRefused, fetch
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices.media import Limits, MediaRefused, fetch, read_declaration
 from pilotlight.microservices.media.file_and_bucket_sources import sign_url
 from pilotlight.microservices.media.references import StoredObject
-from pilotlight.microservices.registry import secret_references
+from pilotlight.microservices.registry import operator_settings, secret_references
+from pilotlight.microservices.registry.model_kinds import MAX_BYTES
 from pilotlight.microservices.registry.records import Workspace
 
 Stored = tuple[Bucket, Workspace, dict[str, str]]
@@ -152,5 +153,53 @@ def test_a_mounted_secret_is_read_below_its_folder(tmp_path: Path) -> None:
     assert secret_references.values(workspace, environ) == {"secret_key": "word"}
     with pytest.raises(UsageError, match="leads out"):
         secret_references.values(Workspace("s3://b", credentials={"secret_key": "file:out"}), environ)
-    with pytest.raises(UsageError, match="PILOTLIGHT_SECRETS_DIR is not set"):
-        secret_references.values(workspace, {})
+    with pytest.raises(UsageError, match="file:team/key is not set where this runs"):
+        secret_references.values(workspace, {"PILOTLIGHT_HOME": str(tmp_path)} | {"PILOTLIGHT_SECRETS_DIR": "/none"})
+
+
+def test_without_a_folder_of_secrets_the_one_of_the_home_is_read_at_each_use(tmp_path: Path) -> None:
+    environ = {"PILOTLIGHT_HOME": str(tmp_path)}
+    workspace = Workspace(
+        "s3://b", credentials={"secret_key": operator_settings.set_credential("a", "k", "1", environ)}
+    )
+    assert secret_references.values(workspace, environ) == {"secret_key": "1"}
+    operator_settings.set_credential("a", "k", "2\n", environ)
+    assert secret_references.values(workspace, environ) == {"secret_key": "2"}
+    assert [(tmp_path / each).stat().st_mode & 0o777 for each in ("secrets/a", "secrets/a/k")] == [0o700, 0o600]
+    assert operator_settings.credentials("", environ) == [("a", "k")]
+    operator_settings.delete_credential("a", "k", environ)
+    with pytest.raises(UsageError, match="file:a/k is not set"):
+        secret_references.values(workspace, environ)
+
+
+@pytest.mark.parametrize(("org", "name"), [("..", "x"), ("a/b", "x"), ("a", "../x"), ("a", ".x"), ("a", "")])
+def test_a_credential_stays_in_the_folder_of_its_org(tmp_path: Path, org: str, name: str) -> None:
+    with pytest.raises(UsageError, match="must be"):
+        operator_settings.set_credential(org, name, "value", {"PILOTLIGHT_HOME": str(tmp_path)})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("artifact", ["run/model", "run/model/", "run/model/v1.onnx"])
+def test_a_declaration_beside_a_model_in_a_store_is_read(s3: Stored, limits: Limits, artifact: str) -> None:
+    bucket, workspace, environ = s3
+    put_private(s3, "run/model/parameters.yaml", b"kind: classification")
+    assert read_declaration(bucket.uri(artifact), workspace, limits, environ) == "kind: classification"
+    bare = replace(workspace, credentials={})  # another org's, without its credentials
+    assert read_declaration(bucket.uri(artifact), bare, limits, environ) == ""
+    assert read_declaration(bucket.uri("other/model"), workspace, limits, environ) == ""
+    assert read_declaration("hf_model://acme/model", workspace, limits, environ) == ""
+    assert read_declaration(bucket.uri(artifact), None, limits, environ) == ""
+
+
+def test_a_declaration_is_bounded_and_follows_the_rules_for_addresses(s3: Stored, limits: Limits) -> None:
+    bucket, workspace, environ = s3
+    put_private(s3, "model/parameters.yaml", b"x" * (MAX_BYTES + 1))
+    with pytest.raises(PlatformError, match=r"parameters.yaml beside the model has \d+ bytes, more than the 262144"):
+        read_declaration(bucket.uri("model"), workspace, limits, environ)
+    for forbidden in (replace(limits, networks=()), replace(limits, allow_http=False)):
+        with pytest.raises(PlatformError, match=r"could not be fetched|must be https") as caught:
+            read_declaration(bucket.uri("model"), workspace, forbidden, environ)
+        assert "127.0.0.1" not in str(caught.value)
+    metadata = replace(workspace, endpoint="http://169.254.169.254")
+    with pytest.raises(PlatformError, match="could not be fetched"):
+        read_declaration(bucket.uri("model"), metadata, limits, environ)

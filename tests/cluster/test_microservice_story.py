@@ -116,7 +116,7 @@ def serving(cluster: Cluster, home: Path) -> Iterator[int]:
         process.stdout.close()
 
 
-REGISTER = ("--network-arch", "pilotlight", "--artifact", MODEL, "-o", "json")
+REGISTER = ("--network-arch", "pilotlight", "--artifact", MODEL, "--force", "-o", "json")  # a path of the pod's
 
 
 def test_a_microservice_lives_on_a_cluster_over_http(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_pod_that_cannot_be_had_is_told_and_the_api_may_end_meanwhile(
 ) -> None:
     home = tmp_path / "home"
     key = control(cluster, home, "api", "key", "create", namespace)
-    register = ("--network-arch", "pilotlight", "--artifact", "/models/nothing.onnx", "-o", "json")
+    register = ("--network-arch", "pilotlight", "--artifact", "/models/nothing.onnx", "--force", "-o", "json")
     made = json.loads(control(cluster, home, "microservice", "register", namespace, *register))
     at = f"/orgs/{namespace}/experiments/{made['experiment_id']}"
     api = Api(0, namespace)

@@ -1,6 +1,7 @@
 """Model status and likely causes for `microservice status` and `doctor`, from responses, log and platform.
 
-Servers do not record refusals, so the reason of the last refused `infer` is stored; the next success clears it.
+Servers do not record refusals, so the reason of the last refused `infer` is stored; the next success clears it. The
+declaration of a model's parameters is stored too, for `infer` with pictures.
 """
 
 import os
@@ -16,19 +17,21 @@ from msgspec import Struct, to_builtins
 from pilotlight.k8s.timestamps import parse_utc
 from pilotlight.microservices import diagnosis
 from pilotlight.microservices.inference import client
+from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from pilotlight.microservices.registry.secret_references import redact
 from pilotlight.targets.local.home_directory import home
 from pilotlight.wire import machine
 
 LONGEST: Final = 500
+REFUSED: Final = "refused"
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")  # job ids come from a shared registry: no path separators
 _PHASES: Final = {"initializing": "initializing", "model_loading": "loading", "model_not_ready": "loading"}
 
 
-def record(job_id: str, reason: str) -> None:
-    """Store the reason, which must not contain secrets. Write errors are ignored."""
-    path = _path(job_id)
+def record(job_id: str, text: str, suffix: str = REFUSED) -> None:
+    """Store a text, which must not contain secrets. Write errors are ignored."""
+    path = _path(job_id, suffix)
     if path is None:
         return
     with suppress(OSError):
@@ -36,26 +39,28 @@ def record(job_id: str, reason: str) -> None:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         with open(os.open(path, flags, 0o600), "w") as file:
-            file.write(reason[:LONGEST])
+            file.write(text)
 
 
-def last_refusal(job_id: str) -> str:
-    """Return the stored reason; empty if the last request succeeded."""
-    path = _path(job_id)
+def recorded(job_id: str, suffix: str = REFUSED) -> str:
+    """Return a stored text, or empty; the reason of a refusal only if the last request was refused."""
+    path = _path(job_id, suffix)
     with suppress(OSError):
         return path.read_text(errors="replace") if path is not None else ""
     return ""
 
 
-def clear(job_id: str) -> None:
-    path = _path(job_id)
-    if path is not None:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+def clear(job_id: str, *suffixes: str) -> None:
+    """Remove stored texts, all unless `suffixes` are given."""
+    for suffix in suffixes or (REFUSED, model_kinds.FILE):
+        path = _path(job_id, suffix)
+        if path is not None:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
 
-def _path(job_id: str) -> Path | None:
-    return home(os.environ).root / "microservices" / f"{job_id}.refused" if _NAME.fullmatch(job_id) else None
+def _path(job_id: str, suffix: str) -> Path | None:
+    return home(os.environ).root / "microservices" / f"{job_id}.{suffix}" if _NAME.fullmatch(job_id) else None
 
 
 class ModelStatus(Struct, frozen=True):
@@ -85,7 +90,7 @@ def findings(job_id: str, entry: Entry, platform_status: PlatformStatus, model: 
         job_id=job_id, phase=model.phase or "initializing", phase_s=seconds, platform=platform_status,
         status=model.status, silent_s=seconds if model is UNREACHABLE else 0.0,
         errors=(model.description,) if model.phase == "failed" else (),
-        rejected=last_refusal(job_id),
+        rejected=recorded(job_id)[:LONGEST],
         cpus=machine.usable_cpus() if entry.platform == "local" else None,
         memory=machine.available_memory() if entry.platform == "local" else None,
     )  # fmt: skip

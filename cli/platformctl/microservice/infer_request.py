@@ -9,16 +9,19 @@ import json
 import mimetypes
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.inference import chat_request, client
+from pilotlight.microservices.inference import chat_request, client, predict
+from pilotlight.microservices.jobs.org_resources import own_kind
+from pilotlight.microservices.media import fetch, limits_from
 from pilotlight.microservices.registry import container_command, model_kinds, secret_references
-from pilotlight.microservices.registry.model_kinds import Parameter
+from pilotlight.microservices.registry.model_kinds import ModelRequest, Parameter, Schema
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from platformctl import output
 from platformctl.microservice import health_findings, shared_options
@@ -190,13 +193,55 @@ def infer(
             reply = client.send_chat(
                 url, request, read_status, timeout=timeout, max_wait_s=max_wait_s, report=report, send=send
             )
-            health_findings.clear(job_id)
+            health_findings.clear(job_id, health_findings.REFUSED)
             return reply
         except UsageError as error:
             health_findings.record(job_id, shared_options.redacted(str(error).removeprefix(client.REFUSED)))
             raise shared_options.explain_refusal(url, job_id, error) from None
         finally:
             ticker.close()
+
+
+def picture_schema(job_id: str, entry: Entry) -> Schema | None:
+    """Return the schema of a model that takes pictures as tensors; None for others."""
+    if container_command.arch(entry.network_arch, os.environ).command != shared_options.OURS:
+        return None
+    kind = own_kind(entry.network_arch, "", os.environ)
+    schema = model_kinds.schema(entry.network_arch, health_findings.recorded(job_id, model_kinds.FILE), kind)
+    return schema if schema.protocol == "tensors" and schema.kind != "tensors" else None
+
+
+def picture_request(schema: Schema, files: Sequence[str], parameters: Mapping[str, Any]) -> ModelRequest:
+    """Return the request for pictures: files of this machine, or addresses of hosts that media are taken from."""
+    for file in files:
+        if "://" not in file and not Path(file).is_file():
+            raise UsageError(f"{file}: there is no such file", "--image FILE, or an address")
+    field = next(name for name, each in schema.parameters.items() if each.role == "media")
+    paths = [file if "://" in file else str(Path(file).resolve()) for file in files]
+    return model_kinds.validate(schema, {field: paths, **parameters})
+
+
+def infer_pictures(
+    job_id: str, entry: Entry, schema: Schema, request: ModelRequest, timeout: float, max_wait_s: float
+) -> dict[str, Any]:
+    """Send pictures as tensors; waits while the model loads."""
+    limits = replace(limits_from(os.environ), roots=("/",))  # whoever types this reads the files
+    media = fetch(request.media, None, limits)
+    wait_for_model(job_id, entry, max_wait_s)
+    with shared_options.platform_of(entry).open_route(job_id, entry) as url:
+        return predict.predict(url, schema, request, media, limits, timeout)
+
+
+def picture_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return a line for each class, or each detection, of each picture; JSON for what is neither."""
+    rows: list[tuple[str, ...]] = []
+    for each in results["predictions"]:
+        for found in each.get("detections", [each] if "label" in each else []):
+            box = " ".join(f"{edge:g}" for edge in found.get("box", ()))
+            rows.append((each["name"], str(found.get("label", "")), f"{found['confidence'] or 0:.4f}", box))
+        if "detections" not in each and "label" not in each:
+            rows.append((each["name"], json.dumps(each)))
+    return output.columns(rows, "")
 
 
 def probe_model(job_id: str, entry: Entry, timeout_s: float = PROBE_S) -> health_findings.ModelStatus:

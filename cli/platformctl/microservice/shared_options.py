@@ -51,9 +51,8 @@ def refuse_prompt(network_arch: str) -> None:
     """Raise UsageError for a network without chat, before prompting or sending."""
     if network_arch != OURS and takes_tensors(network_arch):
         raise UsageError(
-            f"{network_arch} does not chat: --prompt, --image and --video are no requests to it",
-            f"--body FILE with V2's tensors, {example_body({})}; "
-            "`microservice batch` and the control API take pictures",
+            f"{network_arch} does not chat: --prompt is no request to it",
+            f"--image FILE without a prompt, or --body FILE with V2's tensors, {example_body({})}",
         )
 
 
@@ -123,15 +122,28 @@ def all_options() -> dict[str, tuple[Option, list[str]]]:
     return options
 
 
+class PlatformCommand(click.Command):
+    """Command whose help has the options of platforms in sections of their own."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        titles = {name: f"Options of {', '.join(platforms)}" for name, (_, platforms) in all_options().items()}
+        for each in self.get_params(context):
+            if isinstance(each, click.Option) and (record := each.get_help_record(context)) is not None:
+                sections.setdefault(titles.get(each.name or "", "Options"), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
 def platform_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add one flag per platform option to a command."""
-    for name, (option, platforms) in reversed(all_options().items()):
+    """Add one flag per platform option to a command of the class PlatformCommand."""
+    for name, (option, _) in reversed(all_options().items()):
         variables = f" [env: {', '.join(option.variables)}]" if option.variables else ""
-        needed = ", needed" if option.required else ""
+        needed = "Needed: " if option.required else ""
         command = click.option(
-            f"--{name.replace('_', '-')}", name, metavar="VALUE",
-            help=f"{', '.join(platforms)}{needed}: {option.help}{variables}",
-        )(command)  # fmt: skip
+            f"--{name.replace('_', '-')}", name, metavar="VALUE", help=f"{needed}{option.help}{variables}"
+        )(command)
     return command
 
 

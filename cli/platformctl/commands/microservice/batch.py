@@ -12,7 +12,7 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices import platforms
 from pilotlight.microservices.batch import jobs
 from pilotlight.microservices.batch.job_folder import Batch
-from pilotlight.microservices.registry import model_kinds
+from pilotlight.microservices.media import limits_from, read_declaration
 from pilotlight.microservices.registry.records import Workspace
 from pilotlight.targets.local.home_directory import home
 from platformctl import output
@@ -38,7 +38,7 @@ def batch() -> None:
     """
 
 
-@batch.command()
+@batch.command(cls=shared_options.PlatformCommand)
 @click.argument("network_arch")
 @click.option("--model-path", required=True, metavar="PATH", help="hf_model://ORG/MODEL, a path or a URI.")
 @click.option(
@@ -67,12 +67,12 @@ def start(
     Example: platformctl microservice batch start text --model-path hf_model://acme/m --workspace ./data --inputs texts
     """
     storage = Workspace(_absolute(workspace), endpoint, region, azure_account, parse_references(credential))
-    local = "" if "://" in model_path else _absolute(model_path)
+    model = _absolute(model_path)
     parameters = parse_parameters(parameter)
     chosen_options = shared_options.resolve_options(platforms.platform(platform, os.environ), platform_options)
     job = Batch(
-        jobs.new_id(), network_arch, local or model_path, storage, inputs, outputs, parameters, labels,
-        platform, chosen_options, num_gpus, model_kinds.read_declaration(Path(local)) if local else "",
+        jobs.new_id(), network_arch, model, storage, inputs, outputs, parameters, labels,
+        platform, chosen_options, num_gpus, read_declaration(model, storage, limits_from(os.environ)),
     )  # fmt: skip
     progress = jobs.start(_home(), job, os.environ)
     return _show_progress(jobs.wait(_home(), job.id, os.environ, wait) if wait else progress)

@@ -6,6 +6,7 @@ Jobs continue after this program exits.
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import click
 
@@ -13,10 +14,10 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices import platforms
 from pilotlight.microservices.inference import chat_request, client
 from pilotlight.microservices.jobs import launcher
-from pilotlight.microservices.registry import container_command
+from pilotlight.microservices.registry import container_command, model_kinds
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from platformctl import output
-from platformctl.commands.microservice.batch import batch
+from platformctl.commands.microservice.batch import batch, parse_parameters
 from platformctl.commands.microservice.register import register
 from platformctl.microservice import health_findings, infer_request, shared_options
 
@@ -42,7 +43,7 @@ def microservice() -> None:
     """
 
 
-@microservice.command()
+@microservice.command(cls=shared_options.PlatformCommand)
 @click.argument("network_arch", required=False, default="")
 @click.option("--model-path", default="", metavar="PATH", help="hf_model://ORG/MODEL, or a path in the container.")
 @click.option("--platform", default="local", show_default=True, metavar="NAME", help="local, docker, kubernetes, …")
@@ -73,9 +74,12 @@ def start(
         secrets=secret,
     )  # fmt: skip
     job = launcher.build_job(request, os.environ)
+    shared = target.name in launcher.SHARED_FILESYSTEM and "://" not in job.model_path
+    declared = model_kinds.read_declaration(Path(job.model_path)) if shared else ""
     entry = launcher.start(job, target, shared_options.open_registry())
     _check_started(job.id, entry)
     tensors = shared_options.takes_tensors(arch, job.model_path)
+    health_findings.record(job.id, declared, model_kinds.FILE)
     lines = [
         "Inference service started.", f"  Job ID : {job.id}", f"  Arch   : {entry.network_arch}",
         f"  URL    : {shared_options.inference_url(entry, tensors=tensors)}",
@@ -108,8 +112,11 @@ def _require(name: str, what: str) -> str:
 @ARCH
 @click.option("--prompt", default="", metavar="TEXT", help="What is asked.")
 @click.option("--system", default="", metavar="TEXT", help="What the model is told before.")
-@click.option("--image", multiple=True, metavar="URL", help="A picture: an address, or a path in the container.")
+@click.option(
+    "--image", multiple=True, metavar="URL", help="A picture: an address, or a path (cosmos: in the container)."
+)
 @click.option("--video", multiple=True, metavar="URL", help="A video, likewise.")
+@click.option("--parameter", multiple=True, metavar="NAME=VALUE", help="Of a classifier or detector, such as top_k=3.")
 @click.option("--body", metavar="FILE", help="The whole request as JSON instead; - is stdin.")
 @click.option("--accept-defaults", is_flag=True, help="Take the defaults of fields that are not given.")
 @click.option("--timeout", default=client.MIN_TIMEOUT_S, show_default=True, help="For the answer; 300 s at least.")
@@ -118,16 +125,29 @@ def _require(name: str, what: str) -> str:
 @output.output_option
 def infer(
     job_id: str, network_arch: str, prompt: str, system: str, image: tuple[str, ...], video: tuple[str, ...],
-    body: str | None, accept_defaults: bool, timeout: float, wait: float, **fields: str | None,
+    parameter: tuple[str, ...], body: str | None, accept_defaults: bool, timeout: float, wait: float,
+    **fields: str | None,
 ) -> None:  # fmt: skip
     """Ask a microservice, and wait while its model loads.
 
     Example: platformctl microservice infer --prompt 'What is a pilot light?' --accept-defaults
+
+    Example: platformctl microservice infer --image flower.jpg --parameter top_k=3
     """
     client.check_timeout(timeout)
     state = shared_options.open_registry().read()
     target = shared_options.select_job(state, job_id, network_arch)
     entry = state.entries[target]
+    schema = infer_request.picture_schema(target, entry) if (image or video) and not prompt else None
+    if schema is not None:
+        picture_request = infer_request.picture_request(schema, (*image, *video), parse_parameters(parameter))
+        url = shared_options.inference_url(entry, tensors=True)
+        output.note(f"Sending to job_id={target} arch={entry.network_arch} url={url}")
+        results = infer_request.infer_pictures(target, entry, schema, picture_request, timeout, wait)
+        output.data(results, infer_request.picture_lines(results))
+        return
+    if parameter:
+        raise UsageError("--parameter is for models that take pictures", "--image FILE, or the flags of a chat")
     whole_body = infer_request.read_body(body) if body is not None else None
     tensors = shared_options.is_tensor_request(entry.network_arch, whole_body or {})
     url = shared_options.inference_url(entry, tensors=tensors)

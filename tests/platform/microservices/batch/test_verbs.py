@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from tests.object_stores import s3_bucket
 from tests.platform.microservices.batch.conftest import Here, picture
 
 from platformctl import main
@@ -60,6 +61,27 @@ def test_a_job_is_started_followed_listed_and_scored(here: Here, colours: Path) 
     assert "2 of 2 (100 %)" in shown.stdout
     assert "accuracy  1.0000" in shown.stdout
     assert told["job_id"] in typed(here, "microservice", "batch", "list").stdout
+
+
+def test_a_model_of_ones_own_network_in_a_bucket_is_scored_by_its_own_labels(
+    here: Here, colours: Path, s3_server: str
+) -> None:
+    bucket = s3_bucket(s3_server, "own-network")
+    for file in (each for each in colours.rglob("*") if each.is_file()):
+        bucket.put(f"cls/{file.relative_to(colours)}", file.read_bytes())
+    bucket.put("in/a.png", picture("red"))
+    bucket.put("labels.csv", b"file,label\na.png,red\n")
+    environ = {
+        "WORKSPACE_ID": "testing", "WORKSPACE_SECRET": bucket.secret, "PILOTLIGHT_MEDIA_NETWORKS": "127.0.0.0/8",
+        "PILOTLIGHT_MEDIA_ALLOW_HTTP": "true",
+    }  # fmt: skip
+    storage = ["--workspace", bucket.root, "--endpoint", s3_server, "--credential", "access_key=env:WORKSPACE_ID"]
+    words = [*storage, "--credential", "secret_key=env:WORKSPACE_SECRET", "--inputs", "in", "--labels", "labels.csv"]
+    there = Here(here.home, {**here.environ, **environ}, here.root)
+    start = ("microservice", "batch", "start", "mycls", *words, "--model-path", bucket.uri("cls"), "--wait", "100")
+    done = typed(there, *start, "-o", "json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert json.loads(done.stdout)["metrics"]["accuracy"] == 1.0
 
 
 def test_a_failed_job_ends_with_1_and_doctor_says_how_to_go_on(here: Here) -> None:

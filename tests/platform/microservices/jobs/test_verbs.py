@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests import fake_docker as docker_stand_in
+from tests.onnx_models import write_model as write_onnx
+from tests.platform.microservices.api.test_batches import NODES
+from tests.platform.microservices.batch.conftest import DECLARED, picture
 from tests.platform.microservices.jobs.conftest import Ctl, write_model
 
 IRIS = Path(__file__).parents[4] / "examples" / "iris" / "model.onnx"
@@ -185,10 +188,31 @@ def test_a_model_that_does_not_chat_is_asked_by_tensors(ctl: Ctl, tmp_path: Path
 def test_a_network_of_pictures_says_what_to_type_instead_of_a_prompt(ctl: Ctl) -> None:
     started = json.loads(ctl.do("start", "classification", "--model-path", str(IRIS), "-o", "json"))
     assert started["url"].endswith("/v2/models/model/infer")
-    refused = ctl.run("infer", "--image", "x.png", "--accept-defaults")
+    refused = ctl.run("infer", "--prompt", "what is it?", "--accept-defaults")
     assert refused.returncode == 2
     assert "classification does not chat" in refused.stderr
-    assert '--body FILE with V2\'s tensors, {"inputs": ' in refused.stderr
+    assert '--image FILE without a prompt, or --body FILE with V2\'s tensors, {"inputs": ' in refused.stderr
+    missing = ctl.run("infer", "--image", "x.png")
+    assert (missing.returncode, "x.png: there is no such file" in missing.stderr) == (2, True)
+
+
+def test_pictures_are_sent_to_a_classifier_and_named_by_its_labels(ctl: Ctl, tmp_path: Path) -> None:
+    shapes = {"x": ("FP32", ("n", 3, "h", "w"))}, {"y": ("FP32", ("n", 3))}
+    folder = write_onnx(tmp_path / "models", "model", NODES, *shapes)
+    (folder / "parameters.yaml").write_text(DECLARED)
+    for colour in ("red", "blue"):
+        (tmp_path / f"{colour}.png").write_bytes(picture(colour))
+    started = json.loads(ctl.do("start", "classification", "--model-path", str(folder), "-o", "json"))
+    asked = ctl.run("infer", "--image", "red.png", "--image", str(tmp_path / "blue.png"), "--parameter", "top_k=1")
+    assert asked.returncode == 0, asked.stderr
+    assert [line.split()[:2] for line in asked.stdout.splitlines()] == [["red.png", "red"], ["blue.png", "blue"]]
+    assert f"Sending to job_id={started['job_id']} arch=classification url={started['url']}\n" in asked.stderr
+    one = json.loads(ctl.do("infer", "--image", "red.png", "-o", "json"))
+    assert (one["response"], len(one["predictions"][0]["classes"])) == ("red", 3)
+    wrong = ctl.run("infer", "--image", "red.png", "--parameter", "top_k=no")
+    assert (wrong.returncode, 'top_k = "no", must be a whole number' in wrong.stderr) == (2, True)
+    ctl.do("stop", "--yes")
+    assert not list((tmp_path / "home" / "microservices").glob(f"{started['job_id']}*"))
 
 
 def test_what_ends_at_once_is_told_and_taken_back(ctl: Ctl, model: Path) -> None:
@@ -279,6 +303,10 @@ def test_every_verb_has_help_with_an_example(ctl: Ctl) -> None:
         "--workspace-group-id", "--resource-shape", "--dedicated-node-group",
     ):  # fmt: skip
         assert flag in told
+    sections = {part.partition(":")[0]: part for part in told.split("\nOptions")}
+    assert "--partition" in sections[" of slurm"]
+    assert "--namespace" not in sections[""] + sections[" of slurm"]
+    assert "--model-path" in sections[""]
 
 
 def test_a_network_of_ones_own_needs_one_file(ctl: Ctl, model: Path, tmp_path: Path) -> None:

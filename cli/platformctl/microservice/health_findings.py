@@ -19,8 +19,8 @@ from pilotlight.microservices import diagnosis
 from pilotlight.microservices.inference import client
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
-from pilotlight.microservices.registry.secret_references import redact
 from pilotlight.targets.local.home_directory import home
+from pilotlight.targets.secret_redaction import redact
 from pilotlight.wire import machine
 
 LONGEST: Final = 500

@@ -16,10 +16,11 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.inference import chat_request, client
 from pilotlight.microservices.inference.client import LOGS, PATH, TENSORS
 from pilotlight.microservices.platforms import PLATFORMS, Option, Platform, platform
-from pilotlight.microservices.registry import container_command, model_kinds, secret_references
+from pilotlight.microservices.registry import container_command, model_kinds
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from pilotlight.microservices.registry.registry_file import Registry, RegistryState, registry
 from pilotlight.targets import options as target_options
+from pilotlight.targets import secret_redaction
 from platformctl import output
 
 OURS: Final = "pilotlight"
@@ -208,7 +209,7 @@ def stop(job_id: str, entry: Entry) -> None:
 
 def redacted(text: str) -> str:
     """Replace the values of secrets."""
-    return secret_references.redact(text, os.environ)
+    return secret_redaction.redact(text, os.environ)
 
 
 def job_document(job_id: str, entry: Entry, *, tensors: bool | None = None) -> dict[str, Any]:

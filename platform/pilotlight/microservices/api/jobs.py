@@ -46,8 +46,9 @@ from pilotlight.microservices.media import MediaRefused
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
 from pilotlight.microservices.registry.records import NOT_STOPPED, JobRecord, PlatformStatus, StoredWorkspace
-from pilotlight.microservices.registry.secret_references import MissingCredential, redact
+from pilotlight.microservices.registry.secret_references import MissingCredential
 from pilotlight.targets.local.home_directory import ENV_HOME
+from pilotlight.targets.secret_redaction import redact
 from pilotlight.wire import machine
 from pilotlight.wire.unix_socket import HeldSocket, is_unix, split_url
 

@@ -26,8 +26,8 @@ from pilotlight.microservices.platforms import Platform, platform
 from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import ACTIVE, NOT_STOPPED, Entry, JobRecord, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.microservices.registry.secret_references import redact
 from pilotlight.targets import options as target_options
+from pilotlight.targets.secret_redaction import redact
 
 T = TypeVar("T")
 BuildRequest = Callable[[JobRecord], tuple[StartRequest, Mapping[str, str]]]

@@ -16,11 +16,12 @@ from uuid import uuid4
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
-from pilotlight.microservices.platforms.commands import CompletedCommand, Programs, exports, set_secrets, validate_job
+from pilotlight.microservices.platforms.commands import exports, set_secrets, validate_job
 from pilotlight.microservices.platforms.docker import TAIL, ULIMITS, Gpus, Machine, read_state, run_arguments
 from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
 from pilotlight.microservices.registry.registry_file import registry
+from pilotlight.targets.programs import CompletedCommand, Programs
 from pilotlight.wire.machine import free_port
 
 CREATE_S: Final = 1800.0
@@ -84,7 +85,7 @@ class Brev:
             )
 
     def start(self, job: Job) -> Entry:
-        programs = self._programs.redacting(validate_job(job))
+        programs = self._programs.redacting(validate_job(job).secrets)
         named = job.options.get("instance_id", "")
         instance = self._running(named) if named else self._create(job, programs)
         machine = Machine(self._gpus(instance.name), job.options.get("network", ""))

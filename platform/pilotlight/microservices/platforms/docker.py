@@ -13,15 +13,10 @@ from typing import Any, Final, Literal, NamedTuple
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
-from pilotlight.microservices.platforms.commands import (
-    CompletedCommand,
-    Programs,
-    set_secrets,
-    split_list,
-    validate_job,
-)
+from pilotlight.microservices.platforms.commands import set_secrets, split_list, validate_job
 from pilotlight.microservices.platforms.host_ports import LOOPBACK, check_free, is_own, listening
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
+from pilotlight.targets.programs import CompletedCommand, Programs
 
 Gpus = Literal["none", "requests", "tegra"]  # how the machine hands GPUs to containers
 
@@ -143,14 +138,14 @@ class Docker:
 
     def preflight(self, job: Job) -> None:
         validate_job(job)
-        programs = self._programs.redacting(job)
+        programs = self._programs.redacting(job.secrets)
         _check_daemon(programs)
         _check_image(programs, job.image)
         check_free(job)
         run_arguments(job, self._machine(job), ())
 
     def start(self, job: Job) -> Entry:
-        programs = self._programs.redacting(validate_job(job))
+        programs = self._programs.redacting(validate_job(job).secrets)
         words = run_arguments(job, self._machine(job), set_secrets(job, programs.environ))
         done = programs.run(words, timeout_s=PULL_S)
         if done.code:

@@ -17,13 +17,13 @@ from pilotlight.k8s import names
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
-from pilotlight.microservices.registry.secret_references import redact
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import Cluster, connect
 from pilotlight.targets.kubernetes.kinds import missing_permissions, unless_forbidden
 from pilotlight.targets.kubernetes.observe import diagnosis
 from pilotlight.targets.kubernetes.port_forward import PortForward
 from pilotlight.targets.kubernetes.service_route import addresses_of, can_connect
+from pilotlight.targets.secret_redaction import redact
 
 Object = dict[str, Any]
 Document = Mapping[str, Any]

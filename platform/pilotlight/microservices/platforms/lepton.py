@@ -13,8 +13,9 @@ from typing import Any, Final
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
-from pilotlight.microservices.platforms.commands import CompletedCommand, Programs, validate_job
+from pilotlight.microservices.platforms.commands import validate_job
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
+from pilotlight.targets.programs import CompletedCommand, Programs
 
 ADDRESS_S: Final = 60.0
 POLL_S: Final = 1.0
@@ -58,7 +59,7 @@ class Lepton:
             raise PlatformError(said, "add it in the workspace's settings: its value is never sent from here")
 
     def start(self, job: Job) -> Entry:
-        programs = self._programs.redacting(validate_job(job))
+        programs = self._programs.redacting(validate_job(job).secrets)
         programs.run_checked(create_arguments(job), hint=LOGIN)
         name = endpoint_name(job.id)
         started = utc_now("seconds", "+00:00")

@@ -29,6 +29,7 @@ from pilotlight.microservices.platforms.sandbox_launcher import Plan
 from pilotlight.microservices.registry import secret_references
 from pilotlight.microservices.registry.container_command import ENV_MODEL, ENV_PYTHON
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
+from pilotlight.targets import secret_redaction
 from pilotlight.targets.error_from_log import failed_event, last_error
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.supervisor import shim
@@ -160,7 +161,7 @@ class Local:
         log, exit_file = self._files(job_id)
         identity = _named(entry)
         alive = identity is not None and identity.alive  # before its log, which is complete once it has ended
-        tail = tuple(secret_references.redact(line, self._environ) for line in _tail(log))
+        tail = tuple(secret_redaction.redact(line, self._environ) for line in _tail(log))
         name = f"process-{identity.pid}" if identity else ""
         if alive:
             return PlatformStatus("running", name, "", failed_event(tail), tail)
@@ -228,7 +229,7 @@ class Local:
             for name, value in self._environ.items()
             if name not in secret_references.FORBIDDEN
             and not name.startswith((contract.ENV_SETTINGS_PREFIX, "PILOTLIGHT_"))
-            and (name in job.secrets or not secret_references.is_secret(name))
+            and (name in job.secrets or not secret_redaction.is_secret(name))
         }
         own = {
             ENV_PYTHON: sys.executable, "PYTHONSAFEPATH": "1", ENV_HOST: HOST,

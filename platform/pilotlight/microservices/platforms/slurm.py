@@ -17,13 +17,14 @@ from typing import Final, NamedTuple
 from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
-from pilotlight.microservices.platforms.commands import Programs, set_secrets, validate_job
+from pilotlight.microservices.platforms.commands import set_secrets, validate_job
 from pilotlight.microservices.platforms.host_ports import check_free
 from pilotlight.microservices.platforms.slurm_script import INHERITED, SlurmTarget, port_of, sbatch_arguments, script
 from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.microservices.registry.secret_references import redact
+from pilotlight.targets.programs import Programs
+from pilotlight.targets.secret_redaction import redact
 
 QUEUE: Final = "--format=%T|%B|%j|%k|%r"
 ACCOUNT: Final = "--format=State,NodeList,JobName,Comment,ExitCode"
@@ -157,7 +158,7 @@ class Slurm:
 
     def start(self, job: Job) -> Entry:
         target = self._target(validate_job(job))
-        programs = self._programs.redacting(job)
+        programs = self._programs.redacting(job.secrets)
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         inherited = [name for name in INHERITED if name in programs.environ]
         names = (*inherited, *set_secrets(job, programs.environ))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.platform.microservices.jobs.conftest import Ctl, write_model
 
-from pilotlight.microservices.registry.secret_references import NAMES
+from pilotlight.targets.secret_redaction import NAMES
 
 PLANTED = {name: f"planted-{number}-value-of-{name.lower()}" for number, name in enumerate(NAMES)}
 # Told by its length; and a model that is careless enough to write them down, in its log and in its errors.

@@ -5,6 +5,7 @@ import pytest
 from pilotlight.errors import UsageError
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.registry import secret_references
+from pilotlight.targets import secret_redaction
 
 VALUE = "hf_abcdef123456"
 ENVIRON = {"HF_TOKEN": VALUE, "access_key": "AKIA0123456789", "PATH": "/bin"}
@@ -33,7 +34,7 @@ def test_two_variables_are_never_passed(name: str) -> None:
             attempt()
 
 
-@pytest.mark.parametrize("name", [*secret_references.NAMES, "MY_PASSWORD", "AWS_SECRET_ACCESS_KEY"])
+@pytest.mark.parametrize("name", [*secret_redaction.NAMES, "MY_PASSWORD", "AWS_SECRET_ACCESS_KEY"])
 def test_the_value_of_a_secret_is_not_taken_from_the_command_line(name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} is a secret") as refused:
         secret_references.check_plain({name: VALUE})
@@ -66,8 +67,8 @@ def test_the_place_of_a_secret_is_none_and_short_words_are_not_mistaken_for_one(
 
 
 def test_texts_of_others_lose_the_values() -> None:
-    assert secret_references.redact(f"denied: {VALUE}!", ENVIRON) == "denied: <HF_TOKEN>!"
-    assert secret_references.redact("abc", {"HF_TOKEN": "b"}) == "abc"
+    assert secret_redaction.redact(f"denied: {VALUE}!", ENVIRON) == "denied: <HF_TOKEN>!"
+    assert secret_redaction.redact("abc", {"HF_TOKEN": "b"}) == "abc"
 
 
 def test_a_job_carries_names_alone() -> None:
@@ -80,4 +81,4 @@ def test_a_job_carries_names_alone() -> None:
 def test_the_secrets_of_these_containers_are_known_by_name_however_short_they_are() -> None:
     names = "HF_TOKEN WANDB_API_KEY CLEARML_API_ACCESS_KEY CLEARML_API_SECRET_KEY TAO_API_KEY TAO_USER_KEY"
     for name in (*names.split(), "access_key", "secret_key"):
-        assert secret_references.redact("it is Abc-12", {name: "Abc-12"}) == f"it is <{name}>"
+        assert secret_redaction.redact("it is Abc-12", {name: "Abc-12"}) == f"it is <{name}>"

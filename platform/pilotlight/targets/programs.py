@@ -1,0 +1,68 @@
+"""Execution of the programs of targets: docker, sbatch, ssh, lep, brev.
+
+Never through a shell. The last line of a failed program becomes the error message, with values of secrets redacted,
+since a daemon may repeat its input.
+"""
+
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pilotlight.errors import PlatformError, TimedOut
+from pilotlight.targets.secret_redaction import redact
+
+TIMEOUT_S: Final = 60.0
+# The end of "docker: Error response from daemon: …" matters most.
+_LONGEST: Final = 500
+
+
+class CompletedCommand(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def summary(self) -> str:
+        """Last line of its output, or the exit code."""
+        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        return (lines[-1] if lines else f"exit code {self.code}")[-_LONGEST:]
+
+
+class Programs:
+    """Runs programs in one environment. `names`: secrets in it beyond the well-known ones."""
+
+    def __init__(self, environ: Mapping[str, str], names: Iterable[str] = ()) -> None:
+        self.environ = dict(environ)
+        self._names = tuple(names)
+
+    def redacting(self, names: Iterable[str]) -> "Programs":
+        """Return a runner that redacts these secrets too."""
+        return Programs(self.environ, names)
+
+    def run(self, words: Sequence[str], stdin: str = "", timeout_s: float = TIMEOUT_S) -> CompletedCommand:
+        """Run a program. Raise only where it cannot be run or times out."""
+        try:
+            done = subprocess.run(  # noqa: S603 - arguments, never a shell line
+                list(words), input=stdin, env=self.environ, capture_output=True, text=True, errors="replace",
+                timeout=timeout_s, check=False,
+            )  # fmt: skip
+        except (FileNotFoundError, PermissionError):
+            raise PlatformError(
+                f"{words[0]} is not on the PATH", hint=f"install {words[0]}, or add it to PATH"
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise TimedOut(f"{shown(words)} did not answer within {timeout_s:g} s") from None
+        out, err = (redact(text, self.environ, self._names) for text in (done.stdout, done.stderr))
+        return CompletedCommand(done.returncode, out, err)
+
+    def run_checked(self, words: Sequence[str], stdin: str = "", timeout_s: float = TIMEOUT_S, hint: str = "") -> str:
+        """Run a program and return its output. Raise where it failed."""
+        done = self.run(words, stdin, timeout_s)
+        if done.code:
+            raise PlatformError(f"{shown(words)} failed: {done.summary}", hint)
+        return done.out
+
+
+def shown(words: Sequence[str]) -> str:
+    """Return program and verb, for error messages."""
+    return " ".join(words[:2]) if len(words) > 1 and not words[1].startswith("-") else words[0]

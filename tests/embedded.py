@@ -43,10 +43,14 @@ LAST_S = 30.0  # a shim lives a moment longer than the note of its replica's end
 
 
 class Platform:
-    """`env` goes to the control process, and from there to whatever it starts."""
+    """`env` goes to the control process, and from there to whatever it starts; `name` is the target of deploys."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str] | None = None, flags: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, env: Mapping[str, str] | None = None, flags: tuple[str, ...] = (), *,
+        name: str = "local", options: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.home = Home(folder)
+        self.name, self.options = name, options or {}
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith(("INFERENCE_", "PILOTLIGHT_"))
         }
@@ -88,7 +92,7 @@ class Platform:
 
     @property
     def target(self) -> LocalTarget:
-        return LocalTarget(self.address)
+        return LocalTarget(self.address, self.name, self.options)
 
     def log(self) -> str:
         texts = [file.read_text(errors="replace")[-4000:] for file in sorted(self.home.logs.glob("*.log"))]

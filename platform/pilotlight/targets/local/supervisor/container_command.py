@@ -158,11 +158,19 @@ def _microservice_address(container: ContainerSpec) -> dict[str, str]:
 
 def with_pinned_models(launch: Launch, snapshots: ModelSnapshots) -> Launch:
     """Replace the paths of local models by those of their snapshots. Raise ModelChanged if they are not as deployed."""
-    container = launch.revision.container
+    return with_paths(launch, pinned_paths(launch.revision.container, snapshots))
+
+
+def pinned_paths(container: ContainerSpec, snapshots: ModelSnapshots) -> dict[str, str]:
+    """Return the paths to serve local models from, by their own. Raise ModelChanged if they are not as deployed."""
     local = {local_path(uri): pin for uri, pin in container.pins.items() if is_local(uri)}
-    paths = {path: snapshots.serving_path(pin, path) for path, pin in local.items()}
+    return {path: snapshots.serving_path(pin, path) for path, pin in local.items()}
+
+
+def with_paths(launch: Launch, paths: Mapping[str, str]) -> Launch:
     if not paths:
         return launch
+    container = launch.revision.container
     env = {name: map_path(value, paths) for name, value in container.env.items()}
     args = tuple(map_path(word, paths) for word in container.args)
     return replace(launch, revision=replace(launch.revision, container=replace(container, env=env, args=args)))

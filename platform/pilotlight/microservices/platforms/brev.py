@@ -16,12 +16,13 @@ from uuid import uuid4
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
-from pilotlight.microservices.platforms.commands import exports, set_secrets, validate_job
+from pilotlight.microservices.platforms.commands import set_secrets, validate_job
 from pilotlight.microservices.platforms.docker import TAIL, ULIMITS, Gpus, Machine, read_state, run_arguments
-from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.targets.programs import CompletedCommand, Programs
+from pilotlight.targets.slurm.script import exports
+from pilotlight.targets.slurm.ssh_tunnel import Tunnel, Tunnels
 from pilotlight.wire.machine import free_port
 
 CREATE_S: Final = 1800.0
@@ -131,7 +132,7 @@ class Brev:
             return
         name, key = self._running(entry.instance_id or instance_name(job_id)).name, f"{job_id}.{uuid4().hex[:8]}"
         port = free_port()
-        self._tunnels.open(key, Tunnel(port, name, entry.host_port or 0))
+        self._tunnels.open(key, Tunnel(name, ((port, entry.host_port or 0),)))
         try:
             yield f"http://127.0.0.1:{port}"
         finally:

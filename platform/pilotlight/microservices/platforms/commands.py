@@ -1,7 +1,6 @@
 """Values of a job that programs and shells of platforms get: checked, split and quoted."""
 
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Final
 
@@ -41,8 +40,3 @@ def split_list(value: str) -> list[str]:
 def set_secrets(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the job's secrets that are set in the environment."""
     return tuple(name for name in job.secrets if environ.get(name))
-
-
-def exports(env: Mapping[str, str]) -> str:
-    """Return export lines of a shell script, quoted."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())

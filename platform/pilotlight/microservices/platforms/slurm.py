@@ -1,4 +1,4 @@
-"""Platform slurm: jobs by sbatch, squeue, sacct and scancel on a submit host, with parsers of their output.
+"""Platform slurm: jobs by sbatch, squeue, sacct and scancel on a submit host.
 
 A job listens on its node: on this machine on `host_port`; to another node a tunnel from `host_port` is opened with the
 first request and held until the job is stopped.
@@ -9,124 +9,85 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.commands import set_secrets, validate_job
-from pilotlight.microservices.platforms.host_ports import check_free
-from pilotlight.microservices.platforms.slurm_script import INHERITED, SlurmTarget, port_of, sbatch_arguments, script
-from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels
-from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
+from pilotlight.microservices.platforms.host_ports import ENV_PORT, check_free, is_own, listening
+from pilotlight.microservices.registry.container_command import ENV_PYTHON
+from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.targets.programs import Programs
 from pilotlight.targets.secret_redaction import redact
+from pilotlight.targets.slurm.queue import (
+    ACCOUNT,
+    PARTITION,
+    QUEUE,
+    UNKNOWN_JOB,
+    Queued,
+    fields,
+    has_gpus,
+    read_account,
+    read_queue,
+)
+from pilotlight.targets.slurm.script import (
+    INHERITED,
+    PORTS,
+    SlurmJob,
+    port_check,
+    sbatch_arguments,
+    script,
+)
+from pilotlight.targets.slurm.ssh_tunnel import Tunnel, Tunnels
 
-QUEUE: Final = "--format=%T|%B|%j|%k|%r"
-ACCOUNT: Final = "--format=State,NodeList,JobName,Comment,ExitCode"
-PARTITION: Final = "--format=%a|%G"
 TAIL: Final = 50
 POLL_S: Final = 0.5
 BEGIN_S: Final = 60.0  # a request waits this long for a job that is about to start
 STOP_S: Final = 120.0  # above Slurm's KillWait, by default 30 s
-UNKNOWN: Final = "Invalid job id"
 GONE: Final = "Slurm knows no such job any more"
-_STATES: Final[Mapping[str, State]] = {
-    "PENDING": "pending", "CONFIGURING": "pending", "REQUEUED": "pending", "REQUEUE_FED": "pending",
-    "REQUEUE_HOLD": "pending", "SPECIAL_EXIT": "pending", "SUSPENDED": "pending", "STOPPED": "pending",
-    "RUNNING": "running", "RESIZING": "running", "SIGNALING": "running", "STAGE_OUT": "stopped",
-    "COMPLETING": "stopped", "COMPLETED": "stopped", "CANCELLED": "stopped", "REVOKED": "stopped",
-}  # fmt: skip  # the rest, such as FAILED, TIMEOUT and NODE_FAIL, is failed
-# Why a job waits or ended, where Slurm's own word is not enough.
-_REASONS: Final[Mapping[str, str]] = {
-    "Resources": "no node of the partition has enough free now",
-    "Priority": "other jobs of the partition come first",
-    "Dependency": "it waits for another job",
-    "PartitionDown": "the partition takes no jobs",
-    "PartitionInactive": "the partition is inactive",
-    "PartitionNodeLimit": "it asks for more nodes than the partition allows",
-    "PartitionTimeLimit": "its time limit is above the partition's: set time",
-    "BadConstraints": "no node can ever meet what it asks for",
-    "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
-    "AssocGrpGRES": "the account has all its GPUs in use",
-    "QOSMaxJobsPerUserLimit": "you run as many jobs as your quality of service allows",
-    "QOSMaxGRESPerUser": "you use as many GPUs as your quality of service allows",
-    "InvalidAccount": "the account may not use this partition: set account",
-    "JobHeldUser": "it is held: scontrol release lets it go",
-    "JobHeldAdmin": "an administrator holds it",
-    "launch failed requeued held": "the node could not start it: ask its administrator",
-    "NonZeroExitCode": "its command ended with an error",
-    "TimeLimit": "it ran as long as it may: set time",
-    "OutOfMemory": "it used more memory than it may",
-    "NodeDown": "its node failed",
-}
-
-
-class Queued(NamedTuple):
-    state: str
-    host: str = ""  # "": not assigned yet
-    name: str = ""
-    comment: str = ""
-    reason: str = ""
-
-    @property
-    def meaning(self) -> State:
-        return _STATES.get(self.state, "failed")
-
-    @property
-    def about_to_begin(self) -> bool:
-        """Whether the scheduler has not yet considered it: it gives a reason to every job that it leaves queued."""
-        return self.meaning == "pending" and not self.reason
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended; a COMPLETING job may still have processes."""
-        return self.meaning not in ("pending", "running") and self.state != "COMPLETING"
-
-
-def read_queue(text: str) -> Queued | None:
-    """Parse the line of `squeue QUEUE`; None if empty."""
-    lines = [line for line in text.splitlines() if "|" in line]
-    if not lines:
-        return None
-    state, host, name, comment, reason = (lines[0].split("|", 4) + [""] * 4)[:5]
-    return Queued(
-        state, "" if host in ("n/a", "N/A", "(null)") else host, name, comment, "" if reason == "None" else reason
-    )
-
-
-def read_account(text: str) -> Queued | None:
-    """Parse the line of `sacct ACCOUNT`. A state may have a suffix: `CANCELLED by 1000`."""
-    queued = read_queue(text)
-    if queued is None:
-        return None
-    code = "" if queued.reason.startswith("0:0") else f"exit code {queued.reason.partition(':')[0]}"
-    return queued._replace(state=queued.state.split()[0], reason=code)
 
 
 def seen(queued: Queued, tail: tuple[str, ...] = ()) -> PlatformStatus:
     """Return the platform status: pod_name is the node, the reason has Slurm's state: PENDING (Resources)."""
-    status = f"{queued.state} ({queued.reason})" if queued.reason else queued.state
-    words = _REASONS.get(queued.reason.split(",")[0], "")
-    meaning = queued.meaning
-    said = "" if meaning == "running" else f"{status}: {words}" if words else status
-    return PlatformStatus(meaning, queued.host, "", said, tail)
+    reason = "" if queued.meaning == "running" else queued.explanation
+    return PlatformStatus(queued.meaning, queued.host, "", reason, tail)
 
 
-def has_gpus(text: str) -> bool | None:
-    """Parse `sinfo PARTITION`; None: no such partition."""
-    lines = [line.partition("|") for line in text.splitlines() if "|" in line]
-    return any(gres.startswith("gpu") or ",gpu" in gres for _, _, gres in lines) if lines else None
+def slurm_job(job: Job, options: Mapping[str, str], log: str, gpus: bool, names: Iterable[str]) -> SlurmJob:
+    """Return the job as Slurm gets it; `names` are variables with values in sbatch's environment."""
+    own = is_own(job)
+    direct = own and job.options.get("container", "") in ("", "none")
+    python = {ENV_PYTHON: sys.executable} if direct else {}
+    return SlurmJob(
+        job.id, log, ("/bin/sh", "-c", job.command), options, image=job.image, exported=tuple(names), own=own,
+        variables={**job.env, **(listening(job) if own else {}), **python}, gpus=job.num_gpus if gpus else 0,
+        comment=comment(job), prologue=_ports(job),
+    )  # fmt: skip
 
 
-def fields(line: str) -> Mapping[str, str]:
-    """Parse `scontrol --oneliner show node`: NAME=VALUE pairs."""
-    pairs = (word.partition("=") for word in line.split())
-    return {name: value for name, equals, value in pairs if equals}
+def comment(job: Job) -> str:
+    """Return the job's comment with its ports, on the submit host and on other nodes; read back from the queue."""
+    return f"port={job.host_port}/job" if is_own(job) else f"port={job.port}/{job.port}"
+
+
+def port_of(text: str, slurm_id: str, here: bool) -> int:
+    """Return the port in a job's comment; 0 for another comment."""
+    local, _, elsewhere = text.removeprefix("port=").partition("/")
+    word = local if here else elsewhere
+    return PORTS.start + int(slurm_id) % len(PORTS) if word == "job" else int(word) if word.isdecimal() else 0
+
+
+def _ports(job: Job) -> str:
+    if not is_own(job):
+        return port_check(str(job.port))
+    number = f"$(({PORTS.start} + SLURM_JOB_ID % {len(PORTS)}))"
+    port = f'$([ "$(uname -n)" = "$SLURM_SUBMIT_HOST" ] && echo {job.host_port} || echo {number})'
+    return f'{port_check(port)}export {ENV_PORT}="$port"\n'
 
 
 def make(environ: Mapping[str, str]) -> "Slurm":
@@ -152,19 +113,15 @@ class Slurm:
         self._logs = Path(state).absolute() / "pilotlight" / "slurm"
 
     def preflight(self, job: Job) -> None:
-        target = self._target(validate_job(job))
-        script(job, target)
+        script(self._job(validate_job(job)))
         check_free(job)
 
     def start(self, job: Job) -> Entry:
-        target = self._target(validate_job(job))
+        submitted = self._job(validate_job(job))
         programs = self._programs.redacting(job.secrets)
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        inherited = [name for name in INHERITED if name in programs.environ]
-        names = (*inherited, *set_secrets(job, programs.environ))
-        printed = programs.run_checked(
-            sbatch_arguments(job, target, names), script(job, target), hint="sinfo says what there is"
-        )
+        words, hint = sbatch_arguments(submitted), "sinfo says what there is"
+        printed = programs.run_checked(words, script(submitted), hint=hint)
         slurm_id = printed.strip().partition(";")[0]
         started = utc_now("seconds", "+00:00")
         url = f"http://localhost:{job.host_port}"
@@ -204,7 +161,7 @@ class Slurm:
         if here:
             yield f"http://localhost:{port}"
         else:
-            self._tunnels.open(job_id, Tunnel(entry.host_port or 0, queued.host, port))
+            self._tunnels.open(job_id, Tunnel(queued.host, ((entry.host_port or 0, port),)))
             yield entry.host_url
 
     def _find(self, job_id: str, entry: Entry) -> Queued | None:
@@ -215,13 +172,14 @@ class Slurm:
         number = entry.platform_job_id
         chosen = ["--states=all", f"--jobs={number}"] if number else [f"--name={job_id}"]
         done = self._programs.run(["squeue", "--noheader", *chosen, QUEUE])
-        if done.code and UNKNOWN not in done.err:
+        if done.code and UNKNOWN_JOB not in done.err:
             raise PlatformError(f"squeue failed: {done.summary}", "scontrol ping says whether the controller answers")
-        queued = read_queue(done.out)
+        queued = next(iter(read_queue(done.out)), None)
         if queued is None and number:
             words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={number}", ACCOUNT]
             past = self._programs.run(words)
-            queued = read_account(past.out) if past.code == 0 else None
+            account = read_account(past.out) if past.code == 0 else None
+            queued = account[0] if account else None
         return queued if queued is not None and queued.name == job_id else None
 
     def _is_here(self, node: str) -> bool:
@@ -229,14 +187,17 @@ class Slurm:
         node_fields = fields(self._programs.run_checked(["scontrol", "--oneliner", "show", "node", node]))
         return _short(node_fields.get("NodeHostName", node)) == _short(socket.gethostname())
 
-    def _target(self, job: Job) -> SlurmTarget:
+    def _job(self, job: Job) -> SlurmJob:
         partition, account = (self._needed(job, option) for option in self.options[:2])
         printed = self._programs.run_checked(["sinfo", "--noheader", f"--partition={partition}", PARTITION])
         gpus = has_gpus(printed)
         if gpus is None:
             there = " ".join(self._programs.run_checked(["sinfo", "--noheader", "--format=%R"]).split())
             raise UsageError(f"partition = {partition}: the cluster has no such partition", f"there are: {there}")
-        return SlurmTarget(partition, account, str(self._log(job.id)), gpus, sys.executable)
+        options = {**job.options, "partition": partition, "account": account}
+        inherited = [name for name in INHERITED if name in self._programs.environ]
+        names = (*inherited, *set_secrets(job, self._programs.environ))
+        return slurm_job(job, options, str(self._log(job.id)), gpus, names)
 
     def _needed(self, job: Job, option: Option) -> str:
         candidates = (job.options.get(option.name), *(self._programs.environ.get(name) for name in option.variables))

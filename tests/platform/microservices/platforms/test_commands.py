@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pilotlight.microservices.platforms.commands import exports, set_secrets
+from pilotlight.microservices.platforms.commands import set_secrets
 from pilotlight.microservices.platforms.docker import gpus_here
 from pilotlight.microservices.registry.records import Job
 
@@ -16,10 +16,6 @@ ENVIRON = {**os.environ, "HF_TOKEN": "hf_planted0123", "MY_OWN": "another-plante
 def test_secrets_that_are_not_set_are_left_out() -> None:
     assert set_secrets(JOB, {"HF_TOKEN": "x", "MY_OWN": ""}) == ("HF_TOKEN",)
     assert set_secrets(replace(JOB, secrets=()), ENVIRON) == ()
-
-
-def test_exports_are_lines_of_a_shell() -> None:
-    assert exports({"A": "b c", "D": "it's"}) == "export A='b c'\nexport D='it'\"'\"'s'\n"
 
 
 def test_how_a_machine_hands_out_gpus(tmp_path: Path) -> None:

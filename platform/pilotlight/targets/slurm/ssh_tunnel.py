@@ -1,7 +1,7 @@
-"""SSH tunnels: each is a process that outlives the command, recorded in a file.
+"""SSH tunnels: each is a process that outlives the one that opened it, recorded in a file.
 
-`localhost:host_port` forwards to a port of the other machine until the microservice is stopped. The file has PID and
-start time of the process, against PID reuse.
+Ports of loopback or unix sockets of this machine lead to those of another one until the tunnel is closed. The file has
+PID and start time of the process, against PID reuse.
 """
 
 import json
@@ -19,24 +19,30 @@ from typing import Final, NamedTuple
 
 from pilotlight.errors import PlatformError, TimedOut
 from pilotlight.targets.local.supervisor.process_inspection import Identity, identify
+from pilotlight.wire import unix_socket
 
 OPEN_S: Final = 30.0
 END_S: Final = 5.0
 POLL_S: Final = 0.05
-KEEP: Final = ("-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=30")
+OPTIONS: Final = ("BatchMode=yes", "ExitOnForwardFailure=yes", "ServerAliveInterval=30", "StreamLocalBindUnlink=yes")
+Endpoint = int | str  # port of loopback, or path of a unix socket
 
 
 class Tunnel(NamedTuple):
-    """Tunnel from a port of this machine to an address as seen by `host`."""
+    """Forwards from endpoints of this machine to endpoints of `host`."""
 
-    local_port: int
     host: str
-    port: int
+    forwards: tuple[tuple[Endpoint, Endpoint], ...]
 
 
 def arguments(tunnel: Tunnel) -> list[str]:
-    forward = f"127.0.0.1:{tunnel.local_port}:127.0.0.1:{tunnel.port}"
-    return ["ssh", "-N", *KEEP, "-L", forward, "--", tunnel.host]
+    options = [word for option in OPTIONS for word in ("-o", option)]
+    forwards = [word for near, far in tunnel.forwards for word in ("-L", f"{_address(near)}:{_address(far)}")]
+    return ["ssh", "-N", *options, *forwards, "--", tunnel.host]
+
+
+def _address(endpoint: Endpoint) -> str:
+    return endpoint if isinstance(endpoint, str) else f"127.0.0.1:{endpoint}"
 
 
 class Tunnels:
@@ -88,7 +94,8 @@ class Tunnels:
     def _read(self, job_id: str) -> tuple[Identity, Tunnel] | None:
         try:
             document = json.loads(self._state_file(job_id).read_bytes())
-            return Identity(*document["holder"]), Tunnel(*document["tunnel"])
+            host, forwards = document["tunnel"]
+            return Identity(*document["holder"]), Tunnel(host, tuple((near, far) for near, far in forwards))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -112,10 +119,19 @@ def _wait_open(tunnel: Tunnel, pid: int, log: Path) -> None:
             lines = log.read_text(errors="replace").split("\n") if log.exists() else []
             reason = next(filter(None, reversed(lines)), f"exit code {os.waitstatus_to_exitcode(status)}").strip()
             raise PlatformError(f"no tunnel to {tunnel.host}: {reason}", hint)
-        with suppress(OSError), socket.create_connection(("127.0.0.1", tunnel.local_port), 1):
+        with suppress(OSError):
+            for near, _ in tunnel.forwards:
+                _connect(near).close()
             return
         time.sleep(POLL_S)
     raise TimedOut(f"no tunnel to {tunnel.host} within {OPEN_S:g} s", hint)
+
+
+def _connect(endpoint: Endpoint) -> socket.socket:
+    if isinstance(endpoint, int):
+        return socket.create_connection(("127.0.0.1", endpoint), 1)
+    path = Path(endpoint)
+    return unix_socket.connect(f"{unix_socket.SCHEME}{path.parent}", int(path.name))
 
 
 def _end(holder: Identity) -> None:

@@ -16,8 +16,8 @@ from tests.platform.microservices.platforms.contract import get
 
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.platforms.host_ports import can_bind
-from pilotlight.microservices.platforms.ssh_tunnel import Tunnel, Tunnels, arguments
 from pilotlight.targets.local.supervisor.process_inspection import identify
+from pilotlight.targets.slurm.ssh_tunnel import Tunnel, Tunnels, arguments
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -66,7 +66,7 @@ def holder(tmp_path: Path) -> int:
 
 
 def test_a_tunnel_leads_there_until_it_is_closed(tunnels: Tunnels, near: int, far: int, tmp_path: Path) -> None:
-    tunnels.open("job", Tunnel(near, "node1", far))
+    tunnels.open("job", Tunnel("node1", ((near, far),)))
     assert get(f"http://127.0.0.1:{near}/") == 200
     pid = holder(tmp_path)
     assert os.getsid(pid) == pid
@@ -76,16 +76,16 @@ def test_a_tunnel_leads_there_until_it_is_closed(tunnels: Tunnels, near: int, fa
 
 
 def test_a_tunnel_that_stands_is_used_again(tunnels: Tunnels, near: int, far: int, tmp_path: Path) -> None:
-    tunnels.open("job", Tunnel(near, "node1", far))
+    tunnels.open("job", Tunnel("node1", ((near, far),)))
     first = holder(tmp_path)
-    tunnels.open("job", Tunnel(near, "node1", far))
+    tunnels.open("job", Tunnel("node1", ((near, far),)))
     assert holder(tmp_path) == first
 
 
 def test_a_job_that_moved_gets_another_tunnel(tunnels: Tunnels, near: int, far: int, tmp_path: Path) -> None:
-    tunnels.open("job", Tunnel(near, "node1", far + 1))
+    tunnels.open("job", Tunnel("node1", ((near, far + 1),)))
     first = holder(tmp_path)
-    tunnels.open("job", Tunnel(near, "node1", far))
+    tunnels.open("job", Tunnel("node1", ((near, far),)))
     assert identify(first) is None
     assert get(f"http://127.0.0.1:{near}/") == 200
 
@@ -93,9 +93,9 @@ def test_a_job_that_moved_gets_another_tunnel(tunnels: Tunnels, near: int, far: 
 def test_it_is_ended_by_a_process_that_did_not_open_it(tunnels: Tunnels, near: int, far: int, tmp_path: Path) -> None:
     """As `stop` is on the command line."""
     code = (
-        "import sys; from pathlib import Path; from pilotlight.microservices.platforms.ssh_tunnel import *;"
+        "import sys; from pathlib import Path; from pilotlight.targets.slurm.ssh_tunnel import *;"
         f"Tunnels(Path({str(tmp_path / 'registry.json.tunnels')!r}), __import__('os').environ).open('job', "
-        f"Tunnel({near}, 'node1', {far}))"
+        f"Tunnel('node1', (({near}, {far}),)))"
     )
     environ = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SSH_STAND_IN": "node1"}
     subprocess.run([sys.executable, "-c", code], env=environ, check=True, timeout=60)
@@ -123,7 +123,7 @@ def test_a_host_that_cannot_be_reached_is_named_and_nothing_is_left(
     with pytest.raises(
         PlatformError, match="no tunnel to node2: ssh: connect to host node2 port 22: Connection timed out"
     ):
-        tunnels.open("job", Tunnel(near, "node2", 1))
+        tunnels.open("job", Tunnel("node2", ((near, 1),)))
     assert list((tmp_path / "registry.json.tunnels").iterdir()) == []
 
 
@@ -132,11 +132,11 @@ def test_a_folder_that_others_can_write_to_is_refused(tunnels: Tunnels, near: in
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(PlatformError, match="must be a folder that you alone can write to"):
-        tunnels.open("job", Tunnel(near, "node1", far))
+        tunnels.open("job", Tunnel("node1", ((near, far),)))
 
 
 def test_ssh_never_asks_and_ends_where_it_cannot_forward() -> None:
-    told = arguments(Tunnel(8081, "node1", 20007))
+    told = arguments(Tunnel("node1", ((8081, 20007),)))
     assert told[:2] == ["ssh", "-N"]
     assert {"BatchMode=yes", "ExitOnForwardFailure=yes", "127.0.0.1:8081:127.0.0.1:20007"} <= set(told)
     assert told[-2:] == ["--", "node1"]

@@ -1,0 +1,131 @@
+"""Jobs as squeue, sacct, scontrol and sinfo print them. Pure; launcher.py runs these programs."""
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+State = Literal["pending", "running", "failed", "stopped"]
+QUEUE: Final = "--format=%i|%T|%B|%j|%k|%r"  # the reason last: it may have any character
+ACCOUNT: Final = "--format=JobID,State,NodeList,JobName,Comment,ExitCode"
+PARTITION: Final = "--format=%a|%G"
+UNKNOWN_JOB: Final = "Invalid job id"
+_STATES: Final[Mapping[str, State]] = {
+    "PENDING": "pending", "CONFIGURING": "pending", "REQUEUED": "pending", "REQUEUE_FED": "pending",
+    "REQUEUE_HOLD": "pending", "SPECIAL_EXIT": "pending", "SUSPENDED": "pending", "STOPPED": "pending",
+    "RUNNING": "running", "RESIZING": "running", "SIGNALING": "running", "STAGE_OUT": "stopped",
+    "COMPLETING": "stopped", "COMPLETED": "stopped", "CANCELLED": "stopped", "REVOKED": "stopped",
+}  # fmt: skip  # the rest, such as FAILED, TIMEOUT and NODE_FAIL, is failed
+# Ends that say nothing about what the job ran.
+_LOST: Final = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
+# Why a job waits or ended, where Slurm's own word is not enough.
+_REASONS: Final[Mapping[str, str]] = {
+    "Resources": "no node of the partition has enough free now",
+    "Priority": "other jobs of the partition come first",
+    "Dependency": "it waits for another job",
+    "PartitionDown": "the partition takes no jobs",
+    "PartitionInactive": "the partition is inactive",
+    "PartitionNodeLimit": "it asks for more nodes than the partition allows",
+    "PartitionTimeLimit": "its time limit is above the partition's: set time",
+    "BadConstraints": "no node can ever meet what it asks for",
+    "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
+    "AssocGrpGRES": "the account has all its GPUs in use",
+    "QOSMaxJobsPerUserLimit": "you run as many jobs as your quality of service allows",
+    "QOSMaxGRESPerUser": "you use as many GPUs as your quality of service allows",
+    "InvalidAccount": "the account may not use this partition: set account",
+    "JobHeldUser": "it is held: scontrol release lets it go",
+    "JobHeldAdmin": "an administrator holds it",
+    "launch failed requeued held": "the node could not start it: ask its administrator",
+    "NonZeroExitCode": "its command ended with an error",
+    "TimeLimit": "it ran as long as it may: set time",
+    "OutOfMemory": "it used more memory than it may",
+    "NodeDown": "its node failed",
+}
+
+
+class Queued(NamedTuple):
+    """A job in the queue, or in the accounting database."""
+
+    id: str
+    state: str
+    host: str = ""  # "": not assigned yet
+    name: str = ""
+    comment: str = ""
+    reason: str = ""
+
+    @property
+    def meaning(self) -> State:
+        return _STATES.get(self.state, "failed")
+
+    @property
+    def about_to_begin(self) -> bool:
+        """Whether the scheduler has not yet considered it: it gives a reason to every job that it leaves queued."""
+        return self.meaning == "pending" and not self.reason
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended; a COMPLETING job may still have processes."""
+        return self.meaning not in ("pending", "running") and self.state != "COMPLETING"
+
+    @property
+    def lost(self) -> bool:
+        """Whether it ended with its node or for another job, through no fault of its own."""
+        return self.state in _LOST
+
+    @property
+    def status(self) -> str:
+        """Slurm's state and reason: PENDING (Resources)."""
+        return f"{self.state} ({self.reason})" if self.reason else self.state
+
+    @property
+    def explanation(self) -> str:
+        """Status, and what the reason means."""
+        words = _REASONS.get(self.reason.split(",")[0], "")
+        return f"{self.status}: {words}" if words else self.status
+
+
+class Exited(NamedTuple):
+    """Exit status of a job: exit code, or signal; both None: not known."""
+
+    code: int | None = None
+    signal: int | None = None
+
+
+def read_queue(text: str) -> list[Queued]:
+    """Parse the lines of `squeue QUEUE`."""
+    jobs = []
+    for line in text.splitlines():
+        if "|" in line:
+            number, state, host, name, comment, reason = (line.split("|", 5) + [""] * 5)[:6]
+            node = "" if host in ("n/a", "N/A", "(null)") else host
+            note = "" if comment == "(null)" else comment
+            jobs.append(Queued(number, state, node, name, note, "" if reason == "None" else reason))
+    return jobs
+
+
+def read_account(text: str) -> tuple[Queued, Exited] | None:
+    """Parse the line of `sacct ACCOUNT`. A state may have a suffix: `CANCELLED by 1000`."""
+    queued = next(iter(read_queue(text)), None)
+    if queued is None:
+        return None
+    exited = read_exit(queued.reason)
+    reason = f"exit code {exited.code}" if exited.code else f"signal {exited.signal}" if exited.signal else ""
+    return queued._replace(state=queued.state.split()[0], reason=reason), exited
+
+
+def read_exit(text: str) -> Exited:
+    """Parse an ExitCode of sacct or scontrol, CODE:SIGNAL."""
+    code, _, signal = text.partition(":")
+    if not (code.isdecimal() and signal.isdecimal()):
+        return Exited()
+    return Exited(signal=int(signal)) if int(signal) else Exited(int(code))
+
+
+def has_gpus(text: str) -> bool | None:
+    """Parse `sinfo PARTITION`; None: no such partition."""
+    lines = [line.partition("|") for line in text.splitlines() if "|" in line]
+    return any(gres.startswith("gpu") or ",gpu" in gres for _, _, gres in lines) if lines else None
+
+
+def fields(line: str) -> Mapping[str, str]:
+    """Parse `scontrol --oneliner show`: NAME=VALUE pairs."""
+    pairs = (word.partition("=") for word in line.split())
+    return {name: value for name, equals, value in pairs if equals}

@@ -1,0 +1,90 @@
+"""What Slurm prints, as it was seen to print it, and what is made of it."""
+
+import pytest
+
+from pilotlight.targets.slurm.queue import (
+    Exited,
+    fields,
+    has_gpus,
+    read_account,
+    read_exit,
+    read_queue,
+)
+
+ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
+
+
+@pytest.mark.parametrize(
+    ("line", "state", "status", "reason"),
+    [
+        ("7|PENDING|n/a|a|port=8080/job|None", "pending", "PENDING", "PENDING"),
+        (
+            "7|PENDING|n/a|a|x|Resources", "pending", "PENDING (Resources)",
+            "PENDING (Resources): no node of the partition has enough free now",
+        ),
+        (
+            "7|PENDING|n/a|a|x|ReqNodeNotAvail, UnavailableNodes:gpu7", "pending",
+            "PENDING (ReqNodeNotAvail, UnavailableNodes:gpu7)",
+            "PENDING (ReqNodeNotAvail, UnavailableNodes:gpu7): a node that it needs is down, drained or reserved",
+        ),
+        ("7|PENDING|n/a|a|x|Odd|Reason", "pending", "PENDING (Odd|Reason)", "PENDING (Odd|Reason)"),
+        ("7|RUNNING|vm|a|port=8080/job|None", "running", "RUNNING", "RUNNING"),
+        ("7|COMPLETED|vm|a|x|None", "stopped", "COMPLETED", "COMPLETED"),
+        ("7|CANCELLED|vm|a|x|None", "stopped", "CANCELLED", "CANCELLED"),
+        (
+            "7|FAILED|vm|a|x|NonZeroExitCode", "failed", "FAILED (NonZeroExitCode)",
+            "FAILED (NonZeroExitCode): its command ended with an error",
+        ),
+        (
+            "7|TIMEOUT|vm|a|x|TimeLimit", "failed", "TIMEOUT (TimeLimit)",
+            "TIMEOUT (TimeLimit): it ran as long as it may: set time",
+        ),
+        ("7|NODE_FAIL|vm|a|x|NodeDown", "failed", "NODE_FAIL (NodeDown)", "NODE_FAIL (NodeDown): its node failed"),
+    ],
+)  # fmt: skip
+def test_states_of_slurm_are_states_of_ours_with_the_reason(line: str, state: str, status: str, reason: str) -> None:
+    [queued] = read_queue(line + "\n")
+    assert (queued.meaning, queued.status, queued.explanation) == (state, status, reason)
+
+
+def test_a_job_without_a_node_has_no_pod_and_one_that_completes_is_not_over() -> None:
+    waiting, completing = read_queue("7|PENDING|n/a|a|(null)|None\n8|COMPLETING|vm|b|x|None\n")
+    assert (waiting.host, waiting.over, waiting.comment) == ("", False, "")
+    assert (completing.id, completing.name, completing.over) == ("8", "b", False)
+    assert read_queue("") == []
+
+
+def test_a_job_of_the_past_is_read_from_the_accounts() -> None:
+    cancelled = read_account(f"7|CANCELLED by 1000|vm|{ID}||0:15\n")
+    assert cancelled is not None
+    assert (cancelled[0].meaning, cancelled[0].name, cancelled[1]) == ("stopped", ID, Exited(signal=15))
+    failed = read_account(f"7|FAILED|vm|{ID}||3:0\n")
+    assert failed is not None
+    assert (failed[0].explanation, failed[1]) == ("FAILED (exit code 3)", Exited(3))
+    done = read_account(f"7|COMPLETED|vm|{ID}||0:0\n")
+    assert done is not None
+    assert (done[0].reason, done[1]) == ("", Exited(0))
+    assert read_account("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "exited"),
+    [("0:0", Exited(0)), ("3:0", Exited(3)), ("0:9", Exited(signal=9)), ("", Exited()), ("None", Exited())],
+)
+def test_an_exit_status_is_a_code_or_a_signal(text: str, exited: Exited) -> None:
+    assert read_exit(text) == exited
+
+
+@pytest.mark.parametrize(
+    ("printed", "found"),
+    [("", None), ("up|(null)\n", False), ("up|gpu:8\nup|(null)\n", True), ("up|craynetwork:4,gpu:a100:2\n", True)],
+)
+def test_whether_a_partition_has_gpus(printed: str, found: bool | None) -> None:
+    assert has_gpus(printed) is found
+
+
+def test_a_node_says_what_it_calls_itself() -> None:
+    assert (
+        fields("NodeName=n1 Arch=x86_64 NodeAddr=10.0.0.1 NodeHostName=n1.hpc OS=Linux 6.1 #1 SMP")["NodeHostName"]
+        == "n1.hpc"
+    )

@@ -354,3 +354,22 @@ def test_a_request_that_was_still_connecting_goes_elsewhere_when_its_replica_lea
         assert (len(old.seen), len(new.seen)) == (0, 1)
 
     play(case)
+
+
+def test_a_replica_whose_socket_was_made_anew_is_reached_again(tmp_path: Path) -> None:
+    """As by a tunnel that was opened again: the socket that the gateway holds refuses connections."""
+
+    async def case(bed: Bed) -> None:
+        loop = asyncio.get_running_loop()
+        replica = Replica("one", 8080, f"unix:{tmp_path}")
+        with unix_socket.listen(tmp_path / "8080", 10):
+            bed.publish(route("iris", Backend("iris-1", "iris", 100, (replica,))))
+        with unix_socket.listen(tmp_path / "8080", 10) as listener:
+            listener.setblocking(False)
+            _, writer = await bed.connect()
+            writer.write(RAW)
+            connection, _ = await loop.sock_accept(listener)
+            assert await loop.sock_recv(connection, 1000)
+            connection.close()
+
+    play(case)

@@ -109,6 +109,8 @@ class LiveReplica:
                 else:
                     _, upstream = await loop.create_connection(lambda: Upstream(self), config.host, config.port)
         except (OSError, TimeoutError) as error:
+            if self._unix is not None and isinstance(error, ConnectionRefusedError):
+                self._unix.close()  # a tunnel that was opened again has another socket at this path
             requester.on_connect_failed(self, type(error).__name__)
         else:
             requester.on_connected(self, upstream)

@@ -9,6 +9,7 @@ from typing import Final
 MAX_LENGTH: Final = 300
 MAX_EVENT_LENGTH: Final = 1000  # our own sentences end with the fix, after a URI that may be long
 ERRORS: Final = ("ERROR", "CRITICAL")
+_SLURM: Final = re.compile(r"slurmstepd\S*: error: \*\*\* JOB \d+ ON ")  # says who ended a job, also at a plain SIGTERM
 _STACKS: Final = re.compile(r"Timeout \(\d+:\d\d:\d\d.*\)!")  # faulthandler's first line before all stacks
 
 
@@ -21,7 +22,7 @@ def last_error(log: Sequence[str]) -> str:
         if document is None:
             if _STACKS.match(line):
                 return _gil_holder(log[index:])[:MAX_LENGTH]
-            plain = plain or line.strip()
+            plain = plain or ("" if _SLURM.match(line) else line.strip())
         elif document.get("level") in ERRORS:
             return str(document.get("message", ""))[:MAX_LENGTH]
     return plain[:MAX_LENGTH]

@@ -118,6 +118,8 @@ def test_the_last_error_of_a_log_is_found() -> None:
     assert last_error(["{}", error, '{"level":"INFO","message":"stopped"}', "plain"]) == "model 'x': no such file"
     assert last_error(["Traceback (most recent call last):", "ValueError: y", ""]) == "ValueError: y"
     assert last_error([]) == ""
+    slurm = "slurmstepd-vm: error: *** JOB 1 ON vm CANCELLED AT 2026-11-17T11:30:12 ***"
+    assert last_error(["ValueError: y", slurm]) == "ValueError: y"
 
 
 def test_memory_is_told_in_units_that_people_use() -> None:

@@ -15,7 +15,7 @@ from tests.daemons.debian import LIBRARIES, environment, unpacked
 from tests.ports import free_port
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
-CPUS = 2  # a job takes one: a third has to wait
+CPUS = 4  # a job takes one, unless it requests more: a fifth has to wait
 CONFIGURATION = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -45,7 +45,7 @@ SlurmdSpoolDir={folder}/node
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.pid
 {plugins}
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=65536 State=UNKNOWN
 PartitionName=cpu Nodes={host} Default=YES MaxTime=INFINITE State=UP
 PartitionName=closed Nodes={host} MaxTime=INFINITE State=DOWN
 """

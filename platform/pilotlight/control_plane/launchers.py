@@ -12,7 +12,10 @@ from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.local.supervisor.supervisor import LauncherFactory
 
 # `module:class` by target; the class is called with the ProcessLauncher.
-LAUNCHERS: Final[Mapping[str, str]] = {"docker": "pilotlight.targets.docker.launcher:DockerLauncher"}
+LAUNCHERS: Final[Mapping[str, str]] = {
+    "docker": "pilotlight.targets.docker.launcher:DockerLauncher",
+    "slurm": "pilotlight.targets.slurm.launcher:SlurmLauncher",
+}
 
 
 def factories(launchers: Mapping[str, str] = LAUNCHERS) -> dict[str, LauncherFactory]:

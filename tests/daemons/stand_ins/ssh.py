@@ -6,6 +6,7 @@ Hosts that SSH_STAND_IN does not list are unreachable: exit code 255.
 
 import getopt
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -23,8 +24,11 @@ def main() -> None:
         return
     if not known(host):
         sys.exit(print(f"ssh: connect to host {host} port 22: Connection timed out", file=sys.stderr) or 255)
-    if "-L" in flags:
-        forward(flags["-L"])
+    forwards = [value for name, value in options if name == "-L"]
+    for told in forwards[1:]:
+        threading.Thread(target=forward, args=(told,), daemon=True).start()
+    if forwards:
+        forward(forwards[0])
     env = {name: os.environ[name] for name in REMOTE if name in os.environ}
     sys.exit(subprocess.run(["/bin/bash", "-c", " ".join(words)], env=env, check=False).returncode)
 
@@ -34,13 +38,40 @@ def known(host: str) -> bool:
 
 
 def forward(told: str) -> None:
-    near, port, far, target = told.split(":")
-    with socket.create_server((near, int(port))) as listener:
+    """NEAR:FAR, each HOST:PORT or the path of a unix socket."""
+    near, far = re.fullmatch(r"(/[^:]+|[^:]+:\d+):(/.+|[^:]+:\d+)", told).groups()
+    with listening(near) as listener:
         while True:
             mine, _ = listener.accept()
-            theirs = socket.create_connection((far, int(target)))
+            try:
+                theirs = connected(far)
+            except OSError:
+                mine.close()
+                continue
             for source, sink in ((mine, theirs), (theirs, mine)):
                 threading.Thread(target=carry, args=(source.recv, sink), daemon=True).start()
+
+
+def listening(address: str) -> socket.socket:
+    """At HOST:PORT, or at the path of a unix socket, as with StreamLocalBindUnlink."""
+    if not address.startswith("/"):
+        host, _, port = address.rpartition(":")
+        return socket.create_server((host, int(port)))
+    if os.path.exists(address):
+        os.unlink(address)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen()
+    return listener
+
+
+def connected(address: str) -> socket.socket:
+    if not address.startswith("/"):
+        host, _, port = address.rpartition(":")
+        return socket.create_connection((host, int(port)))
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    return connection
 
 
 def carry(receive: Callable[[int], bytes], sink: socket.socket) -> None:

@@ -26,12 +26,10 @@ from pilotlight.targets.programs import Programs
 from pilotlight.targets.secret_redaction import redact
 from pilotlight.targets.slurm.queue import (
     ACCOUNT,
-    PARTITION,
     QUEUE,
     UNKNOWN_JOB,
     Queued,
     fields,
-    has_gpus,
     read_account,
     read_queue,
 )
@@ -39,12 +37,14 @@ from pilotlight.targets.slurm.script import (
     INHERITED,
     PORTS,
     SlurmJob,
+    container_kind,
     port_check,
     sbatch_arguments,
     script,
 )
 from pilotlight.targets.slurm.ssh_tunnel import Tunnel, Tunnels
 
+PARTITION: Final = "--format=%a|%G"
 TAIL: Final = 50
 POLL_S: Final = 0.5
 BEGIN_S: Final = 60.0  # a request waits this long for a job that is about to start
@@ -61,12 +61,12 @@ def seen(queued: Queued, tail: tuple[str, ...] = ()) -> PlatformStatus:
 def slurm_job(job: Job, options: Mapping[str, str], log: str, gpus: bool, names: Iterable[str]) -> SlurmJob:
     """Return the job as Slurm gets it; `names` are variables with values in sbatch's environment."""
     own = is_own(job)
-    direct = own and job.options.get("container", "") in ("", "none")
-    python = {ENV_PYTHON: sys.executable} if direct else {}
+    container = container_kind(job.options.get("container", ""), job.image, own=own)
+    python = {ENV_PYTHON: sys.executable} if container == "none" else {}
     return SlurmJob(
-        job.id, log, ("/bin/sh", "-c", job.command), options, image=job.image, exported=tuple(names), own=own,
-        variables={**job.env, **(listening(job) if own else {}), **python}, gpus=job.num_gpus if gpus else 0,
-        comment=comment(job), prologue=_ports(job),
+        job.id, log, ("/bin/sh", "-c", job.command), options, image=job.image, container=container,
+        variables={**job.env, **(listening(job) if own else {}), **python}, exported=tuple(names),
+        gpus=job.num_gpus if gpus else 0, comment=comment(job), prologue=_ports(job),
     )  # fmt: skip
 
 
@@ -88,6 +88,17 @@ def _ports(job: Job) -> str:
     number = f"$(({PORTS.start} + SLURM_JOB_ID % {len(PORTS)}))"
     port = f'$([ "$(uname -n)" = "$SLURM_SUBMIT_HOST" ] && echo {job.host_port} || echo {number})'
     return f'{port_check(port)}export {ENV_PORT}="$port"\n'
+
+
+def about_to_begin(queued: Queued) -> bool:
+    """Whether the scheduler has not yet considered it: it gives a reason to every job that it leaves queued."""
+    return queued.meaning == "pending" and not queued.reason
+
+
+def has_gpus(text: str) -> bool | None:
+    """Parse `sinfo PARTITION`; None: no such partition."""
+    lines = [line.partition("|") for line in text.splitlines() if "|" in line]
+    return any(gres.startswith("gpu") or ",gpu" in gres for _, _, gres in lines) if lines else None
 
 
 def make(environ: Mapping[str, str]) -> "Slurm":
@@ -150,7 +161,7 @@ class Slurm:
     def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
         """Yield the URL. Waits for a job that is about to start, since its node is known only then."""
         queued, deadline = self._find(job_id, entry), time.monotonic() + BEGIN_S
-        while queued is not None and queued.about_to_begin and time.monotonic() < deadline:
+        while queued is not None and about_to_begin(queued) and time.monotonic() < deadline:
             time.sleep(POLL_S)
             queued = self._find(job_id, entry)
         if queued is None or queued.meaning != "running" or not queued.host:

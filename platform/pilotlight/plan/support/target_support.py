@@ -293,7 +293,7 @@ TABLE: Final[tuple[FeatureRow, ...]] = (
     ), "PL375", "keep one component"),
     FeatureRow("access rules and rate limits, our predictor", _access_rules(foreign=False), (
         _GATEWAY, yes("pods"), yes("gateway; replicas listen on unix sockets"),
-        yes("gateway; users of its node reach a job past it"), _NO_GATEWAY, _NO_GATEWAY,
+        yes("gateway; replicas listen on unix sockets", needs="address=tunnel"), _NO_GATEWAY, _NO_GATEWAY,
     ), "PL375", "remove the annotation"),
     FeatureRow("access rules and rate limits, other images", _access_rules(foreign=True), (
         refused("only our own predictor runs without containers"), yes("gateway and NetworkPolicy"),

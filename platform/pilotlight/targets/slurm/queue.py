@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
+from pilotlight.targets.local.supervisor.shim import Exit
+
 State = Literal["pending", "running", "failed", "stopped"]
 QUEUE: Final = "--format=%i|%T|%B|%j|%k|%r"  # the reason last: it may have any character
 ACCOUNT: Final = "--format=JobID,State,NodeList,JobName,Comment,ExitCode"
-PARTITION: Final = "--format=%a|%G"
 UNKNOWN_JOB: Final = "Invalid job id"
 _STATES: Final[Mapping[str, State]] = {
     "PENDING": "pending", "CONFIGURING": "pending", "REQUEUED": "pending", "REQUEUE_FED": "pending",
@@ -56,11 +57,6 @@ class Queued(NamedTuple):
         return _STATES.get(self.state, "failed")
 
     @property
-    def about_to_begin(self) -> bool:
-        """Whether the scheduler has not yet considered it: it gives a reason to every job that it leaves queued."""
-        return self.meaning == "pending" and not self.reason
-
-    @property
     def over(self) -> bool:
         """Whether it has ended; a COMPLETING job may still have processes."""
         return self.meaning not in ("pending", "running") and self.state != "COMPLETING"
@@ -82,13 +78,6 @@ class Queued(NamedTuple):
         return f"{self.status}: {words}" if words else self.status
 
 
-class Exited(NamedTuple):
-    """Exit status of a job: exit code, or signal; both None: not known."""
-
-    code: int | None = None
-    signal: int | None = None
-
-
 def read_queue(text: str) -> list[Queued]:
     """Parse the lines of `squeue QUEUE`."""
     jobs = []
@@ -101,7 +90,7 @@ def read_queue(text: str) -> list[Queued]:
     return jobs
 
 
-def read_account(text: str) -> tuple[Queued, Exited] | None:
+def read_account(text: str) -> tuple[Queued, Exit] | None:
     """Parse the line of `sacct ACCOUNT`. A state may have a suffix: `CANCELLED by 1000`."""
     queued = next(iter(read_queue(text)), None)
     if queued is None:
@@ -111,18 +100,12 @@ def read_account(text: str) -> tuple[Queued, Exited] | None:
     return queued._replace(state=queued.state.split()[0], reason=reason), exited
 
 
-def read_exit(text: str) -> Exited:
+def read_exit(text: str) -> Exit:
     """Parse an ExitCode of sacct or scontrol, CODE:SIGNAL."""
     code, _, signal = text.partition(":")
     if not (code.isdecimal() and signal.isdecimal()):
-        return Exited()
-    return Exited(signal=int(signal)) if int(signal) else Exited(int(code))
-
-
-def has_gpus(text: str) -> bool | None:
-    """Parse `sinfo PARTITION`; None: no such partition."""
-    lines = [line.partition("|") for line in text.splitlines() if "|" in line]
-    return any(gres.startswith("gpu") or ",gpu" in gres for _, _, gres in lines) if lines else None
+        return Exit()
+    return Exit(signal=int(signal)) if int(signal) else Exit(int(code))
 
 
 def fields(line: str) -> Mapping[str, str]:

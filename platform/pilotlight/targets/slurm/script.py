@@ -5,6 +5,7 @@ Neither has values of secrets: `--export` names variables, and Slurm takes their
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from pilotlight.errors import UsageError
@@ -14,7 +15,7 @@ INHERITED: Final = ("HOME", "LANG", "PATH", "USER")
 # Ports of a node by Slurm's number of the job, three each: two jobs on one node differ. Below those of the kernel.
 PORTS: Final = range(20000, 30000)
 PORTS_EACH: Final = 3
-Signal = tuple[str, ...]  # flags of `scancel --signal` that reach the server
+NUMBERED_PORT: Final = f"$(({PORTS.start} + SLURM_JOB_ID % {len(PORTS) // PORTS_EACH} * {PORTS_EACH}))"
 
 
 class SlurmJob(NamedTuple):
@@ -26,9 +27,10 @@ class SlurmJob(NamedTuple):
     options: Mapping[str, str]  # partition, account, container, mounts, time
     args: tuple[str, ...] = ()
     image: str = ""
+    container: str = "none"  # what runs the image; none: our predictor is a process of the node
     variables: Mapping[str, str] = {}  # set by the script
     exported: tuple[str, ...] = ()  # variables with values in sbatch's environment
-    own: bool = True  # whether it runs our predictor, which is installed on the node
+    hidden: tuple[str, ...] = ()  # such variables that the server does not get
     gpus: int = 0
     mounts: tuple[str, ...] = ()  # besides those of the options: SOURCE:PATH[:ro]
     comment: str = ""
@@ -41,24 +43,24 @@ def sbatch_arguments(job: SlurmJob) -> list[str]:
     return [
         "sbatch", "--parsable", f"--job-name={job.name}", f"--partition={job.options['partition']}",
         "--nodes=1", "--ntasks=1", f"--output={job.log}", f"--comment={job.comment}",
-        f"--export={','.join(job.exported)}", *([f"--gres=gpu:{job.gpus}"] if job.gpus else ()),
+        f"--export={','.join((*job.exported, *job.hidden))}", *([f"--gres=gpu:{job.gpus}"] if job.gpus else ()),
         *(f"--{name}={value}" for name, value in optional.items() if value), *job.arguments,
     ]  # fmt: skip
 
 
 def script(job: SlurmJob) -> str:
-    """Return the batch script. Raise UsageError for an image without a container that runs it."""
-    start = CONTAINERS[container(job)]
-    return "".join(("#!/bin/bash\n", f"# {job.name}\n", exports(job.variables), job.prologue, start(job)))
+    unset = f"unset {' '.join(job.hidden)}\n" if job.hidden else ""
+    start = CONTAINERS[job.container](job)
+    return "".join(("#!/bin/bash\n", f"# {job.name}\n", exports(job.variables), job.prologue, unset, start))
 
 
-def container(job: SlurmJob) -> str:
-    """Return what runs the image; `none`: our predictor as a process of the node."""
-    name = job.options.get("container", "") or ("none" if job.own else "")
-    if name in CONTAINERS and (name != "none" or job.own):
+def container_kind(option: str, image: str, *, own: bool) -> str:
+    """Return the container of a job. Raise UsageError for an image that needs another one; `own`: our predictor."""
+    name = option or ("none" if own else "")
+    if name in CONTAINERS and (name != "none" or own):
         return name
     known = ", ".join(each for each in CONTAINERS if each != "none")
-    raise UsageError(f"container = {name or 'missing'}: {job.image} needs one of {known}, as the cluster has it")
+    raise UsageError(f"container = {name or 'missing'}: {image} needs one of {known}, as the cluster has it")
 
 
 def exports(env: Mapping[str, str]) -> str:
@@ -81,7 +83,7 @@ def first_port(job_id: str) -> int:
     return PORTS.start + int(job_id) % (len(PORTS) // PORTS_EACH) * PORTS_EACH
 
 
-def signal_flags(name: str) -> Signal:
+def signal_flags(name: str) -> tuple[str, ...]:
     """Return the flags of `scancel --signal` that reach the server in such a container.
 
     A script that execs the server is the server; enroot is its child; srun runs it in a step of its own.
@@ -99,10 +101,6 @@ def _apptainer(job: SlurmJob, program: str = "apptainer") -> str:
     verb = "exec" if job.command else "run"
     words = [program, verb, *(["--nv"] if job.gpus else ()), *_each("--bind", _mounts(job)), image]
     return f"exec {shlex.join(words)} {_server(job)}\n"
-
-
-def _singularity(job: SlurmJob) -> str:
-    return _apptainer(job, "singularity")
 
 
 def _pyxis(job: SlurmJob) -> str:
@@ -155,5 +153,5 @@ CONTAINERS: Final[Mapping[str, Callable[[SlurmJob], str]]] = {
     "pyxis": _pyxis,
     "enroot": _enroot,
     "apptainer": _apptainer,
-    "singularity": _singularity,
+    "singularity": partial(_apptainer, program="singularity"),
 }

@@ -12,10 +12,18 @@ from tests.daemons.installed_programs import install
 from tests.platform.microservices.platforms.contract import clean_environment, get
 
 from pilotlight.microservices.platforms.host_ports import can_bind
-from pilotlight.microservices.platforms.slurm import Slurm
+from pilotlight.microservices.platforms.slurm import Slurm, has_gpus
 from pilotlight.microservices.registry.records import Entry
 
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
+
+
+@pytest.mark.parametrize(
+    ("printed", "found"),
+    [("", None), ("up|(null)\n", False), ("up|gpu:8\nup|(null)\n", True), ("up|craynetwork:4,gpu:a100:2\n", True)],
+)
+def test_whether_a_partition_has_gpus(printed: str, found: bool | None) -> None:
+    assert has_gpus(printed) is found
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -2,10 +2,9 @@
 
 import pytest
 
+from pilotlight.targets.local.supervisor.shim import Exit
 from pilotlight.targets.slurm.queue import (
-    Exited,
     fields,
-    has_gpus,
     read_account,
     read_exit,
     read_queue,
@@ -57,30 +56,22 @@ def test_a_job_without_a_node_has_no_pod_and_one_that_completes_is_not_over() ->
 def test_a_job_of_the_past_is_read_from_the_accounts() -> None:
     cancelled = read_account(f"7|CANCELLED by 1000|vm|{ID}||0:15\n")
     assert cancelled is not None
-    assert (cancelled[0].meaning, cancelled[0].name, cancelled[1]) == ("stopped", ID, Exited(signal=15))
+    assert (cancelled[0].meaning, cancelled[0].name, cancelled[1]) == ("stopped", ID, Exit(signal=15))
     failed = read_account(f"7|FAILED|vm|{ID}||3:0\n")
     assert failed is not None
-    assert (failed[0].explanation, failed[1]) == ("FAILED (exit code 3)", Exited(3))
+    assert (failed[0].explanation, failed[1]) == ("FAILED (exit code 3)", Exit(3))
     done = read_account(f"7|COMPLETED|vm|{ID}||0:0\n")
     assert done is not None
-    assert (done[0].reason, done[1]) == ("", Exited(0))
+    assert (done[0].reason, done[1]) == ("", Exit(0))
     assert read_account("") is None
 
 
 @pytest.mark.parametrize(
     ("text", "exited"),
-    [("0:0", Exited(0)), ("3:0", Exited(3)), ("0:9", Exited(signal=9)), ("", Exited()), ("None", Exited())],
+    [("0:0", Exit(0)), ("3:0", Exit(3)), ("0:9", Exit(signal=9)), ("", Exit()), ("None", Exit())],
 )
-def test_an_exit_status_is_a_code_or_a_signal(text: str, exited: Exited) -> None:
+def test_an_exit_status_is_a_code_or_a_signal(text: str, exited: Exit) -> None:
     assert read_exit(text) == exited
-
-
-@pytest.mark.parametrize(
-    ("printed", "found"),
-    [("", None), ("up|(null)\n", False), ("up|gpu:8\nup|(null)\n", True), ("up|craynetwork:4,gpu:a100:2\n", True)],
-)
-def test_whether_a_partition_has_gpus(printed: str, found: bool | None) -> None:
-    assert has_gpus(printed) is found
 
 
 def test_a_node_says_what_it_calls_itself() -> None:

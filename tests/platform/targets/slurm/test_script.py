@@ -12,7 +12,7 @@ from pilotlight.targets.slurm.script import (
     PORTS,
     PORTS_EACH,
     SlurmJob,
-    container,
+    container_kind,
     enroot_uri,
     exports,
     first_port,
@@ -24,7 +24,7 @@ from pilotlight.targets.slurm.script import (
 
 PLACE = {"partition": "cpu", "account": "team"}
 OWN = SlurmJob("iris-1", "/logs/a.log", ("python", "-m", "pilotlight_predictor"), PLACE, exported=("PATH", "HF_TOKEN"))
-FOREIGN = OWN._replace(image="nvcr.io/nvidia/tao:6", command=("run", "--job", "{}"), own=False)
+FOREIGN = OWN._replace(image="nvcr.io/nvidia/tao:6", command=("run", "--job", "{}"))
 TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
 
 
@@ -83,8 +83,8 @@ def test_a_port_that_is_taken_on_the_node_ends_the_job_with_a_sentence() -> None
     ],
 )
 def test_containers_are_started_as_the_cluster_has_them(name: str, starts: str) -> None:
-    options = {**PLACE, "container": name, "mounts": "/models:/models"}
-    job = FOREIGN._replace(options=options, variables={"A": "b"}, gpus=1)
+    options = {**PLACE, "mounts": "/models:/models"}
+    job = FOREIGN._replace(options=options, container=name, variables={"A": "b"}, gpus=1)
     assert script(job).splitlines()[-1].startswith(starts)
     assert subprocess.run(["bash", "-n"], input=script(job), text=True).returncode == 0
 
@@ -98,7 +98,7 @@ def test_containers_are_started_as_the_cluster_has_them(name: str, starts: str) 
     ],
 )  # fmt: skip
 def test_without_a_command_the_entry_point_of_the_image_runs(name: str, starts: str) -> None:
-    job = FOREIGN._replace(options={**PLACE, "container": name}, command=(), args=("--port", "1"))
+    job = FOREIGN._replace(container=name, command=(), args=("--port", "1"))
     assert script(job).splitlines()[-1] == starts
 
 
@@ -110,8 +110,14 @@ def test_a_signal_reaches_the_server_in_every_container() -> None:
 @pytest.mark.parametrize("name", ["", "none", "podman"])
 def test_an_image_that_is_not_ours_needs_a_container_that_is_known(name: str) -> None:
     with pytest.raises(UsageError, match="needs one of pyxis, enroot, apptainer, singularity"):
-        script(FOREIGN._replace(options={**PLACE, "container": name}))
-    assert container(OWN) == "none"
+        container_kind(name, "nvcr.io/nvidia/tao:6", own=False)
+
+
+def test_our_predictor_needs_no_container_and_takes_a_known_one() -> None:
+    kinds = [container_kind(name, "pilotlight/predictor:1", own=True) for name in ("", "none", "pyxis")]
+    assert kinds == ["none", "none", "pyxis"]
+    with pytest.raises(UsageError, match="container = podman"):
+        container_kind("podman", "pilotlight/predictor:1", own=True)
 
 
 @pytest.mark.parametrize(
@@ -130,3 +136,13 @@ def test_enroot_gets_the_registry_apart(image: str, uri: str) -> None:
 
 def test_exports_are_lines_of_a_shell() -> None:
     assert exports({"A": "b c", "D": "it's"}) == "export A='b c'\nexport D='it'\"'\"'s'\n"
+
+
+def test_variables_of_the_prologue_do_not_reach_the_server() -> None:
+    job = OWN._replace(command=("env",), hidden=("FETCH_KEY",), prologue="echo got $FETCH_KEY\n")
+    assert "--export=PATH,HF_TOKEN,FETCH_KEY" in sbatch_arguments(job)
+    environ = {"PATH": "/usr/bin:/bin", "FETCH_KEY": "value", "OTHER": "stays"}
+    done = subprocess.run(["bash", "-s"], input=script(job), env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("got value\n")
+    assert "OTHER=stays" in done.stdout
+    assert "FETCH_KEY" not in done.stdout

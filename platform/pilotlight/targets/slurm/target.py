@@ -1,0 +1,70 @@
+"""Options of the target `slurm`, and its checks for `platformctl doctor --target slurm`."""
+
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from pilotlight.errors import PlatformError
+from pilotlight.targets.local.home_directory import home
+from pilotlight.targets.options import Option
+from pilotlight.targets.programs import Programs
+from pilotlight.targets.slurm.queue import fields
+from pilotlight.targets.target import Finding
+
+OPTIONS: Final = (
+    Option("partition", "partition that jobs go to", required=True, variables=("SLURM_PARTITION",)),
+    Option("account", "account that is charged", variables=("SLURM_ACCOUNT",)),
+    Option("container", "pyxis, enroot, apptainer or singularity; none runs our own predictor as it is installed"),
+    Option("mounts", "folders of the node that the container sees: /models:/models:ro, comma separated"),
+    Option("time", "time limit, as sbatch takes it; otherwise the partition's"),
+    Option("address", "tunnel (by ssh to the node), or node (its address, open to the cluster)", default="tunnel"),
+    Option("conf", "configuration of the cluster, as in SLURM_CONF of the control process", variables=("SLURM_CONF",)),
+)
+LOCAL_FILE_SYSTEMS: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"})
+
+
+def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator[Finding]:
+    programs = Programs(environ)
+    try:
+        printed = programs.run_checked(["sinfo", "--noheader", "--format=%R|%a|%D"])
+        nodes = programs.run_checked(["scontrol", "--oneliner", "show", "node"]).splitlines()
+    except PlatformError as error:
+        yield Finding("fail", "controller", str(error), error.hint or "scontrol ping says whether it answers")
+        return
+    rows = [line.split("|") for line in printed.splitlines()]
+    yield Finding("ok", "controller", f"answers; partitions: {', '.join(name for name, *_ in rows)}")
+    yield _partition(options.get("partition", ""), {name: state for name, state, _ in rows})
+    elsewhere = [name for name in map(_host, nodes) if name != socket.gethostname().partition(".")[0]]
+    if not elsewhere:
+        yield Finding("ok", "files", "this machine is the only node")
+        return
+    yield from _files(home(environ).root, Path(sys.prefix))
+    if options.get("address") != "node":
+        found = shutil.which("ssh", path=environ.get("PATH"))
+        fix = "" if found else "install an ssh client, or --target-option address=node"
+        yield Finding("ok" if found else "fail", "ssh", f"{found or 'not on the PATH'}, for tunnels to nodes", fix)
+
+
+def _host(line: str) -> str:
+    return fields(line).get("NodeHostName", "").partition(".")[0]
+
+
+def _partition(name: str, states: Mapping[str, str]) -> Finding:
+    if name in states:
+        up = states[name] == "up"
+        return Finding("ok" if up else "fail", "partition", f"{name} is {states[name]}", "" if up else "choose another")
+    problem = f"{name}: the cluster has no such partition" if name else "none is given"
+    return Finding("fail", "partition", problem, f"--target-option partition={next(iter(states), 'NAME')}")
+
+
+def _files(*paths: Path) -> Iterator[Finding]:
+    """Yield whether other machines may see the files: jobs need the home and this installation."""
+    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    for path in paths:
+        kind = max((len(point), kind) for point, kind in mounts if path.is_relative_to(point))[1]
+        local = kind in LOCAL_FILE_SYSTEMS
+        fix = "set PILOTLIGHT_HOME to a folder of the shared file system, and install there" if local else ""
+        yield Finding("warn" if local else "ok", "files", f"{path} is on {kind}; nodes must see it", fix)

@@ -1,0 +1,161 @@
+"""A replica as a Slurm job: variables, ports, mounts, fetches, and where its server is reached. No daemon."""
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.platform.targets.local.runs import replica
+from tests.platform.targets.local.supervisor.supervisor_harness import launch
+
+from pilotlight.errors import UsageError
+from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.manifests.service_spec_types import Fetch, Mount
+from pilotlight.targets.slurm.job import (
+    Note,
+    home_key,
+    job_folder,
+    read_note,
+    replica_job,
+    replica_route,
+    scancel_arguments,
+)
+from pilotlight.targets.slurm.queue import Queued
+from pilotlight.targets.slurm.script import PORTS, SlurmJob, sbatch_arguments, script
+
+HOME = Home(Path("/shared/home"))
+FOLDER = job_folder(HOME, "r")
+RUNNING = Queued("7", "RUNNING", "node1", "r")
+
+
+def made(options: dict[str, str] | None = None, extra: dict[str, str] | None = None, **container: Any) -> Any:
+    order = launch("r", options={"partition": "cpu", **(options or {})}, **container)
+    order = replace(order, extra_env=extra or {}, secrets={"key": "of the service"})
+    job, values = replica_job(order, replica("r", log="/log"), HOME, "http://gateway", "/opt/python")
+    return job, values
+
+
+def foreign(**container: Any) -> tuple[SlurmJob, dict[str, str]]:
+    options = container.pop("options", {"container": "apptainer"})
+    job, values = made(options, image="nvcr.io/nvidia/tritonserver:25", **container)
+    return job, values
+
+
+def test_the_predictor_listens_on_sockets_of_a_folder_of_its_own_and_inherits_nothing() -> None:
+    job, values = made(extra={"POD_NAME": "r"})
+    assert {values[name] for name in ("INFERENCE_HOST", "INFERENCE_GRPC_ADDRESS")} == {f"unix:{FOLDER}"}
+    assert (values["POD_NAME"], values["INFERENCE_MODEL_NAME"]) == ("r", "iris")
+    assert job.exported[:4] == ("HOME", "LANG", "PATH", "USER")
+    assert set(job.exported[4:]) == set(values)
+    assert script(job).splitlines()[-1] == "exec /opt/python -P -m pilotlight_predictor"
+
+
+def test_no_value_of_a_variable_is_in_the_arguments_or_the_script() -> None:
+    job, values = made(env={"HF_TOKEN": "planted", "LD_PRELOAD": "lib.so"})
+    assert values["HF_TOKEN"] == "planted"
+    assert "planted" not in script(job) + " ".join(sbatch_arguments(job))
+    assert "LD_PRELOAD" not in values, "it would change sbatch itself"
+    assert "export LD_PRELOAD=lib.so" in script(job)
+
+
+def test_limits_and_gpus_are_requested_of_slurm_which_chooses_the_devices() -> None:
+    job, values = made(gpus=2, cpu_limit=1.5, memory_limit=(1 << 30) + 1)
+    words = sbatch_arguments(job)
+    assert {"--gres=gpu:2", "--cpus-per-task=2", "--mem=1025M", "--no-requeue"} <= set(words)
+    assert "CUDA_VISIBLE_DEVICES" not in values
+    alone, without = made()
+    assert without["CUDA_VISIBLE_DEVICES"] == ""
+    assert not [word for word in sbatch_arguments(alone) if word.startswith(("--gres", "--cpus", "--mem"))]
+
+
+def test_with_the_address_of_a_node_it_listens_on_ports_by_the_number_of_its_job() -> None:
+    job, values = made({"address": "node"})
+    assert values["INFERENCE_HOST"] == "0.0.0.0"
+    text = job.prologue.partition("\n")[2] + "echo $INFERENCE_HTTP_PORT $INFERENCE_GRPC_PORT $INFERENCE_METRICS_PORT\n"
+    done = subprocess.run(["bash", "-s"], input=text, env={"SLURM_JOB_ID": "3300"}, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "29900 29901 29902"
+    note = read_note(job.comment)
+    assert note is not None
+    address, forwards = replica_route(note, RUNNING._replace(id="3300"), FOLDER, here=False)
+    assert (address.host, dict(address.ports), forwards) == ("node1", {8080: 29900, 8081: 29901, 8082: 29902}, ())
+    assert 29902 in PORTS
+
+
+def test_another_image_keeps_its_port_command_and_variables() -> None:
+    secret = (("TOKEN", "iris", "key"),)
+    job, values = foreign(command=("tritonserver",), args=("--port", "1"), env={"A": "b"}, secret_env=secret)
+    assert values == {"A": "b", "TOKEN": "of the service"}
+    assert "port=8080\n" in job.prologue
+    last = "exec apptainer exec docker://nvcr.io/nvidia/tritonserver:25 tritonserver --port 1"
+    assert script(job).splitlines()[-1] == last
+    with pytest.raises(UsageError, match="needs one of"):
+        foreign(options={})
+
+
+def test_models_are_fetched_in_the_job_with_variables_of_their_own(tmp_path: Path) -> None:
+    fetch = Fetch("s3://models/iris", "/mnt/models", {"AWS_SECRET_ACCESS_KEY": "planted"})
+    job, values = foreign(fetches=(fetch,), mounts=(Mount("/data", "/in", True),), env={})
+    assert values == {"PILOTLIGHT_FETCH0_AWS_SECRET_ACCESS_KEY": "planted"}
+    assert "planted" not in script(job)
+    assert job.mounts == (f"{FOLDER}/0:/mnt/models:ro", "/data:/in:ro")
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\necho "$@" $AWS_SECRET_ACCESS_KEY\nexit $CODE\n')
+    program.chmod(0o755)
+    text = job.prologue.partition('port $port"\n')[2].replace("/opt/python", str(program)) + "echo after\n"
+    for code, last in (("0", "after"), ("3", f"fetch s3://models/iris {FOLDER}/0 planted")):
+        environ = {**values, "CODE": code}
+        done = subprocess.run(["bash", "-s"], input=text, env=environ, capture_output=True, text=True)
+        assert done.stdout.splitlines()[-1].endswith(last)
+        assert done.returncode == (97 if code == "3" else 0)
+
+
+def test_our_image_in_a_container_sees_its_sockets_cache_and_models() -> None:
+    job, _ = made({"container": "pyxis"}, args=("--port", "1", "--model-name", "x"))
+    assert f"{FOLDER}:{FOLDER}" in job.mounts
+    assert f"{HOME.models}:{HOME.models}:ro" in job.mounts
+    assert script(job).splitlines()[-1].endswith("--container-entrypoint --model-name x")
+
+
+@pytest.mark.parametrize(
+    ("note", "here", "host", "forwards"),
+    [
+        (Note("k"), True, f"unix:{FOLDER}", ()),
+        (
+            Note("k"), False, f"unix:{FOLDER}/near",
+            tuple((f"{FOLDER}/near/{port}", f"{FOLDER}/{port}") for port in (8080, 8081, 8082)),
+        ),
+        (Note("k", "apptainer", 8000), True, "127.0.0.1", ()),
+        (Note("k", "apptainer", 8000), False, f"unix:{FOLDER}/near", ((f"{FOLDER}/near/8000", 8000),)),
+        (Note("k", "apptainer", 8000, "node"), False, "node1", ()),
+    ],
+)  # fmt: skip
+def test_where_a_running_job_is_reached(note: Note, here: bool, host: str, forwards: tuple[Any, ...]) -> None:
+    address, found = replica_route(note, RUNNING, FOLDER, here=here)
+    assert (address.host, dict(address.ports), found) == (host, {}, forwards)
+
+
+def test_a_note_is_read_back_and_other_comments_are_not() -> None:
+    note = Note(home_key(HOME), "pyxis", 8000, "node")
+    assert read_note(note.text) == note
+    assert [read_note(text) for text in ("", "port=8080/job", "pilotlight:k", "my remark: 1:2:3")] == [None] * 4
+    assert home_key(HOME) != home_key(Home(Path("/shared/other")))
+
+
+@pytest.mark.parametrize(
+    ("stop", "state", "container", "begun", "words"),
+    [
+        ("terminate", "PENDING", "none", False, ["--state=PENDING"]),
+        ("kill", "PENDING", "none", False, ["--state=PENDING"]),
+        ("terminate", "CONFIGURING", "none", False, []),
+        ("terminate", "RUNNING", "none", False, []),
+        ("terminate", "RUNNING", "none", True, ["--signal=TERM", "--batch"]),
+        ("terminate", "RUNNING", "pyxis", True, ["--signal=TERM"]),
+        ("kill", "RUNNING", "pyxis", True, ["--signal=KILL", "--full"]),
+    ],
+)
+def test_a_job_is_ended_as_its_state_and_container_need_it(
+    stop: str, state: str, container: str, begun: bool, words: list[str]
+) -> None:
+    found = scancel_arguments(stop, Queued("7", state), Note("k", container), begun=begun)
+    assert found == ["scancel", *words, "7"]

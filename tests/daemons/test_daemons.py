@@ -18,11 +18,14 @@ from tests.eventually import eventually
 from tests.serving import ROOT
 
 RUN = """
+import signal
 from pathlib import Path
 import pytest
 from tests.daemons.availability import available
 from tests.daemons.bridge import bridge
 from tests.daemons.daemons import daemon
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs in the background of a shell ignores it
 
 @pytest.fixture(scope="session")
 def running(tmp_path_factory):

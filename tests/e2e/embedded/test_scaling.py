@@ -114,6 +114,7 @@ def test_a_deployment_is_scaled_by_what_its_replicas_use_of_the_cpu(platform: Pl
     assert set(seen) == {200}
 
 
+@pytest.mark.long  # the same decision, without processes: tests of the scaler; with them, by the CPU: above
 def test_latency_above_its_target_brings_replicas_by_our_own_metrics(platform: Platform, model: str) -> None:
     triggers = f"{KEDA}\n    pilotlight.dev/triggers: latency=0.05"
     document = python_service(model, annotations=triggers, predictor="    minReplicas: 1\n    maxReplicas: 2")

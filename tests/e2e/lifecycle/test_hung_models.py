@@ -31,6 +31,7 @@ def predict(x):
 """
 
 
+@pytest.mark.long  # the same within the platform: tests/e2e/embedded/test_fault_models.py
 def test_a_model_that_hangs_ends_the_server_with_the_request_and_the_model_named(tmp_path: Path, serve: Serve) -> None:
     server = serve(write_signed(tmp_path, HELD), *DEADLINE)
     assert server.infer("m", body(1, id="r-7")).status == 504

@@ -1,5 +1,6 @@
 """Compiled models: made for this machine, answering as torch does, in a process that never imports torch."""
 
+import hashlib
 import json
 import os
 import re
@@ -7,11 +8,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
-from tests.serving import RunningServer, json_tensor
+from tests.serving import ROOT, RunningServer, json_tensor
 
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.torch.aot import backend
@@ -28,6 +31,7 @@ pytestmark = pytest.mark.timeout(1200)  # a minute of compiling, far more on a b
 if shutil.which("g++") is None:
     pytest.skip("AOTInductor needs g++", allow_module_level=True)
 
+SOURCES = ROOT / "predictor/pilotlight_predictor/backends/torch"
 MODULE = """
 import torch
 
@@ -55,9 +59,21 @@ def build():
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with its package, compiled once."""
-    folder = tmp_path_factory.mktemp("compiled")
+def model(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of one with its package, compiled once for these sources: later runs on this machine find it again."""
+    sources = b"".join(path.read_bytes() for path in (Path(__file__), *sorted(SOURCES.rglob("*.py"))))
+    machine = f"{torch.__version__} {sys.version} {torch.backends.cpu.get_cpu_capability()}"
+    key = hashlib.sha256(sources + machine.encode()).hexdigest()[:16]
+    kept, folder = pytestconfig.cache.mkdir("compiled-models"), tmp_path_factory.mktemp("compiled") / "model"
+    if not (kept / key).exists():
+        made = Path(mkdtemp(dir=kept))
+        compile_model(made, tmp_path_factory)
+        with suppress(OSError):  # another process was faster
+            made.rename(kept / key)
+    return shutil.copytree(kept / key, folder)
+
+
+def compile_model(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     (folder / "model.py").write_text(MODULE)
     torch.manual_seed(3)
     shapes = {"first.weight": (16, 4), "first.bias": (16,), "second.weight": (3, 16), "second.bias": (3,)}
@@ -68,7 +84,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=900)
     assert done.returncode == 0, done.stderr
     assert Path(json.loads(done.stdout)["path"]).parent == folder / "aot"
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -107,9 +107,9 @@ def test_down_where_nothing_runs_is_no_error(call: Call, nowhere: Path) -> None:
 
 
 def test_a_target_to_come_is_told_with_what_to_do_instead(call: Call) -> None:
-    done = call("list", "--target", "docker")
+    done = call("list", "--target", "lepton")
     assert done.code == 2
-    assert "--target docker is not built yet" in done.err
+    assert "--target lepton is not built yet" in done.err
     assert "--target local" in done.err
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS: Final = "pilotlight.targets"
 EMBEDDED: Final = ("local", "docker", "slurm")
-MODULES = {"slurm": "pilotlight.targets.slurm.target"}
+MODULES = {"docker": "pilotlight.targets.docker.target", "slurm": "pilotlight.targets.slurm.target"}
 PLANNED: Final = ("docker", "slurm", "lepton", "brev")
 
 

@@ -7,8 +7,7 @@ for daemons without a bridge, it listens on `host_port` itself.
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
@@ -16,17 +15,13 @@ from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.commands import set_secrets, split_list, validate_job
 from pilotlight.microservices.platforms.host_ports import LOOPBACK, check_free, is_own, listening
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
+from pilotlight.targets.docker.run_arguments import DAEMON, ULIMITS, Gpus, exit_reason, gpu_arguments, gpus_here
 from pilotlight.targets.programs import CompletedCommand, Programs
-
-Gpus = Literal["none", "requests", "tegra"]  # how the machine hands GPUs to containers
 
 PULL_S: Final = 3600.0  # an image may have tens of GB
 STOP_S: Final = 10  # what a container gets between SIGTERM and SIGKILL
-DAEMON: Final = "start it (systemctl start docker), or point DOCKER_HOST at one; you must be in the group docker"
 TAIL: Final = 50
 LABEL: Final = "dev.pilotlight.microservice"
-# Requirements of NVIDIA's images: shared memory for workers, unlimited pinned memory, large stacks.
-ULIMITS: Final = "memlock=-1,stack=67108864"
 _STATES: Final[Mapping[str, State]] = {
     "created": "pending", "restarting": "pending", "running": "running", "paused": "running", "removing": "stopped",
 }  # fmt: skip
@@ -44,7 +39,7 @@ def run_arguments(job: Job, machine: Machine, secrets: tuple[str, ...]) -> list[
     env = {**job.env, **_moved(job, machine)}
     return [
         "docker", "run", "--detach", "--name", job.id, "--label", f"{LABEL}={job.network_arch}",
-        *_network(job, machine), *_limits(job), *gpu_arguments(job, machine.gpus),
+        *_network(job, machine), *_limits(job), *gpu_arguments(job.options.get("gpus", ""), job.num_gpus, machine.gpus),
         *(word for mount in split_list(job.options.get("mounts", "")) for word in ("--volume", mount)),
         *(word for name, value in env.items() for word in ("--env", f"{name}={value}")),
         *(word for name in secrets for word in ("--env", name)),
@@ -55,18 +50,6 @@ def run_arguments(job: Job, machine: Machine, secrets: tuple[str, ...]) -> list[
 def _limits(job: Job) -> list[str]:
     limits = split_list(job.options.get("ulimits", "") or ULIMITS)
     return ["--shm-size=1g", *(word for limit in limits for word in ("--ulimit", limit))]
-
-
-def gpu_arguments(job: Job, gpus: Gpus) -> list[str]:
-    """Return the GPU arguments: devices of `options.gpus`, else the first `num_gpus`."""
-    devices = job.options.get("gpus", "")
-    if gpus == "none":
-        return []
-    if gpus == "tegra":
-        visible = f"NVIDIA_VISIBLE_DEVICES={devices or ','.join(map(str, range(job.num_gpus)))}"
-        return ["--runtime=nvidia", "--env", "NVIDIA_DRIVER_CAPABILITIES=all", "--env", visible]
-    # The inner quotes are docker's: a comma separates fields of one request.
-    return ["--gpus", f'"device={devices}"' if devices else str(job.num_gpus)]
 
 
 def _moved(job: Job, machine: Machine) -> Mapping[str, str]:
@@ -111,10 +94,8 @@ def read_state(text: str, name: str, tail: tuple[str, ...] = ()) -> PlatformStat
 
 
 def _why(state: Mapping[str, Any], code: int) -> str:
-    if state.get("OOMKilled"):
-        return "the container was killed because it used more memory than it may"
-    if state.get("Error"):
-        return f"the container could not run: {state['Error']}"
+    if reason := exit_reason(state):
+        return reason
     signal = f", by signal {code - 128}" if 128 < code < 160 else ""
     return f"the container ended with exit code {code}{signal}"
 
@@ -182,15 +163,6 @@ class Docker:
 
     def _machine(self, job: Job) -> Machine:
         return Machine(gpus_here(self._programs.environ), job.options.get("network", ""))
-
-
-def gpus_here(environ: Mapping[str, str], root: Path = Path("/")) -> Gpus:
-    """Return how the daemon's machine provides GPUs. For a remote daemon they are always requested."""
-    if environ.get("DOCKER_HOST", "unix:").split(":")[0] not in ("unix", "npipe"):
-        return "requests"
-    if (root / "etc/nv_tegra_release").exists():
-        return "tegra"
-    return "requests" if any((root / "dev" / name).exists() for name in ("nvidiactl", "dxg")) else "none"
 
 
 def _check_daemon(programs: Programs) -> None:

@@ -6,137 +6,105 @@ to a file once the image is there and the container is made; until then the repl
 """
 
 import asyncio
-import hashlib
 import json
+import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from pilotlight import contract
 from pilotlight.errors import NotFound, PlatformError
-from pilotlight.k8s.model_pins import encode
 from pilotlight.targets.docker import run_arguments as arguments
-from pilotlight.targets.docker.run_arguments import LABEL, SOCKETS, Daemon
-from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Fetch, Mount, RevisionSpec
+from pilotlight.targets.docker.run_arguments import DAEMON, LABEL, Daemon
+from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
 from pilotlight.targets.local.supervisor import container_command
 from pilotlight.targets.local.supervisor.launcher import Ended, LaunchObserver, ReplicaAddress, start_failure
 from pilotlight.targets.local.supervisor.process_inspection import Identity, usage
 from pilotlight.targets.local.supervisor.process_launcher import ProcessHandle, ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
-from pilotlight.targets.programs import CompletedCommand, Programs
+from pilotlight.targets.programs import Programs
 from pilotlight.wire.machine import last_lines
 
-DAEMON: Final = "start it (systemctl start docker), or point DOCKER_HOST at one; you must be in the group docker"
 PULL_AFTER_S: Final = 2.0  # without a container so long: the image is being pulled
 POLL_S: Final = 0.01
 RETRY_S: Final = 0.2
-LAST_LINES, LAST_BYTES = 20, 16 << 10  # of the log, where the client says why it failed
 REMOVE_S: Final = 60.0  # for a daemon that does not answer; `sweep` of the next control process removes the rest
-CANCELLED: Final = Ended(reason="ended before it could start")
-_FETCHER_ENV: Final = frozenset({"PATH", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "NO_PROXY"})
+LAST_LINES, LAST_BYTES = 20, 16 << 10  # of the log, where the client says why it failed
+log = logging.getLogger("pilotlight.docker")
 
 
 class DockerLauncher:
-    """Implements `Launcher`; `processes` runs the clients."""
+    """Implements `Launcher`; `processes` runs the clients. The daemon is that of the control process's environment."""
 
     name = "docker"
     allocates_gpus = True
 
     def __init__(self, processes: ProcessLauncher) -> None:
-        self.processes = processes
-        self.home: Home = processes.home
-        self._daemons: dict[str, Daemon] = {}  # by DOCKER_HOST; empty: that of the environment
-        self._hosts = {""}
+        self.processes, self.home = processes, processes.home
+        self.environ = {name: value for name, value in os.environ.items() if arguments.is_clients(name)}
+        self._daemon: Daemon | None = None
 
     def check(self, revision: RevisionSpec) -> None:
-        container = revision.container
-        host = container.options.get("docker_host", "") or os.environ.get("DOCKER_HOST", "")
-        if host.partition(":")[0] not in ("", "unix"):
-            hint = "use the daemon of this machine: its containers are reached by sockets and loopback"
-            raise PlatformError(f"docker_host = {host} is on another machine", hint)
-        own = contract.is_predictor_image(container.image)
-        if container.options.get("network") == "host" and not own and container.host_port != container.port:
-            problem = f"network = host, but {container.image} listens on port {container.port} of the machine itself"
-            raise PlatformError(problem, "leave network out: its port is published then")
+        arguments.check(revision.container, self.environ.get("DOCKER_HOST", ""))
 
     def start(self, launch: Launch, record: Replica, observer: LaunchObserver) -> "ContainerHandle":
-        host = launch.revision.container.options.get("docker_host", "")
-        self._hosts.add(host)
-        handle = ContainerHandle(self, record, observer, host)
+        handle = ContainerHandle(self, record, observer)
         handle.start(launch)
         return handle
 
     def adopt(self, record: Replica, observer: LaunchObserver) -> "ContainerHandle":
-        host = record.handle.partition("@")[2]
-        self._hosts.add(host)
-        handle = ContainerHandle(self, record, observer, host)
+        handle = ContainerHandle(self, record, observer)
         handle.adopt(self.processes.adopt(record, handle))
         return handle
 
     async def sweep(self, known: Collection[str]) -> None:
-        for host in tuple(self._hosts):
-            with suppress(PlatformError):  # a daemon that does not answer
-                for container, replica in await self.containers(host):
-                    if replica not in known:
-                        await self.docker(host, "rm", "--force", "--volumes", container)
+        with suppress(PlatformError):  # of a daemon that does not answer
+            for container, replica in await self.containers():
+                if replica not in known:
+                    await self.docker("rm", "--force", "--volumes", container)
 
     async def close(self, leave_running: bool) -> None:
         if not leave_running:
             await self.sweep(())
 
-    async def containers(self, host: str, *filters: str) -> list[tuple[str, str]]:
+    async def containers(self, *labels: str) -> list[tuple[str, str]]:
         """Return id and replica of this home's containers, ended ones too. Raise PlatformError."""
-        row = f'{{{{.ID}}}} {{{{.Label "{LABEL}.replica"}}}}'
-        labels = [f"--filter=label={LABEL}.{label}" for label in (f"home={self.home.root}", *filters)]
-        listed = await self.docker(host, "ps", "--all", "--no-trunc", f"--format={row}", *labels)
-        return [(words[0], words[1]) for line in listed.splitlines() if len(words := line.split()) == 2]
+        row = f'--format={{{{.ID}}}} {{{{.Label "{LABEL}.replica"}}}}'
+        filters = [f"--filter=label={LABEL}.{label}" for label in (f"home={self.home.root}", *labels)]
+        lines = (await self.docker("ps", "--all", "--no-trunc", row, *filters)).splitlines()
+        return [(words[0], words[1]) for line in lines if len(words := line.split()) == 2]
 
-    async def inspect(self, host: str, container: str) -> Mapping[str, Any]:
-        """Return the container as docker describes it. Raise PlatformError."""
-        described = json.loads(await self.docker(host, "inspect", "--type=container", container))
-        return dict(described[0])
+    async def inspect(self, container: str) -> Mapping[str, Any]:
+        """Return docker's description of a container. Raise NotFound or PlatformError."""
+        described: list[Mapping[str, Any]] = json.loads(await self.docker("inspect", container))
+        return described[0]
 
-    async def docker(self, host: str, *words: str) -> str:
+    async def docker(self, *words: str) -> str:
         """Return the output of a docker command. Raise NotFound without such a container, else PlatformError."""
-        programs = Programs(client_environment(host, os.environ))
-        done = await asyncio.to_thread(programs.run, ["docker", *words])
+        done = await asyncio.to_thread(Programs(self.environ).run, ["docker", *words])
         if done.code:
-            missing = "No such container" in done.err
-            raise (NotFound if missing else PlatformError)(f"docker {words[0]} failed: {done.summary}", DAEMON)
+            kind = NotFound if "No such" in done.err else PlatformError
+            raise kind(f"docker {words[0]} failed: {done.summary}", DAEMON)
         return done.out
 
-    async def daemon(self, host: str) -> Daemon:
-        """Return the properties of a daemon, which is asked once. Raise PlatformError."""
-        if host not in self._daemons:
-            info = json.loads(await self.docker(host, "info", "--format={{json .}}"))
-            user = f"{os.getuid()}:{os.getgid()}"
-            self._daemons[host] = arguments.read_daemon(info, arguments.gpus_here({}), user)
-        return self._daemons[host]
-
-    async def fetch(self, fetch: Fetch, container: ContainerSpec) -> Mount:
-        """Fetch a model for an image that cannot, into a folder that is kept. Raise PlatformError with the reason."""
-        pins = encode({uri: pin for uri, pin in container.pins.items() if uri == fetch.uri})
-        folder = self.home.cache / "fetched" / hashlib.sha256(f"{fetch.uri} {pins}".encode()).hexdigest()[:32]
-        inherited = {name: value for name, value in os.environ.items() if name.upper() in _FETCHER_ENV}
-        pinned = {contract.ENV_MODEL_PINS: pins} if pins else {}
-        words = [self.processes.python, "-P", "-m", "pilotlight_predictor", "fetch", fetch.uri, str(folder)]
-        done = await run_process(words, {"HOME": str(self.home.cache), **inherited, **fetch.env, **pinned})
-        if done.code:
-            raise PlatformError(f"{fetch.uri} cannot be fetched: {done.summary}")
-        return Mount(str(folder), fetch.folder, read_only=True)
+    async def daemon(self) -> Daemon:
+        """Return the properties of the daemon, read once. Raise PlatformError."""
+        if self._daemon is None:
+            info = json.loads(await self.docker("info", "--format={{json .}}"))
+            self._daemon = arguments.read_daemon(info, arguments.gpus_here({}), f"{os.getuid()}:{os.getgid()}")
+        return self._daemon
 
 
 class ContainerHandle:
     """One container and its client; implements `ReplicaHandle`, and observes the client's process."""
 
-    def __init__(self, launcher: DockerLauncher, record: Replica, observer: LaunchObserver, host: str) -> None:
-        self._launcher, self._record, self._observer, self._host = launcher, record, observer, host
-        self._id_file = launcher.home.run / f"{record.id}.container"
+    def __init__(self, launcher: DockerLauncher, record: Replica, observer: LaunchObserver) -> None:
+        self._launcher, self._record, self._observer = launcher, record, observer
+        self._id_file = arguments.id_file(launcher.home, record.id)
+        self._sockets = ReplicaAddress(container_command.host(launcher.home, record.id))
         self._client: ProcessHandle | None = None
         self._starting: asyncio.Task[Any] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -145,93 +113,74 @@ class ContainerHandle:
         self._stopping = False  # SIGTERM is due once it runs: docker loses one that comes earlier
 
     def start(self, launch: Launch) -> None:
-        suffix = f"@{self._host}" if self._host else ""
-        self._observer.on_pending("starting", arguments.container_name(launch) + suffix)
+        self._observer.on_pending("starting", arguments.container_name(launch))
         self._starting = asyncio.get_running_loop().create_task(self._start(launch))
 
     async def _start(self, launch: Launch) -> None:
         container = launch.revision.container
         try:
-            daemon = await self._launcher.daemon(self._host)
-            launch, mounts = await self._mounts(launch, daemon)
-            own = contract.is_predictor_image(container.image)
-            env = arguments.variables(launch, daemon, str(self._launcher.home.cache) if own else "")
-            if container.options.get("network") == "host" and own:
-                env[contract.ENV_GATEWAY_URL] = self._launcher.processes.gateway_url
-            home = str(self._launcher.home.root)
-            words = arguments.run_arguments(launch, daemon, env, mounts, self._record.gpus, home)
-            words.insert(2, f"--cidfile={self._id_file}")
-            values = {name: value for name, value in env.items() if not arguments.is_clients(name)}
-            client_env = {**client_environment(self._host, os.environ), **values}
-            self._id_file.unlink(missing_ok=True)
-            self._client = self._launcher.processes.spawn_command(self._record, words, client_env, self)
-        except (OSError, PlatformError) as error:
+            daemon = await self._launcher.daemon()
+            await self._run_client(launch, daemon)
+        except Exception as error:
+            if not isinstance(error, OSError | PlatformError):
+                log.exception("%s cannot be started", self._record.id)
             self._observer.on_exited(Ended(reason=start_failure(error)))
             return
-        await self._await_container(container.image)
+        fetched = next((f"fetching {fetch.uri}" for fetch in container.fetches), "")
+        await self._await_container(fetched or f"pulling {container.image}")
         if arguments.by_sockets(container, daemon):  # the address is known before docker tells the rest
-            self._observer.on_started(ReplicaAddress(container_command.host(self._launcher.home, self._record.id)))
+            self._observer.on_started(self._sockets)
             await self._await_running()
         else:
-            self._observer.on_started(self._address(await self._await_running()))
+            self._observer.on_started(arguments.address(await self._await_running(), self._sockets))
 
-    async def _mounts(self, launch: Launch, daemon: Daemon) -> tuple[Launch, list[Mount]]:
-        """Return the launch with the paths of its snapshots, and what is mounted besides the pod's volumes."""
-        home, container = self._launcher.home, launch.revision.container
-        paths = await asyncio.to_thread(container_command.pinned_paths, container, ModelSnapshots(home.models))
-        # Of a snapshot the folder: an example beside the model is part of it.
-        shared = {os.path.dirname(path) if home.models in Path(path).parents else path for path in paths.values()}
-        mounts = [Mount(path, path, read_only=True) for path in sorted(shared)]
-        for fetch in container.fetches:
-            self._observer.on_pending(f"fetching {fetch.uri}")
-            mounts.append(await self._launcher.fetch(fetch, container))
-        if arguments.by_sockets(container, daemon):
-            folder = home.sockets / self._record.id
+    async def _run_client(self, launch: Launch, daemon: Daemon) -> None:
+        home, processes = self._launcher.home, self._launcher.processes
+        snapshots = ModelSnapshots(home.models)
+        paths = await asyncio.to_thread(container_command.pinned_paths, launch.revision.container, snapshots)
+        for folder in (home.sockets / self._record.id, home.run / "endpoints"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mounts += [Mount(str(folder), SOCKETS), Mount(str(home.cache), str(home.cache))]
-        return container_command.with_paths(launch, paths), mounts
+        self._id_file.unlink(missing_ok=True)
+        words, env = arguments.client_command(
+            container_command.with_paths(launch, paths), daemon, home, processes.gateway_url, paths.values(),
+            self._record.gpus, processes.python,
+        )  # fmt: skip
+        self._client = processes.spawn_command(self._record, words, self._launcher.environ | env, self)
 
-    async def _await_container(self, image: str) -> None:
+    async def _await_container(self, pulling: str) -> None:
         began = monotonic()
         while not self._container_id():
-            if monotonic() - began > PULL_AFTER_S:
-                self._observer.on_pending(f"pulling {image}")
-            await asyncio.sleep(POLL_S)
-        self._observer.on_pending("starting")
+            late = monotonic() - began > PULL_AFTER_S
+            self._observer.on_pending(pulling if late else "starting")
+            await asyncio.sleep(RETRY_S if late else POLL_S)
 
     async def _await_running(self) -> Mapping[str, Any]:
-        """Return the container's description once it runs. Until it ends, which cancels this."""
-        while True:
+        """Return the container's description once it runs. Its end cancels this."""
+        while not self._pid:
             with suppress(PlatformError):
-                described = await self._launcher.inspect(self._host, self._container_id())
+                described = await self._launcher.inspect(self._container_id())
                 self._pid = int(described["State"]["Pid"])
-                if self._pid:
-                    break
-            await asyncio.sleep(RETRY_S)
+            if not self._pid:
+                await asyncio.sleep(RETRY_S)
         if self._stopping:
             self.terminate()
         return described
 
     def adopt(self, client: ProcessHandle | Ended) -> None:
-        loop = asyncio.get_running_loop()
         if isinstance(client, Ended):
-            self._ending = loop.create_task(self._finish(client))
+            self.on_exited(client)
             return
         self._client = client
         if self._record.state == "draining" and not self._container_id():
             self.kill()
-        elif self._record.state == "pending":
-            self._starting = loop.create_task(self._continue())
         else:
-            self._starting = loop.create_task(self._await_running())
+            self._starting = asyncio.get_running_loop().create_task(self._continue())
 
     async def _continue(self) -> None:
-        """Report the start of an adopted replica that was pending."""
-        await self._await_container("its image")
-        self._observer.on_started(self._address(await self._await_running()))
-
-    def _address(self, described: Mapping[str, Any]) -> ReplicaAddress:
-        return arguments.address(described, container_command.host(self._launcher.home, self._record.id))
+        await self._await_container(self._record.reason)
+        described = await self._await_running()
+        if self._record.state == "pending":
+            self._observer.on_started(arguments.address(described, self._sockets))
 
     def _container_id(self) -> str:
         """Return the id of the container; empty: none has been made."""
@@ -247,16 +196,15 @@ class ContainerHandle:
             self._client.terminate()
 
     def kill(self) -> None:
-        if self._client is None:
-            if self._starting is not None and not self._starting.done():
-                self._starting.cancel()
-                asyncio.get_running_loop().call_soon(self._observer.on_exited, CANCELLED)
-        elif self._killing is None or self._killing.done():
-            self._killing = asyncio.get_running_loop().create_task(self._kill(self._client))
+        loop = asyncio.get_running_loop()
+        if self._client is not None and self._killing is None:
+            self._killing = loop.create_task(self._kill(self._client))
+        elif self._client is None and self._starting is not None and self._starting.cancel():
+            loop.call_soon(self._observer.on_exited, Ended(reason="ended before it could start"))
 
     async def _kill(self, client: ProcessHandle) -> None:
         try:
-            await self._launcher.docker(self._host, "kill", self._container_id())
+            await self._launcher.docker("kill", self._container_id())
         except PlatformError:  # there is no container yet, or no daemon: the container is removed after its client
             client.kill()
 
@@ -280,10 +228,9 @@ class ContainerHandle:
     async def _finish(self, ended: Ended) -> None:
         """Remove the container and report the end, in this order: the next replica may have the container's name."""
         until, state = monotonic() + REMOVE_S, None
-        while monotonic() < until:
+        while state is None and monotonic() < until:
             try:
                 state = await self._remove()
-                break
             except PlatformError:
                 await asyncio.sleep(RETRY_S)
         self._id_file.unlink(missing_ok=True)
@@ -296,12 +243,12 @@ class ContainerHandle:
         """Remove the container and return its last state; empty: there is none. Raise PlatformError."""
         found = [self._container_id()]
         if not found[0]:  # a killed client may not have written it
-            found = [each for each, _ in await self._launcher.containers(self._host, f"replica={self._record.id}")]
+            found = [each for each, _ in await self._launcher.containers(f"replica={self._record.id}")]
         state: Mapping[str, Any] = {}
         for container in found:
             with suppress(NotFound):
-                state = (await self._launcher.inspect(self._host, container))["State"]
-                await self._launcher.docker(self._host, "rm", "--force", "--volumes", container)
+                state = (await self._launcher.inspect(container))["State"]
+                await self._launcher.docker("rm", "--force", "--volumes", container)
         return state
 
     async def detach(self) -> None:
@@ -312,23 +259,3 @@ class ContainerHandle:
             await self._client.detach()
         if self._ending is not None:
             await self._ending
-
-
-def client_environment(host: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what the docker client needs of an environment, for the daemon at `host`; empty: as in the environment."""
-    own = {name: value for name, value in environ.items() if arguments.is_clients(name)}
-    return {**own, "DOCKER_HOST": host} if host else own
-
-
-async def run_process(words: Sequence[str], env: Mapping[str, str]) -> CompletedCommand:
-    """Run a program to its end; it is killed if this is cancelled."""
-    process = await asyncio.create_subprocess_exec(
-        *words, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE, umask=0o022,
-    )  # fmt: skip
-    try:
-        _, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    return CompletedCommand(process.returncode or 0, "", errors.decode(errors="replace"))

@@ -1,19 +1,26 @@
-"""Arguments and environment of `docker run` for one replica, and how the daemon changes them. Pure.
+"""Arguments and environment of `docker run` for one replica, and what docker says about its container. Pure.
 
 Our own image listens on unix sockets in a folder of this machine that is mounted into the container, as a process of
 the local target does: no port is open to other users of the machine. Other images publish their ports on loopback.
 """
 
+import hashlib
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from pilotlight import contract
-from pilotlight.k8s.model_pins import encode, is_local
-from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Mount
-from pilotlight.targets.local.supervisor.container_command import PORTS, without_addresses
+from pilotlight.errors import UsageError
+from pilotlight.k8s.model_pins import encode
+from pilotlight.targets.local.home_directory import ENV_HOME, Home
+from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Fetch, Mount
+from pilotlight.targets.local.supervisor import container_command
+from pilotlight.targets.local.supervisor.container_command import PORTS
 from pilotlight.targets.local.supervisor.launcher import Ended, ReplicaAddress
+from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica_record import Launch
 from pilotlight.targets.local.supervisor.shim import from_shell
 from pilotlight.wire.machine import LOOPBACK
@@ -21,11 +28,21 @@ from pilotlight.wire.unix_socket import SCHEME
 
 Gpus = Literal["none", "requests", "tegra"]  # how the machine hands GPUs to containers
 
+DAEMON: Final = "start it (systemctl start docker), or point DOCKER_HOST at one; you must be in the group docker"
 LABEL: Final = "dev.pilotlight"
 SOCKETS: Final = "/run/pilotlight"  # folder of a replica's sockets in its container
 # Requirements of NVIDIA's images: unlimited pinned memory, large stacks.
 ULIMITS: Final = "memlock=-1,stack=67108864"
 CLIENT_ENDED: Final = "its docker client ended, and the container was removed"
+# Fetches models for images that cannot; files must be readable by the user of any image. Then becomes the client.
+_FETCH: Final = """umask 022; python=$0; home=$1; shift
+while [ "$1" != -- ]; do HOME=$home "$python" -P -m pilotlight_predictor fetch "$1" "$2" || exit; shift 2; done
+shift; exec "$@"
+"""
+QUOTE: Final = '"'
+_DEFAULT_NAMES: Final = ("kserve-container", "ome-container")  # of the containers of many services
+# Settings of a process of this machine that have no meaning in a container.
+_HIDDEN: Final = (ENV_HOME, ENV_REPLICA, "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 # Variables that change the docker client itself: those of a container go by value. No secret has such a name.
 _CLIENT: Final = re.compile(r"PATH|HOME|TMPDIR|SSH_AUTH_SOCK|PILOTLIGHT_(HOME|REPLICA)|GO[A-Z]+|(LD|XDG|DOCKER)_\w+")
 
@@ -39,11 +56,36 @@ class Daemon(NamedTuple):
     user: str = ""  # UID:GID by which our image reads the files of this user
 
 
+class Command(NamedTuple):
+    """Command of the client, and the variables that it needs beside its own."""
+
+    words: list[str]
+    env: dict[str, str]
+
+
 def read_daemon(info: Mapping[str, Any], gpus: Gpus, user: str) -> Daemon:
     """Return the properties from `docker info --format '{{json .}}'`."""
     rootless = any("rootless" in str(option) for option in info.get("SecurityOptions") or ())
     desktop = "Docker Desktop" in str(info.get("OperatingSystem"))
     return Daemon(gpus, int(info.get("NCPU") or 0), not desktop, "0:0" if rootless else user)
+
+
+def check(container: ContainerSpec, daemon_host: str) -> None:
+    """Raise UsageError for what containers cannot do here; `daemon_host` is DOCKER_HOST of the control process."""
+    host = container.options.get("docker_host", "")
+    if host and host != daemon_host:
+        problem = f"docker_host = {host}, but the control process has DOCKER_HOST = {daemon_host or 'none'}"
+        raise UsageError(problem, "platformctl down, then platformctl up with DOCKER_HOST set")
+    if is_remote(daemon_host):
+        raise UsageError(f"DOCKER_HOST = {daemon_host}: its containers cannot be reached; use a daemon of this machine")
+    own = contract.is_predictor_image(container.image)
+    if container.options.get("network") == "host" and not own and container.host_port != container.port:
+        problem = f"network = host, but {container.image} listens on port {container.port} of the machine itself"
+        raise UsageError(f"{problem}; leave network out: its port is published then")
+
+
+def is_remote(host: str) -> bool:
+    return host.partition(":")[0] not in ("", "unix", "npipe")
 
 
 def by_sockets(container: ContainerSpec, daemon: Daemon) -> bool:
@@ -52,58 +94,72 @@ def by_sockets(container: ContainerSpec, daemon: Daemon) -> bool:
 
 
 def container_name(launch: Launch) -> str:
-    """Return the replica's id; of a container with a port of its own (hostPort) its name in the pod."""
+    """Return the replica's id; of a container with a port of its own (hostPort) the name that it has in the pod."""
     container = launch.revision.container
-    return container.name if container.host_port else launch.replica
+    return container.name if container.host_port and container.name not in _DEFAULT_NAMES else launch.replica
 
 
-def variables(launch: Launch, daemon: Daemon, cache: str) -> dict[str, str]:
-    """Return the environment of the container; it inherits nothing. `cache` is a mounted folder, empty: none."""
-    container, revision = launch.revision.container, launch.revision
+def variables(launch: Launch, daemon: Daemon, home: Home, gateway_url: str) -> dict[str, str]:
+    """Return the environment of the container, which inherits nothing."""
+    container = launch.revision.container
     if not contract.is_predictor_image(container.image):
-        return {**container.env, **launch.extra_env}
-    pins = {uri: pin for uri, pin in container.pins.items() if not is_local(uri)}
+        return {**container.env, **launch.secret_values(container.secret_env), **launch.extra_env}
+    env = container_command.variables(launch, (), home, gateway_url, {})
+    hidden = _HIDDEN if _shares_cache(container, daemon) else (*_HIDDEN, contract.ENV_CACHE_DIR)
     on_host = container.options.get("network") == "host"
     published = (container.host_ip or LOOPBACK) if on_host else "0.0.0.0"  # noqa: S104 - of the container
     host = f"{SCHEME}{SOCKETS}" if by_sockets(container, daemon) else published
-    http = container.host_port if on_host and container.host_port else PORTS.http
     return {
-        **container.env,
-        **({contract.ENV_MODEL_PINS: encode(pins)} if pins else {}),
-        **({contract.ENV_CACHE_DIR: cache} if cache else {}),
+        **{name: value for name, value in env.items() if name not in hidden or name in container.env},
         **dict.fromkeys(("INFERENCE_HOST", "INFERENCE_GRPC_ADDRESS", "INFERENCE_METRICS_ADDRESS"), host),
-        "INFERENCE_HTTP_PORT": str(http),
-        "INFERENCE_GRPC_PORT": str(PORTS.grpc),
-        "INFERENCE_METRICS_PORT": str(PORTS.metrics),
-        "INFERENCE_DRAIN_DELAY": "0",
-        "INFERENCE_LOG_FORMAT": "json",
-        "K_REVISION": revision.name,
-        contract.ENV_REVISION: revision.name,
-        **launch.extra_env,
+        "INFERENCE_HTTP_PORT": str(container.host_port if on_host and container.host_port else PORTS.http),
     }
 
 
-def run_arguments(
+def _shares_cache(container: ContainerSpec, daemon: Daemon) -> bool:
+    """Whether it uses the cache of the home; not a microservice, whose model may be of another org."""
+    return daemon.mounts_sockets and container.own_health
+
+
+def client_command(
     launch: Launch,
     daemon: Daemon,
-    env: Mapping[str, str],
-    mounts: Sequence[Mount] = (),
+    home: Home,
+    gateway_url: str = "",
+    models: Iterable[str] = (),
     gpus: Sequence[int | str] = (),
-    home: str = "",
-) -> list[str]:
-    """Return the command; the client's environment must hold the values of `env`. `mounts` add to the container's."""
+    python: str = "python",
+) -> Command:
+    """Return the command of the client; `models` are files and folders of this machine that the container reads."""
+    container = launch.revision.container
+    env, words = variables(launch, daemon, home, gateway_url), _run(launch, daemon, home, models, gpus)
+    words += [f"--env={name}={value}" if is_clients(name) else f"--env={name}" for name, value in env.items()]
+    words += _image(container)
+    values = {name: value for name, value in env.items() if not is_clients(name)}
+    if not container.fetches:
+        return Command(words, values)
+    pins = {contract.ENV_MODEL_PINS: encode(container.pins)}
+    given = [{**fetch.env, **launch.secret_values(fetch.secret_env)} for fetch in container.fetches]
+    fetches = [word for fetch in container.fetches for word in (fetch.uri, _fetched(fetch, container, home))]
+    prefix = ["/bin/sh", "-c", _FETCH, python, str(home.cache), *fetches, "--"]
+    return Command([*prefix, *words], {**pins, **dict(ChainMap(*given)), **values})
+
+
+def _run(launch: Launch, daemon: Daemon, home: Home, models: Iterable[str], gpus: Sequence[int | str]) -> list[str]:
     revision, container = launch.revision, launch.revision.container
-    labels = {"home": home, "namespace": revision.namespace, "service": revision.service, "replica": launch.replica}
+    labels = {"home": home.root, "namespace": revision.namespace, "service": revision.service}
     return [
-        "docker", "run", "--name", container_name(launch), "--log-driver=none",
-        *(f"--label={LABEL}.{name}={value}" for name, value in labels.items()),
-        *_network(container, daemon), *_privileges(container, daemon), *_limits(container, daemon, gpus),
-        *gpu_arguments(",".join(map(str, gpus)), 0, daemon.gpus),
-        *(f"--volume={mount.source}:{mount.path}{':ro' * mount.read_only}" for mount in (*container.mounts, *mounts)),
-        *(f"--volume={mount}" for mount in split_list(container.options.get("mounts", ""))),
-        *(word for name, value in env.items() for word in ("--env", f"{name}={value}" if is_clients(name) else name)),
-        *_command(container),
+        "docker", "run", f"--name={container_name(launch)}", f"--cidfile={id_file(home, launch.replica)}",
+        *(f"--label={LABEL}.{name}={value}" for name, value in {**labels, "replica": launch.replica}.items()),
+        "--log-driver=none", *_network(container, daemon), *_privileges(container, daemon),
+        *_limits(container, daemon, gpus), *gpu_arguments(",".join(map(str, gpus)), 0, daemon.gpus),
+        *(f"--mount={_mount(mount)}" for mount in (*container.mounts, *_home_mounts(launch, daemon, home, models))),
     ]  # fmt: skip
+
+
+def id_file(home: Home, replica: str) -> Path:
+    """Return the file that docker writes the container's id to."""
+    return home.run / f"{replica}.container"
 
 
 def is_clients(name: str) -> bool:
@@ -111,9 +167,30 @@ def is_clients(name: str) -> bool:
     return _CLIENT.fullmatch(name) is not None
 
 
-def split_list(value: str) -> list[str]:
-    """Split an option with several values."""
-    return [part for part in value.split(",") if part]
+def _home_mounts(launch: Launch, daemon: Daemon, home: Home, models: Iterable[str]) -> list[Mount]:
+    container = launch.revision.container
+    # Of a snapshot the folder: an example beside the model is part of it.
+    read = {os.path.dirname(path) if home.models in Path(path).parents else path for path in models}
+    written = [home.cache] if _shares_cache(container, daemon) else []
+    written += [home.sockets, home.run / "endpoints"] if launch.revision.role == "router" else []
+    sockets = [Mount(str(home.sockets / launch.replica), SOCKETS)] if by_sockets(container, daemon) else []
+    return [
+        *(Mount(path, path, read_only=True) for path in sorted(read)),
+        *(Mount(_fetched(fetch, container, home), fetch.folder, read_only=True) for fetch in container.fetches),
+        *(Mount(str(folder), str(folder)) for folder in written), *sockets,
+    ]  # fmt: skip
+
+
+def _fetched(fetch: Fetch, container: ContainerSpec, home: Home) -> str:
+    """Return the folder of this machine for a model; it is kept for other replicas."""
+    content = f"{fetch.uri} {container.pins.get(fetch.uri)}"
+    return str(home.cache / "fetched" / hashlib.sha256(content.encode()).hexdigest()[:32])
+
+
+def _mount(mount: Mount) -> str:
+    """Return a mount as CSV. Unlike --volume it fails where the source does not exist."""
+    fields = ["type=bind", f"source={mount.source}", f"target={mount.path}", *["readonly"] * mount.read_only]
+    return ",".join(f'"{field.replace(QUOTE, 2 * QUOTE)}"' if {",", QUOTE} & {*field} else field for field in fields)
 
 
 def _network(container: ContainerSpec, daemon: Daemon) -> list[str]:
@@ -121,11 +198,9 @@ def _network(container: ContainerSpec, daemon: Daemon) -> list[str]:
     named = [f"--network={network}"] if network else []
     if by_sockets(container, daemon) or network == "host":
         return named
-    own = PORTS if contract.is_predictor_image(container.image) else (container.port,)
-    ip = container.host_ip or LOOPBACK
-    others = [f"{ip}::{port}" for port in own if port != container.port]
-    served = f"{ip}:{container.host_port or ''}:{container.port}"
-    return [*named, *(f"--publish={port}" for port in (served, *others))]
+    ip, ports = container.host_ip or LOOPBACK, dict.fromkeys([container.port, *container_command.ports(container)])
+    host = {container.port: container.host_port or ""}
+    return [*named, *(f"--publish={ip}:{host.get(port, '')}:{port}" for port in ports if port)]
 
 
 def _privileges(container: ContainerSpec, daemon: Daemon) -> list[str]:
@@ -143,7 +218,7 @@ def _limits(container: ContainerSpec, daemon: Daemon, gpus: Sequence[int | str])
         "--shm-size=1g",
         *([f"--memory={container.memory_limit}"] if container.memory_limit else []),
         *([f"--cpus={cpus:g}"] if cpus else []),
-        *(f"--ulimit={limit}" for limit in split_list(ulimits)),
+        *(f"--ulimit={limit}" for limit in ulimits.split(",") if limit),
     ]
 
 
@@ -152,35 +227,35 @@ def gpu_arguments(devices: str, count: int, gpus: Gpus) -> list[str]:
     if gpus == "none":
         return []
     if not devices and not count:
-        return ["--env", "NVIDIA_VISIBLE_DEVICES=void"]
+        return ["--env=NVIDIA_VISIBLE_DEVICES=void"]
     if gpus == "tegra":
         visible = f"NVIDIA_VISIBLE_DEVICES={devices or ','.join(map(str, range(count)))}"
-        return ["--runtime=nvidia", "--env", "NVIDIA_DRIVER_CAPABILITIES=all", "--env", visible]
+        return ["--runtime=nvidia", "--env=NVIDIA_DRIVER_CAPABILITIES=all", f"--env={visible}"]
     # The inner quotes are docker's: a comma separates fields of one request.
     return ["--gpus", f'"device={devices}"' if devices else str(count)]
 
 
 def gpus_here(environ: Mapping[str, str], root: Path = Path("/")) -> Gpus:
     """Return how the daemon's machine provides GPUs. For a remote daemon they are always requested."""
-    if environ.get("DOCKER_HOST", "unix:").split(":")[0] not in ("unix", "npipe"):
+    if is_remote(environ.get("DOCKER_HOST", "")):
         return "requests"
     if (root / "etc/nv_tegra_release").exists():
         return "tegra"
     return "requests" if any((root / "dev" / name).exists() for name in ("nvidiactl", "dxg")) else "none"
 
 
-def _command(container: ContainerSpec) -> list[str]:
+def _image(container: ContainerSpec) -> list[str]:
     """Return image and command: as in a pod, `command` replaces the entry point and `args` the image's command."""
     own = contract.is_predictor_image(container.image)
-    args = without_addresses(container.args) if own else container.args
+    args = container_command.without_addresses(container.args) if own else container.args
     entry = [f"--entrypoint={container.command[0]}"] if container.command else []
     return [*entry, container.image, *container.command[1:], *args]
 
 
-def address(described: Mapping[str, Any], sockets: str) -> ReplicaAddress:
-    """Return the address of a running container from `docker inspect`; `sockets` is the host of its sockets."""
+def address(described: Mapping[str, Any], sockets: ReplicaAddress) -> ReplicaAddress:
+    """Return the address of a running container from `docker inspect`; `sockets` is that of its mounted folder."""
     if any(mount.get("Destination") == SOCKETS for mount in described.get("Mounts") or ()):
-        return ReplicaAddress(sockets)
+        return sockets
     if described["HostConfig"]["NetworkMode"] == "host":
         env = dict(each.partition("=")[::2] for each in described["Config"]["Env"])
         return ReplicaAddress(LOOPBACK, {PORTS.http: int(env.get("INFERENCE_HTTP_PORT", PORTS.http))})
@@ -195,14 +270,11 @@ def end_of(client: Ended, state: Mapping[str, Any] | None, log: Sequence[str]) -
 
     An empty state: there was no container; None: the daemon did not answer.
     """
-    if state is None:
-        return client._replace(reason=client.reason or "the Docker daemon does not answer")
-    if state.get("Running"):
-        return client._replace(reason=client.reason or CLIENT_ENDED)
-    if state:
+    if state and not state.get("Running"):
         return Ended(from_shell(int(state["ExitCode"])), exit_reason(state) or client.reason, client.lost)
     said = [line.partition("docker: ")[2] for line in log if line.startswith("docker: ")]
-    return client._replace(reason=client.reason or (said[-1] if said else ""))
+    reason = CLIENT_ENDED if state else said[-1] if said else ""
+    return client._replace(reason=client.reason or ("the Docker daemon does not answer" if state is None else reason))
 
 
 def exit_reason(state: Mapping[str, Any]) -> str:

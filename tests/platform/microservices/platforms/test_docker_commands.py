@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.platforms.commands import validate_job
-from pilotlight.microservices.platforms.docker import Machine, gpu_arguments, read_state, run_arguments
+from pilotlight.microservices.platforms.docker import Machine, read_state, run_arguments
 from pilotlight.microservices.registry.records import Job
 
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
@@ -54,14 +54,10 @@ def test_secrets_are_named_and_plain_variables_said() -> None:
     assert has(words, "--env", "HF_TOKEN")
 
 
-def test_gpus_are_device_requests_on_x86_and_the_nvidia_runtime_on_tegra() -> None:
+def test_gpus_are_those_of_the_options_else_the_first() -> None:
     two = replace(TAO, num_gpus=2)
-    assert gpu_arguments(two, "requests") == ["--gpus", "2"]
-    assert gpu_arguments(replace(two, options={"gpus": "1,3"}), "requests") == ["--gpus", '"device=1,3"']
-    assert gpu_arguments(two, "tegra") == [
-        "--runtime=nvidia", "--env", "NVIDIA_DRIVER_CAPABILITIES=all", "--env", "NVIDIA_VISIBLE_DEVICES=0,1",
-    ]  # fmt: skip
-    assert gpu_arguments(two, "none") == []
+    assert has(run_arguments(two, Machine("requests"), ()), "--gpus", "2")
+    assert has(run_arguments(replace(two, options={"gpus": "1,3"}), Machine("requests"), ()), "--gpus", '"device=1,3"')
 
 
 def test_on_the_machines_network_our_predictor_is_told_its_port() -> None:

@@ -1,0 +1,48 @@
+"""Target docker: its options, and the checks of `platformctl doctor --target docker`."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from pilotlight import __version__, contract
+from pilotlight.errors import PlatformError
+from pilotlight.targets.options import Option
+from pilotlight.targets.programs import Programs
+from pilotlight.targets.target import Finding
+
+OPTIONS: Final = (
+    Option("network", "network of the containers; host for several components, and where the daemon has no bridge"),
+    Option("ulimits", "limits of the containers, comma separated, such as memlock=-1"),
+    Option("docker_host", "address of this machine's daemon", variables=("DOCKER_HOST",)),
+)
+IMAGE: Final = f"{contract.LOCAL_CAPABILITIES['image']}:{__version__}"
+
+
+def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what containers need of the daemon: that it answers, a bridge, our image, GPUs."""
+    from pilotlight.targets.docker.run_arguments import DAEMON, gpus_here, is_remote, read_daemon
+
+    host = options.get("docker_host", "")
+    if is_remote(host):
+        problem = f"DOCKER_HOST = {host} is on another machine, whose containers cannot be reached"
+        yield Finding("fail", "daemon", problem, "use the daemon of this machine")
+        return
+    programs = Programs({**environ, **({"DOCKER_HOST": host} if host else {})})
+    try:
+        info = json.loads(programs.run_checked(["docker", "info", "--format={{json .}}"], hint=DAEMON))
+        if not info.get("ServerVersion"):
+            raise PlatformError("; ".join(info.get("ServerErrors") or ["it is no Docker daemon"]), DAEMON)
+    except (PlatformError, ValueError) as error:
+        yield Finding("fail", "daemon", f"the Docker daemon does not answer: {error}", getattr(error, "hint", ""))
+        return
+    yield Finding("ok", "daemon", f"Docker {info['ServerVersion']} on {info.get('OperatingSystem')}")
+    if not read_daemon(info, "none", "").mounts_sockets:
+        yield Finding("warn", "sockets", "Docker Desktop mounts no sockets: ports of replicas are open on loopback")
+    if not options.get("network") and programs.run(["docker", "network", "inspect", "bridge"]).code:
+        yield Finding("fail", "network", "the daemon has no bridge", "add --target-option network=host")
+    if programs.run(["docker", "image", "inspect", IMAGE]).code:
+        yield Finding("warn", "image", f"{IMAGE} is not on this machine and will be pulled", f"docker pull {IMAGE}")
+    else:
+        yield Finding("ok", "image", f"{IMAGE} is on this machine")
+    if gpus_here({}) == "requests" and not any("nvidia" in name for name in info.get("Runtimes") or ()):
+        yield Finding("warn", "GPUs", "containers get none of this machine's", "install nvidia-container-toolkit")

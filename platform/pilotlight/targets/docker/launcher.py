@@ -203,10 +203,11 @@ class ContainerHandle:
             loop.call_soon(self._observer.on_exited, Ended(reason="ended before it could start"))
 
     async def _kill(self, client: ProcessHandle) -> None:
-        try:
-            await self._launcher.docker("kill", self._container_id())
-        except PlatformError:  # there is no container yet, or no daemon: the container is removed after its client
-            client.kill()
+        if container := self._container_id():
+            with suppress(PlatformError):
+                await self._launcher.docker("kill", container)
+                return
+        client.kill()  # without a daemon the container is removed later
 
     def usage(self) -> Usage:
         return usage(self._pid) if self._pid else Usage()

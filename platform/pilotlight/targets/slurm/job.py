@@ -24,7 +24,7 @@ from pilotlight.targets.slurm.script import (
     port_check,
     signal_flags,
 )
-from pilotlight.targets.slurm.ssh_tunnel import Endpoint
+from pilotlight.targets.slurm.ssh_tunnel import Forwards
 from pilotlight.wire.machine import LOOPBACK
 from pilotlight.wire.unix_socket import SCHEME
 
@@ -78,7 +78,7 @@ def replica_job(
     own = contract.is_predictor_image(container.image)
     kind = container_of(container)
     note = Note(home_key(home), kind, 0 if own else container.port, container.options.get("address", "tunnel"))
-    env = _variables(launch, note, home, gateway_url) if own else _plain_variables(launch)
+    env = _variables(launch, note, home, gateway_url)
     values = {name: value for name, value in env.items() if not _SBATCH.fullmatch(name)}
     fetched = [_fetch(launch, number, f"{folder}/{number}", python) for number in range(len(container.fetches))]
     fetch_values = {name: value for _, variables in fetched for name, value in variables.items()}
@@ -98,18 +98,16 @@ def replica_job(
 
 
 def _variables(launch: Launch, note: Note, home: Home, gateway_url: str) -> dict[str, str]:
-    """Return the variables of our predictor; of this process it inherits nothing."""
+    """Return the variables of the server; of this process it inherits nothing."""
+    container = launch.revision.container
+    if note.port:
+        return {**container.env, **launch.secret_values(container.secret_env), **launch.extra_env}
     env = container_command.variables(launch, (), home, gateway_url, {})
-    if launch.revision.container.gpus:  # set by Slurm for the devices of the job
+    if container.gpus:  # set by Slurm for the devices of the job
         del env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]
     sockets = f"{SCHEME}{job_folder(home, launch.replica)}"
     host = "0.0.0.0" if note.address == "node" else sockets  # noqa: S104 - the user's choice
     return {**env, **dict.fromkeys(_HOSTS, host)}
-
-
-def _plain_variables(launch: Launch) -> dict[str, str]:
-    container = launch.revision.container
-    return {**container.env, **launch.secret_values(container.secret_env), **launch.extra_env}
 
 
 def _ports(note: Note) -> str:
@@ -148,9 +146,7 @@ def _arguments(container: ContainerSpec) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def replica_route(
-    note: Note, queued: Queued, folder: Path, *, here: bool
-) -> tuple[ReplicaAddress, tuple[tuple[Endpoint, Endpoint], ...]]:
+def replica_route(note: Note, queued: Queued, folder: Path, *, here: bool) -> tuple[ReplicaAddress, Forwards]:
     """Return where a running job is reached, and what must be forwarded for that; `here`: its node is this machine."""
     if note.address == "node" or (here and note.port):
         first = note.port or first_port(queued.id)

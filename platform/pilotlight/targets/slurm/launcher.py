@@ -14,7 +14,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final
 
-from pilotlight.errors import PlatformError, UsageError
+from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
@@ -36,7 +36,7 @@ from pilotlight.targets.slurm.job import (
 )
 from pilotlight.targets.slurm.queue import ACCOUNT, QUEUE, Queued, fields, read_account, read_exit, read_queue
 from pilotlight.targets.slurm.script import SlurmJob, sbatch_arguments, script
-from pilotlight.targets.slurm.ssh_tunnel import Tunnel, Tunnels
+from pilotlight.targets.slurm.ssh_tunnel import Forwards, Tunnel, Tunnels
 
 POLL_S, CALM_POLL_S, CALM_S = 1.0, 5.0, 60.0
 ENV_CONF: Final = "SLURM_CONF"
@@ -67,6 +67,7 @@ class JobHandle:
         self.stop = ""  # terminate or kill
         self.sent = ("", "")  # the last `stop` that Slurm got, and the state of the job at that time
         self.failure = ""  # why the launcher ended it
+        self.ended = False
         self.running_since = 0.0
 
     def terminate(self) -> None:
@@ -122,6 +123,7 @@ class SlurmLauncher:
         launch = container_command.with_pinned_models(launch, ModelSnapshots(self._home.models))
         job, values = replica_job(launch, record, self._home, self._processes.gateway_url, self._processes.python)
         job_folder(self._home, record.id).joinpath("near").mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._home.models.mkdir(mode=0o700, exist_ok=True)  # containers mount it
         os.close(logs.open_log(record.log))  # private: Slurm would make it by the umask
         observer.on_pending("being submitted to Slurm")
         handle = self._add(JobHandle(self, record, observer))
@@ -151,8 +153,6 @@ class SlurmLauncher:
 
     def forget(self, handle: JobHandle) -> None:
         self._jobs.pop(handle.name, None)
-        if handle.connecting is not None:
-            handle.connecting.cancel()
 
     def wake(self) -> None:
         """Read the queue now, and often for a while."""
@@ -180,8 +180,10 @@ class SlurmLauncher:
                     handle.observer.on_pending(f"its state is not known: {error}")
             return
         for handle in watched:
-            with log_and_continue(f"watching {handle.name}"):
+            try:
                 await self._observe(handle, queue.get(handle.name))
+            except PlatformError as error:  # tried again: the controller answers no more
+                log.warning("%s: %s", handle.name, error)
 
     def _queue(self) -> dict[str, Queued]:
         """Return the jobs of this home by name, those that ended a short time ago included."""
@@ -209,6 +211,7 @@ class SlurmLauncher:
     async def _connect(self, handle: JobHandle, job: Queued) -> None:
         """Report a running job with its address; open its tunnel, also one that has ended."""
         note = read_note(job.comment)
+        forwards: Forwards = ()
         try:
             here = self._nodes.get(job.host)
             if here is None:
@@ -219,9 +222,13 @@ class SlurmLauncher:
                 await asyncio.to_thread(self._tunnels.open, handle.name, Tunnel(job.host, forwards))
         except PlatformError as error:
             log.warning("%s on %s cannot be reached: %s", handle.name, job.host, error)
-            if not handle.started:
+            if forwards and not handle.started:  # else the controller is silent
                 handle.failure = f"{error}; {error.hint}" if error.hint else str(error)
                 handle.kill()
+            return
+        if self._jobs.get(handle.name) is not handle:
+            if handle.ended:  # while the tunnel was opened
+                await asyncio.to_thread(self._release, handle.name)
             return
         handle.running_since = handle.running_since or monotonic()
         if not handle.started:
@@ -242,7 +249,12 @@ class SlurmLauncher:
         if not handle.id:
             return Ended(reason="the control process ended before it was submitted", lost=True)
         words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={handle.id}", ACCOUNT]
-        account = read_account(self._programs.run(words).out)
+        try:
+            account = read_account(self._programs.run(words).out)
+        except TimedOut:
+            raise
+        except PlatformError:  # sacct is not installed
+            account = None
         if account is None or account[0].name != handle.name:
             return Ended(reason=f"Slurm knows nothing of its job {handle.id} any more", lost=True)
         return end_of(*account)
@@ -250,6 +262,7 @@ class SlurmLauncher:
     def _finish(self, handle: JobHandle, ended: Ended) -> None:
         if self._jobs.get(handle.name) is handle:  # not detached meanwhile
             self.forget(handle)
+            handle.ended = True
             asyncio.get_running_loop().run_in_executor(None, self._release, handle.name)
             handle.observer.on_exited(ended)
 

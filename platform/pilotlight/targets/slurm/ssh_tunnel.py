@@ -26,13 +26,14 @@ END_S: Final = 5.0
 POLL_S: Final = 0.05
 OPTIONS: Final = ("BatchMode=yes", "ExitOnForwardFailure=yes", "ServerAliveInterval=30", "StreamLocalBindUnlink=yes")
 Endpoint = int | str  # port of loopback, or path of a unix socket
+Forwards = tuple[tuple[Endpoint, Endpoint], ...]  # from, to
 
 
 class Tunnel(NamedTuple):
     """Forwards from endpoints of this machine to endpoints of `host`."""
 
     host: str
-    forwards: tuple[tuple[Endpoint, Endpoint], ...]
+    forwards: Forwards
 
 
 def arguments(tunnel: Tunnel) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from dataclasses import replace
@@ -13,8 +14,11 @@ from tests.daemons.installed_programs import install
 from tests.daemons.slurm_daemons import CPUS
 from tests.eventually import eventually_async
 from tests.platform.gateway.linked import in_loop
+from tests.platform.targets.local.runs import replica as a_replica
 from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, Stage, launch, lines
+from tests.ports import free_port
 
+from pilotlight.targets.local.manifests.service_spec_types import Fetch, Probe
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica
 from pilotlight.targets.slurm.launcher import SlurmLauncher
 from pilotlight.wire.http_client import request
@@ -90,7 +94,7 @@ async def test_the_next_control_process_goes_on_with_running_and_pending_jobs(
     await before.__aenter__()
     first = await before.start(job("first", cpu_request=float(CPUS)))
     before.supervisor.launch(job("second"))
-    await eventually_async(lambda: any(line.startswith("second") for line in states(slurm_cluster)))
+    await eventually_async(lambda: before.supervisor.replicas()[1].handle)
     records = list(before.supervisor.replicas())
     await before.supervisor.close(leave_running=True)
     async with stage(tmp_path, slurm_cluster) as after:
@@ -181,3 +185,48 @@ async def test_a_job_on_another_node_is_reached_by_a_tunnel_that_ends_with_it(
         there.supervisor.drain("far", 60.0)
         await there.until("exited", "far")
         await eventually_async(lambda: not state.exists())
+
+
+@in_loop
+async def test_another_image_runs_in_the_clusters_container_with_its_model_fetched_and_is_reached_at_its_port(
+    slurm_cluster: dict[str, str], tmp_path: Path
+) -> None:
+    """A stand-in takes the container's flags away and runs the command, with the source of its mount in FETCHED."""
+    programs, port = tmp_path / "bin", free_port()
+    programs.mkdir()
+    stand_in = 'FETCHED=$(echo "$*" | grep -o "[^ ]*:/mnt/models" | cut -d: -f1); shift 4; export FETCHED; exec "$@"'
+    (programs / "apptainer").write_text(f"#!/bin/bash\n{stand_in}\n")
+    (programs / "apptainer").chmod(0o755)
+    fetch = Fetch(f"file://{IRIS['INFERENCE_MODEL_PATH']}", "/mnt/models")
+    serve = f'ls $FETCHED; echo "token $(printf %s $HF_TOKEN | wc -c)"; exec python3 -m http.server {port}'
+    order = job(
+        "foreign", image="nvcr.io/nvidia/tritonserver:25", command=("/bin/sh", "-c", serve),
+        readiness=Probe("", port, kind="tcp"), env={"HF_TOKEN": SECRET}, fetches=(fetch,),
+        options={**OPTIONS, "container": "apptainer"},
+    )  # fmt: skip
+    container = replace(order.revision.container, port=port)
+    order = replace(order, revision=replace(order.revision, container=container))
+    async with stage(tmp_path, {**slurm_cluster, "PATH": f"{programs}:{slurm_cluster['PATH']}"}) as there:
+        replica = await there.start(order)
+        assert (replica.host, replica.port) == ("127.0.0.1", port)
+        assert {"model.onnx", f"token {len(SECRET)}"} <= set(lines(replica.log))
+        there.supervisor.drain("foreign", 30.0)
+        await there.until("exited", "foreign")
+
+
+@in_loop
+async def test_adopted_jobs_that_slurm_does_not_know_have_ended_without_a_failure(
+    slurm_cluster: dict[str, str], tmp_path: Path
+) -> None:
+    programs = tmp_path / "bin"  # without sacct
+    programs.mkdir()
+    for name in ("squeue", "scontrol", "scancel", "sinfo", "sbatch"):
+        (programs / name).symlink_to(str(shutil.which(name, path=slurm_cluster["PATH"])))
+    async with stage(tmp_path, {**slurm_cluster, "PATH": str(programs)}) as there:
+        for name, handle in (("forgotten", "99999"), ("unsubmitted", "")):
+            there.supervisor.adopt([a_replica("iris-predictor-1", "ready", name, launcher="slurm", handle=handle)])
+        forgotten, unsubmitted = [await there.until("exited", name) for name in ("forgotten", "unsubmitted")]
+        assert (forgotten.reason, forgotten.crashed) == ("Slurm knows nothing of its job 99999 any more", False)
+        assert (unsubmitted.reason, unsubmitted.crashed) == (
+            "the control process ended before it was submitted", False,
+        )  # fmt: skip

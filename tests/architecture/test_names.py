@@ -12,7 +12,7 @@ MODULE_LINES = 400
 FUNCTION_LINES = 45
 FOLDER_MODULES = 15
 # 520 was the bar of a redesign; the slack is for additions that are one file each. Raise it when it is used up.
-MODULES = 575
+MODULES = 580
 PRODUCT_LINES = 96_900  # until microservices run on targets and their own platforms go
 
 VAGUE = frozenset({"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"})

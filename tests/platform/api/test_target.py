@@ -59,6 +59,7 @@ def test_each_target_lists_its_own_services(api: Served) -> None:
     api.target.apply(release())
     api.engine.runs_on = "docker"
     assert not api.target.list(None)
+    assert [each.name for each in api.target.list_all(None)] == ["iris"]  # `down` ends it too, and names it
     assert not api.target.live(KEY)
     (status,) = api.target_named("docker").list(None)
     assert (status.name, status.target) == ("iris", "docker")

@@ -74,7 +74,7 @@ def down(timeout: float, uninstall: bool, system: bool | None) -> None:
 
 def shut_down(target: "LocalTarget", timeout: float) -> tuple[list[str], int]:
     """Stop the platform through its control process; return the services and the number of their replicas."""
-    services = target.list(None) if target.address.version == __version__ else ()
+    services = target.list_all(None) if target.address.version == __version__ else ()
     replicas = sum(each.ready + each.starting for status in services for each in status.revisions)
     target.shutdown(timeout)
     if not wait_exit(target.address, timeout + MARGIN_S):

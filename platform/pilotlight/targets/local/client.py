@@ -115,8 +115,11 @@ class LocalTarget:
         return status
 
     def list(self, namespace: str | None) -> Sequence[ServiceStatus]:
-        statuses = self._get("/api/v1/services" + query(namespace=namespace), tuple[ServiceStatus, ...])
-        return tuple(status for status in statuses if status.target == self.name)
+        return tuple(status for status in self.list_all(namespace) if status.target == self.name)
+
+    def list_all(self, namespace: str | None) -> Sequence[ServiceStatus]:
+        """Return the services of all targets that the control process serves."""
+        return self._get("/api/v1/services" + query(namespace=namespace), tuple[ServiceStatus, ...])
 
     def releases(self, key: Key) -> Sequence[Release]:
         self.status(key)

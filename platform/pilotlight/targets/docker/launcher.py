@@ -126,7 +126,7 @@ class ContainerHandle:
                 log.exception("%s cannot be started", self._record.id)
             self._observer.on_exited(Ended(reason=start_failure(error)))
             return
-        fetched = next((f"fetching {fetch.uri}" for fetch in container.fetches), "")
+        fetched = next((f"fetching {fetch.uri.partition('?')[0]}" for fetch in container.fetches), "")
         await self._await_container(fetched or f"pulling {container.image}")
         if arguments.by_sockets(container, daemon):  # the address is known before docker tells the rest
             self._observer.on_started(self._sockets)

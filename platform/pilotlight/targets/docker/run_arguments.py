@@ -56,13 +56,6 @@ class Daemon(NamedTuple):
     user: str = ""  # UID:GID by which our image reads the files of this user
 
 
-class Command(NamedTuple):
-    """Command of the client, and the variables that it needs beside its own."""
-
-    words: list[str]
-    env: dict[str, str]
-
-
 def read_daemon(info: Mapping[str, Any], gpus: Gpus, user: str) -> Daemon:
     """Return the properties from `docker info --format '{{json .}}'`."""
     rootless = any("rootless" in str(option) for option in info.get("SecurityOptions") or ())
@@ -129,20 +122,23 @@ def client_command(
     models: Iterable[str] = (),
     gpus: Sequence[int | str] = (),
     python: str = "python",
-) -> Command:
-    """Return the command of the client; `models` are files and folders of this machine that the container reads."""
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command of the client, and the variables that it needs beside its own.
+
+    `models` are files and folders of this machine that the container reads.
+    """
     container = launch.revision.container
     env, words = variables(launch, daemon, home, gateway_url), _run(launch, daemon, home, models, gpus)
     words += [f"--env={name}={value}" if is_clients(name) else f"--env={name}" for name, value in env.items()]
     words += _image(container)
     values = {name: value for name, value in env.items() if not is_clients(name)}
     if not container.fetches:
-        return Command(words, values)
+        return words, values
     pins = {contract.ENV_MODEL_PINS: encode(container.pins)}
     given = [{**fetch.env, **launch.secret_values(fetch.secret_env)} for fetch in container.fetches]
     fetches = [word for fetch in container.fetches for word in (fetch.uri, _fetched(fetch, container, home))]
     prefix = ["/bin/sh", "-c", _FETCH, python, str(home.cache), *fetches, "--"]
-    return Command([*prefix, *words], {**pins, **dict(ChainMap(*given)), **values})
+    return [*prefix, *words], {**pins, **dict(ChainMap(*given)), **values}
 
 
 def _run(launch: Launch, daemon: Daemon, home: Home, models: Iterable[str], gpus: Sequence[int | str]) -> list[str]:
@@ -198,9 +194,9 @@ def _network(container: ContainerSpec, daemon: Daemon) -> list[str]:
     named = [f"--network={network}"] if network else []
     if by_sockets(container, daemon) or network == "host":
         return named
-    ip, ports = container.host_ip or LOOPBACK, dict.fromkeys([container.port, *container_command.ports(container)])
-    host = {container.port: container.host_port or ""}
-    return [*named, *(f"--publish={ip}:{host.get(port, '')}:{port}" for port in ports if port)]
+    ip, wanted = container.host_ip or LOOPBACK, (container.host_port or "", "", "")
+    ports = zip(wanted, container_command.ports(container), strict=True)
+    return [*named, *(f"--publish={ip}:{own}:{port}" for own, port in ports if port)]
 
 
 def _privileges(container: ContainerSpec, daemon: Daemon) -> list[str]:
@@ -259,7 +255,7 @@ def address(described: Mapping[str, Any], sockets: ReplicaAddress) -> ReplicaAdd
     if described["HostConfig"]["NetworkMode"] == "host":
         env = dict(each.partition("=")[::2] for each in described["Config"]["Env"])
         return ReplicaAddress(LOOPBACK, {PORTS.http: int(env.get("INFERENCE_HTTP_PORT", PORTS.http))})
-    published = {name: bound[0] for name, bound in described["NetworkSettings"]["Ports"].items() if bound}
+    published = {name: bound[0] for name, bound in (described["NetworkSettings"]["Ports"] or {}).items() if bound}
     hosts = {bound["HostIp"] for bound in published.values()} - {"0.0.0.0", "::"}  # noqa: S104 - all of them
     ports = {int(name.partition("/")[0]): int(bound["HostPort"]) for name, bound in published.items()}
     return ReplicaAddress(min(hosts, default=LOOPBACK), ports)

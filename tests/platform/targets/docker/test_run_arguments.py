@@ -41,7 +41,7 @@ def launch(container: ContainerSpec = OWN, **changes: Any) -> Launch:
 
 
 def words(container: ContainerSpec = OWN, daemon: Daemon = DAEMON, **changes: Any) -> list[str]:
-    return client_command(launch(container, **changes), daemon, HOME).words
+    return client_command(launch(container, **changes), daemon, HOME)[0]
 
 
 def test_a_container_has_the_replicas_name_and_labels_that_find_it_again() -> None:
@@ -74,7 +74,7 @@ def test_another_image_publishes_its_port_on_loopback_and_keeps_its_user() -> No
 
 
 def test_a_host_port_is_published_as_written_and_names_the_container() -> None:
-    assert "--publish=127.0.0.1:8083:8080" in words(host_port=8083)
+    assert "--publish=127.0.0.1:8083:8080" in words(host_port=8083, port=9000)  # our image always listens on 8080
     assert "--publish=0.0.0.0:8083:8080" in words(host_port=8083, host_ip="0.0.0.0")
     assert container_name(launch(name="job-1", host_port=8083)) == "job-1"
     assert container_name(launch(name="kserve-container", host_port=8083)) == "iris-predictor-1-bcdfg"
@@ -91,10 +91,10 @@ def test_on_the_machines_network_a_host_port_is_listened_on() -> None:
 
 def test_arguments_hold_names_of_variables_but_for_those_that_the_client_reads() -> None:
     env = {"HF_TOKEN": "hf_secret", "PATH": "/opt/bin", "DOCKER_HOST": "tcp://a"}
-    command = client_command(launch(VLLM, env=env), DAEMON, HOME)
-    assert {"--env=HF_TOKEN", "--env=PATH=/opt/bin", "--env=DOCKER_HOST=tcp://a"} <= set(command.words)
-    assert not [word for word in command.words if "hf_secret" in word]
-    assert command.env == {"HF_TOKEN": "hf_secret"}
+    arguments, values = client_command(launch(VLLM, env=env), DAEMON, HOME)
+    assert {"--env=HF_TOKEN", "--env=PATH=/opt/bin", "--env=DOCKER_HOST=tcp://a"} <= set(arguments)
+    assert not [word for word in arguments if "hf_secret" in word]
+    assert values == {"HF_TOKEN": "hf_secret"}
     assert [name for name in ("HTTP_PROXY", "GOOGLE_APPLICATION_CREDENTIALS", "PATHS") if is_clients(name)] == []
 
 
@@ -130,7 +130,7 @@ def test_gpus_are_device_requests_on_x86_and_the_nvidia_runtime_on_tegra() -> No
     ]  # fmt: skip
     assert gpu_arguments("0", 0, "none") == []
     assert gpu_arguments("", 0, "requests") == ["--env=NVIDIA_VISIBLE_DEVICES=void"]
-    with_gpus = client_command(launch(), DAEMON._replace(gpus="requests"), HOME, gpus=(1, 3)).words
+    with_gpus = client_command(launch(), DAEMON._replace(gpus="requests"), HOME, gpus=(1, 3))[0]
     assert {'"device=1,3"', "--ulimit=memlock=-1"} <= set(with_gpus)
 
 
@@ -229,7 +229,7 @@ def test_what_fits_is_not_refused() -> None:
 
 def test_models_sockets_and_cache_of_the_home_are_mounted() -> None:
     models = [str(HOME.models / "ab/content/model.onnx"), "/data/model"]
-    arguments = client_command(launch(), DAEMON, HOME, models=models).words
+    arguments = client_command(launch(), DAEMON, HOME, models=models)[0]
     assert [word for word in arguments if word.startswith("--mount")] == [
         "--mount=type=bind,source=/data/model,target=/data/model,readonly",
         f"--mount=type=bind,source={HOME.models}/ab/content,target={HOME.models}/ab/content,readonly",

@@ -177,7 +177,7 @@ class ContainerHandle:
             self._starting = asyncio.get_running_loop().create_task(self._continue())
 
     async def _continue(self) -> None:
-        await self._await_container(self._record.reason)
+        await self._await_container("fetching its model or pulling its image")
         described = await self._await_running()
         if self._record.state == "pending":
             self._observer.on_started(arguments.address(described, self._sockets))

@@ -12,10 +12,11 @@ from threading import Thread
 
 import pytest
 from tests.daemons.docker_daemon import IMAGE, options
+from tests.e2e.embedded.test_components import SPLIT, split
 from tests.embedded import IRIS, Platform
 from tests.platform.targets.target_contract import TargetContract, TargetGround
 
-from pilotlight.errors import UsageError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.plan.types import Capabilities
 from pilotlight.targets.docker.target import findings
 
@@ -95,11 +96,15 @@ def test_a_replica_is_pending_while_its_model_is_fetched_and_can_be_deleted(grou
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}/model.onnx"
         ground.platform.deploy(f"{FILES}    model: {{modelFormat: {{name: folder}}, storageUri: {uri}}}\n")
 
-        def waits() -> bool:
+        def waits(why: str) -> list[str]:
             rows = [row for revision in ground.platform.status().revisions for row in revision.replicas]
-            return [(row.state, row.reason) for row in rows] == [("pending", f"fetching {uri}")]
+            return [row.name for row in rows if (row.state, row.reason) == ("pending", why)]
 
-        ground.wait(waits, "the replica to be pending")
+        ground.wait(lambda: waits(f"fetching {uri}"), "the replica to be pending")
+        before = waits(f"fetching {uri}")
+        ground.platform.kill_control()
+        ground.platform.wait(ground.platform.answers, "the next control process")
+        ground.wait(lambda: waits("fetching its model or pulling its image") == before, "it to be pending still")
         ground.delete()
 
 
@@ -167,6 +172,21 @@ def test_the_daemon_of_another_environment_is_not_taken_for_this_one(ground: Tar
             ground.platform.deploy(ground.document())
     finally:
         ground.platform.options = options()
+
+
+def test_a_router_finds_its_engines_on_the_network_of_the_machine(ground: TargetGround) -> None:
+    with pytest.raises(PlatformError, match=r"PL376.*--target-option network=host"):
+        ground.platform.deploy(split())
+    ground.platform.options = {**options(), "network": "host"}
+    try:
+        ground.platform.deploy(split())
+        ground.platform.wait_phase("Ready", name="split", seconds=ground.patience_s)
+        assert len(ground.replicas()) == 3
+        assert {ground.platform.ask(SPLIT).status for _ in range(4)} == {200}
+    finally:
+        ground.platform.options = options()
+        ground.platform.empty()
+        ground.wait(lambda: not ground.replicas(), "every replica to be gone")
 
 
 def test_doctor_checks_the_daemon_and_the_image(docker_engine: Mapping[str, str], ground: TargetGround) -> None:

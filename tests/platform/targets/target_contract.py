@@ -105,6 +105,8 @@ class TargetContract:
         if not ground.wakes:
             with pytest.raises(PlatformError, match=r"minReplicas"):
                 ground.platform.deploy(ground.document(least=0))
+            with ground.deployed(ground.document()), pytest.raises(PlatformError, match="min is 0"):
+                ground.platform.target.scale(KEY, {"minReplicas": 0})
             return
         with ground.deployed(ground.document(least=0)):
             ground.platform.wait_phase("Standby", seconds=ground.patience_s)

@@ -26,7 +26,7 @@ from pilotlight.targets.local.control import persistence
 from pilotlight.targets.local.control.reconciler import Reconciler, ReconcilerSettings
 from pilotlight.targets.local.control.rollback_candidates import rollback_candidates, with_failed_revisions
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun
-from pilotlight.targets.local.control.status import check_name, check_target
+from pilotlight.targets.local.control.status import check_bounds, check_name, check_target
 from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests import service_discovery
@@ -190,6 +190,7 @@ class Engine:
 
     def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
         run = self._readable(key)
+        check_bounds(run.spec, bounds or {})
         for workload, _ in run.spec.entry:
             traffic = {name: value for name, value in (run.overrides.get(workload) or {}).items() if name == "traffic"}
             self._set_overrides(run, workload, {**traffic, **(bounds or {})})

@@ -10,6 +10,7 @@ from pilotlight.contract import RESERVED_NAMES
 from pilotlight.errors import Conflict, UsageError
 from pilotlight.targets.local.control.service_state import FAILURES_TO_REPORT, Revision, ServiceRun
 from pilotlight.targets.local.control.verification import HINT, READY, UNANSWERED
+from pilotlight.targets.local.manifests.pods import RULES
 from pilotlight.targets.local.manifests.service_spec_types import ServiceSpec, WorkloadSpec
 from pilotlight.targets.local.supervisor.probes import STATUS_TIMEOUT_S
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
@@ -50,6 +51,12 @@ def check_target(run: ServiceRun | None, spec: ServiceSpec) -> None:
     if run is not None and not (run.unreadable or run.deleting) and run.spec.target != spec.target:
         message = f"{'/'.join(run.key)} runs on {run.spec.target}, where it must be deleted first"
         raise Conflict(message, f"platformctl delete {service_argument(run.key)} --target {run.spec.target}")
+
+
+def check_bounds(spec: ServiceSpec, bounds: Mapping[str, int]) -> None:
+    """Raise UsageError for a lower bound of zero where the plan would refuse one."""
+    if bounds.get("minReplicas") == 0 and not RULES[spec.target].wakes:
+        raise UsageError(f"min is 0, but on {spec.target} a request cannot wait for a replica; it must be at least 1")
 
 
 def url_of(base: str, key: Key) -> str:
@@ -228,12 +235,14 @@ def _revision(
     desired = unit.desired if revision.name in view.run.required_revisions(workload) else 0
     log, now = unit.traffic, view.now
     busy = [replica for replica in replicas if replica.state != "draining"]
-    reasons = [replica.reason for replica in busy if replica.state != "ready" and replica.reason]
+    state = model_state(revision, busy, desired)
+    silent = ("ready", "pending") if state == "FailedToLoad" else ("ready",)  # the failure says more than the queue
+    reasons = [replica.reason for replica in busy if replica.state not in silent and replica.reason]
     backoff_s = revision.next_start - now if desired > len(busy) and revision.next_start > now else None
     pins, route = revision.spec.container.pins.values(), url_of(view.base_url, view.run.key)
     return RevisionStatus(
         revision.name, workload.name, workload.role, percent, tags, ready, starting, desired,
-        model_state=model_state(revision, busy, desired), reason=reasons[-1] if reasons else revision.failure,
+        model_state=state, reason=reasons[-1] if reasons else revision.failure,
         progress=busy[-1].status.get("progress") or {} if busy else {},
         p50_ms=log.quantile_ms(0.5, now), p99_ms=log.quantile_ms(0.99, now), error_percent=log.error_percent(now),
         requests=log.requests(now), cold_starts=log.cold_starts,

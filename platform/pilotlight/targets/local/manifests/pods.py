@@ -60,11 +60,12 @@ class PodRules:
     foreign_images: bool = False  # and commands
     mounts: bool = False  # of hostPaths, and of models that are fetched before the start; else paths are replaced
     hint: str = ""  # what to do with a foreign image where none can run
+    wakes: bool = True  # a request can wait for the start of a replica
 
 
 LOCAL: Final = PodRules("process", hint=FOREIGN)
 DOCKER: Final = PodRules("container", foreign_images=True, mounts=True)
-SLURM: Final = DOCKER
+SLURM: Final = replace(DOCKER, wakes=False)
 SLURM_PROCESS: Final = PodRules("process", hint=NO_CONTAINER)  # its node has the files of this machine
 RULES: Final[Mapping[str, PodRules]] = {"local": LOCAL, "docker": DOCKER, "slurm": SLURM}
 

@@ -12,6 +12,7 @@ from pilotlight.gateway.control_link import BackendReport
 from pilotlight.targets.local.control.service_state import ServiceRun
 from pilotlight.targets.local.control.status import (
     ServiceView,
+    check_bounds,
     check_name,
     check_target,
     model_state,
@@ -158,6 +159,22 @@ def test_a_replica_in_a_queue_is_pending_and_not_starting() -> None:
     assert (row.starting, row.model_state) == (1, "Pending")
     assert row.replicas == (ReplicaStatus("iris-1", "pending", "", "17", "PENDING: Resources"),)
     assert model_state(revision_of(single()), [queued, replica(state="starting")], 2) == "Loading"
+
+
+def test_a_failure_says_more_than_the_queue_that_its_next_attempt_waits_in() -> None:
+    run = single(ready=False)
+    found = revision_of(run)
+    found.failure, found.failures, found.start_failed = "no credentials were found", 2, True
+    row = told(run, replica(state="pending", reason="PENDING", launcher="slurm")).revisions[0]
+    assert (row.model_state, row.reason) == ("FailedToLoad", "no credentials were found")
+
+
+def test_the_lower_bound_is_not_zero_where_a_request_cannot_wait_for_a_replica() -> None:
+    job, container = (replace(revision(), target=target) for target in ("slurm", "docker"))
+    check_bounds(service(workload(container)), {"minReplicas": 0})
+    check_bounds(service(workload(job)), {"minReplicas": 1, "maxReplicas": 3})
+    with pytest.raises(UsageError, match="min is 0, but on slurm a request cannot wait for a replica"):
+        check_bounds(service(workload(job)), {"minReplicas": 0})
 
 
 def test_one_crash_may_be_an_accident_and_two_are_a_failure() -> None:

@@ -176,7 +176,7 @@ def test_a_failure_tells_its_reason_once_with_log_who_serves_and_what_to_type() 
         "  | plain",
         f"  {OLD} still serves",
     ]
-    assert raised.value.hint == f"platformctl logs iris --previous --replica {NEW}"
+    assert raised.value.hint == f"platformctl logs iris --target shelf --previous --replica {NEW}"
     assert raised.value.exit_code == 1
 
 
@@ -185,14 +185,14 @@ def test_a_start_without_a_process_shows_no_log_of_another_replica(reason: str) 
     with pytest.raises(PlatformError) as raised:
         wait([status("Failed", revision(state="FailedToLoad", reason=reason))])
     assert str(raised.value).splitlines() == [f"{NEW} does not start: {reason}", "  last event: Failed: exit code 3"]
-    assert raised.value.hint == "platformctl events iris"
+    assert raised.value.hint == "platformctl events iris --target shelf"
 
 
 def test_time_that_is_up_has_a_code_of_its_own_and_says_where_it_stands() -> None:
     with pytest.raises(TimedOut, match=f"default/iris is not ready after 3 s: Loading, {NEW}") as raised:
         wait([status("Progressing", revision(state="Loading"))], timeout=3)
     assert raised.value.exit_code == 4
-    assert "platformctl status iris -w" in raised.value.hint
+    assert "platformctl status iris --target shelf -w" in raised.value.hint
 
 
 def test_waiting_for_the_end_ends_when_the_service_is_gone(capsys: pytest.CaptureFixture[str]) -> None:

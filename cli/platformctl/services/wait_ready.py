@@ -159,10 +159,15 @@ def failure(target: "Target", one: Expected, status: ServiceStatus, revision: Re
     reason = revision.reason or "its model cannot be loaded"
     evidence, previous = _evidence(target, one, revision.name, reason)
     message = "\n".join(filter(None, [f"{revision.name} does not start: {reason}", *evidence, _serving(status, one)]))
-    service = service_argument(one.key)
+    service = _arguments(target, one.key)
     if reason.startswith(NO_PROCESS):
         return PlatformError(message, f"platformctl events {service}")
     return PlatformError(message, f"platformctl logs {service}{' --previous' * previous} --replica {revision.name}")
+
+
+def _arguments(target: "Target", key: Key) -> str:
+    """Return the service as the next command must name it: `iris --target docker`."""
+    return service_argument(key) + ("" if target.name == "local" else f" --target {target.name}")
 
 
 def _timeout_error(
@@ -171,7 +176,7 @@ def _timeout_error(
     message = f"{'/'.join(one.key)} is not ready after {timeout_s:g} s: {seen.phase}, {seen.message}"
     evidence, _ = _evidence(target, one, one.revisions[-1] if one.revisions else "")
     parts = [message, *evidence, _serving(status, one)]
-    hint = f"it goes on: platformctl status {service_argument(one.key)} -w; or give it longer: --timeout"
+    hint = f"it goes on: platformctl status {_arguments(target, one.key)} -w; or give it longer: --timeout"
     return TimedOut("\n".join(filter(None, parts)), hint)
 
 

@@ -62,6 +62,7 @@ class SupervisedReplica:
         self._secrets = secrets
         self.update(started_at=utc_now("seconds"))
         try:
+            launcher.check(self.launch.revision)
             launch = dataclasses.replace(self.launch, secrets=secrets)
             self._handle = launcher.start(launch, self.record, self)
         except Exception as error:  # no descriptor left, for one; whatever it is, the start has failed and says why

@@ -137,10 +137,13 @@ class Supervisor:
             await launcher.sweep(self._running)
 
     def launch(self, launch: Launch) -> Replica:
-        """Start a replica, or queue it for a GPU (`waiting`). Raise PlatformError if it cannot run here."""
+        """Start a replica, or queue it for a GPU (`waiting`). Raise PlatformError if its target has no launcher.
+
+        One that its launcher does not accept, such as after a start with another environment, is a failed start.
+        """
         if launch.replica in self._running:
             raise PlatformError(f"replica = {launch.replica} runs already; every start needs an id of its own")
-        self.check(launch.revision)
+        self._launcher(launch.revision.target)
         running = self._register(_record(launch, self._home), launch)
         running.muted = True  # the caller gets the record as the return value
         try:

@@ -204,12 +204,12 @@ def test_a_target_without_a_launcher_is_refused_and_its_replicas_are_given_up(tm
             stage.supervisor.adopt([replica(launcher="moon")])
             assert (stage.told[-1].state, stage.told[-1].crashed) == ("exited", False)
             assert stage.queue is None, "it is made for the first service that uses it"
+            refused = replace(launch(command=("sh",)).revision, target="queue")
             with pytest.raises(PlatformError, match="this queue takes none"):
-                stage.supervisor.check(
-                    replace(
-                        order.revision, target="queue", container=replace(order.revision.container, command=("sh",))
-                    )
-                )
+                stage.supervisor.check(refused)
+            stage.supervisor.launch(replace(order, revision=refused))  # of a stored release: other services start, too
+            await eventually_async(lambda: not stage.supervisor.replicas())
+            assert stage.told[-1].reason == "could not be started: command = sh, but this queue takes none"
 
     asyncio.run(play())
 

@@ -275,5 +275,5 @@ def test_an_engine_behind_a_router_that_could_fall_to_zero_is_refused_with_the_r
 
 def test_a_component_with_an_image_that_is_not_ours_is_refused_and_named(platform: Platform) -> None:
     document = transformed("file:///nowhere").replace("pilotlight/predictor:0.1.0", "example.com/scaler:1")
-    with pytest.raises(PlatformError, match=r"two-transformer: image example.com/scaler:1: only our own predictor"):
+    with pytest.raises(PlatformError, match=r"spec.transformer.containers: local cannot do it: only our own"):
         platform.deploy(document)

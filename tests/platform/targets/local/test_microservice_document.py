@@ -10,7 +10,6 @@ import pytest
 from tests.embedded import FLOWER, IRIS, PATIENCE_S, Platform
 from tests.ports import free_port
 
-from pilotlight.errors import NotFound
 from pilotlight.microservices.registry.container_command import CommandInputs, build, parse
 from pilotlight.wire.http_client import HttpClient
 
@@ -80,6 +79,5 @@ def test_a_microservice_runs_at_its_own_port_with_a_secret_that_nothing_holds(pl
     platform.wait(lambda: bool(platform.replicas()), "a replica with its secret")
 
     platform.target.delete(KEY)
-    platform.wait(lambda: not platform.replicas(), "its end")
-    with pytest.raises(NotFound):
-        platform.status()
+    platform.wait(lambda: not platform.target.list(None), "its end")
+    assert not platform.replicas()

@@ -15,8 +15,8 @@ from tests.eventually import eventually
 from tests.security.test_local_users import as_nobody, connect, listens_on_tcp, needs_root
 from tests.security.test_org_quotas import Attack
 
-from pilotlight.microservices.platforms import sandbox
 from pilotlight.microservices.registry.registry_file import Registry
+from pilotlight.targets.local.supervisor.isolation import sandbox
 from pilotlight.wire.unix_socket import SCHEME
 
 pytestmark = pytest.mark.security

@@ -15,9 +15,9 @@ from tests.embedded import FLOWER, IRIS, Platform
 from tests.eventually import eventually
 from tests.http_reply import Reply
 
-from pilotlight.microservices.platforms import sandbox
 from pilotlight.microservices.registry.api_keys import create, issue
 from pilotlight.microservices.registry.database import OrgStore
+from pilotlight.targets.local.supervisor.isolation import sandbox
 
 pytestmark = pytest.mark.security
 MOST = 110

@@ -23,9 +23,9 @@ from tests.daemons.availability import Unavailable
 from tests.daemons.debian import unpacked
 from tests.ports import free_port
 
-from pilotlight.microservices.platforms import sandbox, sandbox_launcher
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.supervisor.cgroups import Limits
+from pilotlight.targets.local.supervisor.isolation import sandbox, sandbox_launcher
+from pilotlight.targets.local.supervisor.isolation.cgroups import Limits
 
 pytestmark = pytest.mark.security
 ATTACK = Path(__file__).with_name("sandbox_attack.py")
@@ -37,7 +37,7 @@ DRIVER = """
 import json, os, re, sys
 from pilotlight.microservices.platforms.local import Local, within
 from pilotlight.microservices.registry.records import Job
-from pilotlight.microservices.platforms import sandbox, sandbox_launcher
+from pilotlight.targets.local.supervisor.isolation import sandbox, sandbox_launcher
 local, job = Local(dict(os.environ)), Job(**json.loads(sys.argv[1]))
 local.preflight(job)
 entry = local.start(job)

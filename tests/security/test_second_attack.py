@@ -20,8 +20,8 @@ from tests.security.test_org_quotas import Attack
 from tests.serving import RunningServer
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.platforms.model_copy import copy_model
 from pilotlight.microservices.registry.model_kinds import FILE
+from pilotlight.targets.local.supervisor.isolation.model_copy import copy_model
 
 pytestmark = pytest.mark.security
 IP_LOCAL_PORT_RANGE = 51  # of Linux 6.3

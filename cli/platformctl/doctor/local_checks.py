@@ -36,8 +36,8 @@ from pilotlight.targets.local.model_snapshots import ModelSnapshots
 from pilotlight.targets.local.prometheus_process import find, running, url_of
 from pilotlight.targets.local.store.backup import count_services
 from pilotlight.targets.local.store.schema import FRESH_START
-from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.gpus import find_devices
+from pilotlight.targets.local.supervisor.isolation.cgroups import Limits
 from pilotlight.targets.local.supervisor.process_inspection import replica_processes
 from pilotlight.targets.target import Finding
 from pilotlight.wire.tls import ReloadingTls, TlsFiles, UnusableFiles, valid_until
@@ -297,7 +297,7 @@ def microservice_findings(home: Home) -> Iterator[Finding]:
 
 def _sandbox() -> Finding:
     """The sandbox is needed only where the operator allows code of orgs, so its absence is `ok`."""
-    from pilotlight.microservices.platforms import sandbox
+    from pilotlight.targets.local.supervisor.isolation import sandbox
 
     isolation = sandbox.detect()
     message = f"{isolation.kind}, for models of orgs that may run code" if isolation.kind else ""

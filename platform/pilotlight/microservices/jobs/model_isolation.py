@@ -11,9 +11,9 @@ from typing import Final
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.media.limits import Limits
-from pilotlight.microservices.platforms.model_copy import MAX_FILES, check_links
 from pilotlight.microservices.registry.container_command import HUB
 from pilotlight.microservices.registry.records import Isolation, JobRecord, StoredWorkspace
+from pilotlight.targets.local.supervisor.isolation.model_copy import MAX_FILES, check_links
 
 ENV_CODE: Final = "PILOTLIGHT_API_ALLOW_CODE"  # orgs whose models may run code, with commas between them
 CODE_FILES: Final = ("model.py", "saved_model.pb")

@@ -22,10 +22,8 @@ from typing import Final
 from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.microservices.platforms import Option, sandbox
+from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.host_ports import ENV_HOST, ENV_PORT
-from pilotlight.microservices.platforms.model_copy import copy_model
-from pilotlight.microservices.platforms.sandbox_launcher import Plan
 from pilotlight.microservices.registry import secret_references
 from pilotlight.microservices.registry.container_command import ENV_MODEL, ENV_PYTHON
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
@@ -34,6 +32,9 @@ from pilotlight.targets.error_from_log import failed_event, last_error
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.supervisor import shim
 from pilotlight.targets.local.supervisor.gpus import Device, allocate, find_devices
+from pilotlight.targets.local.supervisor.isolation import sandbox
+from pilotlight.targets.local.supervisor.isolation.model_copy import copy_model
+from pilotlight.targets.local.supervisor.isolation.sandbox_launcher import Plan
 from pilotlight.targets.local.supervisor.process_inspection import Identity, identify
 from pilotlight.wire import unix_socket
 from pilotlight.wire.machine import last_lines
@@ -197,7 +198,10 @@ class Local:
         return self._home.root / "microservices"
 
     def _sandbox(self, job: Job, command: list[str], model: str) -> Plan:
-        return sandbox.plan(job, model, command, self._home, self._cache(job.id), self._environ)
+        uid = sandbox.uid_of(job.host_port)  # ports are unique in a registry, so uids are
+        return sandbox.plan(
+            job.id, uid, (model, job.model_path), command, self._home, self._cache(job.id), self._environ
+        )
 
     def _copy(self, job_id: str) -> Path:
         """Return the folder of the copy of an org's model, without links, which a sandbox does not follow."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
-from pilotlight.targets.local.supervisor.cgroups import SYSTEMD_SUBGROUP
+from pilotlight.targets.local.supervisor.isolation.cgroups import SYSTEMD_SUBGROUP
 from pilotlight.wire.shared_files import replace_file
 
 NAME: Final = "pilotlight.service"

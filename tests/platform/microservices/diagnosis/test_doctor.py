@@ -14,11 +14,12 @@ import pytest
 from tests.serving import START_S
 
 from pilotlight.microservices.jobs import launcher
-from pilotlight.microservices.platforms import platform, sandbox
+from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import Entry, Experiment, JobRecord, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.supervisor.isolation import sandbox
 from platformctl import main
 from platformctl.microservice import health_findings
 

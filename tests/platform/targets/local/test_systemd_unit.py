@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.supervisor import cgroups
+from pilotlight.targets.local.supervisor.isolation import cgroups
 from pilotlight.targets.local.systemd_unit import Unit, systemd_version
 
 

@@ -13,9 +13,9 @@ from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, RevisionSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
 from pilotlight.targets.local.supervisor import container_command, logs, shim
-from pilotlight.targets.local.supervisor.cgroups import Limits
 from pilotlight.targets.local.supervisor.container_command import Command
 from pilotlight.targets.local.supervisor.forkserver_client import ForkRequest, PilotLights, family_of
+from pilotlight.targets.local.supervisor.isolation.cgroups import Limits
 from pilotlight.targets.local.supervisor.launcher import (
     NOT_STARTED,
     Ended,

@@ -10,8 +10,8 @@ from tests.eventually import eventually_async
 from tests.platform.targets.local.supervisor.supervisor_harness import Stage, alive, launch, program
 
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.supervisor import cgroups
-from pilotlight.targets.local.supervisor.cgroups import Limits, find_groups, group_key
+from pilotlight.targets.local.supervisor.isolation import cgroups
+from pilotlight.targets.local.supervisor.isolation.cgroups import Limits, find_groups, group_key
 
 MIB = 1 << 20
 HUNGRY = f"""exec {sys.executable} -c '

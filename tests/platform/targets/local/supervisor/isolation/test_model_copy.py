@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.platforms import model_copy
-from pilotlight.microservices.platforms.model_copy import copy_model
+from pilotlight.targets.local.supervisor.isolation import model_copy
+from pilotlight.targets.local.supervisor.isolation.model_copy import copy_model
 
 
 @pytest.fixture

@@ -8,26 +8,28 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 from msgspec import Struct, json
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.quantities import parse_quantity
-from pilotlight.microservices.platforms.sandbox_launcher import Plan
-from pilotlight.microservices.registry.records import Job
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.supervisor.cgroups import Limits
+from pilotlight.targets.local.supervisor.isolation import sandbox_launcher
+from pilotlight.targets.local.supervisor.isolation.cgroups import Limits
+from pilotlight.targets.local.supervisor.isolation.sandbox_launcher import Plan
 
 ENV_MEMORY: Final = "PILOTLIGHT_API_SANDBOX_MEMORY"
 ENV_CPUS: Final = "PILOTLIGHT_API_SANDBOX_CPUS"
 ENV_PROCESSES: Final = "PILOTLIGHT_API_SANDBOX_PROCESSES"
 DEFAULTS: Final[Mapping[str, str]] = {ENV_MEMORY: "4Gi", ENV_CPUS: "2", ENV_PROCESSES: "512"}
-# systemd's range for dynamic users: no account has one of these. Ports are unique in a registry, so uids are.
+# systemd's range for dynamic users: no account has one of these.
 FIRST_UID, UIDS = 61184, 4096
 SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/sys/devices/system")
 # Of /etc only what programs need to load libraries, resolve names and verify certificates.
@@ -71,17 +73,33 @@ def detect() -> Sandbox:
 
 
 def command(plan: Plan) -> list[str]:
-    return [
-        sys.executable,
-        "-I",
-        "-m",
-        "pilotlight.microservices.platforms.sandbox_launcher",
-        json.encode(plan).decode(),
-    ]
+    return [sys.executable, "-I", "-m", sandbox_launcher.__name__, json.encode(plan).decode()]
 
 
-def plan(job: Job, model: str, shell: list[str], home: Home, cache_folder: Path, environ: Mapping[str, str]) -> Plan:
-    """Return the plan of a job, which sees `model` as its own. Raise where there is no sandbox, or it is unreadable."""
+def uid_of(number: int) -> int:
+    """Return a uid for a sandbox: under root one of 4,096 that no account has, else that of this process."""
+    return FIRST_UID + number % UIDS if os.geteuid() == 0 else os.geteuid()
+
+
+def free_uid(home: Home, replica: str) -> int:
+    """Return the uid of a replica's sandbox: under root one that owns no other replica's folder of this home."""
+    used = set()
+    for folder in home.sockets.iterdir():
+        with suppress(FileNotFoundError):  # of a replica that has just ended
+            used.add(folder.lstat().st_uid)
+    first = crc32(replica.encode())  # sandboxes of other homes seldom have the same
+    candidates = [uid_of(number) for number in range(first, first + UIDS)]
+    return next(uid for uid in candidates if uid == os.geteuid() or uid not in used)
+
+
+def plan(
+    name: str, uid: int, model: tuple[str, str], command: Sequence[str], home: Home, cache: Path,
+    environ: Mapping[str, str],
+) -> Plan:  # fmt: skip
+    """Return the plan of a job or replica. `model` is its file or folder, and the path at which the sandbox has it.
+
+    A model that is no path is fetched by the sandbox. Raise where there is no sandbox, or the model is unreadable.
+    """
     sandbox = detect()
     if not sandbox.kind:
         message = (
@@ -89,12 +107,11 @@ def plan(job: Job, model: str, shell: list[str], home: Home, cache_folder: Path,
         )
         raise PlatformError(message, "serve it by docker or kubernetes, or convert it to ONNX")
     memory, cpus, processes = (_number(name, environ) for name in DEFAULTS)
-    uid = FIRST_UID + job.host_port % UIDS if os.geteuid() == 0 else os.geteuid()
-    own = [(model, job.model_path)] if model.startswith("/") else []
+    own = [model] if model[0].startswith("/") else []
     read_only = (*_visible(), *own)
-    if own and uid != os.geteuid() and not _readable(model):
-        message = f"model_path = {job.model_path}, must be readable by the user of its sandbox"
-        raise UsageError(message, f"chmod -R o+rX {job.model_path}")
+    if own and uid != os.geteuid() and not _readable(model[0]):
+        message = f"model_path = {model[1]}, must be readable by the user of its sandbox"
+        raise UsageError(message, f"chmod -R o+rX {model[1]}")
     for source, _ in read_only:
         if home.root.is_relative_to(source):
             raise PlatformError(
@@ -102,8 +119,8 @@ def plan(job: Job, model: str, shell: list[str], home: Home, cache_folder: Path,
             )
     devices = [path for pattern in (*DEVICES, *GPU_DEVICES) for path in sorted(Path("/dev").glob(pattern))]
     return Plan(
-        tuple(shell), uid, read_only, ((str(cache_folder), CACHE),), tuple(map(str, devices)), sandbox.bubblewrap,
-        str(home.root), job.id, int(memory), cpus, int(processes),
+        tuple(command), uid, read_only, ((str(cache.resolve()), CACHE),), tuple(map(str, devices)),
+        sandbox.bubblewrap, str(home.root), name, int(memory), cpus, int(processes),
     )  # fmt: skip
 
 

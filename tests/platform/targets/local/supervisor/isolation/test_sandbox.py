@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.platforms import sandbox
-from pilotlight.microservices.platforms.sandbox_launcher import Plan
-from pilotlight.microservices.registry.records import Job
 from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.supervisor.isolation import sandbox
+from pilotlight.targets.local.supervisor.isolation.sandbox_launcher import Plan
 
 
 @pytest.fixture(autouse=True)
@@ -17,9 +16,9 @@ def _any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "detect", lambda: sandbox.Sandbox("own uid"))
 
 
-def planned(model: Path, home: Path, port: int = 8080, **environ: str) -> Plan:
-    job = Job("j", "pilotlight", str(model), "", "", host_port=port, isolation="sandbox")
-    return sandbox.plan(job, str(model), ["/bin/true"], Home(home), home / "cache", environ)
+def planned(model: Path, home: Path, **environ: str) -> Plan:
+    uid = sandbox.uid_of(8080)
+    return sandbox.plan("j", uid, (str(model), str(model)), ["/bin/true"], Home(home), home / "cache", environ)
 
 
 def test_it_shows_the_system_and_the_model_but_neither_home_nor_other_folders(tmp_path: Path) -> None:
@@ -34,18 +33,30 @@ def test_it_shows_the_system_and_the_model_but_neither_home_nor_other_folders(tm
 
 
 def test_it_sees_the_copy_in_place_of_the_orgs_own_files(tmp_path: Path) -> None:
-    job = Job("j", "pilotlight", "/roots/evil/model", "", "", isolation="sandbox")
     (tmp_path / "copy").mkdir()
-    plan = sandbox.plan(job, str(tmp_path / "copy"), [], Home(tmp_path / "home"), tmp_path, {})
+    model = str(tmp_path / "copy"), "/roots/evil/model"
+    plan = sandbox.plan("j", sandbox.uid_of(0), model, [], Home(tmp_path / "home"), tmp_path, {})
     assert plan.read_only[-1] == (str(tmp_path / "copy"), "/roots/evil/model")
     assert "/roots/evil/model" not in [source for source, _ in plan.read_only]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_each_port_has_a_uid_of_its_own(tmp_path: Path) -> None:
-    uids = {planned(Path("/usr"), tmp_path, port).uid for port in range(8080, 8200)}
+def test_each_port_has_a_uid_of_its_own() -> None:
+    uids = {sandbox.uid_of(port) for port in range(8080, 8200)}
     assert len(uids) == 120
     assert 61184 <= min(uids) <= max(uids) <= 65519
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_each_replica_has_a_uid_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "crc32", lambda _: 4094)  # as of replicas whose names collide
+    home, uids = Home(tmp_path), list[int]()
+    for number in range(4):
+        folder = home.sockets / f"iris-{number}"
+        folder.mkdir(parents=True)
+        uids.append(sandbox.free_uid(home, folder.name))
+        os.chown(folder, uids[-1], -1)
+    assert uids == [65278, 65279, 61184, 61185]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

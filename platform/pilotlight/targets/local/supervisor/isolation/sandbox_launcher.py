@@ -1,4 +1,4 @@
-"""Start of a command in a sandbox: `python -I -m pilotlight.microservices.platforms.sandbox_launcher PLAN`.
+"""Start of a command in a sandbox: `python -I -m pilotlight.targets.local.supervisor.isolation.sandbox_launcher PLAN`.
 
 The launcher joins a control group, enters namespaces and forks. The child mounts what the plan names and nothing else,
 gives up its privileges and runs the command as PID 1. The launcher forwards signals, exits with the command's status,
@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 OLD_ROOT: Final = "/.old"
 TMPFS: Final = ("/tmp", "/dev/shm")  # noqa: S108 - private ones, counted as memory of the sandbox
 # Sets the limits inside: those of a process that makes a user namespace count all processes of its user.
-_LIMITED: Final = "import os,resource,sys;from pilotlight.microservices.platforms.sandbox_launcher import scope;scope();[resource.setrlimit(int(n),(int(v),)*2) for n,v in (w.split('=') for w in sys.argv[1].split(','))];os.execv(sys.argv[2],sys.argv[2:])"  # noqa: E501
+_LIMITED: Final = "import os,resource,sys;from pilotlight.targets.local.supervisor.isolation.sandbox_launcher import scope;scope();[resource.setrlimit(int(n),(int(v),)*2) for n,v in (w.split('=') for w in sys.argv[1].split(','))];os.execv(sys.argv[2],sys.argv[2:])"  # noqa: E501
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -76,7 +76,7 @@ def _limits(plan: Plan) -> dict[int, int]:
     bounds = {resource.RLIMIT_CORE: 0}
     if plan.memory:
         from pilotlight.targets.local.home_directory import Home
-        from pilotlight.targets.local.supervisor.cgroups import Limits
+        from pilotlight.targets.local.supervisor.isolation.cgroups import Limits
 
         groups = Limits(Home(Path(plan.home)))
         groups.confine(plan.job, os.getpid(), plan.memory, plan.cpus)

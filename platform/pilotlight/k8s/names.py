@@ -56,6 +56,10 @@ ANNOTATION_WAKE_BY: Final = f"{DOMAIN}/wake-by"  # activator at zero: "gateway" 
 ANNOTATION_SIZE: Final = f"{DOMAIN}/model-size"
 ANNOTATION_CANARY: Final = f"{DOMAIN}/canary"  # canary policy of its next release, as YAML: spec/canary_policy.py
 ANNOTATION_PARK: Final = f"{DOMAIN}/park"  # "true": its predictor frees GPU memory while idle
+# On documents and pod templates of the target local: how a model of others is run, always from a private copy. "data":
+# without code of its own; "sandbox": with code, in a sandbox.
+ANNOTATION_ISOLATION: Final = f"{DOMAIN}/isolation"
+ISOLATIONS: Final = ("data", "sandbox")
 ANNOTATION_PREDICTOR: Final = f"{DOMAIN}/predictor"  # on a runtime: its container is our predictor
 ANNOTATION_PLANNED_WITH: Final = f"{DOMAIN}/planned-with"  # on a stored release: the flags of its deploy
 # On a stored release and its pod templates: what its model URIs contained when it was deployed, as JSON.
@@ -73,7 +77,7 @@ COMPONENT_ANNOTATIONS: Final = (
 )  # fmt: skip
 SERVICE_ANNOTATIONS: Final = (
     *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_SIZE, ANNOTATION_CANARY, ANNOTATION_PARK,
-    *RELEASE_ANNOTATIONS,
+    ANNOTATION_ISOLATION, *RELEASE_ANNOTATIONS,
 )  # fmt: skip
 CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE)
 

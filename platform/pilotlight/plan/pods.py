@@ -74,9 +74,10 @@ def metadata(context: PlanContext) -> dict[str, Json]:
     labels.pop(names.LABEL_VISIBILITY, None)
     written = {**service.annotations, **component.annotations}
     pins = encode(model_pins.pins_of(context, model_uris(context)))
-    pinned = {names.ANNOTATION_PINS: pins} if pins else {}
+    added = {name: value for name, value in service.annotations.items() if name == names.ANNOTATION_ISOLATION}
+    added |= {names.ANNOTATION_PINS: pins} if pins else {}
     launched = _launcher_annotations(context.capabilities)
-    return {"labels": labels, "annotations": {**document_annotations.for_pods(written), **pinned, **launched}}
+    return {"labels": labels, "annotations": {**document_annotations.for_pods(written), **added, **launched}}
 
 
 def _launcher_annotations(capabilities: Capabilities) -> dict[str, str]:

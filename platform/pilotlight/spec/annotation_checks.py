@@ -12,10 +12,12 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.names import (
     ACCESS_ANNOTATIONS,
     ANNOTATION_CANARY,
+    ANNOTATION_ISOLATION,
     ANNOTATION_PARK,
     CATALOGUE_ANNOTATIONS,
     COMPONENT_ANNOTATIONS,
     DOMAIN,
+    ISOLATIONS,
     SERVICE_ANNOTATIONS,
 )
 from pilotlight.spec.field_types import Anything, Boolean, Field, Integer, Number, OneOf, Record, child_path, suggestion
@@ -49,6 +51,9 @@ POLICY: Final = Record("canary", {
 }, "What a new revision must prove before it gets all requests.")  # fmt: skip
 
 
+CHOICES: Final = {ANNOTATION_PARK: ("true", "false"), ANNOTATION_ISOLATION: ISOLATIONS}
+
+
 def check_annotations(document: Node, problems: Problems) -> None:
     """Report annotations of our domain that have no effect (PL115), and invalid values (PL116, PL117, PL118)."""
     service = document.text("kind") == "InferenceService"
@@ -69,8 +74,8 @@ def check_annotations(document: Node, problems: Problems) -> None:
                     parse_policy(parse_block(value.value))
                 except UsageError as error:
                     problems.error("PL116", value.location, child_path(path, name), str(error))
-            elif name == ANNOTATION_PARK and value.value not in ("true", "false"):
-                message = f'= {value.value}, must be "true" or "false"'
+            elif name in CHOICES and value.value not in CHOICES[name]:
+                message = f"= {value.value}, must be " + " or ".join(f'"{choice}"' for choice in CHOICES[name])
                 problems.error("PL117", value.location, child_path(path, name), message)
 
 

@@ -110,7 +110,9 @@ CODES: Final[dict[str, Code]] = {
         "The canary of the document cannot be read.",
         "Mend the key that the message names; its keys are the flags of `platformctl canary start`.",
     ),
-    "PL117": Code("The annotation about parking is neither true nor false.", 'Write it in quotes: `"true"`.'),
+    "PL117": Code(
+        "An annotation of ours has none of its values.", 'Write one that the message names, in quotes: `"true"`.'
+    ),
     "PL118": Code(
         "An annotation about access or rates is invalid.", "Write it as docs/gateway.md says; tokens as SHA-256 in hex."
     ),

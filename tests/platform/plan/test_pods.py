@@ -125,6 +125,12 @@ def test_an_example_of_openai_is_for_probes_only() -> None:
     assert reason(planned(service), "engine: warm-up")[0] == "zeros"
 
 
+def test_pods_carry_the_isolation_of_their_model() -> None:
+    isolated = workload(annotated(ome(), **{"pilotlight.dev/isolation": "data"}))
+    assert isolated.template["metadata"]["annotations"]["pilotlight.dev/isolation"] == "data"
+    assert isolated.revision != workload(ome()).revision
+
+
 def test_another_example_is_another_revision() -> None:
     one, two = (with_component(ome(), "engine", example={"instances": [n]}) for n in (1, 2))
     assert workload(one).revision != workload(two).revision

@@ -52,6 +52,7 @@ USES: dict[str, tuple[str, str]] = {
     "volumes: files": (with_volume("secret: {secretName: s}"), "volumes:"),
     "MIG slices": (PLAIN + "      resources: {limits: {nvidia.com/mig-1g.10gb: 1}}\n", "resources:"),
     "parking": (PLAIN.replace(RAW, f"{RAW}    pilotlight.dev/park: 'true'\n"), "pilotlight.dev/park"),
+    "isolation": (PLAIN.replace(RAW, f"{RAW}    pilotlight.dev/isolation: data\n"), "pilotlight.dev/isolation"),
     "scale to zero": (PLAIN.replace("minReplicas: 1", "minReplicas: 0"), "minReplicas:"),
     "several replicas": (PLAIN.replace("minReplicas: 1", "minReplicas: 2"), "minReplicas:"),
     "autoscaling by requests": (PLAIN + "    scaleMetric: concurrency\n", "scaleMetric:"),

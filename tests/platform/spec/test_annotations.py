@@ -7,6 +7,7 @@ import pytest
 from pilotlight.k8s.names import (
     ACCESS_ANNOTATIONS,
     ANNOTATION_CANARY,
+    ANNOTATION_ISOLATION,
     ANNOTATION_PARK,
     CATALOGUE_ANNOTATIONS,
     COMPONENT_ANNOTATIONS,
@@ -89,7 +90,7 @@ def test_an_annotation_about_access_that_cannot_be_read_is_an_error_at_its_place
 
 
 def test_all_that_mean_something_pass_and_so_do_those_of_others() -> None:
-    valued = (*ACCESS_ANNOTATIONS, ANNOTATION_CANARY, ANNOTATION_PARK)
+    valued = (*ACCESS_ANNOTATIONS, ANNOTATION_CANARY, ANNOTATION_PARK, ANNOTATION_ISOLATION)
     texts = [name for name in SERVICE_ANNOTATIONS if name not in valued]
     service = written(*texts, "example.com/auth-tokens")
     assert not problems_of(SERVICE.format(on_service=service, on_component=written(*COMPONENT_ANNOTATIONS, "team")))
@@ -124,6 +125,13 @@ def test_parking_is_true_or_false(value: str, wrong: bool) -> None:
         if wrong
         else []
     )
+
+
+@pytest.mark.parametrize(("value", "wrong"), [("data", False), ("sandbox", False), ("none", True)])
+def test_isolation_is_data_or_sandbox(value: str, wrong: bool) -> None:
+    found = problems_of(SERVICE.format(on_service=f"{ANNOTATION_ISOLATION}: {value}", on_component=""))
+    sentence = 'error PL117: metadata.annotations["pilotlight.dev/isolation"]: = none, must be "data" or "sandbox"'
+    assert [each.partition(": ")[2] for each in found] == ([sentence] if wrong else [])
 
 
 def test_a_slip_in_a_runtime_is_told_too() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s.model_pins import is_local
-from pilotlight.k8s.names import ACCESS_DIR, ANNOTATION_CANARY, ANNOTATION_PARK
+from pilotlight.k8s.names import ACCESS_DIR, ANNOTATION_CANARY, ANNOTATION_ISOLATION, ANNOTATION_PARK
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.model_storage import location
@@ -146,6 +146,11 @@ def _parking(context: PlanContext, _: Workload) -> str:
     return f"metadata.annotations.{ANNOTATION_PARK}" if parks else ""
 
 
+def _isolation(context: PlanContext, _: Workload) -> str:
+    written = ANNOTATION_ISOLATION in context.service.annotations
+    return f"metadata.annotations.{ANNOTATION_ISOLATION}" if written else ""
+
+
 def _scale_to_zero(context: PlanContext, workload: Workload) -> str:
     return context.path("minReplicas") if workload.scaling.min_replicas == 0 else ""
 
@@ -259,6 +264,10 @@ TABLE: Final[tuple[FeatureRow, ...]] = (
         yes("leaves the GPU at zero replicas"), yes("after its idle time, where pods share GPUs"),
         *(refused("a parked replica would keep the GPU that its container was given"),) * 4,
     ), "PL374", "remove the annotation"),
+    FeatureRow("isolation of a process (`pilotlight.dev/isolation`)", _isolation, (
+        yes("a private copy of the model, without its code or in a sandbox"),
+        *(refused("its replicas are no processes of this machine, which the annotation is about"),) * 5,
+    ), "PL373", "remove the annotation"),
     FeatureRow("limits of memory and CPU", _always_supported, (
         yes("control groups, or checked every second"), yes("pods"), yes("`--memory`, `--cpus`"),
         yes("`--mem`, `--cpus-per-task`"), yes("by the shape of its machine"), yes("`--memory`, `--cpus`"),

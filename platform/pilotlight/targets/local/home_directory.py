@@ -29,6 +29,7 @@ class Home:
         self.run = root / "run"  # of running processes: exit statuses, sockets of pilot lights, endpoints for routers
         self.parent_lock = self.run / "parent.lock"
         self.sockets = self.run / "replicas"  # a folder for each replica; only its owner may enter it
+        self.copies = self.run / "models"  # private copies of models that others can change, a folder for each replica
         self.cache = root / "cache"
         self.models = root / "models"  # snapshots of local models: model_snapshots.py
 

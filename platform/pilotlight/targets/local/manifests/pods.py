@@ -15,7 +15,14 @@ from typing import Any, Final, Literal
 
 from pilotlight.contract import ENV_ACCESS_FILE, GRPC_PORT, HTTP_PORT, is_predictor_image
 from pilotlight.k8s.model_pins import decode
-from pilotlight.k8s.names import ACCESS_DIR, ANNOTATION_PINS, ANNOTATION_TARGET, ANNOTATION_TARGET_OPTIONS
+from pilotlight.k8s.names import (
+    ACCESS_DIR,
+    ANNOTATION_ISOLATION,
+    ANNOTATION_PINS,
+    ANNOTATION_TARGET,
+    ANNOTATION_TARGET_OPTIONS,
+    ISOLATIONS,
+)
 from pilotlight.targets.local.manifests.object_lookup import SOURCES, Objects, at, mapping_at
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Fetch, Mount, Probe
 from pilotlight.targets.local.scaling.from_manifests import quantity_of
@@ -247,6 +254,23 @@ def _program(container: Mapping[str, Json], rules: PodRules) -> tuple[list[str],
     return command, args
 
 
+def _isolated(spec: ContainerSpec, written: Json, target: str, refused: list[str]) -> ContainerSpec:
+    """Return the container with the isolation of its annotation; refuse one that would have no effect."""
+    if not written:
+        return spec
+    problem = ""
+    if written not in ISOLATIONS:
+        problem = f"must be {' or '.join(ISOLATIONS)}"
+    elif target != "local":
+        problem = f"only processes of the target local are isolated by it, not those of {target}; remove it"
+    elif tuple(spec.command[1:3]) == PROGRAMS[1]:
+        problem = "only a predictor has a model to isolate, and this is a router; remove it"
+    elif spec.host_port:
+        problem = "other users of the machine must not reach it; remove hostPort"
+    refused += [f"annotation {ANNOTATION_ISOLATION} = {written}: {problem}"] if problem else []
+    return replace(spec, isolation=written)
+
+
 def container_of(
     template: Mapping[str, Json], key: Key, objects: Objects, port: Json, refused: list[str]
 ) -> ContainerSpec:
@@ -278,6 +302,7 @@ def container_of(
         fetches=fetches, pins=decode(str(annotations.get(ANNOTATION_PINS, ""))), options=options,
         **_resources(mapping_at(main, "resources"), problems), **_host_port(main, serving),
     )  # fmt: skip
+    spec = _isolated(spec, annotations.get(ANNOTATION_ISOLATION), target_of(template), problems)
     startup, readiness, liveness = (_probe(main, name, spec, problems) for name in PROBES)
     if not rules.foreign_images and command and tuple(command[1:3]) not in PROGRAMS:
         problems.append(f"command {' '.join(command)}: only the image's own programs are run here; {ELSEWHERE}")

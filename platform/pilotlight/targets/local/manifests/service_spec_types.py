@@ -9,6 +9,7 @@ from pilotlight.k8s.model_pins import ModelPin
 from pilotlight.targets.local.scaling.types import Scaling
 
 Mode = Literal["serverless", "raw", "stateful"]
+Isolation = Literal["", "data", "sandbox"]  # of a process of this machine; empty: it has the rights of the platform
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class ContainerSpec:
     host_ip: str = ""  # its address; empty: 127.0.0.1
     options: Mapping[str, str] = field(default_factory=dict)  # of the target
     secret_env: SecretVariables = ()
+    isolation: Isolation = ""
 
     @property
     def own_health(self) -> bool:
@@ -81,7 +83,7 @@ class ContainerSpec:
     @property
     def parks(self) -> bool:
         """Whether scaling to zero parks the last replica: the process stays, the GPU is freed (docs/parking.md)."""
-        return self.env.get(ENV_PARK_MEMORY, "0") not in {"", "0", "0%"}
+        return not self.isolation and self.env.get(ENV_PARK_MEMORY, "0") not in {"", "0", "0%"}
 
 
 @dataclass(frozen=True, slots=True)

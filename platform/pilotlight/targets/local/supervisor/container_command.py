@@ -2,11 +2,12 @@
 
 Only the platform's own image can run here: its paths and ports are variables, so the manifests of a cluster also start
 a process. Its ports are unix sockets in a folder of its own (wire/unix_socket.py): other users of the machine cannot
-connect. It inherits only what it needs to find libraries, object stores and proxies.
+connect. It inherits only what it needs to find libraries, object stores and proxies; a model of others gets no
+credentials of the platform.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -28,12 +29,13 @@ _ROUTER: Final = ("-m", "pilotlight.gateway", "route")
 _PREDICTOR: Final = ("-m", "pilotlight_predictor")
 _INHERITED: Final = frozenset({"PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE"})
 _PROXIES: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"})
+_SANDBOXED: Final = ("PATH", "LANG", "LD_LIBRARY_PATH")  # a proxy's URL may hold a password
 _INHERITED_PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "HF_")
 _ADDRESSES: Final = frozenset({
     "--host", "--http-address", "--grpc-address", "--metrics-address",
     "--http-port", "--port", "--grpc-port", "--metrics-port",
 })  # fmt: skip
-_HOST_SETTINGS: Final = ("INFERENCE_HOST", "INFERENCE_GRPC_ADDRESS", "INFERENCE_METRICS_ADDRESS")
+HOST_SETTINGS: Final = ("INFERENCE_HOST", "INFERENCE_GRPC_ADDRESS", "INFERENCE_METRICS_ADDRESS")
 _PORT_SETTINGS: Final = {
     "INFERENCE_HTTP_PORT": contract.HTTP_PORT,
     "INFERENCE_GRPC_PORT": contract.GRPC_PORT,
@@ -102,15 +104,21 @@ def command(container: ContainerSpec, python: str) -> Command:
 
 def without_addresses(args: Sequence[str]) -> tuple[str, ...]:
     """Remove flags of listening addresses: they would override the ports that are set by variables."""
+    return split_flags(args, _ADDRESSES)[0]
+
+
+def split_flags(args: Sequence[str], flags: Collection[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Return the other arguments, and the values of these flags."""
     rest: list[str] = []
+    values: list[str] = []
     words = iter(args)
     for word in words:
-        name, equals, _ = word.partition("=")
-        if name.replace("_", "-") not in _ADDRESSES:
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") not in flags:
             rest.append(word)
-        elif not equals:
-            next(words, None)
-    return tuple(rest)
+        else:
+            values.append(value if equals else next(words, ""))
+    return tuple(rest), values
 
 
 def variables(
@@ -121,18 +129,15 @@ def variables(
     remote = {uri: pin for uri, pin in container.pins.items() if not is_local(uri)}
     # NVML numbers devices in PCI bus order; CUDA does so only with CUDA_DEVICE_ORDER.
     cuda = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    inherited = inherited_env(environ)
-    if not container.own_health:  # a model of an org gets only the secrets that its service names
-        inherited = {name: value for name, value in inherited.items() if not is_secret(name)}
     return {
-        **inherited,
+        **_inherited(container, environ),
         **({} if gpus else cuda),
         **({contract.ENV_ADMIN_TOKEN_FILE: str(home.token)} if container.parks else {}),
         **container.env,
         **({contract.ENV_MODEL_PINS: encode(remote)} if remote else {}),
         **(cuda if gpus else {}),
         **dict(zip(_PORT_SETTINGS, map(str, PORTS), strict=True)),
-        **dict.fromkeys(_HOST_SETTINGS, host(home, launch.replica)),
+        **dict.fromkeys(HOST_SETTINGS, host(home, launch.replica)),
         **_microservice_address(container),
         "INFERENCE_DRAIN_DELAY": "0",
         "INFERENCE_LOG_FORMAT": "json",
@@ -146,6 +151,17 @@ def variables(
         **launch.extra_env,
         **launch.secret_values(container.secret_env),
     }
+
+
+def _inherited(container: ContainerSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what the process inherits: a model of others gets only the credentials that its document names."""
+    inherited = inherited_env(environ)
+    if container.own_health and not container.isolation:
+        return inherited
+    unwanted = _INHERITED_PREFIXES if container.isolation else ()
+    names = {name for name in inherited if not is_secret(name) and not name.startswith(unwanted)}
+    names &= set(_SANDBOXED if container.isolation == "sandbox" else names)
+    return {name: inherited[name] for name in names}
 
 
 def _microservice_address(container: ContainerSpec) -> dict[str, str]:

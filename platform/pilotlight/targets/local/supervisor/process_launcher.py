@@ -1,14 +1,22 @@
 """Launcher of `local`: replicas are processes of this machine, started by a shim or forked by a pilot light.
 
-Their exit is watched through the kernel. Other launchers run the client programs of their daemons with it.
+One that is isolated (isolation/isolated_process.py) is prepared in a thread, and never forked. The exit of all is
+watched through the kernel. Other launchers run the client programs of their daemons with it.
 """
 
 import asyncio
+import logging
 import os
 import signal
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from shutil import rmtree
+from typing import Final
 
+from pilotlight.errors import PlatformError
+from pilotlight.k8s.model_pins import is_local
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, RevisionSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
@@ -37,6 +45,9 @@ from pilotlight.targets.local.supervisor.process_inspection import (
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
 from pilotlight.targets.local.supervisor.shim import Exit
 
+Prepared = tuple[Sequence[str], Mapping[str, str]]  # command and environment
+LOG: Final = logging.getLogger("pilotlight.supervisor")
+
 
 class ProcessHandle:
     """Process of a replica; implements `ReplicaHandle`. `container` has its limits; None: none, or already set."""
@@ -56,6 +67,7 @@ class ProcessHandle:
         self._recorder: Identity | None = None
         self._confining: asyncio.Future[None] | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._preparing: asyncio.Task[None] | None = None
         self._requested: signal.Signals | None = None  # sent once the pid is known
 
     @property
@@ -66,6 +78,33 @@ class ProcessHandle:
         """Start a command under a shim; its pid is read as soon as it is written."""
         self._shim_pid, self._output = shim.start(argv, env, self._launcher.home.root, log, self.exit_file)
         asyncio.get_running_loop().add_reader(self._output, lambda: self.attach(self._read_pid()))
+
+    def execute_logged(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Start a command whose output is the replica's log. Raise OSError if it cannot be started."""
+        log = self._launcher.outputs.open(self._record.log)
+        try:
+            self.execute(argv, env, log)
+        finally:
+            os.close(log)
+
+    def execute_prepared(self, prepare: Callable[[], Prepared], started: Callable[[], None]) -> None:
+        """Start what `prepare` returns, which runs in a thread; then call `started`."""
+        self._preparing = asyncio.get_running_loop().create_task(self._prepare(prepare, started))
+
+    async def _prepare(self, prepare: Callable[[], Prepared], started: Callable[[], None]) -> None:
+        reason = "ended before it could start"
+        try:
+            argv, env = await asyncio.to_thread(prepare)
+            if self._requested is None:
+                self.execute_logged(argv, env)
+                started()
+                return
+        except Exception as error:
+            if not isinstance(error, OSError | PlatformError):
+                LOG.exception("%s cannot be started", self._record.id)
+            reason = start_failure(error)
+        await asyncio.to_thread(self._launcher.finish, self._record.id)
+        self._observer.on_exited(Ended(reason=reason))
 
     def _read_pid(self) -> int:
         output, self._output = self._output, -1
@@ -119,10 +158,12 @@ class ProcessHandle:
         await self._launcher.outputs.finish(self._record.log)  # the reason of a crash is in its last lines
         if self._confining is not None:
             await self._confining
-        killed = await asyncio.to_thread(self._launcher.limits.finish, self._record.id)
+        killed = await asyncio.to_thread(self._launcher.finish, self._record.id)
         self._observer.on_exited(Ended(ended, logs.out_of_memory(self._record.checks.memory_limit) if killed else ""))
 
     async def detach(self) -> None:
+        if self._preparing is not None:
+            self._preparing.cancel()
         if self._watch is not None:
             self._watch.close()
         if self._output >= 0:
@@ -147,8 +188,14 @@ class ProcessLauncher:
 
     def check(self, revision: RevisionSpec) -> None:
         container_command.command(revision.container, self.python)
+        if revision.container.isolation:
+            from pilotlight.targets.local.supervisor.isolation import isolated_process  # few services need it
+
+            isolated_process.model_of(revision.container)
 
     def start(self, launch: Launch, record: Replica, observer: LaunchObserver) -> ProcessHandle:
+        if launch.revision.container.isolation:
+            return self._start_isolated(launch, record, observer)
         launch = container_command.with_pinned_models(launch, ModelSnapshots(self.home.models))
         env = container_command.variables(launch, record.gpus, self.home, self.gateway_url, os.environ)
         command = container_command.command(launch.revision.container, self.python)
@@ -163,6 +210,25 @@ class ProcessLauncher:
         finally:
             os.close(log)
         observer.on_started(container_command.address(launch.revision.container, self.home, record.id))
+        return handle
+
+    def _start_isolated(self, launch: Launch, record: Replica, observer: LaunchObserver) -> ProcessHandle:
+        """Start a new process with a private copy of the model; the replica is pending while that is made."""
+        from pilotlight.targets.local.supervisor.isolation import isolated_process, sandbox  # few services need it
+
+        container, folder = launch.revision.container, self.home.sockets / record.id
+        env = container_command.variables(launch, record.gpus, self.home, self.gateway_url, os.environ)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if container.isolation == "sandbox":
+            os.chown(folder, sandbox.free_uid(self.home, record.id), -1)
+        # A sandbox joins its control group itself, before it has children.
+        handle = ProcessHandle(self, record, observer, container if container.isolation == "data" else None)
+        is_copied = is_local(isolated_process.model_of(container))
+        observer.on_pending("copying the model" if is_copied else "starting")
+        handle.execute_prepared(
+            partial(isolated_process.prepare, launch, env, self.home, self.limits, self.python),
+            partial(observer.on_started, container_command.address(container, self.home, record.id)),
+        )
         return handle
 
     def _fork(
@@ -205,11 +271,7 @@ class ProcessLauncher:
         Its output is the replica's log. Raise OSError if it cannot be started.
         """
         handle = ProcessHandle(self, record, observer)
-        log = self.outputs.open(record.log)
-        try:
-            handle.execute(argv, {**env, ENV_HOME: str(self.home.root), ENV_REPLICA: record.id}, log)
-        finally:
-            os.close(log)
+        handle.execute_logged(argv, {**env, ENV_HOME: str(self.home.root), ENV_REPLICA: record.id})
         return handle
 
     def adopt(self, record: Replica, observer: ProcessObserver) -> ProcessHandle | Ended:
@@ -225,9 +287,18 @@ class ProcessLauncher:
         return Ended(shim.read_exit(handle.exit_file) or Exit())
 
     def remove_leftovers(self, known: Collection[str]) -> None:
-        """Finish the pipes and remove the cgroups of replicas that ended while no supervisor watched."""
+        """Finish the pipes, and remove folders and cgroups, of replicas that ended while no supervisor watched."""
         self.outputs.end_others(known)
         self.limits.sweep(known)
+        folders = [*self.home.sockets.glob("*"), *self.home.copies.glob("*")]
+        ended = [folder for folder in folders if folder.name not in known]
+        if ended:  # in a thread: copies of models may be large
+            asyncio.get_running_loop().run_in_executor(None, _remove, ended)
+
+    def finish(self, replica: str) -> bool:
+        """Remove what a replica leaves; return whether the kernel killed it for its memory. Blocking."""
+        _remove([self.home.sockets / replica, self.home.copies / replica])
+        return self.limits.finish(replica)
 
     async def sweep(self, known: Collection[str]) -> None:
         await asyncio.to_thread(self.limits.sweep, known)
@@ -238,3 +309,8 @@ class ProcessLauncher:
             self.outputs.close()
         if self._pilot is not None:
             self._pilot.close(leave_running)
+
+
+def _remove(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        rmtree(folder, ignore_errors=True)

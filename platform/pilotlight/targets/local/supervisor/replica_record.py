@@ -60,7 +60,7 @@ class Replica(Struct, frozen=True):
     """Record of one replica. `exit_code` and `signal` are set after the exit, if known.
 
     waiting → pending → starting → ready ⇄ unready → draining → exited; `reason` is why it is not ready or has ended.
-    Pending: handed to a daemon or a queue that has not started it; a process of this machine never is.
+    Pending: handed to a daemon or a queue that has not started it, or its model is being copied.
     With parking: ready → parking → parked → ready; `reason` is what it waits for before it is ready again.
     """
 

@@ -245,9 +245,6 @@ class Supervisor:
             if record.state == "parking":
                 self.park(record.id)  # the request may not have been sent; parking is idempotent
         self._orphans.kill()
-        for folder in self._home.sockets.glob("*"):  # of replicas that ended with their supervisor
-            if folder.name not in self._running:
-                rmtree(folder, ignore_errors=True)
         self._processes.remove_leftovers(self._running)
 
     def _adopt(self, running: SupervisedReplica) -> ReplicaHandle | Ended:

@@ -205,6 +205,45 @@ def test_what_no_container_can_have_is_refused_on_docker_too() -> None:
     assert "a replica is one container here" in found[0]
 
 
+def isolated(made: Json, how: str = "data") -> Json:
+    made["spec"]["template"]["metadata"].setdefault("annotations", {})["pilotlight.dev/isolation"] = how
+    return made
+
+
+def test_isolation_of_a_model_is_read_and_such_a_model_does_not_park() -> None:
+    parking = {"env": [{"name": "INFERENCE_PARK_MEMORY", "value": "50%"}]}
+    found = only(isolated(deployment(parking), "sandbox")).container
+    assert (found.isolation, found.parks) == ("sandbox", False)
+    assert (only(deployment(parking)).container.isolation, only(deployment(parking)).container.parks) == ("", True)
+    text = isolated(stateful(command=["/bin/sh", "-c", TEXT]))
+    assert only(text).container.isolation == "data"
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (isolated(deployment(), "none"), "isolation = none: must be data or sandbox"),
+        (
+            on("docker", isolated(deployment())),
+            "of the target local are isolated by it, not those of docker",
+        ),
+        (
+            on("slurm", isolated(deployment())),
+            "of the target local are isolated by it, not those of slurm",
+        ),
+        (
+            isolated(deployment({"command": ["python", "-m", "pilotlight.gateway", "route"]})),
+            "this is a router",
+        ),
+        (isolated(deployment({"ports": [{"containerPort": 8080, "hostPort": 9000}]})), "remove hostPort"),
+    ],
+)
+def test_isolation_that_would_have_no_effect_is_refused(made: Json, problem: str) -> None:
+    (line,) = refusals(made)
+    assert line.startswith("Deployment iris-engine: annotation pilotlight.dev/isolation = ")
+    assert problem in line
+
+
 def test_a_target_or_options_that_nobody_knows_are_refused() -> None:
     (line,) = refusals(on("nomad", deployment({"image": VLLM})))
     assert line.endswith("annotation pilotlight.dev/target = nomad: must be one of local, docker, slurm")

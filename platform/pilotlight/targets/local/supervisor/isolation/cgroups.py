@@ -183,13 +183,13 @@ class Limits:
     @property
     def name(self) -> str:
         """`cgroup v2`, `cgroup v1` or `watchdog`."""
-        groups = self._detect()
+        groups = self.detect()
         return groups.name if groups else "watchdog"
 
     def confine(self, replica: str, pid: int, memory: int | None, cpu: float | None) -> None:
         if memory is None and cpu is None:
             return
-        groups = self._detect()
+        groups = self.detect()
         if groups is not None:
             try:
                 groups.confine(replica, pid, memory, cpu)
@@ -206,17 +206,18 @@ class Limits:
 
     def finish(self, replica: str) -> bool:
         """Remove the replica's group; return whether the kernel killed it for its memory."""
-        groups = self._detect() if self._detected else None
+        groups = self.detect() if self._detected else None
         return groups.finish(replica) if groups else False
 
     def sweep(self, living: Collection[str]) -> None:
         """Remove groups left by earlier replicas; without living ones the parent group too."""
-        groups = self._detect()
+        groups = self.detect()
         if groups is not None:
             groups.sweep(living)
             self._detected = bool(living)  # a removed parent group is created again for the next replica
 
-    def _detect(self) -> Cgroups | None:
+    def detect(self) -> Cgroups | None:
+        """Find and prepare the control groups of this machine, once."""
         with self._lock:
             if not self._detected:
                 own = ""

@@ -1,0 +1,66 @@
+"""Command and environment of an isolated replica: a predictor whose model others can change or have written.
+
+It is started from a private copy of its model, as a new process. With `data` it loads no code of its model; with
+`sandbox` it may, and runs in a sandbox, whose cache is the folder of its sockets.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from msgspec import structs
+
+from pilotlight import contract
+from pilotlight.errors import PlatformError
+from pilotlight.k8s.model_pins import is_local, local_path
+from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec
+from pilotlight.targets.local.supervisor import container_command
+from pilotlight.targets.local.supervisor.isolation import sandbox
+from pilotlight.targets.local.supervisor.isolation.cgroups import Limits
+from pilotlight.targets.local.supervisor.isolation.model_copy import copy_model
+from pilotlight.targets.local.supervisor.replica_record import Launch
+from pilotlight.wire.unix_socket import SCHEME
+
+ENV_MODEL: Final = f"{contract.ENV_SETTINGS_PREFIX}MODEL_PATH"
+MODEL_FLAGS: Final = ("--model-path", "--model-dir")
+
+
+def model_of(container: ContainerSpec) -> str:
+    """Return path or URI of the model. Raise PlatformError unless exactly one is named."""
+    named = container_command.split_flags(container.args, MODEL_FLAGS)[1] or [container.env.get(ENV_MODEL, "")]
+    if len(named) != 1 or not named[0] or (is_local(named[0]) and not os.path.isabs(local_path(named[0]))):
+        message = f"isolation = {container.isolation}, which needs one model, by an absolute path or a URI"
+        raise PlatformError(message, f"set {ENV_MODEL}")
+    return named[0]
+
+
+def prepare(
+    launch: Launch, env: Mapping[str, str], home: Home, limits: Limits, python: str
+) -> tuple[list[str], dict[str, str]]:
+    """Copy the model; return command and environment. Blocking. Raise PlatformError or OSError.
+
+    The folder of its sockets belongs to the user of the sandbox. `limits` removes the sandbox's group at its end.
+    """
+    container, folder = launch.revision.container, home.copies / launch.replica
+    model = source = model_of(container)
+    sandboxed = container.isolation == "sandbox"
+    if is_local(source):
+        source = local_path(source)
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        # Resolved: a sandbox follows no link to its model.
+        model = str(copy_model(Path(source), folder.resolve(), links_out=sandboxed))
+    if not sandboxed:
+        args = (*container_command.split_flags(container.args, MODEL_FLAGS)[0], "--model-code=false")
+        command = container_command.command(replace(container, args=args), python)
+        return [*command.argv], {**env, ENV_MODEL: model}
+    cache = home.sockets / launch.replica
+    command = container_command.command(container, python)
+    plan = sandbox.plan(launch.replica, cache.stat().st_uid, (model, source), command.argv, home, cache, os.environ)
+    limits.detect()  # the sandbox makes a group of its own below them
+    memory, cpus = container.memory_limit or plan.memory, container.cpu_limit or plan.cpus
+    plan = structs.replace(plan, memory=min(plan.memory, memory), cpus=min(plan.cpus, cpus))
+    inside = dict.fromkeys(container_command.HOST_SETTINGS, f"{SCHEME}{sandbox.CACHE}")
+    return sandbox.command(plan), {**env, **inside, contract.ENV_CACHE_DIR: sandbox.CACHE, "HOME": sandbox.CACHE}

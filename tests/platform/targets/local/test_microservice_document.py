@@ -1,4 +1,4 @@
-"""A microservice as a document on a real platform: its own port, no route of the gateway, a secret in memory only."""
+"""Services of others on a real platform: a microservice with its own port and a secret in memory; a sandbox."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from tests.embedded import FLOWER, IRIS, PATIENCE_S, Platform
 from tests.ports import free_port
 
 from pilotlight.microservices.registry.container_command import CommandInputs, build, parse
+from pilotlight.targets.local.supervisor.isolation import sandbox
 from pilotlight.wire.http_client import HttpClient
 
 KEY = ("default", "iris")
@@ -81,3 +82,29 @@ def test_a_microservice_runs_at_its_own_port_with_a_secret_that_nothing_holds(pl
     platform.target.delete(KEY)
     platform.wait(lambda: not platform.target.list(None), "its end")
     assert not platform.replicas()
+
+
+@pytest.mark.skipif(not sandbox.detect().kind, reason="this machine has no sandbox")
+def test_a_service_with_a_model_of_others_runs_in_a_sandbox_until_it_is_deleted(platform: Platform) -> None:
+    platform.deploy(f"""
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: iris
+  annotations: {{pilotlight.dev/isolation: sandbox}}
+spec: {{predictor: {{minReplicas: 1, model: {{modelFormat: {{name: onnx}}, storageUri: {IRIS}}}}}}}
+""")
+    platform.wait_phase("Ready")
+    assert platform.ask().status == 200
+    (pid,) = platform.replicas()
+    assert b"HF_TOKEN" not in Path(f"/proc/{pid}/environ").read_bytes()
+    platform.kill_control()
+    platform.wait(platform.answers, "the control process to be back")
+    assert platform.replicas() == [pid]
+    assert platform.ask().status == 200
+    os.kill(pid, signal.SIGKILL)
+    platform.wait(lambda: platform.replicas() not in ([], [pid]), "another replica")
+    platform.wait(lambda: platform.ask().status == 200, "an answer of it")
+    assert len([*platform.home.copies.iterdir()]) == 1
+    platform.target.delete(KEY)
+    platform.wait(lambda: not [*platform.home.copies.iterdir(), *platform.home.sockets.iterdir()], "its end")

@@ -55,7 +55,8 @@ def prepare(
     if not sandboxed:
         args = (*container_command.split_flags(container.args, MODEL_FLAGS)[0], "--model-code=false")
         command = container_command.command(replace(container, args=args), python)
-        return [*command.argv], {**env, ENV_MODEL: model}
+        # Object stores read credentials of their own programs from the user's home.
+        return [*command.argv], {**env, ENV_MODEL: model, "HOME": str(home.cache)}
     cache = home.sockets / launch.replica
     command = container_command.command(container, python)
     plan = sandbox.plan(launch.replica, cache.stat().st_uid, (model, source), command.argv, home, cache, os.environ)

@@ -122,6 +122,7 @@ def test_it_serves_a_copy_of_its_model_and_leaves_nothing(folder: Path, isolatio
             seen = environ(ready.pid)
             assert seen["HF_TOKEN"] == "of the org"
             assert seen[MODEL] == str(copy if isolation == "data" else model)
+            assert seen["HOME"] == (str(stage.home.cache) if isolation == "data" else "/cache")
             assert not set(CREDENTIALS) & set(seen) - {"HF_TOKEN", *(["https_proxy"] if isolation == "data" else [])}
             stage.supervisor.drain(ready.id, 30)
             ended = await stage.until("exited")

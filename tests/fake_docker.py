@@ -3,31 +3,48 @@
 import os
 from pathlib import Path
 
-# A container is a file of its name. `run` waits for the gate; while the daemon is away, nothing else succeeds.
+# A container is a file of its name, with the id of its replica. `run` waits for the gate, as for an image, and is then
+# attached, or fails where there is a file `broken`; while the daemon is away, nothing succeeds.
 DOCKER = """#!/bin/sh
 cd "$DOCKER_STAND_IN" || exit 9
-for name; do :; done
+if [ -e away ]; then
+    echo "error during connect" >&2
+    exit 1
+fi
+for word; do
+    name=$word
+    case "$word" in
+    --cidfile=*) id_file=${word#--cidfile=} ;;
+    --label=dev.pilotlight.replica=*) replica=${word#*replica=} ;;
+    --filter=label=dev.pilotlight.replica=*) only=${word#*replica=} ;;
+    esac
+done
 case "$1" in
 version) echo '{"Version": "1"}' ;;
+info) echo '{"ServerVersion": "1"}' ;;
 image) echo sha256:1 ;;
 inspect)
-    if [ -e away ]; then echo "error during connect" >&2; exit 1; fi
-    echo '{"Status": "running", "Running": true, "ExitCode": 0}' ;;
+    state='{"Status": "running", "Running": true, "ExitCode": 0}'
+    case "$*" in *--format=*) echo "$state" ;; *) echo "[{\\"State\\": $state}]" ;; esac ;;
 run)
-    while [ $# -gt 0 ]; do case "$1" in --name) name=$2 ;; --name=*) name=${1#--name=} ;; esac; shift; done
-    : > "made-$name"
-    until [ -e gate ] || [ -e away ]; do sleep 0.05; done
-    if [ -e away ]; then echo "error during connect" >&2; exit 1; fi ;;
-stop) if [ -e away ]; then echo "error during connect" >&2; exit 1; fi ;;
-rm)
-    if [ -e away ]; then echo "error during connect" >&2; exit 1; fi
-    rm -f "made-$name" ;;
+    for word; do case "$word" in --name=*) name=${word#--name=} ;; esac; done
+    echo "$replica" > "made-$name"
+    until [ -e gate ] || [ -e broken ]; do sleep 0.05; done
+    if [ -e broken ]; then rm "made-$name"; echo "docker: no such device" >&2; exit 125; fi
+    echo "$name" > "$id_file"
+    while :; do sleep 0.05; done ;;
+kill) echo "No such container" >&2; exit 1 ;;
+ps)
+    for file in made-*; do
+        if [ -e "$file" ] && read -r id < "$file" && [ "${only:-$id}" = "$id" ]; then echo "${file#made-} $id"; fi
+    done ;;
+rm) rm -f "made-$name" ;;
 esac
 """
 
 
 def installed(folder: Path) -> dict[str, str]:
-    """The variables by which it is found; `gate` and `away` are files of the folder."""
+    """The variables by which it is found; `gate`, `away` and `broken` are files of the folder."""
     programs = folder / "programs"
     programs.mkdir()
     program = programs / "docker"

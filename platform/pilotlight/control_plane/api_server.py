@@ -58,6 +58,7 @@ async def serve(target: Target, settings: Settings) -> None:
     reloads = asyncio.create_task(tls.reload_forever(log.info, log.warning)) if tls else None
     try:
         settings.on_ready(await _listen(runner, settings, tls))
+        context.restore()
         close_idle_connections(runner)
         async with controller_thread(wake_event, partial(run_controller, target, wake_event)):
             await stop.wait()

@@ -290,6 +290,7 @@ async def _api(engine: Any, settings: Options, shutdown: Shutdown, listener: soc
         settings.home, settings.api_port, settings.gateway_port, engine.settings.prometheus
     )
     log.info("started: %s", shlex.join(settings.command()))
+    context.restore()
     return runner
 
 

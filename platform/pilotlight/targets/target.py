@@ -77,6 +77,7 @@ class RevisionStatus(Struct, frozen=True):
     model_bytes: int = 0
     retry_in_s: float | None = None  # until the next start, in the backoff after a failure
     verified: bool = True  # false: has been ready, and its model has not answered a warm-up or a request yet
+    failure: str = ""  # why its last start failed or its last replica crashed; empty once it is ready
     replicas: tuple[ReplicaStatus, ...] = ()  # of embedded targets
 
 

@@ -131,7 +131,10 @@ class ApiContext:
         self._since.pop(job_id, None)
 
     def restore(self) -> None:
-        """Restore unfinished operations of an earlier process. Keys and trainings alone do not lock the home."""
+        """Restore unfinished operations of an earlier process, once this one serves: they may be calls of its API.
+
+        Keys and trainings alone do not lock the home.
+        """
         if not (self.home.root / FILE).exists():
             return
         try:
@@ -178,6 +181,5 @@ def job_path(request: web.Request) -> tuple[str, str, str]:
 
 
 async def context_lifespan(app: web.Application) -> AsyncIterator[None]:
-    app[CONTEXT].restore()
     yield
     await app[CONTEXT].close()

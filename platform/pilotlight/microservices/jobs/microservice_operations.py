@@ -23,8 +23,9 @@ from pilotlight.microservices.jobs.model_isolation import check_model
 from pilotlight.microservices.jobs.start_request import PlatformSettings, platform_options, supported_options
 from pilotlight.microservices.media.limits import limits_from
 from pilotlight.microservices.platforms import Platform, platform
+from pilotlight.microservices.platforms.target_service import TargetService
 from pilotlight.microservices.registry.database import OrgStore
-from pilotlight.microservices.registry.records import ACTIVE, NOT_STOPPED, Entry, JobRecord, PlatformStatus
+from pilotlight.microservices.registry.records import ACTIVE, NOT_STOPPED, Entry, Job, JobRecord, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.targets import options as target_options
 from pilotlight.targets.secret_redaction import redact
@@ -128,14 +129,26 @@ class MicroserviceOperations:
     def _start_blocking(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> Entry:
         org_resources.check_stores(request.model_path, request.env, limits_from(self.settings.environ))
         check_model(record.org, request.model_path, request.isolation)
+        target, job = self._job(record, request, secret)
+        return launcher.start(job, target, registry(self.settings.environ))
+
+    def _job(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> tuple[Platform, Job]:
         environ = {**self.settings.environ, **secret}
         target = platform(request.platform, environ)
         values, missing = target_options.resolve_options(
             target.options, supported_options(target, request.options), environ
         )
         target_options.check_missing(missing, target.name)
-        job = launcher.build_job(replace(request, options=values), environ, record.id)
-        return launcher.start(job, target, registry(self.settings.environ))
+        return target, launcher.build_job(replace(request, options=values), environ, record.id)
+
+    async def _restore_secrets(self, record: JobRecord, build_request: BuildRequest) -> None:
+        """Give the secrets of a running microservice to a control process that began after its start."""
+        try:
+            target, job = await self._blocking(self._job, record, *build_request(record))
+            if isinstance(target, TargetService):
+                await self._blocking(target.restore, job)
+        except PlatformError as error:
+            log.warning("microservice %s will not be started again after a crash: %s", record.id, error)
 
     def _platform(self, name: str) -> Platform:
         """Return the cached platform: connecting to a cluster is expensive."""
@@ -205,7 +218,9 @@ class MicroserviceOperations:
             self._inflight -= 1
 
     def restore(self, build_request: BuildRequest) -> None:
-        """Repeat starts and stops that the previous process did not finish; running microservices are not touched."""
+        """Repeat starts and stops that the previous process did not finish; running microservices run on."""
+        for record in self.store.jobs_of_kind("inference_microservice", "running"):
+            self._spawn(self._restore_secrets(record, build_request))
         for record in self.store.jobs_of_kind("inference_microservice", "stopping"):
             self._spawn(self._repeat(record, partial(self._stop_logged, record)))
         for record in self.store.jobs_of_kind("inference_microservice", "pending"):

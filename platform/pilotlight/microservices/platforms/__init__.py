@@ -1,4 +1,4 @@
-"""Platforms that run microservices: one module each, and one line in PLATFORMS."""
+"""Platforms that run microservices: targets, or one module each; one line in PLATFORMS."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -11,10 +11,11 @@ from pilotlight.targets.options import Option
 
 __all__ = ["PLATFORMS", "Option", "Platform", "platform"]
 
+TARGET: Final = ""  # the target of this name runs it
 # name: module, and TAO_EXECUTION_BACKEND of its containers
 PLATFORMS: Final[Mapping[str, tuple[str, str]]] = {
     "local": ("local", "local-docker"),
-    "docker": ("docker", "local-docker"),
+    "docker": (TARGET, "local-docker"),
     "kubernetes": ("kubernetes", "local-k8s"),
     "slurm": ("slurm", "slurm"),
     "lepton": ("lepton", "lepton"),
@@ -48,5 +49,9 @@ def platform(name: str, environ: Mapping[str, str]) -> Platform:
     known = ALIASES.get(name, name)
     if known not in PLATFORMS:
         raise UsageError(f"no platform is called {name}; there are {', '.join(PLATFORMS)}")
+    if PLATFORMS[known][0] == TARGET:
+        from pilotlight.microservices.platforms.target_service import TargetService
+
+        return TargetService(known, environ)
     module: Any = import_module(f"{__name__}.{PLATFORMS[known][0]}")
     return cast(Platform, module.make(environ))

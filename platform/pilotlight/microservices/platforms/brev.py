@@ -17,7 +17,7 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.commands import set_secrets, validate_job
-from pilotlight.microservices.platforms.docker import TAIL, Machine, read_state, run_arguments
+from pilotlight.microservices.platforms.containers import TAIL, Machine, read_state, run_arguments
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.targets.docker.run_arguments import ULIMITS, Gpus

@@ -194,9 +194,10 @@ def _network(container: ContainerSpec, daemon: Daemon) -> list[str]:
     named = [f"--network={network}"] if network else []
     if by_sockets(container, daemon) or network == "host":
         return named
-    ip, wanted = container.host_ip or LOOPBACK, (container.host_port or "", "", "")
-    ports = zip(wanted, container_command.ports(container), strict=True)
-    return [*named, *(f"--publish={ip}:{own}:{port}" for own, port in ports if port)]
+    ip, ports = container.host_ip or LOOPBACK, container_command.ports(container)
+    if container.host_port:  # its only address; gRPC and metrics of a microservice are off
+        return [*named, f"--publish={ip}:{container.host_port}:{ports[0]}"]
+    return [*named, *(f"--publish={ip}::{port}" for port in ports if port)]
 
 
 def _privileges(container: ContainerSpec, daemon: Daemon) -> list[str]:

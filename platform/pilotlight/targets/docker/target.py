@@ -46,3 +46,20 @@ def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator
         yield Finding("ok", "image", f"{IMAGE} is on this machine")
     if gpus_here({}) == "requests" and not any("nvidia" in name for name in info.get("Runtimes") or ()):
         yield Finding("warn", "GPUs", "containers get none of this machine's", "install nvidia-container-toolkit")
+
+
+def check_image(image: str, environ: Mapping[str, str], options: Mapping[str, str]) -> None:
+    """Raise PlatformError if the daemon does not answer, or neither has the image nor can pull it."""
+    from pilotlight.targets.docker.run_arguments import DAEMON
+
+    host = options.get("docker_host", "")
+    # Docker before 23 has `manifest` as an experiment.
+    programs = Programs({**environ, **({"DOCKER_HOST": host} if host else {}), "DOCKER_CLI_EXPERIMENTAL": "enabled"})
+    answer = programs.run(["docker", "version", "--format={{json .Server}}"])
+    if answer.code or not isinstance(json.loads(answer.out or "null"), dict):
+        raise PlatformError(f"the Docker daemon does not answer: {answer.summary}", DAEMON)
+    if programs.run(["docker", "image", "inspect", "--format={{.Id}}", image]).code:
+        manifest = programs.run(["docker", "manifest", "inspect", image])
+        if manifest.code:
+            problem = f"image = {image} is not on this machine and cannot be pulled: {manifest.summary}"
+            raise PlatformError(problem, f"docker pull {image}")

@@ -1,18 +1,20 @@
-"""Starts that take long or fail halfway, on a Docker whose every answer a test decides: nobody waits, nothing stays."""
+"""Starts that take long or fail halfway, on a platform whose every answer a test decides: no other waits or stays."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from tests import fake_docker as docker_stand_in
 from tests.eventually import eventually_async
+from tests.fake_platform import FakePlatform
 
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.microservices.api.api_context import ApiContext
 from pilotlight.microservices.api.jobs import Observation, observe
-from pilotlight.microservices.jobs import org_resources
+from pilotlight.microservices.jobs import microservice_operations, org_resources
 from pilotlight.microservices.jobs.microservice_operations import START_THREADS, STARTS_PER_ORG, MicroserviceOperations
 from pilotlight.microservices.jobs.start_request import PlatformSettings, start_request_for
 from pilotlight.microservices.registry.database import OrgStore
@@ -47,7 +49,7 @@ class Scene:
         return self.store.job(record.org, record.id).status
 
     def made(self) -> set[str]:
-        return docker_stand_in.containers(self.folder)
+        return FakePlatform(self.folder).jobs()
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
         await eventually_async(holds, what)
@@ -56,8 +58,7 @@ class Scene:
 def played(folder: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
     """With a store of its own, closed whatever happens."""
     own = {"HOME": str(folder), "PILOTLIGHT_MICROSERVICE_REGISTRY": str(folder / "registry.json")}
-    environ = {**docker_stand_in.installed(folder), **own}
-    store, place = OrgStore.open(Home(folder)), PlatformSettings("docker", environ)
+    store, place = OrgStore.open(Home(folder)), PlatformSettings("docker", own)
     for org in ("a", "b"):
         store.add_experiment(Experiment(f"of-{org}", org, "pilotlight", "", "", NOW))
 
@@ -70,7 +71,8 @@ def played(folder: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
             await scene.lifecycle.close()
 
     try:
-        asyncio.run(acted())
+        with patch.object(microservice_operations, "platform", lambda *_: FakePlatform(folder)):
+            asyncio.run(acted())
     finally:
         store.close()
 
@@ -100,10 +102,10 @@ def test_a_start_whose_remains_could_not_be_ended_is_ended_by_a_later_stop(tmp_p
         record = scene.start(scene.record("a", "a-1"))
         await scene.until(lambda: scene.status(record) == "error", "the start to fail")
         assert "what it had made could not be ended" in scene.store.job("a", "a-1").message
-        with pytest.raises(PlatformError, match="docker stop failed"):
+        with pytest.raises(PlatformError, match="stop failed"):
             await scene.lifecycle.stop(record)
         assert (scene.status(record), scene.made()) == ("stopping", {"a-1"})
-        assert "it could not be stopped: docker stop failed" in scene.store.job("a", "a-1").message
+        assert "it could not be stopped: stop failed" in scene.store.job("a", "a-1").message
         (scene.folder / "away").unlink()
         await scene.lifecycle.stop(record)
         assert (scene.status(record), scene.made()) == ("stopped", set())

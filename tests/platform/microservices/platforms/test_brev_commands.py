@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.platforms.brev import create_arguments, read_instances, run_script, status_script
-from pilotlight.microservices.platforms.docker import Machine
+from pilotlight.microservices.platforms.containers import Machine
 from pilotlight.microservices.registry.records import Job
 
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"

@@ -6,8 +6,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from pilotlight.microservices.platforms.commands import set_secrets
-from pilotlight.microservices.platforms.docker import gpus_here
 from pilotlight.microservices.registry.records import Job
+from pilotlight.targets.docker.run_arguments import gpus_here
 
 JOB = Job("4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10", "a", "/m", "image", "run", secrets=("HF_TOKEN", "MY_OWN"))
 ENVIRON = {**os.environ, "HF_TOKEN": "hf_planted0123", "MY_OWN": "another-planted"}

@@ -2,15 +2,18 @@
 
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from tests.daemons.docker_daemon import IMAGE, IRIS, bridge_address, options
+from tests.embedded import Platform as EmbeddedPlatform
 from tests.platform.microservices.platforms.contract import Ground, PlatformContract, clean_environment, free_ports, get
 
-from pilotlight.errors import PlatformError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.platforms import platform
+from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import registry
 
 pytestmark = pytest.mark.platform
@@ -18,10 +21,16 @@ OPTIONS = options()
 
 
 @pytest.fixture
-def ground(docker_engine: dict[str, str], tmp_path: Path) -> Ground:
-    environ = clean_environment(tmp_path, docker_engine)
-    place = platform("local-docker", environ)
-    return Ground(place, environ, registry(environ), OPTIONS, IRIS, IMAGE, free_ports(), lambda: containers(environ))
+def ground(docker_engine: dict[str, str], tmp_path: Path) -> Iterator[Ground]:
+    with EmbeddedPlatform(tmp_path / "home", docker_engine) as started:
+        environ = clean_environment(tmp_path, docker_engine, PILOTLIGHT_HOME=str(started.home.root))
+
+        def written() -> str:
+            files = [file.read_text(errors="replace") for file in started.home.root.rglob("*") if file.is_file()]
+            return "\n".join([containers(environ), *files])
+
+        place = platform("local-docker", environ)
+        yield Ground(place, environ, registry(environ), OPTIONS, IRIS, IMAGE, free_ports(), written)
 
 
 def containers(environ: dict[str, str]) -> str:
@@ -52,9 +61,22 @@ def test_a_port_is_published_to_others_unless_the_job_is_closed(ground: Ground, 
 
 
 def test_a_container_that_cannot_be_started_says_why_and_is_not_left_behind(ground: Ground) -> None:
-    job = replace(ground.job(), options={**OPTIONS, "mounts": "/models:/models:nonsense"})
-    with pytest.raises(PlatformError, match="docker run failed"):
-        ground.platform.start(job)
+    job = replace(ground.job(), options={**OPTIONS, "mounts": "/nowhere:/models:ro"})
+    with ground.started(job) as entry:
+        assert "/nowhere" in ground.until(job, entry, "failed").reason
+    assert containers(dict(ground.environ)) == ""
+    with pytest.raises(UsageError, match="mounts = /models:/models:nonsense, must be FOLDER:PATH"):
+        ground.platform.preflight(replace(job, options={**OPTIONS, "mounts": "/models:/models:nonsense"}))
+
+
+def test_a_container_of_a_script_is_seen_and_stopped(ground: Ground) -> None:
+    """By its name, which is the job's id in the registry."""
+    waits = ["--entrypoint=python", IMAGE, "-c", "import time; time.sleep(600)"]
+    words = ["docker", "run", "--detach", "--name=of-a-script", *waits]
+    subprocess.run(words, env=dict(ground.environ), check=True, capture_output=True)
+    entry = Entry("docker", "cosmos-rl", "http://localhost:8199", "2026-01-01T00:00:00+00:00", 8199)
+    assert ground.platform.status("of-a-script", entry).state == "running"
+    ground.platform.stop("of-a-script", entry)
     assert containers(dict(ground.environ)) == ""
 
 
@@ -68,7 +90,7 @@ def test_a_folder_of_the_machine_is_seen_in_the_container(ground: Ground, tmp_pa
     with ground.started(replace(job, command=words)) as entry:
         ground.until(job, entry, "failed", "stopped")
         seen = ground.platform.status(job.id, entry)
-    assert seen.reason == "the container ended with exit code 4"
+    assert seen.reason == "exit code 4"
 
 
 def test_an_image_that_cannot_be_had_is_named_before_anything_starts(ground: Ground) -> None:

@@ -249,7 +249,7 @@ def _revision(
         decision=unit.decision.reason if unit.decision else "", decided_at=unit.decided_at,
         url=f"{route}@{tags[0] if tags else revision.name}" if view.run.spec.exposed else "",
         cold_start=revision.cold_start, per_second=log.per_second(now), retry_in_s=backoff_s,
-        verified=revision.verification in ("unknown", "verified"),
+        verified=revision.verification in ("unknown", "verified"), failure=revision.failure,
         replicas=tuple(ReplicaStatus(each.id, each.state, each.node, each.handle, each.reason) for each in replicas),
         model_digest=" ".join(pin.digest for pin in pins), model_bytes=sum(pin.size for pin in pins),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.platforms.commands import validate_job
-from pilotlight.microservices.platforms.docker import Machine, read_state, run_arguments
+from pilotlight.microservices.platforms.containers import Machine, read_state, run_arguments
 from pilotlight.microservices.registry.records import Job
 
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"

@@ -1,0 +1,97 @@
+"""A microservice as an InferenceService: one stateful replica with a port of its own and no route of a gateway. Pure.
+
+The shell command is the same on every target. Secrets are references to the service's own Secret, whose values are set
+apart from the document.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pilotlight.errors import UsageError
+from pilotlight.k8s import names
+from pilotlight.microservices.platforms.commands import split_list
+from pilotlight.microservices.platforms.host_ports import LOOPBACK, is_own
+from pilotlight.microservices.registry.records import Job
+
+Json = Any
+GRACE_S: Final = 40  # a predictor drains within 30
+START_S: Final = 86400  # without a listener so long it has failed
+GPU: Final = "nvidia.com/gpu"
+MEMORY: Final = "1Gi"  # requested, so that the plan adds no limit
+MOUNTS: Final = "mounts"  # option of targets with containers
+LABEL: Final = f"{names.DOMAIN}/microservice"
+_MODES: Final = {"": False, "rw": False, "ro": True}
+
+
+def service_name(job_id: str) -> str:
+    """Return the name of the service, with a prefix: it must begin with a letter."""
+    return f"ims-{job_id}"
+
+
+def service_document(job: Job, target: str, gpus: int) -> str:
+    """Return the document for an embedded target; `gpus` are those that it gets there."""
+    name, mounts = service_name(job.id), _mounts(job.options.get(MOUNTS, ""))
+    predictor = {
+        "minReplicas": 1,
+        "maxReplicas": 1,
+        "terminationGracePeriodSeconds": GRACE_S,
+        "containers": [_container(job, target, gpus) | ({"volumeMounts": [each for each, _ in mounts]})],
+        "volumes": [volume for _, volume in mounts],
+    }
+    return json.dumps({
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {
+            "name": name,
+            "labels": {"networking.knative.dev/visibility": "cluster-local", LABEL: job.id},
+            "annotations": {"serving.kserve.io/deploymentMode": "Stateful"},
+        },
+        "spec": {"predictor": predictor},
+    })  # fmt: skip
+
+
+def _container(job: Job, target: str, gpus: int) -> dict[str, Json]:
+    words = ["/bin/sh", "-c", _literal(job.command)]
+    open_to = LOOPBACK if job.closed or target == "local" else "0.0.0.0"  # noqa: S104 - as the scripts publish it
+    return {
+        "name": job.id,
+        "image": job.image,
+        # The entry points of other images are needed; that of the predictor's is replaced.
+        **({"command": words} if is_own(job) else {"args": words}),
+        "env": _variables(job),
+        "ports": [{"containerPort": job.port, "hostPort": job.host_port, "hostIP": open_to}],
+        # It listens before its model is loaded, or much later: only its own status says more.
+        "startupProbe": {"tcpSocket": {"port": job.port}, "periodSeconds": 1, "failureThreshold": START_S},
+        "readinessProbe": {"tcpSocket": {"port": job.port}, "periodSeconds": 2},
+        "resources": {"requests": {"memory": MEMORY}, **({"limits": {GPU: str(gpus)}} if gpus else {})},
+    }
+
+
+def _variables(job: Job) -> list[dict[str, Json]]:
+    plain: Mapping[str, str] = {**job.env, **({"INFERENCE_MICROSERVICE": "true"} if is_own(job) else {})}
+    values: list[dict[str, Json]] = [{"name": name, "value": _literal(value)} for name, value in plain.items()]
+    references = ((name, {"name": service_name(job.id), "key": name}) for name in job.secrets)
+    return values + [{"name": name, "valueFrom": {"secretKeyRef": key}} for name, key in references]
+
+
+def _literal(text: str) -> str:
+    """Escape `$(NAME)`, which Kubernetes expands."""
+    return re.sub(r"\$(?=[$(])", "$$", text)
+
+
+def _mounts(option: str) -> list[tuple[dict[str, Json], dict[str, Json]]]:
+    """Return mount and volume of each `SOURCE:PATH[:ro]`."""
+    found = []
+    for number, text in enumerate(split_list(option)):
+        source, _, rest = text.partition(":")
+        path, _, mode = rest.partition(":")
+        if not (source.startswith("/") and path.startswith("/")) or mode not in _MODES:
+            raise UsageError(f"mounts = {text}, must be FOLDER:PATH or FOLDER:PATH:ro, both absolute")
+        name = f"mount-{number}"
+        found.append((
+            {"name": name, "mountPath": path, "readOnly": _MODES[mode]},
+            {"name": name, "hostPath": {"path": source}},
+        ))  # fmt: skip
+    return found

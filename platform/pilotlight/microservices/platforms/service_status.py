@@ -1,0 +1,31 @@
+"""Status of a service of a target as that of a microservice. Pure."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pilotlight.microservices.registry.records import PlatformStatus, State
+from pilotlight.targets.target import ReplicaStatus, RevisionStatus, ServiceStatus
+
+RUNNING: Final = ("starting", "ready", "unready")  # states of replicas whose process or container runs
+
+
+def platform_status(status: ServiceStatus, tail: Sequence[str] = ()) -> PlatformStatus:
+    """Return the status; `tail` are the last lines of its log."""
+    revision = next(iter(status.revisions), None)
+    replica = next(reversed(revision.replicas), None) if revision else None
+    state = _state(status, revision, replica)
+    reason = (revision.failure or revision.reason if revision else "") or status.message
+    name = (replica.handle or replica.name) if replica else ""
+    return PlatformStatus(state, name, "", "" if state == "running" else reason, tuple(tail))
+
+
+def _state(status: ServiceStatus, revision: RevisionStatus | None, replica: ReplicaStatus | None) -> State:
+    if status.phase == "Stopping":
+        return "stopped"
+    if status.phase == "Failed" or revision is None:
+        return "failed"
+    if revision.ready:
+        return "running"
+    if revision.failure:  # also while it is started again
+        return "failed"
+    return "running" if replica is not None and replica.state in RUNNING else "pending"

@@ -1,0 +1,46 @@
+"""What a target says of a service, in the words of microservices."""
+
+import pytest
+
+from pilotlight.microservices.platforms.service_status import platform_status
+from pilotlight.targets.target import Phase, ReplicaStatus, RevisionStatus, ServiceStatus
+
+
+def status(phase: Phase, *replicas: ReplicaStatus, **revision: object) -> ServiceStatus:
+    row = RevisionStatus("ims-a-1", "ims-a", "predictor", 100, replicas=replicas, **revision)  # type: ignore[arg-type]
+    return ServiceStatus("acme", "ims-a", 1, phase, "", revisions=(row,), message="a message")
+
+
+def replica(state: str, reason: str = "") -> ReplicaStatus:
+    return ReplicaStatus("ims-a-1-bcdfg", state, handle="container-a", reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("seen", "state", "reason"),
+    [
+        (status("Ready", replica("ready"), ready=1), "running", ""),
+        (status("Progressing", replica("starting")), "running", ""),
+        (status("Degraded", replica("unready", "no answer"), reason="no answer"), "running", ""),
+        (status("Progressing", replica("pending", "pulling x"), reason="pulling x"), "pending", "pulling x"),
+        (status("Progressing", replica("waiting", "for a GPU"), reason="for a GPU"), "pending", "for a GPU"),
+        (status("Progressing"), "pending", "a message"),
+        (status("Failed", failure="exit code 3"), "failed", "exit code 3"),
+        # A crash loop, between tries and during one.
+        (status("Progressing", reason="exit code 3", failure="exit code 3"), "failed", "exit code 3"),
+        (status("Progressing", replica("pending", "starting"), failure="exit code 3"), "failed", "exit code 3"),
+        (status("Stopping", replica("draining")), "stopped", "a message"),
+    ],
+)
+def test_states_of_services_are_states_of_microservices(seen: ServiceStatus, state: str, reason: str) -> None:
+    found = platform_status(seen, ["last words"])
+    assert (found.state, found.reason, found.tail) == (state, reason, ("last words",))
+
+
+def test_a_container_or_a_job_is_the_pod() -> None:
+    found = platform_status(status("Ready", replica("ready"), ready=1))
+    assert (found.pod_name, found.pod_status) == ("container-a", "Running")
+
+
+def test_a_service_whose_manifests_cannot_be_read_has_failed() -> None:
+    found = platform_status(ServiceStatus("acme", "ims-a", 1, "Failed", "", message="unreadable"))
+    assert (found.state, found.reason) == ("failed", "unreadable")

@@ -12,8 +12,8 @@ MODULE_LINES = 400
 FUNCTION_LINES = 45
 FOLDER_MODULES = 15
 # 520 was the bar of a redesign; the slack is for additions that are one file each. Raise it when it is used up.
-MODULES = 580
-PRODUCT_LINES = 96_900  # until microservices run on targets and their own platforms go
+MODULES = 585
+PRODUCT_LINES = 97_400  # until microservices run on targets and their own platforms go
 
 VAGUE = frozenset({"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"})
 # Gerunds that are nouns of the field; any other module is named by a noun.

@@ -11,7 +11,7 @@ from tests.cli.conftest import Call
 from pilotlight.errors import UsageError
 from pilotlight.targets import table
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings
-from pilotlight.targets.target import ServiceStatus
+from pilotlight.targets.target import ReplicaStatus, RevisionStatus, ServiceStatus
 from pilotlight.wire.tls import valid_until
 from platformctl import targets
 from platformctl.commands.service import traffic
@@ -209,6 +209,13 @@ def test_pages_and_lists_say_ready_and_unverified() -> None:
     assert "Ready, unverified" in status_views.listing([status])[1]
     at_zero = ServiceStatus("default", "iris", 1, "Standby", "http://g/iris", verified=False)
     assert status_views.page(at_zero)[0] == "default/iris: Standby, unverified"
+
+
+def test_a_wide_page_says_which_job_on_which_node_a_replica_is() -> None:
+    rows = (ReplicaStatus("iris-1-a", "ready", "node7", "42"), ReplicaStatus("iris-1-b", "pending", reason="Priority"))
+    revision = RevisionStatus("iris-1", "iris-predictor", "predictor", 100, replicas=rows)
+    page = status_views.page(ServiceStatus("default", "iris", 1, "Ready", "", revisions=(revision,)), wide=True)
+    assert page[-2:] == ["  replica iris-1-a  ready as 42 on node7", "  replica iris-1-b  pending Priority"]
 
 
 def test_help_of_every_verb_that_reads_documents_has_an_example(call: Call) -> None:

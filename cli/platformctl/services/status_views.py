@@ -137,7 +137,7 @@ def _short_digest(digests: str) -> str:
 
 
 def _remarks(status: "ServiceStatus", wide: bool) -> list[str]:
-    """Return reasons, last decisions, cold starts, manual overrides, warnings and conditions."""
+    """Return reasons, last decisions, cold starts, replicas, manual overrides, warnings and conditions."""
     remarks: list[tuple[str, str]] = []
     for each in status.revisions:
         name = short(status, each.name, wide)
@@ -151,6 +151,9 @@ def _remarks(status: "ServiceStatus", wide: bool) -> list[str]:
         if each.cold_start and (each.percent or wide):
             phases = ", ".join(f"{phase} {1000 * seconds:.0f} ms" for phase, seconds in each.cold_start.items())
             remarks.append((name, f"latest start: {phases}"))
+        for one in each.replicas if wide else ():
+            words = (one.state, one.handle and f"as {one.handle}", one.node and f"on {one.node}", one.reason)
+            remarks.append((f"replica {one.name}", " ".join(filter(None, words))))
     remarks += [(name, f"set by hand: {format_overrides(set_)}") for name, set_ in status.overrides.items() if set_]
     remarks += [("warning", sentence) for sentence in status.warnings]
     for condition in status.conditions if wide else ():

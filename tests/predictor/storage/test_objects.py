@@ -97,6 +97,12 @@ def test_missing_credentials_name_the_variables(
         fetch(s3_bucket.uri("m"), tmp_path, options=options)
 
 
+def test_an_endpoint_that_is_no_url_is_shown(tmp_path: Path, options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "${AWS_ENDPOINT_URL}")
+    with pytest.raises(LoadFailed, match=r"AWS_ENDPOINT_URL = \$\{AWS_ENDPOINT_URL\}, must be a URL such as"):
+        fetch("s3://models/m", tmp_path, options=options)
+
+
 def test_a_public_bucket_needs_no_credentials(
     s3_bucket: Any, tmp_path: Path, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,6 @@ def deploy_ask_watch_scale_and_delete(run: Run, deploy: list[str], target: str) 
     assert f"{seen['namespace']}/iris" in do("list", "--target", target, "-o", "name").splitlines()
     assert "(unchanged)" in run(*deploy).stderr
     do("scale", "iris", "--target", target, "--min", "2")
-    eventually(lambda: ready() == 2, "two replicas", 60.0)
+    eventually(lambda: ready() == 2, "two replicas", 180.0)
     do("delete", "iris", "--target", target)
     assert run("status", "iris", "--target", target).returncode == UNKNOWN

@@ -53,8 +53,11 @@ def test_one_file_is_deployed_asked_scaled_and_deleted(environ: dict[str, str], 
         program = str(Path(sys.executable).parent / "platformctl")
         return subprocess.run([program, *words], env=environ, capture_output=True, text=True, timeout=300)
 
+    deploy = command(target, tmp_path)
     try:
-        deploy_ask_watch_scale_and_delete(platformctl, command(target, tmp_path), target)
+        deploy_ask_watch_scale_and_delete(platformctl, deploy, target)
+        assert platformctl(*deploy, "--no-wait").returncode == 0
     finally:
-        assert platformctl("down").returncode == 0
+        ended = platformctl("down")
+    assert (ended.returncode, ended.stdout) == (0, "default/iris\n")
     assert not processes_of(Home(tmp_path / "home"))

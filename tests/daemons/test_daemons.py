@@ -30,7 +30,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs in the 
 @pytest.fixture(scope="session")
 def running(tmp_path_factory):
     with available(bridge()) as name, daemon(["sleep", "600"], Path("log"), {}, lambda: True) as process:
-        Path("running").write_text(f"{name} {process.pid}")
+        Path("started").write_text(f"{name} {process.pid}")
+        Path("started").rename("running")  # whole at once: a signal follows
         yield
 
 def test_that_stops(running):

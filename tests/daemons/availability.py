@@ -1,6 +1,6 @@
 """What a test does where a daemon cannot run: it skips with the reason.
 
-`PILOTLIGHT_REQUIRE_PLATFORMS=1`, as continuous integration sets it, turns such a skip into a failure.
+`PILOTLIGHT_REQUIRE_PLATFORMS=1`, as the workflow on GitHub sets it, turns such a skip into a failure.
 """
 
 import os

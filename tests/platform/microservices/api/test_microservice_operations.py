@@ -154,8 +154,9 @@ def test_a_platform_that_cannot_be_asked_is_told_as_such(tmp_path: Path) -> None
 
 def test_a_stop_that_failed_is_told_by_the_status_until_it_succeeds(tmp_path: Path) -> None:
     async def asked() -> tuple[Observation, str]:
-        own = {"PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry.json")}
-        desk = ApiContext(Home(tmp_path / "home"), {**docker_stand_in.installed(tmp_path), **own}, "docker")
+        registry_file, folder = tmp_path / "registry.json", tmp_path / "home"
+        own = {"PILOTLIGHT_MICROSERVICE_REGISTRY": str(registry_file), "PILOTLIGHT_HOME": str(folder)}
+        desk = ApiContext(Home(folder), {**docker_stand_in.installed(tmp_path), **own}, "docker")
         desk.store.add_experiment(Experiment("of-a", "a", "pilotlight", "", "", NOW))
         entry = Entry("docker", "pilotlight", "http://localhost:1", NOW, 1)
         record = desk.store.add_job(

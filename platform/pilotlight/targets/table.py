@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS: Final = "pilotlight.targets"
 EMBEDDED: Final = ("local", "docker", "slurm")
 MODULES = {"docker": "pilotlight.targets.docker.target", "slurm": "pilotlight.targets.slurm.target"}
-PLANNED: Final = ("docker", "slurm", "lepton", "brev")
+PLANNED: Final = ("lepton", "brev")
 
 
 class TargetModule(Protocol):

@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.eventually import eventually_async
@@ -44,12 +45,7 @@ async def test_stopping_ends_the_gateway_after_what_is_in_flight(tmp_path: Path)
 @in_loop
 async def test_a_gateway_ended_by_a_signal_answers_what_it_has_and_its_successor_the_rest(tmp_path: Path) -> None:
     async with linked(tmp_path) as made, replica(ready=False) as one:
-        await made.publish(route(one.config))
-        slow = asyncio.create_task(ask(made.port, "/iris/slow"))
-        await eventually_async(lambda: one.asked, "the slow request")
-        ended = made.link.pid
-        os.kill(ended, signal.SIGTERM)
-        await eventually_async(lambda: made.link.pid != ended, "a successor")
+        slow, _ = await ended_with_a_request(made, one)
         later = asyncio.create_task(ask(made.port, "/iris/later"))
         await eventually_async(lambda: len(one.asked) == 2, "the later request")
         one.open.set()
@@ -59,12 +55,7 @@ async def test_a_gateway_ended_by_a_signal_answers_what_it_has_and_its_successor
 @in_loop
 async def test_a_second_signal_to_a_gateway_that_ends_does_not_unseat_its_successor(tmp_path: Path) -> None:
     async with linked(tmp_path) as made, replica(ready=False) as one:
-        await made.publish(route(one.config))
-        slow = asyncio.create_task(ask(made.port, "/iris/slow"))
-        await eventually_async(lambda: one.asked, "the slow request")
-        ended = made.link.pid
-        os.kill(ended, signal.SIGTERM)
-        await eventually_async(lambda: made.link.pid != ended, "a successor")
+        slow, ended = await ended_with_a_request(made, one)
         successor = made.link._gateway
         os.kill(ended, signal.SIGTERM)
         one.open.set()
@@ -89,15 +80,21 @@ async def test_a_request_held_by_a_gateway_that_ends_gets_its_replica(tmp_path: 
         await eventually_async(lambda: not made.link._leaving, "the end of the first")
 
 
-@asynccontextmanager
-async def leaving(made: Linked, one: SmallReplica) -> AsyncIterator[int]:
-    """A gateway that has a request and is ended, so that a successor takes the others; it does nothing for now."""
+async def ended_with_a_request(made: Linked, one: SmallReplica) -> tuple[asyncio.Task[Any], int]:
+    """End a gateway that has a request; return the request and the gateway's pid once it has a successor."""
     await made.publish(route(one.config))
     slow = asyncio.create_task(ask(made.port, "/iris/slow"))
     await eventually_async(lambda: one.asked, "the slow request")
     ended = made.link.pid
     os.kill(ended, signal.SIGTERM)
     await eventually_async(lambda: made.link.pid != ended, "a successor")
+    return slow, ended
+
+
+@asynccontextmanager
+async def leaving(made: Linked, one: SmallReplica) -> AsyncIterator[int]:
+    """A gateway that has a request and is ended, so that a successor takes the others; it does nothing for now."""
+    slow, ended = await ended_with_a_request(made, one)
     await made.publish(route(one.config))  # nothing that was told before is still on its way
     os.kill(ended, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""`platformctl api`: serve the standalone control API; keys and credentials of orgs, settings that change meanwhile."""
+"""`platformctl api`: serve the standalone control API; keys and credentials of orgs, settings read at each use."""
 
 import os
 import sys

@@ -63,7 +63,7 @@ class ApiContext:
         self._session: ClientSession | None = None
 
     def refresh(self) -> None:
-        """Read the settings that the operator may have changed meanwhile."""
+        """Read the settings that the operator may have changed since the last request."""
         if (settings := operator_settings.settings(self.home)) != self.environ.maps[0]:
             self.environ.maps[0] = settings  # one step: threads read it
             self.limits = limits_from(self.environ)

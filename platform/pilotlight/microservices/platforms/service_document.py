@@ -37,7 +37,7 @@ def service_document(job: Job, target: str, gpus: int) -> str:
         "minReplicas": 1,
         "maxReplicas": 1,
         "terminationGracePeriodSeconds": GRACE_S,
-        "containers": [_container(job, target, gpus) | ({"volumeMounts": [each for each, _ in mounts]})],
+        "containers": [_container(job, target, gpus) | {"volumeMounts": [mount for mount, _ in mounts]}],
         "volumes": [volume for _, volume in mounts],
     }
     return json.dumps({
@@ -45,7 +45,7 @@ def service_document(job: Job, target: str, gpus: int) -> str:
         "kind": "InferenceService",
         "metadata": {
             "name": name,
-            "labels": {"networking.knative.dev/visibility": "cluster-local", LABEL: job.id},
+            "labels": {names.LABEL_VISIBILITY: "cluster-local", LABEL: job.id},
             "annotations": {"serving.kserve.io/deploymentMode": "Stateful"},
         },
         "spec": {"predictor": predictor},

@@ -269,7 +269,10 @@ def end_of(client: Ended, state: Mapping[str, Any] | None, log: Sequence[str]) -
     """
     if state and not state.get("Running"):
         return Ended(from_shell(int(state["ExitCode"])), exit_reason(state) or client.reason, client.lost)
-    said = [line.partition("docker: ")[2] for line in log if line.startswith("docker: ")]
+    # The client names an image that it must pull; the daemon's error need not.
+    pulled = [line.split("'")[1] for line in log if line.startswith("Unable to find image '")]
+    image = f"image {pulled[-1]}: " if pulled else ""
+    said = [image + line.partition("docker: ")[2] for line in log if line.startswith("docker: ")]
     reason = CLIENT_ENDED if state else said[-1] if said else ""
     return client._replace(reason=client.reason or ("the Docker daemon does not answer" if state is None else reason))
 

@@ -128,6 +128,7 @@ def test_folders_of_the_machine_are_mounted(ground: TargetGround, tmp_path: Path
 def test_an_image_that_cannot_be_had_is_named(ground: TargetGround) -> None:
     ground.platform.deploy(FILES.replace(OTHER, "dev.local/nobody:1") + "    model: {modelFormat: {name: folder}}\n")
     ground.wait(lambda: "Error response from daemon" in ground.platform.status().message, "the reason")
+    assert "dev.local/nobody" in ground.platform.status().message
     ground.delete()
 
 

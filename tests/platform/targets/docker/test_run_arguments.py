@@ -193,7 +193,7 @@ def test_the_address_of_a_container_is_read_from_inspect() -> None:
     [
         (Ended(Exit(0)), {"ExitCode": 0}, Ended(Exit(0))),
         (Ended(Exit(137, 9)), {"ExitCode": 143}, Ended(Exit(143, 15))),
-        (Ended(Exit(125)), {}, Ended(Exit(125), "Error response from daemon: no such image")),
+        (Ended(Exit(125)), {}, Ended(Exit(125), "image other:1: Error response from daemon: no such image")),
         (Ended(Exit(1)), {"ExitCode": 127, "Error": "no sh"}, Ended(Exit(127), "the container could not run: no sh")),
         (Ended(Exit(1)), None, Ended(Exit(1), "the Docker daemon does not answer")),
         (Ended(Exit(137, 9)), {"Running": True}, Ended(Exit(137, 9), CLIENT_ENDED)),
@@ -202,7 +202,8 @@ def test_the_address_of_a_container_is_read_from_inspect() -> None:
     ],
 )  # fmt: skip
 def test_a_replica_ends_as_its_container_did(client: Ended, state: dict[str, Any] | None, end: Ended) -> None:
-    log = ["Unable to find image", "docker: Error response from daemon: no such image", "", "Run 'docker run --help'"]
+    missing = "Unable to find image 'other:1' locally"
+    log = [missing, "docker: Error response from daemon: no such image", "", "Run 'docker run --help'"]
     assert end_of(client, state, log) == end
 
 

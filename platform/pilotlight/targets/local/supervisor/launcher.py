@@ -124,7 +124,7 @@ class Launcher(Protocol):
         """
 
     async def sweep(self, known: Collection[str]) -> None:
-        """End the replicas of this home that are not in `known`, which changes meanwhile. Nothing to do: return."""
+        """End the replicas of this home that are not in `known`, a live collection: replicas start during the call."""
 
     async def close(self, leave_running: bool) -> None:
         """Release what it holds; all handles are detached, or all replicas have ended and `sweep(())` is due."""

@@ -76,7 +76,7 @@ def start(
     job = launcher.build_job(request, os.environ)
     shared = target.name in launcher.SHARED_FILESYSTEM and "://" not in job.model_path
     declared = model_kinds.read_declaration(Path(job.model_path)) if shared else ""
-    entry = launcher.start(job, target, shared_options.open_registry())
+    entry = launcher.start(job, target, shared_options.open_registry(), wait, output.note)
     _check_started(job.id, entry)
     tensors = shared_options.takes_tensors(arch, job.model_path)
     health_findings.record(job.id, declared, model_kinds.FILE)

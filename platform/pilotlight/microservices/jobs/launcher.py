@@ -4,7 +4,8 @@
 the command line and the control API.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
@@ -13,13 +14,15 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilotlight.errors import PlatformError, UsageError
+from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import PLATFORMS, Platform, host_ports
 from pilotlight.microservices.registry import container_command, secret_references
 from pilotlight.microservices.registry.records import ALIASES, Entry, Isolation, Job
 from pilotlight.microservices.registry.registry_file import Registry
 
+PENDING_S: Final = 3600.0  # an image may have tens of GB
+POLL_S: Final = 0.1
 SHARED_FILESYSTEM: Final = ("local", "slurm")  # they see this machine's files, so relative paths are resolved here
 
 
@@ -79,8 +82,15 @@ def backend_variables(platform: str, job_id: str) -> dict[str, str]:
     return {"TAO_EXECUTION_BACKEND": PLATFORMS[platform][1], "TAO_API_JOB_ID": job_id, "CLOUD_BASED": "False"}
 
 
-def start(job: Job, platform: Platform, registry: Registry) -> Entry:
-    """Run preflight, start the job and register it. Roll back when a step fails."""
+def start(
+    job: Job, platform: Platform, registry: Registry, wait_s: float = PENDING_S,
+    report: Callable[[str], None] = lambda _: None,
+) -> Entry:  # fmt: skip
+    """Run preflight, start the job and register it. Roll back when a step fails.
+
+    Scripts take what is registered for running, so a job that is not the API's own must leave the queue of its platform
+    within `wait_s`; `report` gets the reasons why it waits.
+    """
     claim: AbstractContextManager[int] = nullcontext(job.host_port)
     if platform.own_ports or platform.name in host_ports.REMOTE_PLATFORMS:
         claim = host_ports.claim_port(registry, platform.name, job.host_port, job.options.get("instance_id"))
@@ -90,11 +100,25 @@ def start(job: Job, platform: Platform, registry: Registry) -> Entry:
         entry = provisional_entry(platform.name, bound_job.options, bound_job.network_arch, port)
         try:
             entry = platform.start(bound_job)
+            if platform.own_ports and not job.closed:
+                _await_running(job.id, entry, platform, wait_s, report)
             registry.add(bound_job.id, entry)
         except BaseException as error:
             _roll_back(bound_job.id, entry, platform, registry, error)
             raise
     return entry
+
+
+def _await_running(job_id: str, entry: Entry, platform: Platform, wait_s: float, report: Callable[[str], None]) -> None:
+    until, last = time.monotonic() + wait_s, ""
+    while (status := platform.status(job_id, entry)).state == "pending":
+        if time.monotonic() > until:
+            message = f"{job_id} was pending for {wait_s:g} s and was taken back: {status.reason}"
+            raise TimedOut(message, "wait longer: --wait SECONDS")
+        if status.reason != last:
+            report(f"{job_id} is pending: {status.reason}")
+        last = status.reason
+        time.sleep(POLL_S)
 
 
 def provisional_entry(platform: str, options: Mapping[str, str], network_arch: str = "", host_port: int = 0) -> Entry:

@@ -15,7 +15,7 @@ def platform_status(status: ServiceStatus, tail: Sequence[str] = ()) -> Platform
     replica = next(reversed(revision.replicas), None) if revision else None
     state = _state(status, revision, replica)
     reason = (revision.failure or revision.reason if revision else "") or status.message
-    name = (replica.handle or replica.name) if replica else ""
+    name = (replica.node or replica.handle or replica.name) if replica else ""
     return PlatformStatus(state, name, "", "" if state == "running" else reason, tuple(tail))
 
 

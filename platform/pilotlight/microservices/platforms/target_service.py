@@ -30,7 +30,7 @@ from pilotlight.targets.target import Key
 TAIL: Final = 50
 HEADING: Final = "==> "  # of another replica's lines
 POLL_S: Final = 0.1
-PENDING_S: Final = 3600.0  # an image may have tens of GB
+ACCEPT_S: Final = 60.0
 STOP_S: Final = 120.0  # its grace period, and what a daemon takes besides
 NAMESPACE: Final = Option("namespace", "where it runs")
 FOLDERS: Final = Option(MOUNTS, "folders of its machine that the container sees: /models:/models:ro, comma separated")
@@ -64,14 +64,10 @@ class TargetService:
         target, key = LocalTarget(ensure(self._home), self.name, options), _key(job.id, namespace)
         self.restore(job)
         _apply(document, key, target)
-        until = time.monotonic() + PENDING_S
-        while (status := platform_status(target.status(key))).state == "pending":
-            if time.monotonic() > until:
-                raise TimedOut(f"{job.id} is still pending after {PENDING_S:g} s: {status.reason}")
-            time.sleep(POLL_S)
-        url = f"http://localhost:{job.host_port}"
-        started = utc_now("seconds", "+00:00")
-        return Entry(self.name, job.network_arch, url, started, job.host_port, namespace=namespace)
+        handle = _await_accepted(target, key)
+        url, started = f"http://localhost:{job.host_port}", utc_now("seconds", "+00:00")
+        job_number = handle if self.name == "slurm" else None
+        return Entry(self.name, job.network_arch, url, started, job.host_port, job_number, namespace=namespace)
 
     def restore(self, job: Job) -> None:
         """Give the values of its secrets to the control process, also to a new one: it keeps them in memory only."""
@@ -142,6 +138,17 @@ def _apply(document: str, key: Key, target: LocalTarget) -> None:
     capabilities = replace(Capabilities(), **target.capabilities())
     request = ReleaseRequest(documents, capabilities, note="microservice start")
     apply(request, prepare(request, target)[0], target)
+
+
+def _await_accepted(target: LocalTarget, key: Key) -> str:
+    """Wait until its daemon or queue has it, a GPU is awaited, or it has failed; return what it is called there."""
+    until = time.monotonic() + ACCEPT_S
+    while (status := target.status(key)) and time.monotonic() < until:
+        replica = next((each for row in status.revisions for each in row.replicas), None)
+        if platform_status(status).state != "pending" or (replica and (replica.handle or replica.state == "waiting")):
+            return replica.handle if replica else ""
+        time.sleep(POLL_S)
+    raise TimedOut(f"{'/'.join(key)} was not started within {ACCEPT_S:g} s: {platform_status(status).reason}")
 
 
 def _last_section(lines: Iterable[str]) -> list[str]:

@@ -6,8 +6,9 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
-from pilotlight.errors import PlatformError, UsageError
+from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
@@ -111,6 +112,40 @@ def test_preflight_comes_first_and_the_entry_last(tmp_path: Path) -> None:
     assert held.read().entries == {job.id: entry}
     assert held.read().latest == job.id
     assert entry.host_port in range(8080, 8200)
+
+
+class Queue(Paper):
+    """Leaves its queue after some looks at it."""
+
+    def __init__(self, registry: Registry, looks: int) -> None:
+        super().__init__()
+        self.registry, self.looks = registry, looks
+
+    def status(self, job_id: str, entry: Entry) -> PlatformStatus:
+        assert self.registry.read().entries == {}, "scripts take it for running"
+        self.looks -= 1
+        return PlatformStatus("pending", reason="PENDING (Priority)") if self.looks >= 0 else PlatformStatus("running")
+
+
+def test_a_job_is_registered_once_it_has_left_the_queue(tmp_path: Path) -> None:
+    held, job, reports = Registry(tmp_path / "state.json"), wanted(), list[str]()
+    entry = launcher.start(job, Queue(held, 2), held, report=reports.append)
+    assert reports == [f"{job.id} is pending: PENDING (Priority)"]
+    assert held.read().entries == {job.id: entry}
+
+
+def test_a_job_that_stays_in_the_queue_is_taken_back_by_its_name(tmp_path: Path) -> None:
+    held, job = Registry(tmp_path / "state.json"), wanted()
+    place = Queue(held, 9)
+    with pytest.raises(TimedOut, match=rf"^{job.id} was pending for 0 s and was taken back: PENDING \(Priority\)$"):
+        launcher.start(job, place, held, wait_s=0.0)
+    assert (place.notes[-1], held.read().entries) == ("stop", {})
+
+
+def test_the_api_waits_for_no_queue(tmp_path: Path) -> None:
+    held, job = Registry(tmp_path / "state.json"), replace(wanted(), closed=True)
+    launcher.start(job, Queue(held, 9), held)
+    assert list(held.read().entries) == [job.id]
 
 
 STEPS = {"preflight": ["preflight"], "start": ["preflight", "start", "stop"]}

@@ -54,7 +54,7 @@ class TestSlurm(PlatformContract):
 
 
 def test_a_job_that_finds_no_room_waits_with_slurms_reason_and_leaves_the_queue_when_stopped(ground: Ground) -> None:
-    idle = replace(ground.job(), command="umask 0 && exec sleep 600 # pilotlight_predictor")
+    idle = replace(ground.job(), command="umask 0 && exec sleep 600 # pilotlight_predictor", closed=True)
     jobs = [replace(idle, id=str(uuid4()), host_port=next(ground.ports)) for _ in range(CPUS + 1)]
     entries = [launcher.start(job, ground.platform, ground.registry) for job in jobs]
     try:

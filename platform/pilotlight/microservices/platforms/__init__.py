@@ -17,7 +17,7 @@ PLATFORMS: Final[Mapping[str, tuple[str, str]]] = {
     "local": ("local", "local-docker"),
     "docker": (TARGET, "local-docker"),
     "kubernetes": ("kubernetes", "local-k8s"),
-    "slurm": ("slurm", "slurm"),
+    "slurm": (TARGET, "slurm"),
     "lepton": ("lepton", "lepton"),
     "brev": ("brev", "local-docker"),
 }

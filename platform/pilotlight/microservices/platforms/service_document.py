@@ -32,7 +32,8 @@ def service_name(job_id: str) -> str:
 
 def service_document(job: Job, target: str, gpus: int) -> str:
     """Return the document for an embedded target; `gpus` are those that it gets there."""
-    name, mounts = service_name(job.id), _mounts(job.options.get(MOUNTS, ""))
+    name = service_name(job.id)
+    mounts = _mounts(job.options.get(MOUNTS, "")) if target == "docker" else []  # of slurm an option of its own
     predictor = {
         "minReplicas": 1,
         "maxReplicas": 1,

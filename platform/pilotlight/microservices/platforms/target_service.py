@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from pilotlight.errors import NotFound, PlatformError, TimedOut
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms.commands import set_secrets, validate_job
@@ -19,12 +21,15 @@ from pilotlight.microservices.platforms.service_document import MOUNTS, service_
 from pilotlight.microservices.platforms.service_status import platform_status
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.targets import table
+from pilotlight.targets.docker import target as docker
 from pilotlight.targets.local.client import LocalTarget
 from pilotlight.targets.local.control_process_launcher import ensure, living
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.supervisor.gpus import find_devices
-from pilotlight.targets.options import Option
+from pilotlight.targets.options import Option, check_missing, resolve_options
+from pilotlight.targets.programs import Programs
 from pilotlight.targets.secret_redaction import redact
+from pilotlight.targets.slurm import target as slurm
 from pilotlight.targets.target import Key
 
 TAIL: Final = 50
@@ -34,6 +39,7 @@ ACCEPT_S: Final = 60.0
 STOP_S: Final = 120.0  # its grace period, and what a daemon takes besides
 NAMESPACE: Final = Option("namespace", "where it runs")
 FOLDERS: Final = Option(MOUNTS, "folders of its machine that the container sees: /models:/models:ro, comma separated")
+ASKED_FOR: Final = ("account",)  # of those who run inference services by scripts, though a cluster may not need it
 IS_DOWN: Final = "the platform is down; platformctl up starts it again"
 
 
@@ -47,19 +53,22 @@ class TargetService:
         module = table.module(name)
         declared = module.OPTIONS if module else ()
         self._target_options = {each.name for each in declared}
-        self.options = (*declared, *(each for each in (FOLDERS, NAMESPACE) if each.name not in self._target_options))
+        named = [each for each in (FOLDERS, NAMESPACE) if each.name not in self._target_options]
+        self.options = tuple(
+            structs.replace(each, required=each.required or each.name in ASKED_FOR) for each in (*declared, *named)
+        )
         self._foreign = ForeignContainers(environ) if name == "docker" else None
 
     def preflight(self, job: Job) -> None:
-        validate_job(job)
+        job = self._resolved(job)
         self._document(job)
-        check_image = getattr(table.module(self.name), "check_image", None)
-        if check_image is not None:
-            check_image(job.image, self._environ, job.options)
+        if self.name == "docker":
+            docker.check_image(job.image, self._environ, job.options)
         check_free(job)
 
     def start(self, job: Job) -> Entry:
-        document, namespace = self._document(validate_job(job)), job.options.get(NAMESPACE.name)
+        job = self._resolved(job)
+        document, namespace = self._document(job), job.options.get(NAMESPACE.name)
         options = {name: value for name, value in job.options.items() if name in self._target_options}
         target, key = LocalTarget(ensure(self._home), self.name, options), _key(job.id, namespace)
         self.restore(job)
@@ -68,6 +77,12 @@ class TargetService:
         url, started = f"http://localhost:{job.host_port}", utc_now("seconds", "+00:00")
         job_number = handle if self.name == "slurm" else None
         return Entry(self.name, job.network_arch, url, started, job.host_port, job_number, namespace=namespace)
+
+    def _resolved(self, job: Job) -> Job:
+        """Return the job with all its options. Raise UsageError for what is missing or could be misinterpreted."""
+        values, missing = resolve_options(self.options, validate_job(job).options, self._environ, job.image)
+        check_missing(missing, self.name)
+        return structs.replace(job, options=values)
 
     def restore(self, job: Job) -> None:
         """Give the values of its secrets to the control process, also to a new one: it keeps them in memory only."""
@@ -96,6 +111,9 @@ class TargetService:
             return
         if self._foreign is not None:
             self._foreign.stop(job_id)
+        elif self.name == "slurm":  # a job of an earlier release, by its name too: Slurm reuses numbers
+            words = ["scancel", f"--jobname={job_id}", *filter(None, [entry.platform_job_id])]
+            Programs(self._environ).run(words)
 
     def _delete(self, key: Key) -> bool:
         """Delete the service and wait for its end; return whether there was one."""
@@ -114,14 +132,25 @@ class TargetService:
 
     @contextmanager
     def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
-        yield entry.host_url
+        """Yield the URL; of Slurm the address of the job, which may be on this machine or behind a tunnel."""
+        if self.name != "slurm":
+            yield entry.host_url
+            return
+        status = LocalTarget(ensure(self._home, start=False), self.name).status(_key(job_id, entry.namespace))
+        if not status.url:
+            reason = platform_status(status).reason
+            raise PlatformError(f"{job_id} cannot be asked: {reason}", f"platformctl microservice status {job_id}")
+        yield status.url
 
     def _document(self, job: Job) -> str:
-        """Return the document; a machine without GPUs gives it none."""
-        devices = len(find_devices())
-        if devices and job.num_gpus > devices:
+        """Return the document; where there are no GPUs it gets none."""
+        if self.name == "slurm":
+            gpus = slurm.has_gpus(self._environ, job.options["partition"])
+        elif (devices := len(find_devices())) and job.num_gpus > devices:
             raise PlatformError(f"num_gpus = {job.num_gpus}, and this machine has {devices}", "--num-gpus N")
-        return service_document(job, self.name, job.num_gpus if devices else 0)
+        else:
+            gpus = devices > 0
+        return service_document(job, self.name, job.num_gpus if gpus else 0)
 
 
 def _key(job_id: str, namespace: str | None) -> Key:

@@ -24,7 +24,7 @@ from pilotlight.targets.slurm.script import (
     port_check,
     signal_flags,
 )
-from pilotlight.targets.slurm.ssh_tunnel import Forwards
+from pilotlight.targets.slurm.ssh_tunnel import Endpoint, Forwards
 from pilotlight.wire.machine import LOOPBACK
 from pilotlight.wire.unix_socket import SCHEME
 
@@ -43,6 +43,7 @@ class Note(NamedTuple):
     container: str = "none"
     port: int = 0  # its own; 0: our predictor, on sockets of its folder, or with `node` on ports by its number
     address: str = "tunnel"
+    host_port: int = 0  # of this machine, where our predictor is reached instead; 0: none
 
     @property
     def text(self) -> str:
@@ -51,8 +52,10 @@ class Note(NamedTuple):
 
 def read_note(comment: str) -> Note | None:
     """Parse the comment of a job; None: not a replica."""
-    word, home, container, port, address = [*comment.split(":"), *[""] * 5][:5]
-    return Note(home, container, int(port), address) if word == "pilotlight" and port.isdecimal() else None
+    word, home, container, port, address, own = [*comment.split(":"), *[""] * 6][:6]
+    if word != "pilotlight" or not port.isdecimal():
+        return None
+    return Note(home, container, int(port), address, int(own) if own.isdecimal() else 0)
 
 
 def home_key(home: Home) -> str:
@@ -77,7 +80,8 @@ def replica_job(
     container, folder = launch.revision.container, job_folder(home, launch.replica)
     own = contract.is_predictor_image(container.image)
     kind = container_of(container)
-    note = Note(home_key(home), kind, 0 if own else container.port, container.options.get("address", "tunnel"))
+    reached = container.options.get("address", "tunnel")
+    note = Note(home_key(home), kind, 0 if own else container.port, reached, container.host_port)
     env = _variables(launch, note, home, gateway_url)
     values = {name: value for name, value in env.items() if not _SBATCH.fullmatch(name)}
     fetched = [_fetch(launch, number, f"{folder}/{number}", python) for number in range(len(container.fetches))]
@@ -92,7 +96,8 @@ def replica_job(
         variables={name: value for name, value in env.items() if name not in values},
         exported=(*INHERITED, *values), hidden=tuple(fetch_values), gpus=container.gpus,
         mounts=() if kind == "none" else tuple(_mounts(container, folder, home)), comment=note.text,
-        prologue="".join((begun, _ports(note), *(lines for lines, _ in fetched))), arguments=_arguments(container),
+        prologue="".join((begun, _ports(note, container.host_ip), *(lines for lines, _ in fetched))),
+        arguments=_arguments(container),
     )  # fmt: skip
     return job, {**values, **fetch_values}
 
@@ -106,13 +111,17 @@ def _variables(launch: Launch, note: Note, home: Home, gateway_url: str) -> dict
     if container.gpus:  # set by Slurm for the devices of the job
         del env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]
     sockets = f"{SCHEME}{job_folder(home, launch.replica)}"
-    host = "0.0.0.0" if note.address == "node" else sockets  # noqa: S104 - the user's choice
-    return {**env, **dict.fromkeys(_HOSTS, host)}
+    on_node = note.address == "node" and not note.host_port
+    host = "0.0.0.0" if on_node else sockets  # noqa: S104 - the user's choice
+    return {**env, **dict.fromkeys(_HOSTS, host), _PORTS[0]: str(PORTS.http)}
 
 
-def _ports(note: Note) -> str:
+def _ports(note: Note, host_ip: str) -> str:
     if note.port:
         return port_check(str(note.port))
+    if note.host_port:  # on another node a tunnel leads from this port to its sockets
+        here = port_check(str(note.host_port)) + f"export {_HOSTS[0]}={host_ip or LOOPBACK} {_PORTS[0]}=$port\n"
+        return f'if [ "$(uname -n)" = "$SLURM_SUBMIT_HOST" ]; then\n{here}fi\n'
     if note.address != "node":
         return ""
     exports = (f"export {name}=$((port + {offset}))\n" for offset, name in enumerate(_PORTS))
@@ -148,6 +157,10 @@ def _arguments(container: ContainerSpec) -> tuple[str, ...]:
 
 def replica_route(note: Note, queued: Queued, folder: Path, *, here: bool) -> tuple[ReplicaAddress, Forwards]:
     """Return where a running job is reached, and what must be forwarded for that; `here`: its node is this machine."""
+    if note.host_port and not (here and note.port):
+        own = dict.fromkeys((note.port,) if note.port else (PORTS.http, PORTS.metrics), note.host_port)
+        far: Endpoint = note.port or f"{folder}/{PORTS.http}"
+        return ReplicaAddress(LOOPBACK, own), () if here else ((note.host_port, far),)
     if note.address == "node" or (here and note.port):
         first = note.port or first_port(queued.id)
         ports = {} if note.port else {port: first + offset for offset, port in enumerate(PORTS)}

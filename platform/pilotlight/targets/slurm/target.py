@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from pilotlight.errors import PlatformError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.options import Option
 from pilotlight.targets.programs import Programs
@@ -46,6 +46,17 @@ def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator
         found = shutil.which("ssh", path=environ.get("PATH"))
         fix = "" if found else "install an ssh client, or --target-option address=node"
         yield Finding("ok" if found else "fail", "ssh", f"{found or 'not on the PATH'}, for tunnels to nodes", fix)
+
+
+def has_gpus(environ: Mapping[str, str], partition: str) -> bool:
+    """Return whether nodes of a partition have GPUs. Raise UsageError if there is no such partition."""
+    programs = Programs(environ)
+    printed = programs.run_checked(["sinfo", "--noheader", f"--partition={partition}", "--format=%a|%G"])
+    if not printed.strip():
+        there = " ".join(programs.run_checked(["sinfo", "--noheader", "--format=%R"]).split())
+        raise UsageError(f"partition = {partition}: the cluster has no such partition", f"there are: {there}")
+    devices = [line.partition("|")[2] for line in printed.splitlines()]
+    return any(each.startswith("gpu") or ",gpu" in each for each in devices)
 
 
 def _host(line: str) -> str:

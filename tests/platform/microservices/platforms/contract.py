@@ -39,6 +39,17 @@ TELLS = (
 )
 
 
+TELLING_MODEL = """
+import hashlib, os
+INPUTS = OUTPUTS = {"x": ("FP32", [1])}
+print("digest", hashlib.sha256(os.environ["HF_TOKEN"].encode()).hexdigest(), flush=True)
+
+
+def predict(x):
+    return {"x": x}
+"""
+
+
 @dataclass
 class Ground:
     """One platform, with what its jobs need. `environ` must set HF_TOKEN to SECRET."""
@@ -60,6 +71,15 @@ class Ground:
             secrets=("HF_TOKEN",), host_port=next(self.ports),
         )  # fmt: skip
         return launcher.build_job(wish, self.environ)
+
+    def failing(self) -> Job:
+        """One that ends at once, with last words."""
+        return replace(self.job(), command="umask 0 && echo no such checkpoint >&2 && exit 3 # pilotlight_predictor")
+
+    def telling(self) -> Job:
+        """One that proves in its log that the secret has arrived."""
+        job = self.job()
+        return replace(job, command=TELLS + job.command)
 
     @contextmanager
     def started(self, job: Job) -> Iterator[Entry]:
@@ -94,6 +114,27 @@ class Ground:
         return seen
 
 
+@dataclass
+class ProcessGround(Ground):
+    """One where no shell runs: the command must be that of the predictor."""
+
+    folder: Path = Path()
+
+    def failing(self) -> Job:
+        job = self.job()
+        return replace(job, command=f"{job.command} '--no such checkpoint'")
+
+    def telling(self) -> Job:
+        model = self.folder / "tells" / "1" / "model.py"
+        model.parent.mkdir(parents=True)
+        model.write_text(TELLING_MODEL)
+        path, self.model_path = self.model_path, str(model.parents[1])
+        try:
+            return self.job()
+        finally:
+            self.model_path = path
+
+
 class PlatformContract:
     """Derived from by each platform's tests; `ground` is their fixture."""
 
@@ -113,8 +154,7 @@ class PlatformContract:
         assert not reachable(ground, job, entry)
 
     def test_a_job_that_fails_says_why_and_keeps_its_last_words(self, ground: Ground) -> None:
-        command = "umask 0 && echo no such checkpoint >&2 && exit 3 # pilotlight_predictor"
-        job = replace(ground.job(), command=command)
+        job = ground.failing()
         with ground.started(job) as entry:
             seen = ground.until(job, entry, "failed")
             assert seen.reason
@@ -145,8 +185,7 @@ class PlatformContract:
         return Entry(ground.platform.name, "pilotlight", "http://localhost:8199", "2026-01-01T00:00:00+00:00", 8199)
 
     def test_a_secret_reaches_the_job_and_nobody_else(self, ground: Ground) -> None:
-        job = ground.job()
-        job = replace(job, command=TELLS + job.command)
+        job = ground.telling()
         with ground.started(job) as entry:
             ground.until_ready(job, entry)
             seen = ground.platform.status(job.id, entry)

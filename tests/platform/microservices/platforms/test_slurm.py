@@ -1,27 +1,29 @@
 """Slurm for real: Debian's controller and node daemon, started here, run what sbatch was given."""
 
-import hashlib
 import json
-import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
 from tests.daemons.slurm_daemons import CPUS
+from tests.embedded import Platform as EmbeddedPlatform
+from tests.eventually import eventually
 from tests.platform.microservices.platforms.contract import (
     IRIS,
     SECRET,
     Ground,
     PlatformContract,
+    ProcessGround,
     clean_environment,
     free_ports,
     get,
 )
 
-from pilotlight.errors import PlatformError, UsageError
+from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.registry.registry_file import registry
@@ -32,10 +34,18 @@ PLACE = {"partition": "cpu", "account": "tests"}
 
 
 @pytest.fixture
-def ground(slurm_cluster: dict[str, str], tmp_path: Path) -> Ground:
-    environ = clean_environment(tmp_path, slurm_cluster)
-    place = platform("slurm", environ)
-    return Ground(place, environ, registry(environ), PLACE, ports=free_ports(), written=lambda: told(environ))
+def ground(slurm_cluster: dict[str, str], tmp_path: Path) -> Iterator[Ground]:
+    with EmbeddedPlatform(tmp_path / "home", slurm_cluster) as started:
+        environ = clean_environment(tmp_path, slurm_cluster, PILOTLIGHT_HOME=str(started.home.root))
+
+        def written() -> str:
+            files = [file.read_text(errors="replace") for file in started.home.root.rglob("*") if file.is_file()]
+            return "\n".join([told(environ), *files])
+
+        yield ProcessGround(
+            platform("slurm", environ), environ, registry(environ), PLACE, ports=free_ports(), written=written,
+            folder=tmp_path,
+        )  # fmt: skip
 
 
 def told(environ: dict[str, str]) -> str:
@@ -54,8 +64,7 @@ class TestSlurm(PlatformContract):
 
 
 def test_a_job_that_finds_no_room_waits_with_slurms_reason_and_leaves_the_queue_when_stopped(ground: Ground) -> None:
-    idle = replace(ground.job(), command="umask 0 && exec sleep 600 # pilotlight_predictor", closed=True)
-    jobs = [replace(idle, id=str(uuid4()), host_port=next(ground.ports)) for _ in range(CPUS + 1)]
+    jobs = [replace(ground.job(), closed=True) for _ in range(CPUS + 1)]
     entries = [launcher.start(job, ground.platform, ground.registry) for job in jobs]
     try:
         for job, entry in zip(jobs[:CPUS], entries[:CPUS], strict=True):
@@ -69,56 +78,42 @@ def test_a_job_that_finds_no_room_waits_with_slurms_reason_and_leaves_the_queue_
         ):
             pass
         ground.platform.stop(jobs[-1].id, entries[-1])
-        assert ground.platform.status(jobs[-1].id, entries[-1]).reason.startswith("CANCELLED")
+        assert ground.platform.status(jobs[-1].id, entries[-1]).state == "gone"
     finally:
         for job, entry in zip(jobs, entries, strict=True):
             ground.platform.stop(job.id, entry)
+    assert run(dict(ground.environ), "squeue", "--noheader", "--format=%j") == ""
 
 
-def test_a_stop_leaves_neither_log_nor_process_nor_tunnel(ground: Ground) -> None:
-    job = replace(ground.job(), command=f"umask 0 && exec sleep 600 # pilotlight_predictor {uuid4()}")
+def test_a_job_of_a_partition_that_is_down_is_taken_back_and_never_registered(ground: Ground) -> None:
+    job = replace(ground.job(), options={**PLACE, "partition": "closed"})
+    reports: list[str] = []
+    with pytest.raises(TimedOut, match=f"{job.id} was pending for 3 s and was taken back: PENDING") as late:
+        launcher.start(job, ground.platform, ground.registry, 3.0, reports.append)
+    assert (late.value.exit_code, ground.registry.read().entries) == (4, {})
+    assert any("PartitionDown" in each for each in reports)
+    assert run(dict(ground.environ), "squeue", "--noheader", "--format=%j") == ""
+
+
+def test_the_entry_has_slurms_number_and_the_port_of_this_machine(ground: Ground) -> None:
+    job = ground.job()
     with ground.started(job) as entry:
-        ground.until(job, entry, "running")
-    home = Path(ground.environ["HOME"])
-    assert not [path for path in home.rglob("*") if job.id in path.name]
-    assert job.id not in run(dict(ground.environ), "squeue", "--noheader", "--format=%j", "--states=running,completing")
+        assert entry.host_url == f"http://localhost:{entry.host_port}"
+        assert run(dict(ground.environ), "squeue", "--noheader", "--format=%i").split() == [entry.platform_job_id]
+        ground.until_ready(job, entry)
+        assert get(f"{entry.host_url}/v2/health/ready") == 200
+        assert ground.platform.status(job.id, entry).pod_name == socket.gethostname().partition(".")[0]
 
 
-def test_a_job_of_another_name_with_the_same_number_is_neither_seen_nor_cancelled(ground: Ground) -> None:
-    job = replace(ground.job(), command="umask 0 && exec sleep 600 # pilotlight_predictor")
-    with ground.started(job) as entry:
-        ground.until(job, entry, "running")
-        stranger = str(uuid4())
-        assert ground.platform.status(stranger, entry).state == "gone"
-        ground.platform.stop(stranger, entry)
-        assert ground.platform.status(job.id, entry).state == "running"
-
-
-@pytest.mark.parametrize("container", ["pyxis", "apptainer"])
-def test_variables_and_secrets_reach_a_container_on_the_node(ground: Ground, tmp_path: Path, container: str) -> None:
-    """Stand-ins take the containers' flags away and run the command: srun's as a step of the real Slurm."""
-    real, libraries = shutil.which("srun", path=ground.environ["PATH"]), ground.environ["LD_LIBRARY_PATH"]
-    kept = 'for word; do case "$word" in --container-*) ;; *) words+=("$word") ;; esac; done'
-    plain = {
-        "srun": f'{kept}; LD_LIBRARY_PATH={libraries} exec {real} "${{words[@]}}"',
-        "apptainer": 'exec sh -c "${@: -1}"',
-    }
-    (tmp_path / "bin").mkdir()
-    for name, text in plain.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n[[ $* == *pass-this* ]] || exit 2\n{text}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
-    environ = {**ground.environ, "PATH": f"{tmp_path / 'bin'}:{ground.environ['PATH']}"}
-    place = platform("slurm", environ)
-    said = "echo got $PLAIN $(printf %s $HF_TOKEN | sha256sum) >&2; exit 3"
-    job = replace(
-        ground.job(), image="nvcr.io/nvidia/pass-this:1", env={"PLAIN": "words"}, command=said,
-        options={**PLACE, "container": container},
-    )  # fmt: skip
-    elsewhere = Ground(place, environ, ground.registry, PLACE)
-    with elsewhere.started(replace(job, port=next(ground.ports))) as entry:
-        seen = elsewhere.until(job, entry, "failed")
-    digest = hashlib.sha256(SECRET.encode()).hexdigest()
-    assert [line for line in seen.tail if line.startswith(f"got words {digest}")], seen
+def test_a_job_of_an_earlier_release_is_ended_if_it_has_the_jobs_name(ground: Ground) -> None:
+    environ, entry = dict(ground.environ), TestSlurm().never_was(ground)
+    words = ["sbatch", "--parsable", "--output=/dev/null", "--job-name=earlier", "--wrap=sleep 600"]
+    number = run(environ, *words).strip()
+    ground.platform.stop("stranger", replace(entry, platform_job_id=number))
+    assert run(environ, "squeue", "--noheader", "--format=%i").split() == [number]
+    ground.platform.stop("earlier", replace(entry, platform_job_id=number))
+    shown = ("squeue", "--noheader", "--format=%i")
+    eventually(lambda: run(environ, *shown) == "", "the queue to be empty")
 
 
 def test_the_command_line_starts_asks_and_stops_a_job(ground: Ground) -> None:
@@ -151,13 +146,15 @@ def test_an_unknown_partition_is_refused_with_those_that_there_are(ground: Groun
 @pytest.mark.parametrize("name", ["partition", "account"])
 def test_a_missing_input_is_refused_by_name_and_taken_from_its_variable(ground: Ground, name: str) -> None:
     job = replace(ground.job(), options={key: value for key, value in PLACE.items() if key != name})
-    with pytest.raises(UsageError, match=f"{name} is missing"):
+    with pytest.raises(UsageError, match=f"slurm needs {name}"):
         ground.platform.preflight(job)
     platform("slurm", {**ground.environ, f"SLURM_{name.upper()}": PLACE[name]}).preflight(job)
 
 
 def test_what_slurm_refuses_is_said_in_its_words_without_secrets(ground: Ground) -> None:
     job = replace(ground.job(), options={**PLACE, "partition": "closed", "time": SECRET[:8]})
-    with pytest.raises(PlatformError, match=r"sbatch failed: .*time") as refused:
-        ground.platform.start(job)
-    assert SECRET not in str(refused.value)
+    with ground.started(job) as entry:
+        seen = ground.until(job, entry, "failed")
+    assert "sbatch failed" in seen.reason
+    assert "time" in seen.reason
+    assert SECRET not in seen.reason

@@ -1,5 +1,6 @@
 """A replica as a Slurm job: variables, ports, mounts, fetches, and where its server is reached. No daemon."""
 
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -135,9 +136,29 @@ def test_where_a_running_job_is_reached(note: Note, here: bool, host: str, forwa
     assert (address.host, dict(address.ports), found) == (host, {}, forwards)
 
 
+def test_a_port_of_this_machine_leads_to_the_job_wherever_it_runs() -> None:
+    """Our predictor listens on it where it runs here; else a tunnel leads from it to the sockets of the job."""
+    note, own = Note("k", host_port=18083), {8080: 18083, 8082: 18083}
+    assert replica_route(note, RUNNING, FOLDER, here=True) == (("127.0.0.1", own), ())
+    assert replica_route(note, RUNNING, FOLDER, here=False) == (("127.0.0.1", own), ((18083, f"{FOLDER}/8080"),))
+    image = Note("k", "apptainer", 8000, host_port=18083)
+    assert replica_route(image, RUNNING, FOLDER, here=True) == (("127.0.0.1", {}), ())
+    assert replica_route(image, RUNNING, FOLDER, here=False) == (("127.0.0.1", {8000: 18083}), ((18083, 8000),))
+
+
+@pytest.mark.parametrize(("here", "listens"), [(True, "0.0.0.0 18083"), (False, f"unix:{FOLDER} 8080")])
+def test_the_script_listens_on_the_port_only_on_the_machine_that_submits(here: bool, listens: str) -> None:
+    job, values = made(env={"INFERENCE_MICROSERVICE": "true"}, host_port=18083, host_ip="0.0.0.0")
+    text = job.prologue.partition("\n")[2] + 'echo "$INFERENCE_HOST $INFERENCE_HTTP_PORT"\n'
+    environ = {"PATH": os.environ["PATH"], "SLURM_SUBMIT_HOST": os.uname().nodename if here else "login", **values}
+    done = subprocess.run(["bash", "-s"], input=text, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == listens
+
+
 def test_a_note_is_read_back_and_other_comments_are_not() -> None:
-    note = Note(home_key(HOME), "pyxis", 8000, "node")
+    note = Note(home_key(HOME), "pyxis", 8000, "node", 18083)
     assert read_note(note.text) == note
+    assert read_note(note.text.rpartition(":")[0]) == note._replace(host_port=0)
     assert [read_note(text) for text in ("", "port=8080/job", "pilotlight:k", "my remark: 1:2:3")] == [None] * 4
     assert home_key(HOME) != home_key(Home(Path("/shared/other")))
 

@@ -23,6 +23,8 @@ from pilotlight.microservices.registry.registry_file import Registry
 
 PENDING_S: Final = 3600.0  # an image may have tens of GB
 POLL_S: Final = 0.1
+FETCHING: Final = ("docker", "slurm")  # they fetch models for images that read no stores
+OWN_COMMAND: Final = "pilotlight"  # reads stores itself
 SHARED_FILESYSTEM: Final = ("local", "slurm")  # they see this machine's files, so relative paths are resolved here
 
 
@@ -64,8 +66,11 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
     if platform in SHARED_FILESYSTEM and path and "://" not in path:
         path = str(Path(path).expanduser().absolute())
     model = container_command.parse(path, remote=request.remote)
-    isolation = request.isolation
-    inputs = container_command.CommandInputs(job_id, request.network_arch, model, env, request.num_gpus, isolation)
+    isolation, fetches = request.isolation, platform in FETCHING
+    inputs = container_command.CommandInputs(
+        job_id, request.network_arch, model, env, request.num_gpus, isolation, fetches
+    )
+    own = arch.command == OWN_COMMAND
     secrets = () if isolation else arch.secrets  # those of the operator are not for an org's model
     return Job(
         id=job_id, network_arch=request.network_arch, model_path=model.uri,
@@ -73,7 +78,7 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
         image=request.image or container_command.resolve(request.network_arch, environ, request.kind),
         secrets=secret_references.select(secrets, request.secrets, environ), port=container_command.PORT,
         host_port=request.host_port, options=request.options, folder=arch.folder, closed=request.remote,
-        isolation=isolation,
+        isolation=isolation, fetch=model.uri if fetches and model.kind == "remote" and not own else "",
     )  # fmt: skip
 
 

@@ -9,10 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pilotlight import __version__, contract
 from pilotlight.errors import UsageError
 from pilotlight.k8s import names
 from pilotlight.microservices.platforms.commands import split_list
 from pilotlight.microservices.platforms.host_ports import LOOPBACK, is_own
+from pilotlight.microservices.registry.container_command import fetched
 from pilotlight.microservices.registry.records import Job
 
 Json = Any
@@ -34,12 +36,16 @@ def service_document(job: Job, target: str, gpus: int) -> str:
     """Return the document for an embedded target; `gpus` are those that it gets there."""
     name = service_name(job.id)
     mounts = _mounts(job.options.get(MOUNTS, "")) if target == "docker" else []  # of slurm an option of its own
+    if job.fetch:
+        mount = {"name": "model", "mountPath": fetched(job.id), "readOnly": True}
+        mounts.append((mount, {"name": "model", "emptyDir": {}}))
     predictor = {
         "minReplicas": 1,
         "maxReplicas": 1,
         "terminationGracePeriodSeconds": GRACE_S,
         "containers": [_container(job, target, gpus) | {"volumeMounts": [mount for mount, _ in mounts]}],
         "volumes": [volume for _, volume in mounts],
+        **({"initContainers": [_fetch(job)]} if job.fetch else {}),
     }
     return json.dumps({
         "apiVersion": "serving.kserve.io/v1beta1",
@@ -67,6 +73,17 @@ def _container(job: Job, target: str, gpus: int) -> dict[str, Json]:
         "startupProbe": {"tcpSocket": {"port": job.port}, "periodSeconds": 1, "failureThreshold": START_S},
         "readinessProbe": {"tcpSocket": {"port": job.port}, "periodSeconds": 2},
         "resources": {"requests": {"memory": MEMORY}, **({"limits": {GPU: str(gpus)}} if gpus else {})},
+    }
+
+
+def _fetch(job: Job) -> dict[str, Json]:
+    """Return the init container that fetches the model, for an image that reads no stores."""
+    return {
+        "name": "fetch-model",
+        "image": f"{contract.LOCAL_CAPABILITIES['image']}:{__version__}",
+        "command": ["python", "-m", "pilotlight_predictor", "fetch", job.fetch, fetched(job.id)],
+        "env": _variables(job),
+        "volumeMounts": [{"name": "model", "mountPath": fetched(job.id)}],
     }
 
 

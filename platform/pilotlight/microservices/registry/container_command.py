@@ -58,6 +58,7 @@ class CommandInputs(Struct, frozen=True):
     env: Mapping[str, str]
     num_gpus: int = 1
     isolation: Isolation = ""
+    fetches: bool = False  # whether the platform fetches models for images that read no stores
 
 
 def arch(name: str, environ: Mapping[str, str], kind: str = "") -> Arch:
@@ -232,10 +233,18 @@ def _pilotlight(inputs: CommandInputs) -> str:
     return f'exec "${{{ENV_PYTHON}:-python}}" -m pilotlight_predictor {shlex.join([*flags, *off, *model])}'
 
 
+def fetched(job_id: str) -> str:
+    """Return the path in the container of a model that is fetched before its start."""
+    return f"/models/{job_id}"
+
+
 def _contained(inputs: CommandInputs) -> ModelPath:
+    if inputs.model.kind == "remote" and inputs.fetches:
+        return ModelPath("local", fetched(inputs.job_id))
     if inputs.model.kind == "remote":
         message = f"model_path = {inputs.model.value}: a {inputs.network_arch} container reads no cloud storage"
-        raise UsageError(message, "name hf_model://ORG/MODEL, or a path that the container sees")
+        hint = "docker and slurm fetch it first; elsewhere name hf_model://ORG/MODEL, or a path that the container sees"
+        raise UsageError(message, hint)
     return inputs.model
 
 

@@ -51,6 +51,7 @@ class Job(Struct, frozen=True):
     folder: bool = False  # whether the model at `model_path` is a directory
     closed: bool = False  # listen on loopback only: it does not authenticate requests itself
     isolation: Isolation = ""
+    fetch: str = ""  # URI of its model, fetched to `container_command.fetched` before the start: it reads no stores
 
 
 class Entry(Struct, frozen=True):

@@ -55,7 +55,15 @@ def test_a_container_of_others_is_refused_cloud_storage_even_where_ours_is_not()
         == "s3://b/m"
     )
     with pytest.raises(UsageError, match="cosmos-rl container reads no cloud storage"):
-        launcher.build_job(launcher.StartRequest("cosmos-rl", "s3://b/m", "docker", remote=True), {})
+        launcher.build_job(launcher.StartRequest("cosmos-rl", "s3://b/m", "lepton", remote=True), {})
+
+
+def test_a_model_of_a_store_is_fetched_for_an_image_that_reads_none() -> None:
+    job = launcher.build_job(launcher.StartRequest("cosmos-rl", "s3://b/m", "docker", remote=True), {})
+    assert (job.fetch, job.model_path) == ("s3://b/m", "s3://b/m")
+    assert f'"model_path": "/models/{job.id}"' in job.command
+    own = launcher.build_job(launcher.StartRequest("pilotlight", "s3://b/m", "docker", remote=True), {})
+    assert (own.fetch, "--model-path s3://b/m" in own.command) == ("", True)
 
 
 def test_a_path_of_this_machine_may_be_relative_where_processes_see_it(tmp_path: Path) -> None:

@@ -87,3 +87,11 @@ def test_folders_of_the_machine_are_mounted() -> None:
     assert container(job).mounts == (Mount("/models", "/models", True), Mount("/out", "/out", False))
     with pytest.raises(UsageError, match="mounts = out:/out, must be FOLDER:PATH or FOLDER:PATH:ro"):
         service_document(replace(TAO, options={"mounts": "out:/out"}), "docker", 0)
+
+
+def test_a_model_of_a_store_is_fetched_with_the_credentials_of_the_job() -> None:
+    job = replace(TAO, fetch="s3://b/m", env={"AWS_REGION": "eu"}, secrets=("AWS_SECRET_ACCESS_KEY",))
+    (fetch,) = container(job).fetches
+    assert (fetch.uri, fetch.folder) == ("s3://b/m", f"/models/{ID}")
+    assert fetch.env["AWS_REGION"] == "eu"
+    assert fetch.secret_env == (("AWS_SECRET_ACCESS_KEY", f"ims-{ID}", "AWS_SECRET_ACCESS_KEY"),)

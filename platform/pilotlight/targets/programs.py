@@ -5,7 +5,7 @@ since a daemon may repeat its input.
 """
 
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pilotlight.errors import PlatformError, TimedOut
@@ -47,9 +47,7 @@ class Programs:
                 timeout=timeout_s, check=False,
             )  # fmt: skip
         except (FileNotFoundError, PermissionError):
-            raise PlatformError(
-                f"{words[0]} is not on the PATH", hint=f"install {words[0]}, or add it to PATH"
-            ) from None
+            raise _not_found(words[0]) from None
         except subprocess.TimeoutExpired:
             raise TimedOut(f"{shown(words)} did not answer within {timeout_s:g} s") from None
         out, err = (redact(text, self.environ, self._names) for text in (done.stdout, done.stderr))
@@ -61,6 +59,30 @@ class Programs:
         if done.code:
             raise PlatformError(f"{shown(words)} failed: {done.summary}", hint)
         return done.out
+
+    def lines(self, words: Sequence[str], stdin: str = "") -> Iterator[str]:
+        """Run a program and yield its lines as they come; it is ended when the iterator is closed."""
+        try:
+            process = subprocess.Popen(  # noqa: S603 - arguments, never a shell line
+                list(words), env=self.environ, text=True, errors="replace",
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        except (FileNotFoundError, PermissionError):
+            raise _not_found(words[0]) from None
+        with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(stdin)
+                process.stdin.close()
+                for line in process.stdout:
+                    yield redact(line.rstrip("\n"), self.environ, self._names)
+            finally:
+                process.terminate()
+
+
+def _not_found(program: str) -> PlatformError:
+    return PlatformError(f"{program} is not on the PATH", f"install {program}, or add it to PATH")
 
 
 def shown(words: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +36,15 @@ def test_only_the_last_words_of_a_failure_are_told() -> None:
 def test_a_call_is_named_by_program_and_verb() -> None:
     assert shown(["docker", "run", "--env", "A=b"]) == "docker run"
     assert shown(["sbatch", "--parsable"]) == "sbatch"
+
+
+def test_lines_come_one_by_one_without_secrets_and_the_program_ends_with_the_reader(tmp_path: Path) -> None:
+    programs = Programs({"PATH": os.environ["PATH"], "HF_TOKEN": "planted-value"})
+    script = f"echo $$ > {tmp_path}/pid; cat; echo planted-value; exec sleep 600"
+    lines = programs.lines(["sh", "-c", script], "from stdin\n")
+    assert [next(lines), next(lines)] == ["from stdin", "<HF_TOKEN>"]
+    pid = (tmp_path / "pid").read_text().strip()
+    lines.close()
+    assert not Path(f"/proc/{pid}").exists()
+    with pytest.raises(PlatformError, match="no-such-program is not on the PATH"):
+        next(programs.lines(["no-such-program"]))

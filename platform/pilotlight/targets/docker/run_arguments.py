@@ -130,7 +130,7 @@ def client_command(
     container = launch.revision.container
     env, words = variables(launch, daemon, home, gateway_url), _run(launch, daemon, home, models, gpus)
     words += [f"--env={name}={value}" if is_clients(name) else f"--env={name}" for name, value in env.items()]
-    words += _image(container)
+    words += image_arguments(container)
     values = {name: value for name, value in env.items() if not is_clients(name)}
     if not container.fetches:
         return words, values
@@ -147,9 +147,9 @@ def _run(launch: Launch, daemon: Daemon, home: Home, models: Iterable[str], gpus
     return [
         "docker", "run", f"--name={container_name(launch)}", f"--cidfile={id_file(home, launch.replica)}",
         *(f"--label={LABEL}.{name}={value}" for name, value in {**labels, "replica": launch.replica}.items()),
-        "--log-driver=none", *_network(container, daemon), *_privileges(container, daemon),
-        *_limits(container, daemon, gpus), *gpu_arguments(",".join(map(str, gpus)), 0, daemon.gpus),
-        *(f"--mount={_mount(mount)}" for mount in (*container.mounts, *_home_mounts(launch, daemon, home, models))),
+        "--log-driver=none", *_network(container, daemon), *privileges(container, daemon),
+        *limits(container, daemon, gpus), *gpu_arguments(",".join(map(str, gpus)), 0, daemon.gpus),
+        *map(bind_mount, (*container.mounts, *_home_mounts(launch, daemon, home, models))),
     ]  # fmt: skip
 
 
@@ -183,10 +183,11 @@ def _fetched(fetch: Fetch, container: ContainerSpec, home: Home) -> str:
     return str(home.cache / "fetched" / hashlib.sha256(content.encode()).hexdigest()[:32])
 
 
-def _mount(mount: Mount) -> str:
-    """Return a mount as CSV. Unlike --volume it fails where the source does not exist."""
+def bind_mount(mount: Mount) -> str:
+    """Return the argument, as CSV. Unlike --volume it fails where the source does not exist."""
     fields = ["type=bind", f"source={mount.source}", f"target={mount.path}", *["readonly"] * mount.read_only]
-    return ",".join(f'"{field.replace(QUOTE, 2 * QUOTE)}"' if {",", QUOTE} & {*field} else field for field in fields)
+    cells = (f'"{field.replace(QUOTE, 2 * QUOTE)}"' if {",", QUOTE} & {*field} else field for field in fields)
+    return f"--mount={','.join(cells)}"
 
 
 def _network(container: ContainerSpec, daemon: Daemon) -> list[str]:
@@ -200,7 +201,7 @@ def _network(container: ContainerSpec, daemon: Daemon) -> list[str]:
     return [*named, *(f"--publish={ip}::{port}" for port in ports if port)]
 
 
-def _privileges(container: ContainerSpec, daemon: Daemon) -> list[str]:
+def privileges(container: ContainerSpec, daemon: Daemon) -> list[str]:
     """Our image needs no capability, and this user's id for the files that are mounted."""
     if not contract.is_predictor_image(container.image):
         return []
@@ -208,7 +209,7 @@ def _privileges(container: ContainerSpec, daemon: Daemon) -> list[str]:
     return [*user, "--cap-drop=ALL", "--security-opt=no-new-privileges"]
 
 
-def _limits(container: ContainerSpec, daemon: Daemon, gpus: Sequence[int | str]) -> list[str]:
+def limits(container: ContainerSpec, daemon: Daemon, gpus: Sequence[int | str]) -> list[str]:
     cpus = min(container.cpu_limit or 0.0, daemon.cpus or float("inf"))
     ulimits = container.options.get("ulimits", "") or (ULIMITS if gpus else "")
     return [
@@ -241,7 +242,7 @@ def gpus_here(environ: Mapping[str, str], root: Path = Path("/")) -> Gpus:
     return "requests" if any((root / "dev" / name).exists() for name in ("nvidiactl", "dxg")) else "none"
 
 
-def _image(container: ContainerSpec) -> list[str]:
+def image_arguments(container: ContainerSpec) -> list[str]:
     """Return image and command: as in a pod, `command` replaces the entry point and `args` the image's command."""
     own = contract.is_predictor_image(container.image)
     args = container_command.without_addresses(container.args) if own else container.args

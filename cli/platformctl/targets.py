@@ -86,7 +86,8 @@ def connect(name: str, *, start: bool = True) -> "Target":
         return local(start=start, name=name)
     meta = _command_meta()
     prometheus = str(meta.get(PROMETHEUS) or "")
-    return table.connect(name, os.environ, context=context(), force=bool(meta.get(FORCE)), prometheus=prometheus)
+    force, options = bool(meta.get(FORCE)), options_of(name)
+    return table.connect(name, os.environ, options=options, context=context(), force=force, prometheus=prometheus)
 
 
 def options_of(name: str, *, complete: bool = False) -> dict[str, str]:
@@ -202,7 +203,7 @@ def add_options(command: Callable[..., Any], options: Sequence[Decorator]) -> Ca
 TARGET: Final = (
     click.option(
         "--target", default="local", show_default=True, envvar="PILOTLIGHT_TARGET", metavar="NAME",
-        help="Where services run: local, kubernetes, docker, slurm; docs/targets.md. [env: PILOTLIGHT_TARGET]",
+        help="Where services run: local, kubernetes, docker, slurm, lepton, brev. [env: PILOTLIGHT_TARGET]",
     ),
     click.option(
         "--context", envvar="PILOTLIGHT_CONTEXT", metavar="NAME", expose_value=False, callback=_store_in_meta(CONTEXT),

@@ -16,8 +16,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "pilotlight": (
         "contract", "errors", "jwt_verification", "wire", "k8s", "targets", "prometheus", "spec", "catalogue",
         "schemas", "plan", "render", "lint", "release", "canary", "observability", "gateway", "targets.kubernetes",
-        "targets.local", "targets.docker", "targets.slurm", "targets.table", "api", "microservices", "console",
-        "control_plane", "daemon",
+        "targets.local", "targets.docker", "targets.slurm", "targets.remote", "targets.lepton", "targets.brev",
+        "targets.table", "api", "microservices", "console", "control_plane", "daemon",
     ),
     "pilotlight_predictor": (
         "errors", "core", "observability", "config", "metrics", "storage", "gpu", "repository", "backends",

@@ -106,13 +106,6 @@ def test_down_where_nothing_runs_is_no_error(call: Call, nowhere: Path) -> None:
     assert not nowhere.exists()
 
 
-def test_a_target_to_come_is_told_with_what_to_do_instead(call: Call) -> None:
-    done = call("list", "--target", "lepton")
-    assert done.code == 2
-    assert "--target lepton is not built yet" in done.err
-    assert "--target local" in done.err
-
-
 def test_a_context_is_for_clusters_only(call: Call) -> None:
     done = call("list", "--context", "staging")
     assert done.code == 2
@@ -273,16 +266,6 @@ def test_every_failing_check_has_a_fix(nowhere: Path) -> None:
 
 SAMPLE = "tests.platform.targets.sample_target"
 DRY_RUN = ("deploy", "-f", "examples/services/iris.yaml", "--dry-run", "--target", "docker")
-
-
-@pytest.mark.parametrize(
-    "words", [("list",), ("doctor",), ("explain", "-f", "examples/services/iris.yaml"), DRY_RUN[:4]], ids=lambda w: w[0]
-)
-def test_a_target_that_is_not_built_is_refused_in_a_sentence(words: tuple[str, ...], call: Call, nowhere: Path) -> None:
-    done = call(*words, "--target", "brev")
-    assert done.code == 2
-    assert "--target brev is not built yet" in done.err
-    assert not nowhere.exists()
 
 
 def test_options_of_a_target_reach_its_pods(call: Call, nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

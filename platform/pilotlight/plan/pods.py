@@ -30,7 +30,7 @@ SHM_PATH: Final = "/dev/shm"  # noqa: S108 - the mount point that every CUDA pro
 SCRATCH: Final = "scratch"
 COLLOCATED: Final = "transformer-container"
 PUBLISHED: Final = Capabilities().image
-LAUNCHED: Final = ("docker", "slurm")  # targets of the embedded platform whose replicas are not its own processes
+LAUNCHED: Final = ("docker", "slurm", "lepton", "brev")  # targets that their pod templates name
 _SECRET_NAME: Final = re.compile(
     r"(?:^|_)(?:PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIALS?|(?:API|ACCESS|SECRET|PRIVATE)_?KEY)$", re.IGNORECASE
 )
@@ -81,7 +81,7 @@ def metadata(context: PlanContext) -> dict[str, Json]:
 
 
 def _launcher_annotations(capabilities: Capabilities) -> dict[str, str]:
-    """Return the annotations by which the embedded platform chooses a launcher; none for its own processes."""
+    """Return the annotations of the target that runs it; none for processes of this machine and for clusters."""
     if capabilities.target not in LAUNCHED:
         return {}
     options = dict(sorted(capabilities.target_options.items()))

@@ -5,8 +5,9 @@ A target beside `local` and `kubernetes` is a module and a line in MODULES. The 
     OPTIONS: tuple[Option, ...]                              values of --target-option NAME=VALUE, or of variables
     def findings(environ, options) -> Iterator[Finding]      checks of `platformctl doctor --target NAME`
 
-The control process of the embedded platform runs those in EMBEDDED, each by its launcher. Other packages add targets by
-the entry point group `pilotlight.targets`: a function of the environment that returns a `targets.target.Target`.
+The control process of the embedded platform runs those in EMBEDDED, each by its launcher. Modules of those in
+REMOTE, which are clouds, also have `endpoints(environ, home)`. Other packages add targets by the entry point group
+`pilotlight.targets`: a function of the environment that returns a `targets.target.Target`.
 Heavy modules are imported on use: every command imports this one.
 """
 
@@ -17,13 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from pilotlight.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
+    from pilotlight.targets.local.home_directory import Home
     from pilotlight.targets.options import Option
+    from pilotlight.targets.remote.endpoint import Endpoints
     from pilotlight.targets.target import Finding, Target
 
 ENTRY_POINTS: Final = "pilotlight.targets"
 EMBEDDED: Final = ("local", "docker", "slurm")
-MODULES = {"docker": "pilotlight.targets.docker.target", "slurm": "pilotlight.targets.slurm.target"}
-PLANNED: Final = ("lepton", "brev")
+REMOTE: Final = ("lepton", "brev")
+MODULES = {name: f"pilotlight.targets.{name}.target" for name in ("docker", "slurm", *REMOTE)}
 
 
 class TargetModule(Protocol):
@@ -32,6 +35,10 @@ class TargetModule(Protocol):
     OPTIONS: "tuple[Option, ...]"
 
     def findings(self, environ: Mapping[str, str], options: Mapping[str, str]) -> "Iterator[Finding]": ...
+
+
+class RemoteModule(TargetModule, Protocol):
+    def endpoints(self, environ: Mapping[str, str], home: "Home") -> "Endpoints": ...
 
 
 def connect(
@@ -54,18 +61,21 @@ def connect(
 
         prometheus = prometheus or environ.get("PILOTLIGHT_PROMETHEUS", "")
         return KubernetesTarget.connect(context, force=force, prometheus=prometheus)
+    if name in REMOTE:
+        from pilotlight.targets.local.home_directory import home
+        from pilotlight.targets.remote.endpoint_target import EndpointTarget
+
+        remote, folder = cast(RemoteModule, module(name)), home(environ)
+        return EndpointTarget(remote.endpoints(environ, folder), folder, options)
     (plugin,) = _plugins(name)
     target: Target = plugin.load()(environ)
     return target
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError for a target that is not built yet, NotFound for an unknown one."""
+    """Raise NotFound for an unknown target."""
     if name in ("local", "kubernetes", *MODULES) or _plugins(name):
         return
-    if name in PLANNED:
-        hint = f"platformctl microservice start --platform {name} runs a model there; or use --target local"
-        raise UsageError(f"--target {name} is not built yet", hint)
     known = ["local", "kubernetes", *MODULES, *sorted(plugin.name for plugin in _plugins())]
     raise NotFound(f"no target is called {name}; there are {', '.join(known)}")
 

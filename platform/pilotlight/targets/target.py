@@ -16,6 +16,8 @@ from pilotlight.k8s.manifest import Manifest
 Json = Any
 Key = tuple[str, str]  # namespace, name
 
+NO_GATEWAY = "no gateway of ours is in front of it"  # why a target of a cloud refuses what needs one
+
 Phase = Literal["Ready", "Standby", "Parked", "Progressing", "Degraded", "Failed", "Stopping"]
 ModelState = Literal["Pending", "Standby", "Parked", "Loading", "Loaded", "FailedToLoad"]
 

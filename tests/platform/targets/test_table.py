@@ -15,18 +15,6 @@ def sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table.MODULES, "docker", SAMPLE)
 
 
-@pytest.mark.parametrize("name", sorted(set(table.PLANNED) - set(table.MODULES)))
-def test_a_target_that_is_not_built_is_refused_with_what_runs_there(name: str) -> None:
-    for refused in (
-        lambda: table.connect(name, {}),
-        lambda: table.module(name),
-        lambda: table.options_of(name, {}, {}),
-    ):
-        with pytest.raises(UsageError, match=f"--target {name} is not built yet") as error:
-            refused()
-        assert f"platformctl microservice start --platform {name}" in error.value.hint
-
-
 def test_an_unknown_target_is_refused_with_those_that_there_are(sample: None) -> None:
     with pytest.raises(NotFound, match="no target is called moon; there are local, kubernetes, "):
         table.connect("moon", {})
@@ -47,6 +35,14 @@ def test_missing_and_unknown_options_are_named_with_the_argument(sample: None) -
         table.options_of("docker", {"pool": "x"}, {})
     with pytest.raises(UsageError, match="--target-option pool is no option of local, which takes none"):
         table.options_of("local", {"pool": "x"}, {})
+
+
+@pytest.mark.parametrize("name", table.REMOTE)
+def test_a_target_of_a_cloud_needs_no_control_process(name: str, tmp_path: Path) -> None:
+    target = table.connect(name, {"PILOTLIGHT_HOME": str(tmp_path / "home")}, start=False, options={"a": "b"})
+    assert (target.name, target.embedded) == (name, False)
+    assert target.capabilities() == {"target": name, "target_options": {"a": "b"}}
+    assert list(target.list(None)) == []
 
 
 @pytest.mark.parametrize("name", ["local", "docker"])

@@ -4,49 +4,38 @@ An instance created for a job has the job's name and is deleted with it. Ports a
 blocks them, requests go through a tunnel.
 """
 
-import json
 import shlex
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Final
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from pilotlight.errors import PlatformError, UsageError
+from pilotlight.errors import PlatformError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms import Option
 from pilotlight.microservices.platforms.commands import set_secrets, validate_job
 from pilotlight.microservices.platforms.containers import TAIL, Machine, read_state, run_arguments
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, State
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.targets.docker.run_arguments import ULIMITS, Gpus
-from pilotlight.targets.programs import CompletedCommand, Programs
+from pilotlight.targets.brev.instances import Instance, Instances, is_missing
+from pilotlight.targets.brev.instances import create_arguments as instance_arguments
+from pilotlight.targets.brev.target import PULL_S
+from pilotlight.targets.docker.run_arguments import ULIMITS
+from pilotlight.targets.programs import Programs
 from pilotlight.targets.slurm.script import exports
 from pilotlight.targets.slurm.ssh_tunnel import Tunnel, Tunnels
 from pilotlight.wire.machine import free_port
 
-CREATE_S: Final = 1800.0
-PULL_S: Final = 3600.0
 CONNECT_S: Final = 3.0
 _STATES: Final[Mapping[str, State]] = {
     "STOPPED": "stopped", "STOPPING": "stopped", "DELETING": "stopped", "FAILURE": "failed", "UNHEALTHY": "failed",
 }  # fmt: skip
-UNREACHED: Final = 255  # ssh's own exit code
-LOGIN: Final = "brev login"
-WHICH_GPUS: Final = "[ -e /etc/nv_tegra_release ] && echo tegra || { [ -e /dev/nvidiactl ] && echo requests; }"
-# The script comes on standard input. Brev's configuration may name a command of its own and ask for a terminal.
-SSH: Final = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none", "--")
 
 
 def make(environ: Mapping[str, str]) -> "Brev":
     return Brev(environ)
-
-
-class Instance(NamedTuple):
-    name: str
-    id: str
-    status: str
 
 
 class Brev:
@@ -69,7 +58,7 @@ class Brev:
     )
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._programs = Programs(environ)
+        self._instances = Instances(Programs(environ))
         path = registry(environ).path
         self._tunnels = Tunnels(path.with_name(path.name + ".tunnels"), environ)
 
@@ -77,39 +66,34 @@ class Brev:
         create_arguments(validate_job(job))
         named = job.options.get("instance_id", "")
         if not named:
-            self._instances()
+            self._instances.all()
             return
-        instance = self._running(named)
-        done = self._over_ssh(instance.name, "docker version --format '{{json .Server}}'")
-        if done.code:
-            raise PlatformError(
-                f"Docker on the instance {instance.name} does not answer: {done.summary}", "brev refresh"
-            )
+        self._instances.check_docker(self._instances.running(named).name)
 
     def start(self, job: Job) -> Entry:
-        programs = self._programs.redacting(validate_job(job).secrets)
-        named = job.options.get("instance_id", "")
-        instance = self._running(named) if named else self._create(job, programs)
-        machine = Machine(self._gpus(instance.name), job.options.get("network", ""))
-        done = self._over_ssh(instance.name, run_script(job, machine, programs.environ), programs, PULL_S)
+        instances = Instances(self._instances.programs.redacting(validate_job(job).secrets))
+        named, own = job.options.get("instance_id", ""), instance_name(job.id)
+        instance = instances.running(named) if named else instances.create(own, job.options)
+        machine = Machine(instances.gpus(instance.name), job.options.get("network", ""))
+        done = instances.run(instance.name, run_script(job, machine, instances.programs.environ), PULL_S)
         if done.code:
             self._remove(job.id, instance)
             raise PlatformError(f"docker run on {instance.name} failed: {done.summary}")
         started = utc_now("seconds", "+00:00")
-        url = f"http://{self._host(instance.name)}:{job.host_port}"
+        url = f"http://{instances.host(instance.name)}:{job.host_port}"
         return Entry("brev", job.network_arch, url, started, job.host_port, instance_id=named or instance.name)
 
     def status(self, job_id: str, entry: Entry) -> PlatformStatus:
         name = entry.instance_id or instance_name(job_id)
-        instance = self._find(name)
+        instance = self._instances.find(name)
         if instance is None:
             return PlatformStatus("gone", job_id, reason=f"Brev has no instance {name} any more")
         if instance.status != "RUNNING":
             return PlatformStatus(
                 _STATES.get(instance.status, "pending"), job_id, reason=f"{name} is {instance.status}"
             )
-        done = self._over_ssh(instance.name, status_script(job_id))
-        if _is_missing(done):
+        done = self._instances.run(instance.name, status_script(job_id))
+        if is_missing(done):
             return PlatformStatus(
                 "gone", job_id, reason=f"the Docker of {instance.name} knows no container of this name"
             )
@@ -119,11 +103,11 @@ class Brev:
         return read_state(state_line, job_id, tuple(logs.splitlines()[-TAIL:]))
 
     def stop(self, job_id: str, entry: Entry) -> None:
-        instance = self._find(entry.instance_id or instance_name(job_id))
+        instance = self._instances.find(entry.instance_id or instance_name(job_id))
         if instance is not None and instance.status in ("RUNNING", "STARTING", "DEPLOYING"):
             self._remove(job_id, instance)
         elif instance is not None and instance.name == instance_name(job_id) and instance.status != "DELETING":
-            self._programs.run_checked(["brev", "delete", instance.name], hint=LOGIN)
+            self._instances.delete(instance.name)
 
     @contextmanager
     def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
@@ -131,7 +115,10 @@ class Brev:
         if _answers(entry.host_url):
             yield entry.host_url
             return
-        name, key = self._running(entry.instance_id or instance_name(job_id)).name, f"{job_id}.{uuid4().hex[:8]}"
+        name, key = (
+            self._instances.running(entry.instance_id or instance_name(job_id)).name,
+            f"{job_id}.{uuid4().hex[:8]}",
+        )
         port = free_port()
         self._tunnels.open(key, Tunnel(name, ((port, entry.host_port or 0),)))
         try:
@@ -142,46 +129,11 @@ class Brev:
     def _remove(self, job_id: str, instance: Instance) -> None:
         """Remove the container, and the instance if it was created for this job."""
         if instance.name == instance_name(job_id):
-            self._programs.run_checked(["brev", "delete", instance.name], hint=LOGIN)
+            self._instances.delete(instance.name)
             return
-        done = self._over_ssh(instance.name, shlex.join(["docker", "rm", "--force", "--volumes", job_id]))
-        if done.code and not _is_missing(done):
+        done = self._instances.run(instance.name, shlex.join(["docker", "rm", "--force", "--volumes", job_id]))
+        if done.code and not is_missing(done):
             raise PlatformError(f"docker rm on {instance.name} failed: {done.summary}", f"ssh {instance.name}")
-
-    def _create(self, job: Job, programs: Programs) -> Instance:
-        programs.run_checked(create_arguments(job), timeout_s=CREATE_S, hint=LOGIN)
-        programs.run_checked(["brev", "refresh"], hint=LOGIN)  # writes the ssh configuration
-        return self._running(instance_name(job.id))
-
-    def _running(self, named: str) -> Instance:
-        instance = self._find(named)
-        if instance is None:
-            raise PlatformError(f"instance_id = {named}: Brev has no such instance", "brev ls")
-        if instance.status != "RUNNING":
-            raise PlatformError(
-                f"instance_id = {named} is {instance.status}, must be RUNNING", f"brev start {instance.name}"
-            )
-        return instance
-
-    def _find(self, named: str) -> Instance | None:
-        return next((each for each in self._instances() if named in (each.id, each.name)), None)
-
-    def _instances(self) -> list[Instance]:
-        return read_instances(self._programs.run_checked(["brev", "ls", "--json"], hint=LOGIN))
-
-    def _over_ssh(
-        self, name: str, script: str, programs: Programs | None = None, timeout_s: float = 60.0
-    ) -> CompletedCommand:  # fmt: skip
-        return (programs or self._programs).run([*SSH, name, "bash", "-s"], script + "\n", timeout_s)
-
-    def _gpus(self, name: str) -> Gpus:
-        done = self._over_ssh(name, WHICH_GPUS)
-        return "tegra" if "tegra" in done.out else "requests" if "requests" in done.out else "none"
-
-    def _host(self, name: str) -> str:
-        """Return the host name of ssh's configuration."""
-        lines = self._programs.run_checked(["ssh", "-G", "--", name]).splitlines()
-        return next((line.split()[1] for line in lines if line.startswith("hostname ")), name)
 
 
 def instance_name(job_id: str) -> str:
@@ -189,13 +141,7 @@ def instance_name(job_id: str) -> str:
 
 
 def create_arguments(job: Job) -> list[str]:
-    """Return the arguments of `brev create`. Raise for two options that only Brev's console supports."""
-    for option in ("cloud_cred_id", "workspace_group_id"):
-        if job.options.get(option) and not job.options.get("instance_id"):
-            said = f"{option} = {job.options[option]}: brev create cannot be told it"
-            raise UsageError(said, "create the instance in Brev's console with it, then give --instance-id")
-    kind = job.options.get("instance_type", "")
-    return ["brev", "create", instance_name(job.id), *(["--type", kind] if kind else ())]
+    return instance_arguments(instance_name(job.id), job.options)
 
 
 def run_script(job: Job, machine: Machine, environ: Mapping[str, str]) -> str:
@@ -210,15 +156,6 @@ def status_script(job_id: str) -> str:
     return f"{state} && exec {shlex.join(['docker', 'logs', f'--tail={TAIL}', job_id])} 2>&1"
 
 
-def read_instances(text: str) -> list[Instance]:
-    """Parse `brev ls --json`, which is null without instances."""
-    try:
-        rows: list[dict[str, Any]] = json.loads(text).get("workspaces") or []
-        return [Instance(str(row["name"]), str(row["id"]), str(row["status"])) for row in rows]
-    except (ValueError, KeyError, AttributeError):
-        raise PlatformError("brev ls --json printed something else", "update the brev CLI") from None
-
-
 def _answers(url: str) -> bool:
     parts = urlsplit(url)
     try:
@@ -226,7 +163,3 @@ def _answers(url: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _is_missing(done: CompletedCommand) -> bool:
-    return bool(done.code) and done.code != UNREACHED and "no such" in done.err.lower()

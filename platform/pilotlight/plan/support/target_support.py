@@ -15,11 +15,13 @@ from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.model_storage import location
 from pilotlight.plan.types import DecisionLog, Workload
+from pilotlight.targets.target import NO_GATEWAY
 
 Json = Any
 TARGETS: Final = ("local", "kubernetes", "docker", "slurm", "lepton", "brev")
 AVAILABLE: Final = TARGETS[:4]  # those that an error recommends
 _PARTIAL_DEVICES: Final = ("nvidia.com/mig-", "amd.com/", "gpu.intel.com/", "habana.ai/", "google.com/tpu")
+_METRIC: Final = "autoscaling.knative.dev/metric"
 _FILES: Final = frozenset({"secret", "configMap", "projected", "downwardAPI"})
 
 
@@ -179,9 +181,17 @@ def _by_query(context: PlanContext, _: Workload) -> str:
     return _scaling_field(context) or "spec.kedaConfig" if queries or (config is not None and config.query) else ""
 
 
-def _by_requests(context: PlanContext, workload: Workload) -> str:
-    by_requests = workload.scaling.scaler in ("kpa", "keda") and not _by_query(context, workload)
-    return _scaling_field(context) if by_requests else ""
+def _by_requests(*, rate: bool) -> Callable[[PlanContext, Workload], str]:
+    """Return the field of a row about requests a second, or about those in flight."""
+
+    def field(context: PlanContext, workload: Workload) -> str:
+        scaling = workload.scaling
+        metrics = {scaling.annotations.get(_METRIC), *(trigger.name for trigger in scaling.triggers)}
+        if scaling.scaler not in ("kpa", "keda") or ("rps" in metrics) != rate or _by_query(context, workload):
+            return ""
+        return _scaling_field(context)
+
+    return field
 
 
 def _by_usage(context: PlanContext, workload: Workload) -> str:
@@ -213,7 +223,7 @@ def _grpc(context: PlanContext, workload: Workload) -> str:
     return context.path("model.protocolVersion") if workload.port_name == "h2c" else ""
 
 
-_NO_GATEWAY: Final = refused("no gateway of ours is in front of it")
+_NO_GATEWAY: Final = refused(NO_GATEWAY)
 _ONE_CONTAINER: Final = "a replica is one container here"
 _ONE_INSTANCE: Final = refused("one container on one instance serves it, and nothing scales that")
 _GATEWAY: Final = yes("gateway")
@@ -280,7 +290,12 @@ TABLE: Final[tuple[FeatureRow, ...]] = (
     FeatureRow("several replicas (`minReplicas`)", _several_replicas, (
         yes("processes"), yes("pods"), yes("containers"), yes("a job each"), yes("its own replicas"), _ONE_INSTANCE,
     ), "PL371", "use minReplicas: 1"),
-    FeatureRow("autoscaling by requests", _by_requests, (
+    FeatureRow("autoscaling by requests in flight (`scaleMetric: concurrency`)", _by_requests(rate=False), (
+        yes("as Knative or KEDA would"), yes("Knative or KEDA"), yes("as Knative or KEDA would"),
+        yes("as Knative or KEDA would, with a job each"),
+        refused("its autoscaler counts queries per minute, as scaleMetric: rps does"), _ONE_INSTANCE,
+    ), "PL371", "leave out maxReplicas"),
+    FeatureRow("autoscaling by requests a second (`scaleMetric: rps`)", _by_requests(rate=True), (
         yes("as Knative or KEDA would"), yes("Knative or KEDA"), yes("as Knative or KEDA would"),
         yes("as Knative or KEDA would, with a job each"), yes("its own, by queries per minute"), _ONE_INSTANCE,
     ), "PL371", "leave out maxReplicas"),
@@ -318,7 +333,8 @@ TABLE: Final[tuple[FeatureRow, ...]] = (
         yes("`--restart`"),
     )),
     FeatureRow("rolling update", _always_supported, (
-        yes("without a gap"), yes("without a gap"), yes("without a gap"), yes("without a gap"), yes("its own"),
+        yes("without a gap"), yes("without a gap"), yes("without a gap"), yes("without a gap"),
+        yes("its own for another image, shape or number of replicas; else with a gap"),
         yes("with a gap: the container is replaced"),
     )),
 )  # fmt: skip

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.platforms.brev import create_arguments, read_instances, run_script, status_script
+from pilotlight.microservices.platforms.brev import create_arguments, run_script, status_script
 from pilotlight.microservices.platforms.containers import Machine
 from pilotlight.microservices.registry.records import Job
+from pilotlight.targets.brev.instances import read_instances
 
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
 JOB = Job(ID, "cosmos-rl", "hf_model://a/b", "nvcr.io/nvidia/tao:6", "run", secrets=("HF_TOKEN",), host_port=8081)

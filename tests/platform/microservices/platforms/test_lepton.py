@@ -14,9 +14,10 @@ from tests.platform.microservices.platforms.contract import SECRET, Ground, Plat
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import platform
-from pilotlight.microservices.platforms.lepton import Lepton, create_arguments, endpoint_name, read_document, seen
+from pilotlight.microservices.platforms.lepton import Lepton, create_arguments, endpoint_name, seen
 from pilotlight.microservices.registry.records import Job
 from pilotlight.microservices.registry.registry_file import registry
+from pilotlight.targets.lepton.workspace import read_document
 
 SHAPE = {"resource_shape": "gpu.8xh100-sxm"}
 JOB = Job(

@@ -73,8 +73,11 @@ class PodRules:
 LOCAL: Final = PodRules("process", hint=FOREIGN)
 DOCKER: Final = PodRules("container", foreign_images=True, mounts=True)
 SLURM: Final = replace(DOCKER, wakes=False)
+REMOTE: Final = SLURM  # its target refuses what a cloud cannot mount
 SLURM_PROCESS: Final = PodRules("process", hint=NO_CONTAINER)  # its node has the files of this machine
-RULES: Final[Mapping[str, PodRules]] = {"local": LOCAL, "docker": DOCKER, "slurm": SLURM}
+RULES: Final[Mapping[str, PodRules]] = {
+    "local": LOCAL, "docker": DOCKER, "slurm": SLURM, "lepton": REMOTE, "brev": REMOTE,
+}  # fmt: skip
 
 
 def rules_of(target: str, options: Mapping[str, str], refused: list[str]) -> PodRules:

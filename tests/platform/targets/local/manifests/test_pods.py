@@ -246,7 +246,7 @@ def test_isolation_that_would_have_no_effect_is_refused(made: Json, problem: str
 
 def test_a_target_or_options_that_nobody_knows_are_refused() -> None:
     (line,) = refusals(on("nomad", deployment({"image": VLLM})))
-    assert line.endswith("annotation pilotlight.dev/target = nomad: must be one of local, docker, slurm")
+    assert line.endswith("annotation pilotlight.dev/target = nomad: must be one of local, docker, slurm, lepton, brev")
     made = on("docker", deployment())
     for text in ("[]", "{"):
         made["spec"]["template"]["metadata"]["annotations"]["pilotlight.dev/target-options"] = text

@@ -1,0 +1,1 @@
+"""Target brev: containers on instances of Brev."""

@@ -1,0 +1,1 @@
+"""Target lepton: endpoints of a DGX Cloud Lepton workspace."""

@@ -1,6 +1,7 @@
 """Text views of services: rows for `list`, a page for `status`. Pure."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,15 @@ def with_latency_figures(statuses: "Sequence[ServiceStatus]", target: "Target") 
     from pilotlight.observability.revision_latency import with_latency
 
     return with_latency(statuses, target.query)
+
+
+def elsewhere(target: "Target | None", namespace: str | None) -> list[str]:
+    """Return a sentence for each other target of the embedded platform that has services."""
+    from pilotlight.targets.local.client import LocalTarget
+
+    statuses = target.list_all(namespace) if isinstance(target, LocalTarget) else ()
+    counts = Counter(status.target for status in statuses if target and status.target != target.name)
+    return [f"{count} on {name}: platformctl list --target {name}" for name, count in sorted(counts.items())]
 
 
 def rounded(value: Any) -> Any:

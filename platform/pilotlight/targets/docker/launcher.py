@@ -113,7 +113,7 @@ class ContainerHandle:
         self._stopping = False  # SIGTERM is due once it runs: docker loses one that comes earlier
 
     def start(self, launch: Launch) -> None:
-        self._observer.on_pending("starting", arguments.container_name(launch))
+        self._observer.on_pending("", arguments.container_name(launch))
         self._starting = asyncio.get_running_loop().create_task(self._start(launch))
 
     async def _start(self, launch: Launch) -> None:
@@ -151,7 +151,7 @@ class ContainerHandle:
         began = monotonic()
         while not self._container_id():
             late = monotonic() - began > PULL_AFTER_S
-            self._observer.on_pending(pulling if late else "starting")
+            self._observer.on_pending(pulling if late else "")
             await asyncio.sleep(RETRY_S if late else POLL_S)
 
     async def _await_running(self) -> Mapping[str, Any]:

@@ -119,7 +119,7 @@ async def test_a_replica_is_pending_while_its_image_is_pulled_and_ends_with_its_
             (stand_in / name).touch()
         await eventually_async(lambda: "started" in observer.told and calls(stand_in)[-1] == "inspect", "the start")
         handle.terminate()
-    assert observer.told == ["starting", "pulling pilotlight/predictor:1", "started", "ending"]
+    assert observer.told == ["", "pulling pilotlight/predictor:1", "started", "ending"]
     assert observer.ended == [Ended(Exit(3))]
     assert calls(stand_in)[-1] == "rm"
 

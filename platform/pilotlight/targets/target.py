@@ -184,6 +184,12 @@ class ServiceVerbs(Protocol):
         """Override `minReplicas` and `maxReplicas`, also for later deploys; None: remove the override."""
 
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus: ...
+    def set_secret(self, key: Key, values: Mapping[str, str]) -> None:
+        """Set the values of a service's own Secret, which has its name; before it is applied. Empty: there is none.
+
+        They are in no release. `delete` removes them; an embedded platform keeps them in memory only.
+        """
+
     def delete(self, key: Key) -> None: ...
     def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
         """Return the canaries of all services that have had one."""

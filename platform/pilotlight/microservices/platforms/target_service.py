@@ -1,6 +1,7 @@
-"""Microservices as services of an embedded target: each is planned, applied, watched and deleted as any service.
+"""Microservices as services of a target: each is planned, applied, watched and deleted as any service.
 
-Implements `Platform`. The control process is one of its own, also for its own API, which calls this in threads.
+Implements `Platform`. The control process of an embedded target is one of its own, also for its own API, which calls
+this in threads.
 """
 
 import io
@@ -22,19 +23,17 @@ from pilotlight.microservices.platforms.service_status import platform_status
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.targets import table
 from pilotlight.targets.docker import target as docker
-from pilotlight.targets.local.client import LocalTarget
-from pilotlight.targets.local.control_process_launcher import ensure, living
+from pilotlight.targets.local.control_process_launcher import living
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.supervisor.gpus import find_devices
 from pilotlight.targets.options import Option, check_missing, resolve_options
 from pilotlight.targets.programs import Programs
 from pilotlight.targets.secret_redaction import redact
 from pilotlight.targets.slurm import target as slurm
-from pilotlight.targets.target import Key
+from pilotlight.targets.target import Key, ServiceStatus, Target
 
 TAIL: Final = 50
 HEADING: Final = "==> "  # of another replica's lines
-POLL_S: Final = 0.1
 ACCEPT_S: Final = 60.0
 STOP_S: Final = 120.0  # its grace period, and what a daemon takes besides
 NAMESPACE: Final = Option("namespace", "where it runs")
@@ -46,10 +45,9 @@ IS_DOWN: Final = "the platform is down; platformctl up starts it again"
 class TargetService:
     """Microservices of one target; `environ` names the home of the control process and holds values of secrets."""
 
-    own_ports = True
-
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
         self.name, self._environ, self._home = name, environ, home(environ)
+        self.own_ports = self._embedded = name in table.EMBEDDED
         module = table.module(name)
         declared = module.OPTIONS if module else ()
         self._target_options = {each.name for each in declared}
@@ -68,15 +66,22 @@ class TargetService:
 
     def start(self, job: Job) -> Entry:
         job = self._resolved(job)
-        document, namespace = self._document(job), job.options.get(NAMESPACE.name)
+        document, key = self._document(job), _key(job.id, job.options.get(NAMESPACE.name))
         options = {name: value for name, value in job.options.items() if name in self._target_options}
-        target, key = LocalTarget(ensure(self._home), self.name, options), _key(job.id, namespace)
-        self.restore(job)
+        target = self._connect(options)
+        self._set_secret(target, job)
         _apply(document, key, target)
-        handle = _await_accepted(target, key)
-        url, started = f"http://localhost:{job.host_port}", utc_now("seconds", "+00:00")
-        job_number = handle if self.name == "slurm" else None
-        return Entry(self.name, job.network_arch, url, started, job.host_port, job_number, namespace=namespace)
+        return self._entry(job, *_await_accepted(target, key))
+
+    def _entry(self, job: Job, status: ServiceStatus, handle: str) -> Entry:
+        url = f"http://localhost:{job.host_port}" if self._embedded else status.url
+        job_number = handle if self.name not in ("local", "docker") else None
+        started, port = utc_now("seconds", "+00:00"), job.host_port or None
+        namespace, instance = job.options.get(NAMESPACE.name), job.options.get("instance_id")
+        return Entry(self.name, job.network_arch, url, started, port, job_number, instance, namespace)
+
+    def _connect(self, options: Mapping[str, str] | None = None, *, start: bool = True) -> Target:
+        return table.connect(self.name, self._environ, start=start, options=options)
 
     def _resolved(self, job: Job) -> Job:
         """Return the job with all its options. Raise UsageError for what is missing or could be misinterpreted."""
@@ -86,15 +91,18 @@ class TargetService:
 
     def restore(self, job: Job) -> None:
         """Give the values of its secrets to the control process, also to a new one: it keeps them in memory only."""
+        if self._embedded and job.secrets:
+            self._set_secret(self._connect(), job)
+
+    def _set_secret(self, target: Target, job: Job) -> None:
         if names := set_secrets(job, self._environ):
-            target = LocalTarget(ensure(self._home), self.name)
             values = {name: self._environ[name] for name in names}
             target.set_secret(_key(job.id, job.options.get(NAMESPACE.name)), values)
 
     def status(self, job_id: str, entry: Entry) -> PlatformStatus:
-        address, key = living(self._home), _key(job_id, entry.namespace)
-        if address is not None:
-            target = LocalTarget(address, self.name)
+        is_down, key = self._embedded and living(self._home) is None, _key(job_id, entry.namespace)
+        if not is_down:
+            target = self._connect(start=False)
             with suppress(NotFound):
                 status = target.status(key)
                 failed = platform_status(status).state == "failed"
@@ -102,12 +110,12 @@ class TargetService:
                 return platform_status(status, [redact(line, self._environ) for line in tail])
         if self._foreign is not None and (foreign := self._foreign.status(job_id)) is not None:
             return foreign
-        if address is None and self._home.database.exists():
+        if is_down and self._home.database.exists():
             return PlatformStatus("stopped", reason=IS_DOWN)
         return PlatformStatus("gone", reason=f"{self.name} has no service of it")
 
     def stop(self, job_id: str, entry: Entry) -> None:
-        if self._home.database.exists() and self._delete(_key(job_id, entry.namespace)):
+        if (not self._embedded or self._home.database.exists()) and self._delete(_key(job_id, entry.namespace)):
             return
         if self._foreign is not None:
             self._foreign.stop(job_id)
@@ -117,34 +125,40 @@ class TargetService:
 
     def _delete(self, key: Key) -> bool:
         """Delete the service and wait for its end; return whether there was one."""
-        target = LocalTarget(ensure(self._home), self.name)
+        target = self._connect()
         try:
             target.delete(key)
         except NotFound:
+            if not self._embedded:
+                target.set_secret(key, {})  # of a start that failed
             return False
         until = time.monotonic() + STOP_S
         with suppress(NotFound):
             while time.monotonic() < until:
                 target.status(key)
-                time.sleep(POLL_S)
+                time.sleep(target.poll_s)
             raise TimedOut(f"{'/'.join(key)} did not end within {STOP_S:g} s", "stop it once more")
         return True
 
     @contextmanager
     def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
-        """Yield the URL; of Slurm the address of the job, which may be on this machine or behind a tunnel."""
-        if self.name != "slurm":
+        """Yield the URL; beside `local` and `docker` that of a route of the target, which may be a tunnel."""
+        if self.name in ("local", "docker"):
             yield entry.host_url
             return
-        status = LocalTarget(ensure(self._home, start=False), self.name).status(_key(job_id, entry.namespace))
+        target = self._connect(start=False)
+        status = target.status(_key(job_id, entry.namespace))
         if not status.url:
             reason = platform_status(status).reason
             raise PlatformError(f"{job_id} cannot be asked: {reason}", f"platformctl microservice status {job_id}")
-        yield status.url
+        with target.open_route(status) as route:
+            yield route.url
 
     def _document(self, job: Job) -> str:
         """Return the document; where there are no GPUs it gets none."""
-        if self.name == "slurm":
+        if not self._embedded:
+            gpus = True
+        elif self.name == "slurm":
             gpus = slurm.has_gpus(self._environ, job.options["partition"])
         elif (devices := len(find_devices())) and job.num_gpus > devices:
             raise PlatformError(f"num_gpus = {job.num_gpus}, and this machine has {devices}", "--num-gpus N")
@@ -157,7 +171,7 @@ def _key(job_id: str, namespace: str | None) -> Key:
     return namespace or "default", service_name(job_id)
 
 
-def _apply(document: str, key: Key, target: LocalTarget) -> None:
+def _apply(document: str, key: Key, target: Target) -> None:
     """Plan, render and apply. The modules are imported here: they take most of a second."""
     from pilotlight.plan.types import Capabilities
     from pilotlight.release.apply import ReleaseRequest, apply, prepare
@@ -169,14 +183,14 @@ def _apply(document: str, key: Key, target: LocalTarget) -> None:
     apply(request, prepare(request, target)[0], target)
 
 
-def _await_accepted(target: LocalTarget, key: Key) -> str:
-    """Wait until its daemon or queue has it, a GPU is awaited, or it has failed; return what it is called there."""
+def _await_accepted(target: Target, key: Key) -> tuple[ServiceStatus, str]:
+    """Wait until its daemon or queue has it, a GPU is awaited, or it has failed; return what it is called there too."""
     until = time.monotonic() + ACCEPT_S
     while (status := target.status(key)) and time.monotonic() < until:
         replica = next((each for row in status.revisions for each in row.replicas), None)
         if platform_status(status).state != "pending" or (replica and (replica.handle or replica.state == "waiting")):
-            return replica.handle if replica else ""
-        time.sleep(POLL_S)
+            return status, replica.handle if replica else ""
+        time.sleep(target.poll_s)
     raise TimedOut(f"{'/'.join(key)} was not started within {ACCEPT_S:g} s: {platform_status(status).reason}")
 
 

@@ -182,6 +182,12 @@ class KubernetesTarget:
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:
         return observe_events.events(self.cluster, key, follow)
 
+    def set_secret(self, key: Key, values: Mapping[str, str]) -> None:
+        if values:
+            kubernetes_apply.apply(self.cluster, [kubernetes_apply.own_secret(key, values)], force=self._force)
+        else:
+            kinds.unless_forbidden(lambda: kubernetes_apply.delete_own_secret(self.cluster, key), None)
+
     def delete(self, key: Key) -> None:
         """Delete the objects, then the releases: after an interruption the service is still listed."""
         current = self._existing_snapshot(key)
@@ -190,6 +196,8 @@ class KubernetesTarget:
         kubernetes_apply.delete(self.cluster, kubernetes_apply.owned(self.cluster, key))
         rules = kubernetes_apply.access_secret(key, current.workloads)
         kinds.unless_forbidden(lambda: kubernetes_apply.delete(self.cluster, rules), None)
+        if kubernetes_apply.uses_own_secret(key, current.workloads):
+            self.set_secret(key, {})
         inferenceservice_mirror.delete(self.cluster, key)
         kubernetes_apply.delete(self.cluster, current.of(kubernetes_releases.API))
 

@@ -19,13 +19,17 @@ class Option(Struct, frozen=True):
 
 
 def resolve_options(
-    declared: tuple[Option, ...], arguments: Mapping[str, str], environ: Mapping[str, str], image: str = ""
-) -> tuple[dict[str, str], list[Option]]:
-    """Return the values, from arguments, variables or defaults, and the required options that are missing."""
-    known = {each.name for each in declared}
+    declared: tuple[Option, ...], arguments: Mapping[str, str], environ: Mapping[str, str], image: str = "",
+    platform: str = "this platform", flag: str = "",
+) -> tuple[dict[str, str], list[Option]]:  # fmt: skip
+    """Return the values, from arguments, variables or defaults, and the required options that are missing.
+
+    Raise UsageError for unknown ones. `flag` is the argument of all, unless each has a flag of its own name.
+    """
+    known = sorted(each.name for each in declared)
     if unknown := [name for name in arguments if name not in known]:
-        takes = ", ".join(sorted(known)) or "none"
-        raise UsageError(f"--{unknown[0].replace('_', '-')} is no option of this platform, which takes {takes}")
+        said = f"{_argument(unknown[0], flag)} is no option of {platform}, which takes {', '.join(known) or 'none'}"
+        raise UsageError(said)
     values = {
         each.name: arguments.get(each.name)
         or next((environ[name] for name in each.variables if environ.get(name)), each.default)
@@ -39,12 +43,16 @@ def resolve_options(
 
 
 def check_missing(missing: list[Option], platform: str, flag: str = "") -> None:
-    """Raise UsageError for the first missing option; `flag` is its argument, unless it is a flag of its own name."""
+    """Raise UsageError for the first missing option; `flag` as above."""
     if missing:
         first = missing[0]
         variables = f", or set {' or '.join(first.variables)}" if first.variables else ""
-        flag = f"{flag} {first.name}=" if flag else f"--{first.name.replace('_', '-')} "
+        flag = f"{_argument(first.name, flag)}{'=' if flag else ' '}"
         raise UsageError(f"{platform} needs {first.name}: {first.help}", f"{flag}VALUE{variables}")
+
+
+def _argument(name: str, flag: str) -> str:
+    return f"{flag} {name}" if flag else f"--{name.replace('_', '-')}"
 
 
 def parse_options(pairs: Iterable[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from pilotlight.errors import NotFound, UsageError
+from pilotlight.errors import NotFound
 
 if TYPE_CHECKING:
     from pilotlight.targets.local.home_directory import Home
@@ -100,11 +100,7 @@ def options_of(
     """Return the options of a target, from arguments, variables or defaults; `complete`: raise for missing ones."""
     from pilotlight.targets.options import check_missing, resolve_options
 
-    target = module(name)
-    declared = target.OPTIONS if target else ()
-    if unknown := sorted(arguments.keys() - {each.name for each in declared}):
-        takes = ", ".join(sorted(each.name for each in declared)) or "none"
-        raise UsageError(f"--target-option {unknown[0]} is no option of {name}, which takes {takes}")
-    values, missing = resolve_options(declared, arguments, environ)
-    check_missing(missing if complete else [], name, "--target-option")
+    target, flag = module(name), "--target-option"
+    values, missing = resolve_options(target.OPTIONS if target else (), arguments, environ, "", name, flag)
+    check_missing(missing if complete else [], name, flag)
     return values

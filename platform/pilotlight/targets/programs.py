@@ -35,10 +35,6 @@ class Programs:
         self.environ = dict(environ)
         self._names = tuple(names)
 
-    def redacting(self, names: Iterable[str]) -> "Programs":
-        """Return a runner that redacts these secrets too."""
-        return Programs(self.environ, names)
-
     def run(self, words: Sequence[str], stdin: str = "", timeout_s: float = TIMEOUT_S) -> CompletedCommand:
         """Run a program. Raise only where it cannot be run or times out."""
         try:

@@ -6,6 +6,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+CONNECT_S = 3.0
 CGROUP = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a very large number
 
@@ -25,6 +26,14 @@ def free_ports(count: int) -> list[int]:
         for probe in probes:
             probe.bind((LOOPBACK, 0))
         return [probe.getsockname()[1] for probe in probes]
+
+
+def can_connect(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), CONNECT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def meminfo_bytes(meminfo: str, field: str) -> int | None:

@@ -1,7 +1,7 @@
 """Stands in for `ssh` to machines that are this one: options as OpenSSH has them, `-G`, `-N -L`, or a command.
 
 A command gets an environment of its own, as on a machine elsewhere; what the caller has in its own does not travel.
-Hosts that SSH_STAND_IN does not list are unreachable: exit code 255.
+Hosts that SSH_STAND_IN does not list are unreachable: exit code 255. SSH_HOSTNAME is the address of all others.
 """
 
 import getopt
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from fnmatch import fnmatch
 
 REMOTE = ("PATH", "DOCKER_HOST", "LANG")
 
@@ -20,7 +21,7 @@ def main() -> None:
     options, (host, *words) = getopt.getopt(sys.argv[1:], "GNTo:L:")
     flags = dict(options)
     if "-G" in flags:
-        print(f"user ubuntu\nhostname {'127.0.0.1' if known(host) else host}\nport 22")
+        print(f"user ubuntu\nhostname {os.environ.get('SSH_HOSTNAME', '127.0.0.1') if known(host) else host}\nport 22")
         return
     if not known(host):
         sys.exit(print(f"ssh: connect to host {host} port 22: Connection timed out", file=sys.stderr) or 255)
@@ -34,7 +35,7 @@ def main() -> None:
 
 
 def known(host: str) -> bool:
-    return host in os.environ.get("SSH_STAND_IN", "").split(",")
+    return any(fnmatch(host, each) for each in os.environ.get("SSH_STAND_IN", "").split(","))
 
 
 def forward(told: str) -> None:

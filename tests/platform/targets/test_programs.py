@@ -15,7 +15,7 @@ ENVIRON = {**os.environ, "HF_TOKEN": "hf_planted0123", "MY_OWN": "another-plante
 def test_the_values_of_secrets_are_taken_out_of_what_a_program_says() -> None:
     code = "import os, sys; print(os.environ['HF_TOKEN']); sys.exit('refused: ' + os.environ['MY_OWN'])"
     with pytest.raises(PlatformError) as refused:
-        Programs(ENVIRON).redacting(["MY_OWN"]).run_checked([sys.executable, "-c", code])
+        Programs(ENVIRON, ["MY_OWN"]).run_checked([sys.executable, "-c", code])
     assert str(refused.value).endswith("failed: refused: <MY_OWN>")
     assert Programs(ENVIRON).run([sys.executable, "-c", code]).out == "<HF_TOKEN>\n"
 

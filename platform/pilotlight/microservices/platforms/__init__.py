@@ -18,8 +18,8 @@ PLATFORMS: Final[Mapping[str, tuple[str, str]]] = {
     "docker": (TARGET, "local-docker"),
     "kubernetes": ("kubernetes", "local-k8s"),
     "slurm": (TARGET, "slurm"),
-    "lepton": ("lepton", "lepton"),
-    "brev": ("brev", "local-docker"),
+    "lepton": (TARGET, "lepton"),
+    "brev": (TARGET, "local-docker"),
 }
 
 

@@ -90,11 +90,6 @@ def is_own(job: Job) -> bool:
     return MODULE in job.command
 
 
-def listening(job: Job) -> Mapping[str, str]:
-    """Return the variables of its port on the host's network. HTTP is its only port."""
-    return {ENV_PORT: str(job.host_port), **({ENV_HOST: LOOPBACK} if job.closed else {})}
-
-
 def check_free(job: Job) -> None:
     if not can_bind(job.host_port):
         raise PlatformError(f"host_port = {job.host_port} is taken", "choose another one, or end who listens there")

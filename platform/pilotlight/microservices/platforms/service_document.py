@@ -23,6 +23,7 @@ START_S: Final = 86400  # without a listener so long it has failed
 GPU: Final = "nvidia.com/gpu"
 MEMORY: Final = "1Gi"  # requested, so that the plan adds no limit
 MOUNTS: Final = "mounts"  # option of targets with containers
+MOUNTING: Final = ("docker", "brev")  # those where it is no option of the target, but volumes of the document
 LABEL: Final = f"{names.DOMAIN}/microservice"
 _MODES: Final = {"": False, "rw": False, "ro": True}
 
@@ -35,7 +36,7 @@ def service_name(job_id: str) -> str:
 def service_document(job: Job, target: str, gpus: int) -> str:
     """Return the document for an embedded target; `gpus` are those that it gets there."""
     name = service_name(job.id)
-    mounts = _mounts(job.options.get(MOUNTS, "")) if target == "docker" else []  # of slurm an option of its own
+    mounts = _mounts(job.options.get(MOUNTS, "")) if target in MOUNTING else []
     if job.fetch:
         mount = {"name": "model", "mountPath": fetched(job.id), "readOnly": True}
         mounts.append((mount, {"name": "model", "emptyDir": {}}))
@@ -65,10 +66,12 @@ def _container(job: Job, target: str, gpus: int) -> dict[str, Json]:
     return {
         "name": job.id,
         "image": job.image,
-        # The entry points of other images are needed; that of the predictor's is replaced.
-        **({"command": words} if is_own(job) else {"args": words}),
+        # The entry points of other images are needed, but Lepton has no use for them; the predictor's is replaced.
+        **({"command": words} if is_own(job) or target == "lepton" else {"args": words}),
         "env": _variables(job),
-        "ports": [{"containerPort": job.port, "hostPort": job.host_port, "hostIP": open_to}],
+        "ports": [
+            {"containerPort": job.port, **({"hostPort": job.host_port, "hostIP": open_to} if job.host_port else {})}
+        ],
         # It listens before its model is loaded, or much later: only its own status says more.
         "startupProbe": {"tcpSocket": {"port": job.port}, "periodSeconds": 1, "failureThreshold": START_S},
         "readinessProbe": {"tcpSocket": {"port": job.port}, "periodSeconds": 2},

@@ -20,8 +20,10 @@ def platform_status(status: ServiceStatus, tail: Sequence[str] = ()) -> Platform
 
 
 def _state(status: ServiceStatus, revision: RevisionStatus | None, replica: ReplicaStatus | None) -> State:
-    if status.phase == "Stopping":
+    if status.phase == "Stopping" or (replica is not None and replica.state == "stopped"):
         return "stopped"
+    if replica is not None and replica.state == "gone":
+        return "gone"
     if status.phase == "Failed" or revision is None:
         return "failed"
     if revision.ready:

@@ -18,7 +18,7 @@ from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms.commands import set_secrets, validate_job
 from pilotlight.microservices.platforms.containers import ForeignContainers
 from pilotlight.microservices.platforms.host_ports import check_free
-from pilotlight.microservices.platforms.service_document import MOUNTS, service_document, service_name
+from pilotlight.microservices.platforms.service_document import MOUNTING, MOUNTS, service_document, service_name
 from pilotlight.microservices.platforms.service_status import platform_status
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.targets import table
@@ -51,7 +51,7 @@ class TargetService:
         module = table.module(name)
         declared = module.OPTIONS if module else ()
         self._target_options = {each.name for each in declared}
-        named = [each for each in (FOLDERS, NAMESPACE) if each.name not in self._target_options]
+        named = (FOLDERS, NAMESPACE) if name in MOUNTING else (NAMESPACE,)
         self.options = tuple(
             structs.replace(each, required=each.required or each.name in ASKED_FOR) for each in (*declared, *named)
         )
@@ -59,25 +59,32 @@ class TargetService:
 
     def preflight(self, job: Job) -> None:
         job = self._resolved(job)
-        self._document(job)
+        document = self._document(job)
         if self.name == "docker":
             docker.check_image(job.image, self._environ, job.options)
-        check_free(job)
+        if self._embedded:
+            check_free(job)
+        elif self.name in table.REMOTE:
+            _apply(document, _job_key(job), self._connect(self._chosen(job)), dry_run=True)
 
     def start(self, job: Job) -> Entry:
         job = self._resolved(job)
-        document, key = self._document(job), _key(job.id, job.options.get(NAMESPACE.name))
-        options = {name: value for name, value in job.options.items() if name in self._target_options}
-        target = self._connect(options)
+        document, key = self._document(job), _job_key(job)
+        target = self._connect(self._chosen(job))
         self._set_secret(target, job)
         _apply(document, key, target)
         return self._entry(job, *_await_accepted(target, key))
 
+    def _chosen(self, job: Job) -> dict[str, str]:
+        """Return those of its options that the target takes."""
+        return {name: value for name, value in job.options.items() if name in self._target_options}
+
     def _entry(self, job: Job, status: ServiceStatus, handle: str) -> Entry:
         url = f"http://localhost:{job.host_port}" if self._embedded else status.url
-        job_number = handle if self.name not in ("local", "docker") else None
+        job_number = handle if self.name not in ("local", "docker", "brev") else None
         started, port = utc_now("seconds", "+00:00"), job.host_port or None
         namespace, instance = job.options.get(NAMESPACE.name), job.options.get("instance_id")
+        instance = instance or (handle if self.name == "brev" else None)  # one that was created has its name
         return Entry(self.name, job.network_arch, url, started, port, job_number, instance, namespace)
 
     def _connect(self, options: Mapping[str, str] | None = None, *, start: bool = True) -> Target:
@@ -97,7 +104,7 @@ class TargetService:
     def _set_secret(self, target: Target, job: Job) -> None:
         if names := set_secrets(job, self._environ):
             values = {name: self._environ[name] for name in names}
-            target.set_secret(_key(job.id, job.options.get(NAMESPACE.name)), values)
+            target.set_secret(_job_key(job), values)
 
     def status(self, job_id: str, entry: Entry) -> PlatformStatus:
         is_down, key = self._embedded and living(self._home) is None, _key(job_id, entry.namespace)
@@ -105,6 +112,8 @@ class TargetService:
             target = self._connect(start=False)
             with suppress(NotFound):
                 status = target.status(key)
+                if self.name in table.REMOTE and not status.url:  # nothing runs there that has a log
+                    return platform_status(status)
                 failed = platform_status(status).state == "failed"
                 tail = _last_section(target.logs(key, follow=False, previous=failed, replica="", tail=TAIL))
                 return platform_status(status, [redact(line, self._environ) for line in tail])
@@ -132,6 +141,8 @@ class TargetService:
             if not self._embedded:
                 target.set_secret(key, {})  # of a start that failed
             return False
+        if self.name in table.REMOTE:  # an instance may take minutes to end
+            return True
         until = time.monotonic() + STOP_S
         with suppress(NotFound):
             while time.monotonic() < until:
@@ -157,7 +168,7 @@ class TargetService:
     def _document(self, job: Job) -> str:
         """Return the document; where there are no GPUs it gets none."""
         if not self._embedded:
-            gpus = True
+            gpus = not job.options.get("resource_shape", "gpu.").startswith("cpu.")
         elif self.name == "slurm":
             gpus = slurm.has_gpus(self._environ, job.options["partition"])
         elif (devices := len(find_devices())) and job.num_gpus > devices:
@@ -171,7 +182,11 @@ def _key(job_id: str, namespace: str | None) -> Key:
     return namespace or "default", service_name(job_id)
 
 
-def _apply(document: str, key: Key, target: Target) -> None:
+def _job_key(job: Job) -> Key:
+    return _key(job.id, job.options.get(NAMESPACE.name))
+
+
+def _apply(document: str, key: Key, target: Target, *, dry_run: bool = False) -> None:
     """Plan, render and apply. The modules are imported here: they take most of a second."""
     from pilotlight.plan.types import Capabilities
     from pilotlight.release.apply import ReleaseRequest, apply, prepare
@@ -180,18 +195,24 @@ def _apply(document: str, key: Key, target: Target) -> None:
     documents = read(Sources(("-",), stdin=io.StringIO(document), namespace=key[0]))
     capabilities = replace(Capabilities(), **target.capabilities())
     request = ReleaseRequest(documents, capabilities, note="microservice start")
-    apply(request, prepare(request, target)[0], target)
+    apply(request, prepare(request, target)[0], target, dry_run=dry_run)
 
 
 def _await_accepted(target: Target, key: Key) -> tuple[ServiceStatus, str]:
-    """Wait until its daemon or queue has it, a GPU is awaited, or it has failed; return what it is called there too."""
+    """Wait until its daemon or queue has it, a GPU is awaited, or it has failed; return what it is called there too.
+
+    The address of a cloud is awaited as well, but may come later.
+    """
     until = time.monotonic() + ACCEPT_S
-    while (status := target.status(key)) and time.monotonic() < until:
+    while True:
+        status, is_late = target.status(key), time.monotonic() > until
         replica = next((each for row in status.revisions for each in row.replicas), None)
         if platform_status(status).state != "pending" or (replica and (replica.handle or replica.state == "waiting")):
-            return status, replica.handle if replica else ""
+            if is_late or status.url or target.name not in table.REMOTE:
+                return status, replica.handle if replica else ""
+        elif is_late:
+            raise TimedOut(f"{'/'.join(key)} was not started within {ACCEPT_S:g} s: {platform_status(status).reason}")
         time.sleep(target.poll_s)
-    raise TimedOut(f"{'/'.join(key)} was not started within {ACCEPT_S:g} s: {platform_status(status).reason}")
 
 
 def _last_section(lines: Iterable[str]) -> list[str]:

@@ -9,7 +9,6 @@ from pilotlight.targets.docker.run_arguments import Gpus
 from pilotlight.targets.programs import CompletedCommand, Programs
 
 CREATE_S: Final = 1800.0
-UNREACHED: Final = 255  # ssh's own exit code
 LOGIN: Final = "brev login"
 WHICH_GPUS: Final = "[ -e /etc/nv_tegra_release ] && echo tegra || { [ -e /dev/nvidiactl ] && echo requests; }"
 # The script comes on standard input. Brev's configuration may name a command of its own and ask for a terminal.
@@ -87,8 +86,3 @@ def read_instances(text: str) -> list[Instance]:
         return [Instance(str(row["name"]), str(row["id"]), str(row["status"])) for row in rows]
     except (ValueError, KeyError, AttributeError):
         raise PlatformError("brev ls --json printed something else", "update the brev CLI") from None
-
-
-def is_missing(done: CompletedCommand) -> bool:
-    """Whether docker says that there is no such container."""
-    return bool(done.code) and done.code != UNREACHED and "no such" in done.err.lower()

@@ -12,10 +12,11 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.targets.brev.instances import LOGIN, SSH, Instance, Instances, create_arguments, is_missing
+from pilotlight.targets.brev.instances import LOGIN, SSH, Instance, Instances, create_arguments
 from pilotlight.targets.docker import run_arguments as docker
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.options import Option
@@ -24,7 +25,7 @@ from pilotlight.targets.remote.endpoint import EndpointSpec, EndpointState, Stat
 from pilotlight.targets.slurm.script import exports
 from pilotlight.targets.slurm.ssh_tunnel import Tunnel, Tunnels
 from pilotlight.targets.target import Event, Finding, ServiceRoute
-from pilotlight.wire.machine import LOOPBACK, free_port
+from pilotlight.wire.machine import LOOPBACK, can_connect, free_port
 
 Json = Any
 OPTIONS: Final = (
@@ -32,14 +33,14 @@ OPTIONS: Final = (
     Option("instance_type", "type of the instance to create, as brev search lists them"),
     Option("cloud_cred_id", "cloud credential of instance_id; brev create takes none"),
     Option("workspace_group_id", "workspace group of instance_id; likewise"),
-    Option("address", "tunnel (by ssh), or instance (its address, open to whoever reaches it)", default="tunnel"),
+    Option("address", "tunnel (by ssh, the default), or instance (its address, open to whoever reaches it)"),
     Option("ulimits", "limits of the container, comma separated, such as memlock=-1"),
     Option("gpus", "devices by number or UUID, comma separated; otherwise the first ones"),
 )
 PULL_S: Final = 3600.0
 STOP_S: Final = 40
 PORTS: Final = range(20000, 30000)  # below those of the kernel
-ADDRESSES: Final = {"tunnel": LOOPBACK, "instance": "0.0.0.0"}  # noqa: S104 - as the option says
+ADDRESSES: Final = ("tunnel", "instance")
 _STATES: Final[Mapping[str, State]] = {
     "STOPPED": "stopped", "STOPPING": "stopped", "DELETING": "stopped", "FAILURE": "failed", "UNHEALTHY": "failed",
 }  # fmt: skip
@@ -63,6 +64,8 @@ class BrevEndpoints:
         create_arguments(endpoint.name, endpoint.options)
         if named := endpoint.options.get("instance_id", ""):
             self._instances.check_docker(self._instances.running(named).name)
+        else:
+            self._instances.all()  # the account answers
 
     def put(self, endpoint: EndpointSpec, secrets: Mapping[str, str]) -> None:
         env, named = variables(endpoint, secrets), endpoint.options.get("instance_id", "")
@@ -86,13 +89,12 @@ class BrevEndpoints:
             reason = f"the instance {instance.name} is {instance.status}"
             return EndpointState(_STATES.get(instance.status, "pending"), reason=reason, node=instance.name)
         done = self._instances.run(instance.name, status_script(endpoint))
-        if is_missing(done):
+        if docker.is_missing(done):
             return None
         if done.code:
             raise PlatformError(f"the instance {instance.name} cannot be asked: {done.summary}", "brev refresh")
         state, reason = read_status(done.out, endpoint)
-        opened = endpoint.options.get("address") == "instance"
-        host = self._instances.host(instance.name) if opened else instance.name
+        host = self._instances.host(instance.name) if is_open(endpoint) else instance.name
         return EndpointState(state, f"http://{host}:{port_of(endpoint)}", reason, node=instance.name)
 
     def remove(self, endpoint: EndpointSpec) -> None:
@@ -103,7 +105,7 @@ class BrevEndpoints:
             self._instances.delete(instance.name)
             return
         done = self._instances.run(instance.name, stop_script(endpoint.name), STOP_S + 60)
-        if done.code and not is_missing(done):
+        if done.code and not docker.is_missing(done):
             raise PlatformError(f"docker rm on {instance.name} failed: {done.summary}", f"ssh {instance.name}")
 
     def logs(self, endpoint: EndpointSpec, tail: int, *, follow: bool) -> Iterator[str]:
@@ -118,7 +120,8 @@ class BrevEndpoints:
 
     @contextmanager
     def route(self, endpoint: EndpointSpec, url: str) -> Iterator[ServiceRoute]:
-        if endpoint.options.get("address") == "instance":
+        where = urlsplit(url)
+        if is_open(endpoint) and can_connect(where.hostname or "", where.port or 80):  # else a firewall is before it
             yield ServiceRoute(url)
             return
         instance = self._instances.running(endpoint.options.get("instance_id") or endpoint.name)
@@ -138,6 +141,12 @@ def port_of(endpoint: EndpointSpec) -> int:
     return endpoint.container.host_port or PORTS[zlib.crc32(endpoint.name.encode()) % len(PORTS)]
 
 
+def is_open(endpoint: EndpointSpec) -> bool:
+    """Whether the port is published on all addresses of the instance: by the option `address`, else by hostIP."""
+    address = endpoint.options.get("address")
+    return address == "instance" if address else endpoint.container.host_ip not in ("", LOOPBACK)
+
+
 def variables(endpoint: EndpointSpec, secrets: Mapping[str, str]) -> dict[str, str]:
     container = endpoint.container
     if missing := [variable for variable, _, key in container.secret_env if key not in secrets]:
@@ -152,11 +161,11 @@ def run_script(endpoint: EndpointSpec, gpus: docker.Gpus, env: Mapping[str, str]
     """
     container, name = endpoint.container, endpoint.name
     daemon = docker.Daemon(gpus, mounts_sockets=False)
-    label = f"{docker.LABEL}.generation"
+    label, published = f"{docker.LABEL}.generation", "0.0.0.0" if is_open(endpoint) else LOOPBACK  # noqa: S104
     words = [
         "docker", "run", "--detach", f"--name={name}", "--restart=unless-stopped",
         f"--label={label}={endpoint.generation}",
-        f"--publish={ADDRESSES[endpoint.options.get('address', 'tunnel')]}:{port_of(endpoint)}:{container.port}",
+        f"--publish={published}:{port_of(endpoint)}:{container.port}",
         *docker.privileges(container, daemon), *docker.limits(container, daemon, range(container.gpus)),
         *docker.gpu_arguments(endpoint.options.get("gpus", ""), container.gpus, gpus),
         *map(docker.bind_mount, container.mounts),

@@ -23,6 +23,7 @@ from pilotlight.targets.local.supervisor.launcher import Ended, ReplicaAddress
 from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica_record import Launch
 from pilotlight.targets.local.supervisor.shim import from_shell
+from pilotlight.targets.programs import CompletedCommand
 from pilotlight.wire.machine import LOOPBACK
 from pilotlight.wire.unix_socket import SCHEME
 
@@ -33,6 +34,7 @@ LABEL: Final = "dev.pilotlight"
 SOCKETS: Final = "/run/pilotlight"  # folder of a replica's sockets in its container
 # Requirements of NVIDIA's images: unlimited pinned memory, large stacks.
 ULIMITS: Final = "memlock=-1,stack=67108864"
+SSH_FAILED: Final = 255
 CLIENT_ENDED: Final = "its docker client ended, and the container was removed"
 # Fetches models for images that cannot; files must be readable by the user of any image. Then becomes the client.
 _FETCH: Final = """umask 022; python=$0; home=$1; shift
@@ -283,3 +285,8 @@ def exit_reason(state: Mapping[str, Any]) -> str:
     if state.get("OOMKilled"):
         return "the container was killed because it used more memory than it may"
     return f"the container could not run: {state['Error']}" if state.get("Error") else ""
+
+
+def is_missing(done: CompletedCommand) -> bool:
+    """Whether docker, maybe by ssh, says that there is no such container."""
+    return done.code not in (0, SSH_FAILED) and "no such" in done.err.lower()

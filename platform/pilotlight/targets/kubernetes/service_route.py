@@ -5,7 +5,6 @@ port-forward to one of its pods. The Host header has the service's host, since D
 """
 
 import os
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +18,7 @@ from pilotlight.targets.kubernetes.client import Cluster, KubeApiError
 from pilotlight.targets.kubernetes.kinds import FORBIDDEN, unless_forbidden
 from pilotlight.targets.kubernetes.port_forward import PortForward
 from pilotlight.wire.http_client import FAILURES, HttpClient
+from pilotlight.wire.machine import can_connect as can_connect
 
 Json = Any
 Object = Mapping[str, Json]
@@ -26,7 +26,6 @@ Addresses = tuple[tuple[str, int], ...]
 
 SETTING: Final = "PILOTLIGHT_INGRESS"
 HINT: Final = f"set {SETTING} to a URL that reaches the cluster's ingress, such as http://127.0.0.1:8080"
-CONNECT_S: Final = 3.0
 UNAUTHORIZED: Final = 401
 PROBE_S: Final = 10.0
 KNATIVE: Final = "knative-serving"
@@ -206,14 +205,6 @@ def _connect(cluster: Cluster, endpoint: IngressEndpoint, headers: Mapping[str, 
             return OpenRoute(_url(address, port) + path, headers, _nothing)
     forward = open_port_forward(cluster, endpoint)
     return OpenRoute(_url("127.0.0.1", forward.port) + path, headers, forward.close)
-
-
-def can_connect(address: str, port: int) -> bool:
-    try:
-        socket.create_connection((address, port), CONNECT_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def probe(route: OpenRoute, path: str, timeout: float = PROBE_S) -> str:

@@ -50,8 +50,7 @@ class LeptonEndpoints:
     def check(self, endpoint: EndpointSpec) -> None:
         create_arguments(endpoint)
         specification(endpoint)
-        if endpoint.container.secret_env:
-            self._workspace.check_secrets(key for _, _, key in endpoint.container.secret_env)
+        self._workspace.check_secrets(key for _, _, key in endpoint.container.secret_env)
 
     def put(self, endpoint: EndpointSpec, secrets: Mapping[str, str]) -> None:
         document, wanted = self._workspace.get(endpoint.name), specification(endpoint)
@@ -165,7 +164,7 @@ def create_arguments(endpoint: EndpointSpec) -> list[str]:
 def _scale(endpoint: EndpointSpec) -> list[str]:
     """Return shape and replicas. Without --replicas-static an endpoint falls to zero after an hour."""
     shape, least, most = endpoint.options.get("resource_shape", ""), endpoint.replicas, endpoint.max_replicas
-    check_shape(shape, endpoint.container.gpus, f"nvidia.com/gpu = {endpoint.container.gpus}")
+    _check_shape(shape, endpoint.container.gpus)
     if least < 1:
         raise UsageError(f"minReplicas = {least}: an endpoint at zero is not woken by a request", "use minReplicas: 1")
     if most == least:
@@ -176,7 +175,7 @@ def _scale(endpoint: EndpointSpec) -> list[str]:
     return ["--resource-shape", shape, "--autoscale-qpm", f"{least},{most},{endpoint.per_minute:g}"]
 
 
-def check_shape(shape: str, gpus: int, written: str) -> None:
+def _check_shape(shape: str, gpus: int) -> None:
     """Raise UsageError without a shape, or for one with fewer GPUs."""
     if not shape:
         raise UsageError("resource_shape is missing", "give it, such as gpu.8xh100-sxm")
@@ -184,7 +183,7 @@ def check_shape(shape: str, gpus: int, written: str) -> None:
     if found := _SHAPE.match(shape):
         has = int(found[1] or 1)
     if gpus > has:
-        raise UsageError(f"{written}, but the shape {shape} has {has}")
+        raise UsageError(f"resource_shape = {shape} has {has} GPUs, but {gpus} are asked for", "give a larger one")
 
 
 def read_events(text: str, endpoint: EndpointSpec) -> list[Event]:

@@ -28,14 +28,14 @@ from pilotlight.targets.target import (
 )
 
 Json = Any
-State = Literal["pending", "loading", "ready", "failed", "stopped"]
+State = Literal["pending", "loading", "ready", "failed", "stopped", "gone"]
 NAME_LIMIT: Final = 36  # characters of a name at Lepton
 STATUS_PATH: Final = "/status"  # of our own servers
 # Variables of a pod that say nothing here: its volume for caches, and the revision, which would change the container.
 _HIDDEN: Final = (ENV_CACHE_DIR, ENV_REVISION)
 _PHASES: Final[Mapping[State, tuple[Phase, ModelState]]] = {
     "pending": ("Progressing", "Pending"), "loading": ("Progressing", "Loading"), "ready": ("Ready", "Loaded"),
-    "failed": ("Failed", "FailedToLoad"), "stopped": ("Failed", "FailedToLoad"),
+    **dict.fromkeys(("failed", "stopped", "gone"), ("Failed", "FailedToLoad")),
 }  # fmt: skip
 
 

@@ -156,7 +156,7 @@ class EndpointTarget:
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
         with self._store() as store:
             endpoint = self._endpoint(self._stored(store, key))
-        return iter(()) if previous else self._endpoints.logs(endpoint, tail, follow=follow)
+        return self._endpoints.logs(endpoint, tail, follow=follow)  # those of previous replicas are among them
 
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:
         """Yield events of ours and of the cloud, by their time."""
@@ -220,5 +220,5 @@ class EndpointTarget:
         if seen is None and stored.deleting:
             store.finish_delete(stored.key)
             self._stored(store, stored.key)
-        lost = EndpointState("failed", reason=f"{self.name} has no {endpoint.name} any more; deploy it again")
+        lost = EndpointState("gone", reason=f"{self.name} has no {endpoint.name} any more; deploy it again")
         return status_of(endpoint, seen or lost, self.name, stored)

@@ -1,10 +1,12 @@
 """Lepton by its command line: the contract against a stand-in, and what is refused before anything is created."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,15 +16,15 @@ from tests.platform.microservices.platforms.contract import SECRET, Ground, Plat
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.platforms import platform
-from pilotlight.microservices.platforms.lepton import Lepton, create_arguments, endpoint_name, seen
 from pilotlight.microservices.registry.records import Job
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.targets.lepton.workspace import read_document
+from pilotlight.targets.lepton.workspace import Workspace
 
 SHAPE = {"resource_shape": "gpu.8xh100-sxm"}
 JOB = Job(
-    "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10", "cosmos-rl", "hf_model://a/b", "nvcr.io/nvidia/tao:6", "run", options=SHAPE
-)
+    "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10", "cosmos-rl", "hf_model://a/b", "nvcr.io/nvidia/tao:6", "sleep 60",
+    env={"CLOUD_BASED": "False"}, secrets=("HF_TOKEN",), options={**SHAPE, "image_pull_secret": "ngc"},
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -39,13 +41,14 @@ def ground(tmp_path: Path) -> Ground:
 
 @contextmanager
 def broken(ground: Ground, *verbs: str) -> Iterator[None]:
-    """Of these the workspace says 502."""
+    """Of these the workspace says 502 once it has an endpoint."""
     program = Path(ground.environ["PATH"].partition(":")[0]) / "lep"
     whole = program.with_name("whole-lep")
     program.rename(whole)
     cases = "|".join(f'"{verb}"' for verb in verbs)
     program.write_text(
-        f'#!/bin/sh\ncase "$1 $2" in {cases}) echo 502 Bad Gateway >&2; exit 1;; esac\nexec {whole} "$@"\n'
+        f'#!/bin/sh\ncase "$1 $2" in {cases}) ls "$LEP_STAND_IN"/ims-*.json >/dev/null 2>&1 && '
+        f'{{ echo 502 Bad Gateway >&2; exit 1; }};; esac\nexec {whole} "$@"\n'
     )
     program.chmod(0o755)
     try:
@@ -66,8 +69,19 @@ class TestLepton(PlatformContract):
     def test_its_address_is_the_endpoints_own(self, ground: Ground) -> None:
         job = ground.job()
         with ground.started(job) as entry:
+            (name,) = endpoints(ground)
             assert entry.host_url.startswith("http://127.0.0.1:")
-            assert (entry.host_port, entry.platform_job_id) == (None, endpoint_name(job.id))
+            assert (entry.host_port, entry.platform_job_id) == (None, name)
+            assert name.startswith(f"ims-{job.id[:8]}")
+
+    def test_an_endpoint_that_somebody_removed_is_gone(self, ground: Ground) -> None:
+        job = ground.job()
+        with ground.started(job) as entry:
+            (name,) = endpoints(ground)
+            Workspace(ground.environ).remove(name)
+            seen = ground.platform.status(job.id, entry)
+            assert (seen.state, seen.pod_status) == ("gone", "Unknown")
+            assert f"lepton has no {name} any more" in seen.reason
 
     def test_an_endpoint_that_cannot_be_asked_after_it_was_created_is_removed_again(self, ground: Ground) -> None:
         with (
@@ -95,60 +109,46 @@ class TestLepton(PlatformContract):
         assert ground.written() == ""
 
 
-def test_the_call_says_image_port_command_shape_variables_and_names_of_secrets() -> None:
-    job = replace(JOB, env={"CLOUD_BASED": "False"}, secrets=("HF_TOKEN",))
-    words = create_arguments(replace(job, options={**SHAPE, "dedicated_node_group": "ng", "image_pull_secret": "ngc"}))
-    pairs = dict(zip(words[3::2], words[4::2], strict=True))
-    assert words[:3] == ["lep", "endpoint", "create"]
-    assert pairs == {
-        "--name": "ms-4ca2f1e60d5f4d399a556a4f1e3d2b10", "--container-image": JOB.image, "--container-port": "8080",
-        "--container-command": "run", "--resource-shape": "gpu.8xh100-sxm", "--replicas-static": "1",
-        "--env": "CLOUD_BASED=False", "--secret": "HF_TOKEN", "--node-group": "ng", "--image-pull-secrets": "ngc",
+def endpoints(ground: Ground) -> dict[str, Any]:
+    """What the workspace knows of each."""
+    files = Path(ground.environ["LEP_STAND_IN"]).glob("ims-*.json")
+    return {file.stem: json.loads(file.read_text()) for file in files}
+
+
+def test_an_endpoint_has_image_port_command_shape_variables_and_names_of_secrets(ground: Ground) -> None:
+    with ground.started(JOB):
+        (note,) = endpoints(ground).values()
+    spec = note["spec"]
+    assert spec["container"] == {
+        "image": JOB.image, "ports": [{"container_port": 8080}], "command": ["/bin/sh", "-c", "sleep 60"],
     }  # fmt: skip
-
-
-def test_an_endpoint_is_open_only_where_that_was_asked_for() -> None:
-    open_to_all = "--allow-unauthenticated-access"
-    assert open_to_all not in create_arguments(JOB)
-    assert create_arguments(replace(JOB, options={**SHAPE, "access": "open"}))[-1] == open_to_all
-    with pytest.raises(UsageError, match="access = public, must be open or left out"):
-        create_arguments(replace(JOB, options={**SHAPE, "access": "public"}))
-
-
-def test_more_gpus_than_the_shape_has_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"num_gpus = 9, but the shape gpu.8xh100-sxm has 8"):
-        create_arguments(replace(JOB, num_gpus=9))
-    with pytest.raises(UsageError, match=r"num_gpus = 2, but the shape gpu.a10 has 1"):
-        create_arguments(replace(JOB, num_gpus=2, options={"resource_shape": "gpu.a10"}))
-
-
-def test_a_missing_shape_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="resource_shape is missing"):
-        create_arguments(replace(JOB, options={}))
+    assert spec["envs"][-2:] == [
+        {"name": "CLOUD_BASED", "value": "False"},
+        {"name": "HF_TOKEN", "value_from": {"secret_name_ref": "HF_TOKEN"}},
+    ]
+    assert spec["resource_requirement"] == {**SHAPE, "min_replicas": 1, "max_replicas": 1}
 
 
 @pytest.mark.parametrize(
-    ("word", "state", "phase"),
+    ("changes", "message"),
     [
-        ("Ready", "running", "Running"),
-        ("Not Ready", "pending", "Pending"),
-        ("Scaling", "pending", "Pending"),
-        ("Stopped", "stopped", "Succeeded"),
-        ("Error", "failed", "Failed"),
+        ({"num_gpus": 9}, "resource_shape = gpu.8xh100-sxm has 8 GPUs, but 9 are asked for"),
+        ({"num_gpus": 2, "options": {"resource_shape": "gpu.a10"}}, "resource_shape = gpu.a10 has 1 GPUs"),
+        ({"options": {}}, "lepton needs resource_shape"),
+        ({"options": {**SHAPE, "access": "public"}}, "access = public, must be open or left out"),
+        ({"options": {**SHAPE, "mounts": "/a:/b"}}, "--mounts is no option of this platform"),
     ],
 )
-def test_states_of_lepton_are_states_of_ours(word: str, state: str, phase: str) -> None:
-    found = seen({"status": {"state": word}}, "ms-1")
-    assert (found.state, found.pod_status) == (state, phase)
-    assert (word in found.reason) == (state != "running")
+def test_what_cannot_be_done_is_refused_by_name(ground: Ground, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        ground.platform.preflight(replace(JOB, **changes))
 
 
-def test_a_document_is_read_from_among_other_lines() -> None:
-    assert read_document('Using workspace x\n{"status": {"state": "Ready"}}\ndone\n') == {"status": {"state": "Ready"}}
-    with pytest.raises(PlatformError, match="printed no JSON"):
-        read_document("Traceback …")
+def test_a_machine_without_gpus_serves_too(ground: Ground) -> None:
+    """As the default asks for one."""
+    ground.platform.preflight(replace(JOB, options={"resource_shape": "cpu.small"}))
 
 
 def test_where_lep_is_not_installed_one_sentence_says_so(tmp_path: Path) -> None:
     with pytest.raises(PlatformError, match="lep is not on the PATH"):
-        Lepton({"PATH": str(tmp_path)}).preflight(JOB)
+        platform("lepton", {"PATH": str(tmp_path), "HOME": str(tmp_path)}).preflight(replace(JOB, secrets=()))

@@ -29,6 +29,9 @@ def replica(state: str, reason: str = "") -> ReplicaStatus:
         (status("Progressing", reason="exit code 3", failure="exit code 3"), "failed", "exit code 3"),
         (status("Progressing", replica("pending", "starting"), failure="exit code 3"), "failed", "exit code 3"),
         (status("Stopping", replica("draining")), "stopped", "a message"),
+        # What a cloud has stopped by itself, or knows no more.
+        (status("Failed", replica("stopped"), reason="Lepton says Stopped"), "stopped", "Lepton says Stopped"),
+        (status("Failed", replica("gone"), reason="brev has no x any more"), "gone", "brev has no x any more"),
     ],
 )
 def test_states_of_services_are_states_of_microservices(seen: ServiceStatus, state: str, reason: str) -> None:

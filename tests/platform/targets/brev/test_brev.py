@@ -18,6 +18,7 @@ from tests.platform.targets.remote_platform import (
 from tests.platform.targets.target_contract import KEY, SECRET, TargetContract, TargetGround
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.targets.brev.instances import read_instances
 from pilotlight.targets.brev.target import findings
 from pilotlight.targets.target import Share
 
@@ -105,6 +106,50 @@ def test_the_address_of_the_instance_is_opened_only_where_that_is_asked_for(
         ground.delete()
     with pytest.raises(UsageError, match="address = public, must be one of tunnel, instance"):
         RemotePlatform("brev", ground.platform.env, {"address": "public"}).deploy(ground.document())
+
+
+def test_an_open_port_behind_a_firewall_is_reached_by_a_tunnel(ground: TargetGround) -> None:
+    environ = {**ground.platform.env, "SSH_HOSTNAME": "gpu-one.invalid"}
+    opened = RemotePlatform("brev", environ, {"instance_id": "gpu-one", "address": "instance"})
+    opened.deploy(ground.document())
+    try:
+        assert opened.wait_phase("Ready").url.startswith("http://gpu-one.invalid:")
+        assert opened.ask().status == 200
+    finally:
+        ground.delete()
+
+
+def test_an_instance_that_does_not_run_is_refused_with_what_starts_it(ground: TargetGround, tmp_path: Path) -> None:
+    (tmp_path / "brev.json").write_text(json.dumps([{**INSTANCE, "status": "STOPPED"}]))
+    environ = {**ground.platform.env, "BREV_STAND_IN": str(tmp_path / "brev.json")}
+    with pytest.raises(PlatformError, match="instance_id = abc123def is STOPPED, must be RUNNING") as refused:
+        RemotePlatform("brev", environ, {"instance_id": "abc123def"}).deploy(ground.document())
+    assert refused.value.hint == "brev start gpu-one"
+
+
+def test_who_is_not_logged_in_is_refused_before_anything_is_stored(ground: TargetGround, tmp_path: Path) -> None:
+    brev = tmp_path / "brev"
+    brev.write_text("#!/bin/sh\necho 'not logged in' >&2\nexit 1\n")
+    brev.chmod(0o755)
+    environ = {**ground.platform.env, "PATH": f"{tmp_path}:{ground.platform.env['PATH']}"}
+    platform = RemotePlatform("brev", {**environ, "PILOTLIGHT_HOME": str(tmp_path / "home")})
+    with pytest.raises(PlatformError, match="brev ls failed: not logged in"):
+        platform.deploy(ground.document())
+    assert not platform.target.list(None)
+
+
+def test_an_instance_that_cannot_be_reached_is_no_missing_container(ground: TargetGround) -> None:
+    with ground.deployed(ground.document()):
+        lost = RemotePlatform("brev", {**ground.platform.env, "SSH_STAND_IN": ""})
+        with pytest.raises(PlatformError, match="the instance gpu-one cannot be asked: ssh: connect to host"):
+            lost.status()
+
+
+def test_instances_are_read_and_none_is_null() -> None:
+    assert read_instances('{"workspaces": null}') == []
+    assert read_instances('{"workspaces": [{"name": "a", "id": "b", "status": "RUNNING"}]}')[0].id == "b"
+    with pytest.raises(PlatformError, match="printed something else"):
+        read_instances("You have 2 instances")
 
 
 def test_an_instance_is_created_where_none_is_named_and_goes_with_the_service(

@@ -16,7 +16,10 @@ from tests.platform.targets.remote_platform import (
 from tests.platform.targets.target_contract import KEY, SECOND, SECRET, TargetContract, TargetGround
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.targets.lepton.target import findings
+from pilotlight.targets.lepton.target import LeptonEndpoints, create_arguments, findings
+from pilotlight.targets.lepton.workspace import read_document
+from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec
+from pilotlight.targets.remote.endpoint import EndpointSpec
 from pilotlight.targets.target import Share
 
 SHAPE = {"resource_shape": "cpu.small"}
@@ -159,3 +162,42 @@ def test_doctor_checks_program_account_and_shape(ground: TargetGround, tmp_path:
         ("fail", "lep login, or see lep workspace list")
     ]
     assert [each.level for each in findings(environ, {})] == ["ok", "ok", "fail"]
+
+
+def test_an_endpoint_is_open_and_in_a_node_group_only_where_that_was_asked_for() -> None:
+    shape = ["--resource-shape", "cpu.small", "--replicas-static", "1"]
+    assert create_arguments(endpoint(SHAPE)) == shape
+    wishes = {**SHAPE, "dedicated_node_group": "ng", "image_pull_secret": "ngc", "access": "open"}
+    assert create_arguments(endpoint(wishes)) == [
+        *shape, "--node-group", "ng", "--image-pull-secrets", "ngc", "--allow-unauthenticated-access",
+    ]  # fmt: skip
+
+
+def endpoint(options: dict[str, str]) -> EndpointSpec:
+    container = ContainerSpec("main", "example.com/server:1", (), (), {}, 8080, options=options)
+    return EndpointSpec(KEY, "iris-1", "r", "w", "predictor", "raw", container, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("Ready", "ready"),
+        ("Not Ready", "pending"),
+        ("Scaling", "pending"),
+        ("Stopped", "stopped"),
+        ("Deleting", "stopped"),
+        ("Error", "failed"),
+    ],
+)
+def test_words_of_lepton_are_states_of_endpoints(word: str, state: str, tmp_path: Path) -> None:
+    lep = tmp_path / "lep"
+    lep.write_text(f"#!/bin/sh\necho Using workspace x\necho '{json.dumps({'status': {'state': word}})}'\n")
+    lep.chmod(0o755)
+    seen = LeptonEndpoints({"PATH": f"{tmp_path}:/bin"}).get(endpoint(SHAPE))
+    assert seen is not None
+    assert (seen.state, word in seen.reason) == (state, state != "ready")
+
+
+def test_a_document_that_is_none_is_refused() -> None:
+    with pytest.raises(PlatformError, match="printed no JSON"):
+        read_document("Traceback …")

@@ -10,6 +10,7 @@ import mimetypes
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,21 +18,22 @@ import click
 from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.inference import chat_request, client, predict
+from pilotlight.microservices.inference import client, predict
 from pilotlight.microservices.jobs.org_resources import own_kind
 from pilotlight.microservices.media import fetch, limits_from
 from pilotlight.microservices.registry import container_command, model_kinds, secret_references
 from pilotlight.microservices.registry.model_kinds import ModelRequest, Parameter, Schema
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from platformctl import output
-from platformctl.microservice import health_findings, shared_options
+from platformctl.microservice import chat_fields, health_findings, shared_options
 
 PROBE_S: Final = 10.0
+CHAT_INPUT: Final = "messages"  # Pilotlight predictor: a model with this input serves chat
 
 
 def all_fields() -> dict[str, Parameter]:
     """Return the sampling fields of all networks."""
-    return {name: each for arch in model_kinds.networks() for name, each in chat_request.sampling_fields(arch).items()}
+    return {name: each for arch in model_kinds.networks() for name, each in chat_fields.sampling_fields(arch).items()}
 
 
 def field_flags(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,7 +52,7 @@ def check_flags(
     values = {name: text for name, text in flags.items() if text is not None}
     if whole is None:
         shared_options.refuse_prompt(network_arch)
-        chat_request.check(network_arch, {"messages": [chat_request.message(prompt, images, videos)], **values})
+        chat_fields.check(network_arch, {"messages": [chat_fields.message(prompt, images, videos)], **values})
     elif prompt or images or videos or system:
         raise UsageError("--body is the whole request: --prompt, --system, --image and --video do not go with it")
     elif values and shared_options.is_tensor_request(network_arch, whole):
@@ -68,7 +70,7 @@ def build_request(
         values = {name: text for name, text in flags.items() if text is not None}
         request = whole or {"messages": _messages(network_arch, prompt, system, images, videos)}
         request |= sampling_values(network_arch, request, values, accept_defaults, complete=whole is not None)
-        chat_request.check(network_arch, request)
+        chat_fields.check(network_arch, request)
     secret_references.check_absent("the request", json.dumps(request, ensure_ascii=False), os.environ)
     return request
 
@@ -78,9 +80,9 @@ def sampling_values(
     complete: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the sampling fields. A field unknown to the network is left for `check` to refuse by name."""
-    known = chat_request.sampling_fields(network_arch)
+    known = chat_fields.sampling_fields(network_arch)
     every = all_fields()
-    values = {name: chat_request.parse_value(name, text, every[name]) for name, text in flags.items()}
+    values = {name: chat_fields.parse_value(name, text, every[name]) for name, text in flags.items()}
     open_fields = {name: each for name, each in known.items() if name not in values and name not in request}
     if not open_fields or (complete and not accept_defaults):
         return values
@@ -119,7 +121,7 @@ def _answer(name: str, parameter: Parameter) -> Any:
             name, default="", show_default=False, prompt_suffix=f" [{_describe(parameter)}]: ", err=True
         )
         try:
-            return chat_request.parse_value(name, text, parameter) if text else parameter.default
+            return chat_fields.parse_value(name, text, parameter) if text else parameter.default
         except UsageError as error:
             output.note(str(error))
 
@@ -147,7 +149,7 @@ def _messages(
     ours = container_command.arch(network_arch, os.environ).command == "pilotlight"
     before = [{"role": "system", "content": system}] if system else []
     media = [[_inline_media(each) if ours else each for each in group] for group in (images, videos)]
-    return [*before, chat_request.message(prompt, *media)]
+    return [*before, chat_fields.message(prompt, *media)]
 
 
 def _inline_media(reference: str) -> str:
@@ -189,7 +191,7 @@ def infer(
         try:
             if tensors:  # only chat responses tell a loading model from a failed one
                 client.wait_for_model(url, read_status, max_wait_s=max_wait_s, report=report)
-            send = client.post_tensors if tensors else client.post_chat
+            send = partial(client.post, client.TENSORS if tensors else client.PATH)
             reply = client.send_chat(
                 url, request, read_status, timeout=timeout, max_wait_s=max_wait_s, report=report, send=send
             )
@@ -200,6 +202,15 @@ def infer(
             raise shared_options.explain_refusal(url, job_id, error) from None
         finally:
             ticker.close()
+
+
+def message_content(document: Any) -> str:
+    """Return the content of the first choice. Raise where a 200 has no such content."""
+    try:
+        text = document["choices"][0]["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        raise PlatformError(f"it answered 200 without choices[0].message.content: {str(document)[:200]}") from None
+    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
 
 
 def picture_schema(job_id: str, entry: Entry) -> Schema | None:
@@ -249,7 +260,7 @@ def probe_model(job_id: str, entry: Entry, timeout_s: float = PROBE_S) -> health
     try:
         with target.open_route(job_id, entry) as url:
             verdict = client.classify(client.post_chat(url, client.PROBE, timeout_s))
-            return health_findings.model_status(verdict, client.get_status(url, timeout_s))
+            return health_findings.model_status(verdict, client.get_document(url, "/status", timeout_s))
     except (PlatformError, OSError):
         return health_findings.UNREACHABLE
 
@@ -258,7 +269,7 @@ def accepts_tensors(job_id: str, entry: Entry) -> bool | None:
     """Return None if the model's metadata does not say."""
     try:
         with shared_options.platform_of(entry).open_route(job_id, entry) as url:
-            inputs = client.metadata(url, PROBE_S).get("inputs")
+            inputs = client.get_document(url, client.MODEL, PROBE_S).get("inputs")
     except (PlatformError, OSError):
         return None
-    return all(each["name"] != client.CHAT_INPUT for each in inputs) if inputs else None
+    return all(each["name"] != CHAT_INPUT for each in inputs) if inputs else None

@@ -12,8 +12,8 @@ from typing import Any, Final
 import click
 from msgspec import to_builtins
 
-from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.inference import chat_request, client
+from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.microservices.inference import client
 from pilotlight.microservices.inference.client import LOGS, PATH, TENSORS
 from pilotlight.microservices.platforms import PLATFORMS, Option, Platform, platform
 from pilotlight.microservices.registry import container_command, model_kinds
@@ -24,6 +24,8 @@ from pilotlight.targets import secret_redaction
 from platformctl import output
 
 OURS: Final = "pilotlight"
+START: Final = "platformctl microservice start"
+NO_CHAT: Final = "none here does"  # the predictor's error for a chat request to a tensor model
 METADATA_TIMEOUT_S: Final = 10.0
 HIDDEN: Final = "platform_job_id"  # internal to the platform
 POLL_S: Final = 1.0
@@ -59,10 +61,10 @@ def refuse_prompt(network_arch: str) -> None:
 
 def explain_refusal(url: str, job_id: str, error: PlatformError) -> PlatformError:
     """Return the error, or one with an example V2 body if the model has no chat."""
-    if client.NO_CHAT not in str(error):
+    if NO_CHAT not in str(error):
         return error
     command = f"platformctl microservice infer {job_id} --body FILE"
-    body = example_body(client.metadata(url, METADATA_TIMEOUT_S))
+    body = example_body(client.get_document(url, client.MODEL, METADATA_TIMEOUT_S))
     return UsageError("this model does not chat, it takes tensors", f"{command}, where FILE has {body}")
 
 
@@ -163,15 +165,54 @@ def prompt(question: str) -> str:
     return str(click.prompt(question, err=True)).strip()
 
 
+class Ambiguous(UsageError):
+    """Several microservices match: `candidates`."""
+
+    def __init__(self, message: str, candidates: Mapping[str, Entry]) -> None:
+        lines = [f"  {job_id}  {entry.network_arch}  {entry.host_url}  started {entry.started_at}"
+                 for job_id, entry in candidates.items()]  # fmt: skip
+        super().__init__("\n".join([message, *lines]), "name one of them by its job id")
+        self.candidates = candidates
+
+
+def choose(state: RegistryState, job_id: str = "", network_arch: str = "") -> str:
+    """Return the microservice by its job id, else by network architecture, else the only one that runs."""
+    if job_id:
+        return check_known(state, job_id)
+    matches = {name: entry for name, entry in state.entries.items() if network_arch in ("", entry.network_arch)}
+    of_arch, command = (f" for {network_arch}", f"{START} {network_arch}") if network_arch else ("", START)
+    if not matches:
+        raise NotFound(f"no microservice{of_arch} is running", f"{command} starts one")
+    if len(matches) > 1:
+        raise Ambiguous(f"{len(matches)} microservices{of_arch} are running:", matches)
+    return next(iter(matches))
+
+
+def check_known(state: RegistryState, job_id: str) -> str:
+    if job_id not in state.entries:
+        known = ", ".join(state.entries) or "none"
+        raise NotFound(f"no microservice has the job id {job_id}; there are {known}", "platformctl microservice list")
+    return job_id
+
+
+def choose_to_stop(state: RegistryState, job_id: str = "") -> str:
+    """Return the job to stop, without an id the latest; the caller prompts for confirmation."""
+    if job_id:
+        return check_known(state, job_id)
+    if state.latest not in state.entries:
+        raise NotFound("no microservice is running, so there is none to stop", "platformctl microservice list")
+    return state.latest
+
+
 def select_job(state: RegistryState, job_id: str, network_arch: str) -> str:
     """Select a job by the routing rule; prompts on a terminal if several match."""
     try:
-        return chat_request.choose(state, job_id, network_arch)
-    except chat_request.Ambiguous as error:
+        return choose(state, job_id, network_arch)
+    except Ambiguous as error:
         if not on_terminal():
             raise
         output.note(str(error))
-        return chat_request.check_known(state, prompt("job id"))
+        return check_known(state, prompt("job id"))
 
 
 def parse_variables(texts: tuple[str, ...]) -> dict[str, str]:

@@ -12,7 +12,7 @@ import click
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices import platforms
-from pilotlight.microservices.inference import chat_request, client
+from pilotlight.microservices.inference import client
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.registry import container_command, model_kinds
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
@@ -160,7 +160,7 @@ def infer(
     if not asks:
         output.note(sending)
     reply = infer_request.infer(target, entry, request, tensors, timeout, wait)
-    lines = shared_options.output_lines(reply.document) if tensors else [client.message_content(reply.document)]
+    lines = shared_options.output_lines(reply.document) if tensors else [infer_request.message_content(reply.document)]
     output.data(reply.document, lines)
     output.note(f"answered in {reply.seconds:.1f} s")
 
@@ -237,7 +237,7 @@ def stop(job_id: str, yes: bool, forget: bool) -> None:
     """
     registry = shared_options.open_registry()
     state = registry.read()
-    target = chat_request.choose_to_stop(state, job_id)
+    target = shared_options.choose_to_stop(state, job_id)
     entry = state.entries[target]
     if not job_id and not yes:
         subject = f"the latest microservice, {target} ({entry.network_arch} on {entry.platform})"

@@ -1,146 +1,27 @@
-"""Body of a chat request, its validation for a network, and the selection of the microservice it is for. Pure.
+"""Body of a chat request by OpenAI's protocol, from the parameters and media of a model's request. Pure."""
 
-kinds.yaml has the fields of each network. Values are not clamped: invalid ones are rejected before sending, with a
-clearer message than a container's.
-"""
-
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from pilotlight.errors import NotFound, UsageError
-from pilotlight.microservices.registry import model_kinds
-from pilotlight.microservices.registry.model_kinds import Parameter, Schema
-from pilotlight.microservices.registry.records import Entry
-from pilotlight.microservices.registry.registry_file import RegistryState
+from pilotlight.microservices.media import Media
+from pilotlight.microservices.registry.model_kinds import ModelRequest, Schema
 
-MEDIA: Final = ("image_url", "video_url")
-SINGLE: Final = ("cosmos-rl", "cosmos-predict2.5")  # they read the first user message only
-NEEDS_MEDIA: Final = ("cosmos-rl",)
-NO_DATA_URLS: Final = ("cosmos-rl",)
-MODE: Final = "inference_type"  # prompted for, though it is not a sampling field
-START: Final = "platformctl microservice start"
-_TYPES: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
-    "integer": ((int,), "an integer"),
-    "number": ((int, float), "a number"),
-    "boolean": ((bool,), "true or false"),
-    "json": ((dict, list, str, int, float, bool), "JSON"),
-}
+NO_DATA_URLS: Final = ("cosmos-rl",)  # they fetch media by links
+_AUTO: Final = {"conv_mode": "auto", "mode": "auto"}
+_NOT_SENT: Final = frozenset({"batch_size", "confidence_threshold", "top_k", "inputs", "outputs"})
 
 
-def chat_schema(network_arch: str) -> Schema:
-    """Return the chat schema of a network; of a tensor model or an unknown network the one of text models."""
-    schema = model_kinds.schema(network_arch if network_arch in model_kinds.networks() else "text")
-    return schema if schema.protocol == "chat" else model_kinds.schema("text")
+def user_message(text: str, media: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return a message of the user. `media`: `image` or `video` and a URL, which stand before the text."""
+    parts: list[dict[str, Any]] = [{"type": f"{kind}_url", f"{kind}_url": {"url": url}} for kind, url in media]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": text}] if parts else text}
 
 
-def sampling_fields(network_arch: str) -> dict[str, Parameter]:
-    """Return the fields that the command line prompts for, in the order of the table."""
-    parameters = chat_schema(network_arch).parameters
-    return {name: each for name, each in parameters.items() if each.sampling or name == MODE}
-
-
-def parse_value(name: str, text: str, parameter: Parameter) -> Any:
-    """Parse a typed value to the field's type. Raise UsageError where it is not one."""
-    if parameter.type == "string":
-        return text
-    try:
-        value = json.loads(text, parse_constant=_no_constant)
-    except ValueError:
-        value = None
-    types, word = _TYPES[parameter.type]
-    if not isinstance(value, types) or (isinstance(value, bool) and parameter.type != "boolean"):
-        raise UsageError(f"{name} = {text}, must be {word}")
-    return value
-
-
-def _no_constant(word: str) -> Any:
-    raise ValueError(word)
-
-
-def message(prompt: str, images: Sequence[str] = (), videos: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a user message, media before the text."""
-    if not images and not videos:
-        return {"role": "user", "content": prompt}
-    media = [(kind, url) for kind, urls in zip(MEDIA, (images, videos), strict=True) for url in urls]
-    items: list[dict[str, Any]] = [{"type": kind, kind: {"url": url}} for kind, url in media]
-    return {"role": "user", "content": [*items, {"type": "text", "text": prompt}]}
-
-
-def check(network_arch: str, body: Mapping[str, Any]) -> None:
-    """Raise with all problems that this network has with the body."""
-    if problems := list(_problems(network_arch, body)):
-        raise UsageError(f"the request does not fit {network_arch}: " + "; ".join(problems))
-
-
-def _problems(network_arch: str, body: Mapping[str, Any]) -> Iterator[str]:
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not any(_is_user_message(each) for each in messages):
-        yield "messages must be a list with a message of the user"
-        return
-    if body.get("stream"):
-        yield "stream must be left out: the answer is read whole"
-    parameters = chat_schema(network_arch).parameters
-    chats = [arch for arch in model_kinds.networks() if model_kinds.schema(arch).protocol == "chat"]
-    for name in body:  # a field that only other networks have: the request was probably meant for one of them
-        owners = [arch for arch in chats if name in chat_schema(arch).parameters]
-        if name not in parameters and owners:
-            yield f"{name} is a field of {', '.join(owners[:3])}"
-    user_messages = [each for each in messages if _is_user_message(each)]
-    if network_arch in SINGLE and len(user_messages) > 1:
-        yield f"it has {len(user_messages)} messages of the user, and only the first would be read"
-    urls = media_urls(user_messages[0])
-    if network_arch in NEEDS_MEDIA and not urls:
-        yield "the first message of the user must have an image_url or a video_url"
-    if network_arch in NO_DATA_URLS and any(url.startswith("data:") for url in urls):
-        yield "data: URIs are not taken; name a path in the container or an address"
-
-
-def _is_user_message(message: object) -> bool:
-    return isinstance(message, dict) and message.get("role") == "user"
-
-
-def media_urls(message: Mapping[str, Any]) -> list[str]:
-    content = message.get("content")
-    items = [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
-    media = [each.get(kind) for each in items for kind in MEDIA if each.get("type") == kind]
-    return [str(each.get("url", "")) if isinstance(each, dict) else str(each) for each in media]
-
-
-class Ambiguous(UsageError):
-    """Several microservices match: `candidates`."""
-
-    def __init__(self, message: str, candidates: Mapping[str, Entry]) -> None:
-        lines = [f"  {job_id}  {entry.network_arch}  {entry.host_url}  started {entry.started_at}"
-                 for job_id, entry in candidates.items()]  # fmt: skip
-        super().__init__("\n".join([message, *lines]), "name one of them by its job id")
-        self.candidates = candidates
-
-
-def choose(state: RegistryState, job_id: str = "", network_arch: str = "") -> str:
-    """Return the microservice by its job id, else by network architecture, else the only one that runs."""
-    if job_id:
-        return check_known(state, job_id)
-    matches = {name: entry for name, entry in state.entries.items() if network_arch in ("", entry.network_arch)}
-    of_arch, command = (f" for {network_arch}", f"{START} {network_arch}") if network_arch else ("", START)
-    if not matches:
-        raise NotFound(f"no microservice{of_arch} is running", f"{command} starts one")
-    if len(matches) > 1:
-        raise Ambiguous(f"{len(matches)} microservices{of_arch} are running:", matches)
-    return next(iter(matches))
-
-
-def check_known(state: RegistryState, job_id: str) -> str:
-    if job_id not in state.entries:
-        known = ", ".join(state.entries) or "none"
-        raise NotFound(f"no microservice has the job id {job_id}; there are {known}", "platformctl microservice list")
-    return job_id
-
-
-def choose_to_stop(state: RegistryState, job_id: str = "") -> str:
-    """Return the job to stop, without an id the latest; the caller prompts for confirmation."""
-    if job_id:
-        return check_known(state, job_id)
-    if state.latest not in state.entries:
-        raise NotFound("no microservice is running, so there is none to stop", "platformctl microservice list")
-    return state.latest
+def chat_body(schema: Schema, request: ModelRequest, media: Sequence[Media]) -> dict[str, Any]:
+    """Return the body of a chat request; documented defaults are sent too, so that they apply in any container."""
+    plain = {
+        name: value
+        for name, value in request.values.items()
+        if not schema.parameters[name].role and name not in _NOT_SENT and _AUTO.get(name) != value
+    }
+    return {"messages": [user_message(request.text, [(each.kind, each.data_url) for each in media])], **plain}

@@ -7,6 +7,7 @@ Where the container is unreachable, its platform status is read, so that a termi
 import json
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -20,8 +21,6 @@ PATH: Final = "/v1/chat/completions"
 MODEL: Final = f"/v2/models/{MODEL_NAME}"
 TENSORS: Final = f"{MODEL}/infer"
 LOGS: Final = "platformctl microservice logs"
-CHAT_INPUT: Final = "messages"  # Pilotlight predictor: a model with this input serves chat
-NO_CHAT: Final = "none here does"  # the predictor's error for a chat request to a tensor model
 JSON: Final = {"Content-Type": "application/json"}
 PROBE: Final[Mapping[str, Any]] = {"messages": []}
 MAX_BYTES: Final = 64 << 20  # of a response: the code of an org may send it
@@ -80,15 +79,6 @@ def _error(document: Any) -> Mapping[str, Any]:
     return error if isinstance(error, dict) else {"message": str(error)}
 
 
-def message_content(document: Any) -> str:
-    """Return the content of the first choice. Raise where a 200 has no such content."""
-    try:
-        text = document["choices"][0]["message"]["content"]
-    except (KeyError, IndexError, TypeError):
-        raise PlatformError(f"it answered 200 without choices[0].message.content: {str(document)[:200]}") from None
-    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
-
-
 def send_chat(
     url: str, body: Mapping[str, Any], get_platform_status: Callable[[], PlatformStatus], *,
     timeout: float = MIN_TIMEOUT_S, max_wait_s: float = 600.0, report: Callable[[str], None] = lambda _: None,
@@ -109,17 +99,9 @@ def send_chat(
         sleep(pause)
 
 
-def wait_for_model(
-    url: str, get_platform_status: Callable[[], PlatformStatus], *, max_wait_s: float = 600.0,
-    report: Callable[[str], None] = lambda _: None, send: "Send | None" = None,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:  # fmt: skip
-    """Wait until the model serves. No inference runs: a ready model rejects a request without messages."""
-    send_chat(
-        url, PROBE, get_platform_status, max_wait_s=max_wait_s, report=report, send=send, clock=clock, sleep=sleep,
-        settled=is_serving,
-    )  # fmt: skip
+def wait_for_model(url: str, get_platform_status: Callable[[], PlatformStatus], **options: Any) -> None:
+    """Wait until the model serves: it rejects a request without messages. `options`: those of `send_chat`."""
+    send_chat(url, PROBE, get_platform_status, settled=is_serving, **options)
 
 
 def is_serving(verdict: Verdict) -> bool:
@@ -165,27 +147,16 @@ def to_error(status: int, verdict: Verdict) -> PlatformError:
     return PlatformError(f"the inference failed with {status}: {message}", f"{LOGS} says more")
 
 
-def post_chat(url: str, body: Mapping[str, Any], timeout: float) -> ChatResponse:
-    """Send one chat request on a new connection. ConnectionError: refused, or closed before a response."""
-    return _exchange("POST", url, PATH, json.dumps(body), timeout)
+def post(path: str, url: str, body: Mapping[str, Any], timeout: float) -> ChatResponse:
+    """Send one request on a new connection. ConnectionError: refused, or closed before a response."""
+    return _exchange("POST", url, path, json.dumps(body), timeout)
 
 
-def post_tensors(url: str, body: Mapping[str, Any], timeout: float) -> ChatResponse:
-    """Send one V2 inference request on a new connection."""
-    return _exchange("POST", url, TENSORS, json.dumps(body), timeout)
+post_chat: Final[Send] = partial(post, PATH)
 
 
-def metadata(url: str, timeout: float) -> Mapping[str, Any]:
-    """Return the V2 metadata of the predictor's model, or empty."""
-    return _get_document(url, MODEL, timeout)
-
-
-def get_status(url: str, timeout: float) -> Mapping[str, Any]:
-    """Return the predictor's /status; empty for other containers."""
-    return _get_document(url, "/status", timeout)
-
-
-def _get_document(url: str, path: str, timeout: float) -> Mapping[str, Any]:
+def get_document(url: str, path: str, timeout: float) -> Mapping[str, Any]:
+    """Return the JSON object at a path of the predictor, such as /status; empty for other containers."""
     response = _exchange("GET", url, path, "", timeout)
     return response.document if response.status == 200 and isinstance(response.document, dict) else {}
 

@@ -18,8 +18,6 @@ from pilotlight.microservices.registry.records import Workspace
 from pilotlight.wire.http_client import decode_json
 
 TIMEOUT_S: Final = 300.0
-_AUTO: Final = {"conv_mode": "auto", "mode": "auto"}
-_NOT_SENT: Final = frozenset({"batch_size", "confidence_threshold", "top_k", "inputs", "outputs"})
 
 
 def predict(
@@ -27,7 +25,7 @@ def predict(
 ) -> dict[str, Any]:
     """Return the `results` of one request."""
     if schema.protocol == "chat":
-        response = _post(url, PATH, chat_body(schema, request, media), timeout)
+        response = _post(url, PATH, chat_request.chat_body(schema, request, media), timeout)
         choice = response["choices"][0]
         results = {"response": choice["message"]["content"], "finish_reason": choice.get("finish_reason")}
         return results | {name: response[name] for name in ("model", "usage") if name in response}
@@ -39,20 +37,6 @@ def predict(
 
 def _post(url: str, path: str, body: Mapping[str, Any], timeout: float) -> Any:
     return decode_json(call(url, "POST", path, json.dumps(body).encode(), timeout).body)
-
-
-def chat_body(schema: Schema, request: ModelRequest, media: Sequence[Media]) -> dict[str, Any]:
-    """Return the body of a chat request; documented defaults are sent too, so that they apply in any container."""
-    parts: list[dict[str, Any]] = [
-        {"type": f"{each.kind}_url", f"{each.kind}_url": {"url": each.data_url}} for each in media
-    ]
-    content: Any = [*parts, {"type": "text", "text": request.text}] if parts else request.text
-    plain = {
-        name: value
-        for name, value in request.values.items()
-        if not schema.parameters[name].role and name not in _NOT_SENT and _AUTO.get(name) != value
-    }
-    return {"messages": [{"role": "user", "content": content}], **plain}
 
 
 def _images(

@@ -96,7 +96,7 @@ def test_one_of_the_api_listens_on_a_socket_that_its_user_alone_reaches_and_that
     job = launcher.build_job(replace(request, env={"INFERENCE_HOST": "0.0.0.0"}), ground.environ)
     with ground.started(job) as entry, ground.platform.open_route(job.id, entry) as url:
         assert url == entry.host_url
-        assert client.get_status(url, 10)["state"]
+        assert client.get_document(url, "/status", 10)["state"]
         socket = Path(url.removeprefix(SCHEME))
         assert (socket.stat().st_mode & 0o777, socket.parent.stat().st_mode & 0o777) == (0o600, 0o700)
         assert can_bind(job.host_port)

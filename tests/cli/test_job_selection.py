@@ -3,9 +3,9 @@
 import pytest
 
 from pilotlight.errors import NotFound
-from pilotlight.microservices.inference.chat_request import Ambiguous, choose, choose_to_stop
 from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import RegistryState
+from platformctl.microservice.shared_options import Ambiguous, choose, choose_to_stop
 
 
 def entry(arch: str, at: str = "2026-01-01") -> Entry:

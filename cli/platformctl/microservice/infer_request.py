@@ -227,9 +227,8 @@ def picture_request(schema: Schema, files: Sequence[str], parameters: Mapping[st
     for file in files:
         if "://" not in file and not Path(file).is_file():
             raise UsageError(f"{file}: there is no such file", "--image FILE, or an address")
-    field = next(name for name, each in schema.parameters.items() if each.role == "media")
     paths = [file if "://" in file else str(Path(file).resolve()) for file in files]
-    return model_kinds.validate(schema, {field: paths, **parameters})
+    return model_kinds.validate(schema, {schema.named("media"): paths, **parameters})
 
 
 def infer_pictures(

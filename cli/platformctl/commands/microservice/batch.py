@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import click
 from msgspec import to_builtins
@@ -71,7 +72,7 @@ def start(
     parameters = parse_parameters(parameter)
     chosen_options = shared_options.resolve_options(platforms.platform(platform, os.environ), platform_options)
     job = Batch(
-        jobs.new_id(), network_arch, model, storage, inputs, outputs, parameters, labels,
+        str(uuid4()), network_arch, model, storage, inputs, outputs, parameters, labels,
         platform, chosen_options, num_gpus, read_declaration(model, storage, limits_from(os.environ)),
     )  # fmt: skip
     progress = jobs.start(_home(), job, os.environ)

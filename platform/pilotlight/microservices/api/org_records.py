@@ -5,24 +5,25 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 from aiohttp import web
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from pilotlight.api.middlewares import is_admin, read_small_body
+from pilotlight.api.route_types import Handler
 from pilotlight.errors import NotFound, Throttled, Unauthorized
 from pilotlight.k8s.timestamps import format_utc
 from pilotlight.microservices.api import request_bodies
 from pilotlight.microservices.api.api_context import CONTEXT, job_path
-from pilotlight.microservices.api.request_bodies import LoggedIn, Login, decode_request, json_response, read_body
+from pilotlight.microservices.api.request_bodies import LoggedIn, Login, Page, decode_request, json_response, read_body
 from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.jobs.model_isolation import org_isolation
 from pilotlight.microservices.jobs.org_resources import Registrar
 from pilotlight.microservices.registry import api_keys
-from pilotlight.microservices.registry.database import PAGE
+from pilotlight.microservices.registry.database import PAGE, OrgStore
 from pilotlight.microservices.registry.records import ORG, Experiment, JobRecord, StoredWorkspace, Workspace
 from pilotlight.wire.service_access import Rate
 from pilotlight.wire.token_bucket import TokenBuckets
@@ -31,6 +32,7 @@ from pilotlight.wire.token_bucket import TokenBuckets
 # address, and a client that does not know a key's id must not lock its owner out.
 LOGIN_RATE: Final = Rate(20, 60.0, burst=10)  # per key, or per address and org
 ADDRESS_RATE: Final = Rate(120, 60.0, burst=60)  # for all orgs, since names can be invented
+Record = StoredWorkspace | Experiment | JobRecord
 RateLimitKeys = tuple[tuple[tuple[str, ...], Rate], ...]
 
 
@@ -93,39 +95,11 @@ async def add_workspace(request: web.Request) -> web.Response:
     return json_response(_registrar(request).workspace(storage, body.name, body.id), 201)
 
 
-async def list_workspaces(request: web.Request) -> web.Response:
-    records = request.app[CONTEXT].store.workspaces(_org(request), _after(request))
-    return json_response(request_bodies.Workspaces(tuple(records), next=_next(records)))
-
-
-async def get_workspace(request: web.Request) -> web.Response:
-    return json_response(request.app[CONTEXT].store.workspace(_org(request), request.match_info["workspace"]))
-
-
-async def delete_workspace(request: web.Request) -> web.Response:
-    request.app[CONTEXT].store.delete_workspace(_org(request), request.match_info["workspace"])
-    return json_response(request_bodies.Deleted(request.match_info["workspace"]))
-
-
 async def add_experiment(request: web.Request) -> web.Response:
     body = await read_body(request, request_bodies.NewExperiment)
     kind = org_resources.own_kind(body.network_arch, body.kind, request.app[CONTEXT].environ)
     record = _registrar(request).experiment(body.network_arch, body.workspace, body.name, body.id, kind)
     return json_response(record, 201)
-
-
-async def list_experiments(request: web.Request) -> web.Response:
-    records = request.app[CONTEXT].store.experiments(_org(request), _after(request))
-    return json_response(request_bodies.Experiments(tuple(records), next=_next(records)))
-
-
-async def get_experiment(request: web.Request) -> web.Response:
-    return json_response(request.app[CONTEXT].store.experiment(_org(request), request.match_info["experiment"]))
-
-
-async def delete_experiment(request: web.Request) -> web.Response:
-    request.app[CONTEXT].store.delete_experiment(_org(request), request.match_info["experiment"])
-    return json_response(request_bodies.Deleted(request.match_info["experiment"]))
 
 
 async def add_job(request: web.Request) -> web.Response:
@@ -134,41 +108,48 @@ async def add_job(request: web.Request) -> web.Response:
     return json_response(registrar.job(experiment, body.kind, body.status, body.artifact, body.parent, body.id), 201)
 
 
-async def list_jobs(request: web.Request) -> web.Response:
-    records = request.app[CONTEXT].store.jobs(_org(request), request.match_info["experiment"], _after(request))
-    return json_response(request_bodies.Jobs(tuple(records), next=_next(records)))
-
-
-async def get_job(request: web.Request) -> web.Response:
-    return json_response(org_resources.get_job(request.app[CONTEXT].store, *job_path(request)))
-
-
 async def update_job(request: web.Request) -> web.Response:
     body = await read_body(request, request_bodies.JobChange)
     return json_response(_registrar(request).change(*job_path(request)[1:], body.status, body.artifact))
 
 
-async def delete_job(request: web.Request) -> web.Response:
-    store = request.app[CONTEXT].store
-    record = org_resources.get_job(store, *job_path(request))
-    store.delete_job(record.org, record.id)
-    return json_response(request_bodies.Deleted(record.id))
+def lister(read: Callable[..., Sequence[Record]], page: Callable[..., Page]) -> Handler:
+    """Return the handler of a list. `read` is called with the store, the parts of the path and `after`."""
+
+    async def handler(request: web.Request) -> web.Response:
+        arguments = (*request.match_info.values(), request.query.get("after", ""))
+        records = read(request.app[CONTEXT].store, *arguments)
+        return json_response(page(tuple(records), next=records[-1].id if len(records) == PAGE else UNSET))
+
+    return handler
+
+
+def getter(read: Callable[..., Record]) -> Handler:
+    """Return the handler of one record. `read` is called with the store and the parts of the path."""
+
+    async def handler(request: web.Request) -> web.Response:
+        return json_response(read(request.app[CONTEXT].store, *request.match_info.values()))
+
+    return handler
+
+
+def deleter(delete: Callable[..., None]) -> Handler:
+    """Return the handler that deletes a record, whose id is the last part of the path."""
+
+    async def handler(request: web.Request) -> web.Response:
+        parts = tuple(request.match_info.values())
+        delete(request.app[CONTEXT].store, *parts)
+        return json_response(request_bodies.Deleted(parts[-1]))
+
+    return handler
+
+
+def delete_job(store: OrgStore, org: str, experiment: str, id: str) -> None:  # noqa: A002 - its name everywhere
+    store.delete_job(org, org_resources.get_job(store, org, experiment, id).id)
 
 
 def _registrar(request: web.Request) -> Registrar:
-    context, org, trusted = request.app[CONTEXT], _org(request), is_admin(request)
+    context, org, trusted = request.app[CONTEXT], request.match_info["org"], is_admin(request)
     isolation = org_isolation(org, context.settings.platform, context.environ)
     most = 0 if trusted else context.max_records
     return Registrar(context.store, org, context.limits, trusted, isolation, most)
-
-
-def _after(request: web.Request) -> str:
-    return request.query.get("after", "")
-
-
-def _next(records: Sequence[StoredWorkspace | Experiment | JobRecord]) -> str | UnsetType:
-    return records[-1].id if len(records) == PAGE else UNSET
-
-
-def _org(request: web.Request) -> str:
-    return request.match_info["org"]

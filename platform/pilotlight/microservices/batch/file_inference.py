@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.microservices.batch import label_accuracy
@@ -50,16 +49,16 @@ Predict = Callable[[Request], dict[str, Any]]
 
 def accepts(schema: Schema, name: str) -> bool:
     """Return whether a file of this name is an input of the model."""
-    suffixes = PICTURES if _named(schema, "media") else (".txt",) if _named(schema, "text") else ()
+    suffixes = PICTURES if schema.named("media") else (".txt",) if schema.named("text") else ()
     return name.lower().endswith((".json", *suffixes))
 
 
 def check_parameters(schema: Schema, parameters: Mapping[str, Any]) -> None:
     """Raise for parameters that are invalid for every file, before the model is started."""
-    inputs = {name: "x" for name in (_named(schema, "media"), _named(schema, "text")) if name}
+    inputs = {name: "x" for name in (schema.named("media"), schema.named("text")) if name}
     roles = {schema.parameters[name].role for name in parameters if name in schema.parameters}
     if "text" in roles:
-        inputs.pop(_named(schema, "text"), None)
+        inputs.pop(schema.named("text"), None)
     raw: dict[str, Any] = {"inputs": ["x"]} if "inputs" in schema.parameters else {}
     if "media" in roles:
         raise UsageError("parameters must not name media: the files of the folder are the media")
@@ -73,21 +72,17 @@ def request(
     if name.lower().endswith(".json"):
         model_request = validate(schema, {**parameters, **_body(name, content)})
         return Request(model_request, tuple(fetch(model_request.media)))
-    if not _named(schema, "media"):
+    if not schema.named("media"):
         try:
             text = content.decode()
         except UnicodeDecodeError:
             raise UsageError(f"{name} is no text in UTF-8") from None
-        return Request(validate(schema, {**parameters, _named(schema, "text"): text}))
+        return Request(validate(schema, {**parameters, schema.named("text"): text}))
     try:
         media = checked_media(name.rpartition("/")[2], content, limits)
     except MediaError as error:
         raise PlatformError(f"{name} {error.message}") from error
-    return Request(validate(schema, {**parameters, _named(schema, "media"): name}), (media,))
-
-
-def _named(schema: Schema, role: str) -> str:
-    return next((name for name, each in schema.parameters.items() if each.role == role), "")
+    return Request(validate(schema, {**parameters, schema.named("media"): name}), (media,))
 
 
 def _body(name: str, content: bytes) -> dict[str, Any]:
@@ -109,7 +104,7 @@ class Files:
         """`link`: returns the link of a file, for a model that fetches media itself."""
         self._batch, self._schema, self._link = batch, schema, link
         self._inputs, self._outputs, self._spool = inputs, outputs, spool
-        self._outcomes: dict[str, Outcome] = {}
+        self._statuses: dict[str, str] = {}  # by file; the results may be large and are in the spool
         self.names: list[str] = []
         self.skipped = 0
 
@@ -141,15 +136,15 @@ class Files:
                 if outcome.job == self._batch.id:
                     spooled[name] = outcome
         self._spool.write_bytes(b"".join(_line(each) for each in spooled.values()))
-        self._outcomes = {name: _without_results(each) for name, each in spooled.items()}
+        self._statuses = {name: each.status for name, each in spooled.items()}
 
     @property
     def done(self) -> int:
-        return len(self._outcomes)
+        return len(self._statuses)
 
     @property
     def failed(self) -> int:
-        return sum(each.status == "error" for each in self._outcomes.values())
+        return sum(status == "error" for status in self._statuses.values())
 
     @property
     def failure_summary(self) -> str:
@@ -159,45 +154,51 @@ class Files:
         return message if self.failed else ""
 
     def left(self) -> list[str]:
-        return [name for name in self.names if name not in self._outcomes]
+        return [name for name in self.names if name not in self._statuses]
 
     def run(self, predict: Predict, fetch: Fetch, limits: Limits, at_once: int, checkpoint: Callable[[], None]) -> None:
-        """Process all remaining files. `checkpoint` is called often: it saves progress, and raises Interrupted."""
+        """Process all remaining files. `checkpoint` is called often: it saves progress, and raises Interrupted.
 
-        def one(name: str) -> Outcome:
-            return self._outcome(name, predict, fetch, limits)
-
+        At most `at_once` files are submitted, so that an interrupt leaves no queue.
+        """
         pool = ThreadPoolExecutor(at_once, thread_name_prefix="batch")
+        remaining, pending = iter(self.left()), set[Future[Outcome]]()
         try:
-            for result in _completed(pool, one, self.left(), at_once, checkpoint):
-                outcome = replace(result, job=self._batch.id)
-                self._outputs.write(f"{FILES}{outcome.file}.json", msgspec.json.encode(outcome))
-                with self._spool.open("ab") as file:
-                    file.write(_line(outcome))
-                self._outcomes[outcome.file] = _without_results(outcome)
+            while pending := pending | {
+                pool.submit(self._outcome, name, predict, fetch, limits)
+                for name in islice(remaining, at_once - len(pending))
+            }:
+                done, pending = wait(pending, timeout=POLL_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    self._save(future.result())
                 checkpoint()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
+    def _save(self, outcome: Outcome) -> None:
+        self._outputs.write(f"{FILES}{outcome.file}.json", msgspec.json.encode(outcome))
+        with self._spool.open("ab") as file:
+            file.write(_line(outcome))
+        self._statuses[outcome.file] = outcome.status
+
     def _outcome(self, name: str, predict: Predict, fetch: Fetch, limits: Limits) -> Outcome:
         """Return the outcome of one file, also of an invalid one. Raise Interrupted where the model is at fault."""
+        job = self._batch.id
         try:
             if self._link is not None and not name.lower().endswith(".json"):
                 media = self._link(f"{self._inputs.uri.rstrip('/')}/{name}")
-                values = {**self._batch.parameters, _named(self._schema, "media"): media.name}
+                values = {**self._batch.parameters, self._schema.named("media"): media.name}
                 model_request = Request(validate(self._schema, values), (media,))
             else:
                 content = self._inputs.read(name)
                 model_request = request(self._schema, self._batch.parameters, name, content, limits, fetch)
-            return Outcome(name, "completed", predict(model_request))
-        except InferenceFailed as error:
-            if error.status in MODEL_UNAVAILABLE:
-                raise Interrupted(str(error)) from error
-            return Outcome(name, "error", error=str(error))
+            return Outcome(name, "completed", predict(model_request), job=job)
         except NotFound:
-            return Outcome(name, "error", error=f"{name} was removed while the job ran")
+            return Outcome(name, "error", error=f"{name} was removed while the job ran", job=job)
         except PlatformError as error:
-            return Outcome(name, "error", error=str(error))
+            if isinstance(error, InferenceFailed) and error.status in MODEL_UNAVAILABLE:
+                raise Interrupted(str(error)) from error
+            return Outcome(name, "error", error=str(error), job=job)
 
     def finish(self, labels: label_accuracy.Labels | None) -> dict[str, Any] | None:
         """Write all results to one file, sorted by name, and the scores where there are labels."""
@@ -225,26 +226,6 @@ def _sort(spool: Path, ordered: Path) -> None:
             target.write(source.read(offsets[name][1]))
 
 
-def _completed(
-    pool: ThreadPoolExecutor,
-    process: Callable[[str], Outcome],
-    names: Sequence[str],
-    at_once: int,
-    checkpoint: Callable[[], None],
-) -> Iterator[Outcome]:
-    """Yield outcomes as they complete. At most `at_once` files are submitted, so that an interrupt leaves no queue."""
-    remaining = iter(names)
-    pending: set[Future[Outcome]] = set()
-    while True:
-        pending |= {pool.submit(process, name) for name in islice(remaining, at_once - len(pending))}
-        if not pending:
-            return
-        done, pending = wait(pending, timeout=POLL_S, return_when=FIRST_COMPLETED)
-        for future in done:
-            yield future.result()
-        checkpoint()
-
-
 def _lines(spool: Path) -> Iterator[Outcome]:
     """Yield the outcomes of the spool; a crash may have truncated its last line."""
     if not spool.exists():
@@ -259,8 +240,3 @@ def _lines(spool: Path) -> Iterator[Outcome]:
 
 def _line(outcome: Outcome) -> bytes:
     return msgspec.json.encode(outcome) + b"\n"
-
-
-def _without_results(outcome: Outcome) -> Outcome:
-    """Return the outcome without its results, which may be large and are in the spool."""
-    return Outcome(outcome.file, outcome.status)

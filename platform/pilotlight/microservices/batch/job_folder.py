@@ -102,38 +102,25 @@ class JobFolder:
         identity = self._read("runner.json", tuple[int, str, int])
         return Identity(*identity) if identity else None
 
-    def save_runner(self, pid: int) -> None:
-        self._write("runner.json", identify(pid) or (pid, "", 0))
-
-    def clear_runner(self) -> None:
-        (self.folder / "runner.json").unlink(missing_ok=True)
+    def save_runner(self, pid: int | None) -> None:
+        self._write("runner.json", None if pid is None else identify(pid) or (pid, "", 0))
 
     def entry(self) -> Entry | None:
         return self._read("entry.json", Entry)
 
     def save_entry(self, entry: Entry | None) -> None:
-        if entry is None:
-            (self.folder / "entry.json").unlink(missing_ok=True)
-        else:
-            self._write("entry.json", entry)
-
-    def cancel(self) -> None:
-        (self.folder / "cancel").touch(mode=0o600)
-
-    def clear_cancel(self) -> None:
-        (self.folder / "cancel").unlink(missing_ok=True)
+        self._write("entry.json", entry)
 
     @property
     def cancelled(self) -> bool:
         return (self.folder / "cancel").exists()
 
-    def exclusive(self) -> AbstractContextManager[bool]:
-        """Lock of the job's process: a resumed one waits until its predecessor has ended."""
-        return file_lock(self.folder / "lock")
+    def cancel(self, cancelled: bool = True) -> None:
+        self._write("cancel", cancelled or None)
 
-    def resume_lock(self) -> AbstractContextManager[bool]:
-        """Lock of `resume`: a concurrent second one finds the process that the first has started."""
-        return file_lock(self.folder / "resume.lock")
+    def exclusive(self, name: str = "lock") -> AbstractContextManager[bool]:
+        """Lock of the job's process: a resumed one waits until its predecessor has ended."""
+        return file_lock(self.folder / name)
 
     def _read(self, name: str, kind: type[T]) -> T | None:
         try:
@@ -144,7 +131,11 @@ class JobFolder:
             raise PlatformError(f"{self.folder / name} cannot be read: {error}") from error
 
     def _write(self, name: str, value: Any) -> None:
-        replace_file(self.folder / name, msgspec.json.encode(value))
+        """Replace a file, or remove it where there is no value."""
+        if value is None:
+            (self.folder / name).unlink(missing_ok=True)
+        else:
+            replace_file(self.folder / name, msgspec.json.encode(value))
 
 
 def job_folder(home: Home, job_id: str) -> JobFolder:
@@ -153,5 +144,5 @@ def job_folder(home: Home, job_id: str) -> JobFolder:
     return JobFolder(home.root / "batch" / job_id)
 
 
-def job_folders(home: Home) -> list[JobFolder]:
-    return [JobFolder(path.parent) for path in sorted((home.root / "batch").glob("*/job.json"))]
+def job_ids(home: Home) -> list[str]:
+    return sorted(path.parent.name for path in (home.root / "batch").glob("*/job.json"))

@@ -12,22 +12,17 @@ import threading
 import time
 from collections.abc import Mapping
 from typing import Final
-from uuid import uuid4
 
 from msgspec.structs import replace
 
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.batch import runner
-from pilotlight.microservices.batch.job_folder import FINAL, Batch, JobFolder, Progress, job_folder, job_folders
+from pilotlight.microservices.batch.job_folder import FINAL, Batch, JobFolder, Progress, job_folder, job_ids
 from pilotlight.microservices.platforms import platform
 from pilotlight.targets.local.home_directory import Home
 
 KILLED: Final = "the job's process ended before it was done; resume it to go on with what is left"
-
-
-def new_id() -> str:
-    return str(uuid4())
 
 
 def start(home: Home, batch: Batch, environ: Mapping[str, str]) -> Progress:
@@ -56,7 +51,7 @@ def status(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:
 
 
 def list_jobs(home: Home, environ: Mapping[str, str]) -> list[Progress]:
-    return [status(home, each.folder.name, environ) for each in job_folders(home)]
+    return [status(home, job_id, environ) for job_id in job_ids(home)]
 
 
 def cancel(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:
@@ -74,7 +69,7 @@ def resume(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:
     """Continue with the files that have no result, after a crash, a failure or a cancellation."""
     folder = job_folder(home, job_id)
     folder.batch()
-    with folder.resume_lock():
+    with folder.exclusive("resume.lock"):  # a second `resume` finds the process that the first has started
         progress = status(home, job_id, environ)
         if progress.state == "done":
             return progress
@@ -82,7 +77,7 @@ def resume(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:
             raise Conflict(f"batch job {job_id} is under way already")
         if error := _clean_up(folder, environ):
             raise PlatformError(error, "end it on its platform, then resume the job")
-        folder.clear_cancel()
+        folder.cancel(False)
         return _run(folder, environ)
 
 
@@ -95,7 +90,7 @@ def wait(home: Home, job_id: str, environ: Mapping[str, str], seconds: float) ->
 
 
 def _run(folder: JobFolder, environ: Mapping[str, str]) -> Progress:
-    folder.clear_runner()  # or `status` would find the previous process and report this one as killed
+    folder.save_runner(None)  # or `status` would find the previous process and report this one as killed
     progress = _save(folder, replace(folder.progress(), state="pending", message="", started_at=utc_now()))
     command = [sys.executable, "-m", "pilotlight.microservices.batch", str(folder.folder)]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from time import monotonic
@@ -39,7 +40,7 @@ class Folder(Protocol):
 
 def open_folder(path: str, workspace: Workspace, limits: Limits, environ: Mapping[str, str]) -> Folder:
     """Return the folder at `path`, relative to the workspace or a full URI within it."""
-    base = workspace.uri.rstrip("/").removeprefix("file://")
+    base = workspace.base
     inside = relative(path, base)
     if "://" not in base:
         return LocalFolder(Path(base), inside, limits)
@@ -66,7 +67,7 @@ def relative(path: str, base: str) -> str:
 
 def check_path(path: str, workspace: Workspace) -> None:
     """Raise for a path that is, or leads by a link, outside of the workspace."""
-    base = workspace.uri.rstrip("/").removeprefix("file://")
+    base = workspace.base
     inside = relative(path, base)
     if "://" not in base:
         _locate(Path(base).resolve(), inside)
@@ -74,7 +75,7 @@ def check_path(path: str, workspace: Workspace) -> None:
 
 def check_exists(inputs: str, workspace: Workspace) -> None:
     """Raise if a local folder does not exist. Buckets have no folders to check."""
-    base = workspace.uri.rstrip("/").removeprefix("file://")
+    base = workspace.base
     if "://" in base:
         return
     if not Path(base).is_dir():
@@ -112,10 +113,9 @@ class LocalFolder:
         if not (self._path / name).is_file():
             raise NotFound(f"{self._path / name} is not there")
         limits = Limits(roots=(str(self._base),), bytes=self._limits.bytes, total_bytes=self._limits.total_bytes)
+        budget = ssrf_safe_client.FetchBudget(limits, monotonic())
         try:
-            return file_and_bucket_sources.read(
-                LocalFile(str(self._path / name)), ssrf_safe_client.FetchBudget(limits, monotonic())
-            )
+            return file_and_bucket_sources.read(LocalFile(str(self._path / name)), budget)
         except MediaError as error:
             raise PlatformError(f"{name} {error.message}") from error
 
@@ -162,19 +162,20 @@ class BucketFolder:
 
         skipped = len(self._prefix) + 1 if self._prefix else 0
         names = list[str]()
-        for page in self._translate_errors(lambda: obstore.list(self._store, prefix=self._prefix or None)):
-            names.extend(meta["path"][skipped:] for meta in page if meta["size"] or not meta["path"].endswith("/"))
-            _check_count(len(names), self.uri)
+        with self._translated_errors():
+            for page in obstore.list(self._store, prefix=self._prefix or None):
+                names.extend(meta["path"][skipped:] for meta in page if meta["size"] or not meta["path"].endswith("/"))
+                _check_count(len(names), self.uri)
         return sorted(name for name in names if name and not name.rpartition("/")[2].startswith("."))
 
     def exists(self) -> bool:
         """Return whether it has an object, or is one."""
         import obstore
 
-        if any(self._translate_errors(lambda: obstore.list(self._store, prefix=self._prefix or None, chunk_size=1))):
-            return True
         try:
-            return any(self._translate_errors(lambda: iter([obstore.head(self._store, self._prefix)])))
+            with self._translated_errors():
+                below = obstore.list(self._store, prefix=self._prefix or None, chunk_size=1)
+                return any(below) or bool(obstore.head(self._store, self._prefix))
         except NotFound:
             return False
 
@@ -190,35 +191,29 @@ class BucketFolder:
     def write(self, name: str, content: bytes | Path) -> None:
         import obstore
 
-        for _ in self._translate_errors(lambda: iter([obstore.put(self._store, self._key(name), content)])):
-            pass
+        with self._translated_errors():
+            obstore.put(self._store, self._key(name), content)
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
 
-    def _translate_errors(self, call: Any) -> Iterator[Any]:
-        """Yield from obstore's call; translate its errors, which may contain signatures."""
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        """Translate obstore's errors, which may contain signatures; some have the HTTP status only in their text."""
         from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
         try:
-            yield from call()
-        except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise PlatformError(f"{self.uri}: access was refused; check the workspace's credentials") from error
-        except FileNotFoundError as error:
-            raise NotFound(f"{self.uri}: the bucket is not there; check its name and the endpoint") from error
-        except BaseError as error:
-            raise _status_error(self.uri, str(error)) from error
-
-
-def _status_error(uri: str, message: str) -> PlatformError:
-    """Return the error of an HTTP status, which obstore reports only in its message."""
-    match = re.search(r"status code: (\d{3})\b", message)
-    status = match[1] if match else ""
-    if status in ("401", "403"):
-        return PlatformError(f"{uri}: access was refused; check the workspace's credentials")
-    if status == "404":
-        return NotFound(f"{uri}: the bucket is not there; check its name and the endpoint")
-    return PlatformError(f"{uri}: no connection (the store cannot be reached); check the workspace's endpoint")
+            yield
+        except (BaseError, FileNotFoundError) as error:
+            match = re.search(r"status code: (\d{3})\b", str(error))
+            status = match[1] if match else ""
+            if status in ("401", "403") or isinstance(error, PermissionDeniedError | UnauthenticatedError):
+                message = "access was refused; check the workspace's credentials"
+                raise PlatformError(f"{self.uri}: {message}") from error
+            if status == "404" or isinstance(error, FileNotFoundError):
+                raise NotFound(f"{self.uri}: the bucket is not there; check its name and the endpoint") from error
+            message = "no connection (the store cannot be reached); check the workspace's endpoint"
+            raise PlatformError(f"{self.uri}: {message}") from error
 
 
 def _check_count(count: int, uri: str) -> None:

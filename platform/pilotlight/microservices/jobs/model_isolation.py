@@ -33,7 +33,7 @@ def org_isolation(org: str, platform: str, environ: Mapping[str, str]) -> Isolat
 
 def is_operators(record: JobRecord, workspace: StoredWorkspace | None, model: str, limits: Limits) -> bool:
     """Return whether the operator named the model of a job, and the org cannot change it."""
-    base = workspace.storage.uri.rstrip("/").removeprefix("file://") if workspace else ""
+    base = workspace.storage.base if workspace else ""
     in_org_storage = workspace is not None and not workspace.by_operator and model.startswith(f"{base}/")
     if not record.by_operator or in_org_storage:
         return False

@@ -165,7 +165,7 @@ def resolve_artifact(workspace: Workspace | None, artifact: str, trusted: bool =
         raise UsageError("artifact is missing: the job does not say where its model is")
     if artifact.startswith(HUB):
         return artifact
-    base = workspace.uri.rstrip("/").removeprefix("file://") if workspace else ""
+    base = workspace.base if workspace else ""
     if "://" in artifact or artifact.startswith("/"):
         path = artifact.removeprefix("file://")
         if trusted or (base and path.startswith(f"{base}/") and ".." not in PurePosixPath(path).parts):

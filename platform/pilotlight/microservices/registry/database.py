@@ -4,12 +4,11 @@ Written by REST and by `platformctl microservice register`; microservices are st
 one transaction, called from the thread that opened it. Ids are unique within an org.
 """
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
-import msgspec
 from msgspec import json
+from msgspec.structs import replace
 
 from pilotlight.errors import Conflict, NotFound
 from pilotlight.microservices.registry.records import NOT_STOPPED, Experiment, JobRecord, Kind, Status, StoredWorkspace
@@ -18,7 +17,7 @@ from pilotlight.targets.local.store.schema import Database
 
 # ruff: noqa: A002, S608 - `id` is its name everywhere, and the parts of each statement are constants of this module
 
-T = TypeVar("T")
+R = TypeVar("R", StoredWorkspace, Experiment, JobRecord)
 FILE: Final = "microservices.db"
 _OF: Final = "WHERE org = ? AND id = ?"
 # A released migration never changes. `retired` has ids of deleted jobs, which must not be reused.
@@ -61,19 +60,14 @@ class OrgStore:
 
     def add_workspace(self, workspace: StoredWorkspace, most: int = 0) -> StoredWorkspace:
         """Add a record, as the other `add` methods do. Raise Conflict where the org has `most` of its kind; 0: any."""
-        with self.database.change(durable=True) as connection:
-            _check_count(connection, "workspaces", workspace.org, most)
-            _check_unused(connection, "workspaces", "workspace", workspace.org, workspace.id)
-            row = (workspace.org, workspace.id, json.encode(workspace))
-            connection.execute("INSERT INTO workspaces VALUES (?, ?, ?)", row)
-        return workspace
+        return self._add("workspaces", workspace, most)
 
     def workspace(self, org: str, id: str) -> StoredWorkspace:
-        return self._one("workspaces", "workspace", org, id, StoredWorkspace)
+        return self._one("workspaces", org, id, StoredWorkspace)
 
     def workspaces(self, org: str, after: str = "") -> list[StoredWorkspace]:
         """Return one page, in the order of their creation. `after`: id of the last record of the page before."""
-        return self._page("workspaces", "workspace", org, after, StoredWorkspace)
+        return self._page("workspaces", org, after, StoredWorkspace)
 
     def delete_workspace(self, org: str, id: str) -> None:
         self.workspace(org, id)
@@ -86,18 +80,13 @@ class OrgStore:
     def add_experiment(self, experiment: Experiment, most: int = 0) -> Experiment:
         if experiment.workspace:
             self.workspace(experiment.org, experiment.workspace)
-        with self.database.change(durable=True) as connection:
-            _check_count(connection, "experiments", experiment.org, most)
-            _check_unused(connection, "experiments", "experiment", experiment.org, experiment.id)
-            row = (experiment.org, experiment.id, experiment.workspace, json.encode(experiment))
-            connection.execute("INSERT INTO experiments VALUES (?, ?, ?, ?)", row)
-        return experiment
+        return self._add("experiments", experiment, most, experiment.workspace)
 
     def experiment(self, org: str, id: str) -> Experiment:
-        return self._one("experiments", "experiment", org, id, Experiment)
+        return self._one("experiments", org, id, Experiment)
 
     def experiments(self, org: str, after: str = "") -> list[Experiment]:
-        return self._page("experiments", "experiment", org, after, Experiment)
+        return self._page("experiments", org, after, Experiment)
 
     def delete_experiment(self, org: str, id: str) -> None:
         self.experiment(org, id)
@@ -110,34 +99,25 @@ class OrgStore:
 
     def add_job(self, job: JobRecord, most: int = 0) -> JobRecord:
         self.experiment(job.org, job.experiment)
-        with self.database.change(durable=True) as connection:
-            _check_count(connection, "jobs", job.org, most, job.kind)
-            _check_unused(connection, "jobs", "job", job.org, job.id)
-            _check_unused(connection, "retired", "job", job.org, job.id)
-            row = (job.org, job.id, job.experiment, job.kind, job.status, json.encode(job))
-            connection.execute("INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?)", row)
-        return job
+        return self._add("jobs", job, most, job.experiment, job.kind, job.status)
 
     def job(self, org: str, id: str) -> JobRecord:
-        return self._one("jobs", "job", org, id, JobRecord)
+        return self._one("jobs", org, id, JobRecord)
 
     def jobs(self, org: str, experiment: str, after: str = "") -> list[JobRecord]:
         self.experiment(org, experiment)
-        return self._page("jobs", "job", org, after, JobRecord, experiment)
+        return self._page("jobs", org, after, JobRecord, experiment)
 
     def jobs_of_kind(self, kind: Kind, *statuses: Status) -> Sequence[JobRecord]:
         """Return jobs of all orgs by kind and status, for a restarted process to restore."""
-        jobs = self._all("SELECT value FROM jobs WHERE kind = ? ORDER BY rowid", (kind,), JobRecord)
+        rows = self.database.rows("SELECT value FROM jobs WHERE kind = ? ORDER BY rowid", (kind,))
+        jobs = (json.decode(value, type=JobRecord) for (value,) in rows)
         return [job for job in jobs if job.status in statuses]
 
     def update_job(self, org: str, id: str, now: str, **changes: Any) -> JobRecord:
         """Change fields of a record and return it."""
         with self.database.change(durable=True) as connection:
-            row = connection.execute(f"SELECT value FROM jobs {_OF}", (org, id)).fetchone()
-            if not row:
-                raise _unknown("job", org, id)
-            record = json.decode(row[0], type=JobRecord)
-            job = msgspec.structs.replace(record, updated_at=now, **changes)
+            job = replace(self.job(org, id), updated_at=now, **changes)
             connection.execute(f"UPDATE jobs SET status = ?, value = ? {_OF}", (job.status, json.encode(job), org, id))
         return job
 
@@ -149,39 +129,45 @@ class OrgStore:
             connection.execute(f"DELETE FROM jobs {_OF}", (org, id))
             connection.execute("INSERT OR IGNORE INTO retired VALUES (?, ?)", (org, id))
 
-    def _one(self, table: str, what: str, org: str, id: str, kind: type[T]) -> T:
+    def _add(self, table: str, record: R, most: int, *columns: str) -> R:
+        """Insert a record. `columns`: those between its id and its value."""
+        where, values, what, used = "org = ?", [record.org], table, [table]
+        if isinstance(record, JobRecord):
+            where, values, what = "org = ? AND kind = ?", [record.org, record.kind], f"jobs of the kind {record.kind}"
+            used = ["jobs", "retired"]
+        with self.database.change(durable=True) as connection:
+            (count,) = connection.execute(f"SELECT count(*) FROM {table} WHERE {where}", values).fetchone()
+            if most and count >= most:
+                problem = f"org {record.org} has {count} {what}, which is the most that it may"
+                raise Conflict(problem, "delete some first")
+            if any(
+                connection.execute(f"SELECT 1 FROM {each} {_OF}", (record.org, record.id)).fetchone() for each in used
+            ):
+                problem = f"{_singular(table)} {record.id} is there already, or was: ids are used once"
+                raise Conflict(problem, "leave the id out to get a fresh one")
+            row = (record.org, record.id, *columns, json.encode(record))
+            connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+        return record
+
+    def _one(self, table: str, org: str, id: str, kind: type[R]) -> R:
         rows = self.database.rows(f"SELECT value FROM {table} {_OF}", (org, id))
         if not rows:
-            raise _unknown(what, org, id)
+            raise NotFound(f"org {org} has no {_singular(table)} {id}")
         return json.decode(rows[0][0], type=kind)
 
-    def _page(self, table: str, what: str, org: str, after: str, kind: type[T], experiment: str = "") -> list[T]:
+    def _page(self, table: str, org: str, after: str, kind: type[R], experiment: str = "") -> list[R]:
         last = self.database.rows(f"SELECT rowid FROM {table} {_OF}", (org, after)) if after else [(0,)]
         if not last:
-            raise NotFound(f"after = {after[:80]}: org {org} has no such {what} by now", "list from the beginning")
+            problem = f"after = {after[:80]}: org {org} has no such {_singular(table)} by now"
+            raise NotFound(problem, "list from the beginning")
         where = "org = ? AND rowid > ?" + (" AND experiment = ?" if experiment else "")
         sql = f"SELECT value FROM {table} WHERE {where} ORDER BY rowid LIMIT {PAGE}"
-        return self._all(sql, (org, last[0][0], *([experiment] if experiment else [])), kind)
-
-    def _all(self, sql: str, values: Sequence[Any], kind: type[T]) -> list[T]:
-        return [json.decode(value, type=kind) for (value,) in self.database.rows(sql, values)]
+        rows = self.database.rows(sql, (org, last[0][0], *([experiment] if experiment else [])))
+        return [json.decode(value, type=kind) for (value,) in rows]
 
 
-def _check_count(connection: sqlite3.Connection, table: str, org: str, most: int, kind: str = "") -> None:
-    if not most:
-        return
-    sql = f"SELECT count(*) FROM {table} WHERE org = ?" + (" AND kind = ?" if kind else "")
-    (count,) = connection.execute(sql, (org, kind) if kind else (org,)).fetchone()
-    if count >= most:
-        what = f"jobs of the kind {kind}" if kind else table
-        raise Conflict(f"org {org} has {count} {what}, which is the most that it may", "delete some first")
-
-
-def _check_unused(connection: sqlite3.Connection, table: str, what: str, org: str, id: str) -> None:
-    if connection.execute(f"SELECT 1 FROM {table} {_OF}", (org, id)).fetchone():
-        raise Conflict(
-            f"{what} {id} is there already, or was: ids are used once", "leave the id out to get a fresh one"
-        )
+def _singular(table: str) -> str:
+    return table.removesuffix("s")
 
 
 def _check_stopped(id: str, status: str, kind: str) -> None:
@@ -189,7 +175,3 @@ def _check_stopped(id: str, status: str, kind: str) -> None:
         raise Conflict(f"microservice {id} has not been stopped", "stop it first")
     if kind == "batch" and status in ("pending", "running"):
         raise Conflict(f"batch job {id} was under way when it was last looked at", "ask for its status, or cancel it")
-
-
-def _unknown(what: str, org: str, id: str) -> NotFound:
-    return NotFound(f"org {org} has no {what} {id}")

@@ -93,6 +93,11 @@ class Workspace(Struct, frozen=True):
     account: str = ""  # Azure storage account
     credentials: Mapping[str, str] = {}
 
+    @property
+    def base(self) -> str:
+        """What the paths and URIs of its files begin with, before a slash."""
+        return self.uri.rstrip("/").removeprefix("file://")
+
 
 class StoredWorkspace(Struct, frozen=True):
     id: str

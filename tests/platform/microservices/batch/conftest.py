@@ -59,7 +59,7 @@ class Here:
 
     def batch(self, model: Path, network_arch: str = "classification", **changes: Any) -> Batch:
         given: dict[str, Any] = {"workspace": self.workspace, "inputs": "in", "outputs": "out", **changes}
-        return Batch(jobs.new_id(), network_arch, str(model), **given)
+        return Batch(str(uuid4()), network_arch, str(model), **given)
 
     def start(self, batch: Batch) -> str:
         jobs.start(self.home, batch, self.environ)

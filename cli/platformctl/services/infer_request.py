@@ -5,15 +5,15 @@ imported on use.
 """
 
 import json
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pilotlight.contract import HEADER_INFERENCE_LENGTH
 from pilotlight.errors import UsageError
+from pilotlight.wire import v2_tensors
+from pilotlight.wire.v2_tensors import NUMPY_TYPES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,10 +23,6 @@ SIZES: Final = {
     "FP32": 4, "UINT64": 8, "INT64": 8, "FP64": 8,
 }  # fmt: skip
 CHANNELS: Final = {1: "L", 3: "RGB", 4: "RGBA"}
-TYPES: Final = {
-    "BOOL": "?", "UINT8": "u1", "INT8": "i1", "UINT16": "<u2", "INT16": "<i2", "UINT32": "<u4", "INT32": "<i4",
-    "UINT64": "<u8", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
-}  # fmt: skip
 # numpy's letters for kinds of elements
 NUMBERS: Final = "biuf"
 OTHERS: Final = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "times", "m": "times", "V": "records"}
@@ -80,7 +76,7 @@ def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
 def from_json(value: Any, inputs: Sequence[InputSpec], name: str) -> InferRequest:
     """Build a request from a whole V2 body, values by input name, or the values of one input."""
     if isinstance(value, dict) and "inputs" in value:
-        return InferRequest(json.dumps(value).encode(), {"content-type": "application/json"})
+        return InferRequest(json.dumps(value).encode(), {"Content-Type": "application/json"})
     if isinstance(value, dict):
         return encode([_json_tensor(select_input(inputs, key), values) for key, values in value.items()])
     return encode([_json_tensor(select_input(inputs, name), value)])
@@ -104,7 +100,7 @@ def text_tensor(spec: InputSpec, value: str) -> Tensor:
 def raw_tensor(spec: InputSpec, raw: bytes) -> Tensor:
     """Return a file as one BYTES element, or as the tensor's memory."""
     if spec.datatype == "BYTES":
-        return Tensor(spec, fit_shape(spec, (), 1), raw=struct.pack("<I", len(raw)) + raw)
+        return Tensor(spec, fit_shape(spec, (), 1), raw=v2_tensors.pack_bytes([raw]))
     size = SIZES.get(spec.datatype)
     if size is None or len(raw) % size:
         raise UsageError(f"{len(raw)} bytes are no whole number of {spec.datatype}, which input {spec.name} takes")
@@ -112,19 +108,10 @@ def raw_tensor(spec: InputSpec, raw: bytes) -> Tensor:
 
 
 def encode(tensors: Sequence[Tensor]) -> InferRequest:
-    inputs = [
-        {
-            "name": tensor.spec.name, "shape": list(tensor.shape), "datatype": tensor.spec.datatype,
-            **({"data": tensor.data} if tensor.raw is None else {"parameters": {"binary_data_size": len(tensor.raw)}}),
-        }
-        for tensor in tensors
-    ]  # fmt: skip
-    raws = [tensor.raw for tensor in tensors if tensor.raw is not None]
-    document = json.dumps({"inputs": inputs}).encode()
-    if not raws:
-        return InferRequest(document, {"content-type": "application/json"})
-    headers = {"content-type": "application/octet-stream", HEADER_INFERENCE_LENGTH: str(len(document))}
-    return InferRequest(b"".join((document, *raws)), headers)
+    inputs = (
+        v2_tensors.Tensor(each.spec.name, each.spec.datatype, each.shape, each.raw, each.data) for each in tensors
+    )
+    return InferRequest(*v2_tensors.encode_request(inputs))
 
 
 def nesting(value: Any) -> tuple[int, ...]:
@@ -186,9 +173,9 @@ def npy_tensor(spec: InputSpec, path: Path) -> Tensor:
 
 
 def _tensor(spec: InputSpec, array: "np.ndarray[Any, Any]") -> Tensor:
-    if spec.datatype not in TYPES:
+    if spec.datatype not in NUMPY_TYPES:
         raise UsageError(f"input {spec.name} takes {spec.datatype}, which an array of numbers cannot be")
-    raw = array.astype(TYPES[spec.datatype]).tobytes()
+    raw = array.astype(NUMPY_TYPES[spec.datatype]).tobytes()
     return Tensor(spec, fit_shape(spec, array.shape, array.size), raw=raw)
 
 

@@ -30,15 +30,23 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+def replace_file(path: Path, content: bytes | Path, *, mode: int = 0o600, durable: bool = False) -> None:
     """Write a new file and rename it: readers see the old content or the new. `durable`: synced to disk before.
+
+    `content`: bytes, or a file to copy.
 
     Raise OSError and leave the old file if the new one cannot be written.
     """
-    fresh = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    fresh = path.with_name(f".{path.name[:100]}.{os.urandom(4).hex()}")
     try:
         with open(fresh, "xb", opener=partial(os.open, mode=mode)) as file:
-            file.write(content)
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                import shutil  # 2 ms that no other caller needs
+
+                with content.open("rb") as source:
+                    shutil.copyfileobj(source, file)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())

@@ -5,20 +5,18 @@ Reads go through media/, with its limits and pinned addresses. Writes are atomic
 
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Protocol
-from uuid import uuid4
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.microservices.media import Limits, file_and_bucket_sources, references, ssrf_safe_client
 from pilotlight.microservices.media.limits import MediaError
 from pilotlight.microservices.media.references import LocalFile, StoredObject
 from pilotlight.microservices.registry.records import Workspace
+from pilotlight.wire.shared_files import replace_file
 
 MAX_FILES: Final = 1_000_000
 
@@ -121,19 +119,12 @@ class LocalFolder:
 
     def write(self, name: str, content: bytes | Path) -> None:
         path = self._path / name
-        temporary = path.with_name(f".{path.name[:100]}.{uuid4().hex}")
         try:
             if not path.parent.resolve().is_relative_to(self._base):
                 raise PlatformError(f"{path} leads out of the workspace")
             path.parent.mkdir(parents=True, exist_ok=True)
-            source = BytesIO(content) if isinstance(content, bytes) else content.open("rb")
-            with source, temporary.open("xb") as file:
-                shutil.copyfileobj(source, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, path)
+            replace_file(path, content, mode=0o666, durable=True)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise PlatformError(f"{path} cannot be written: {error.strerror}") from error
 
 

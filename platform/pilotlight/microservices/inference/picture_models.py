@@ -4,8 +4,6 @@ Tensors are binary, as the model's metadata declares them. Outputs are identifie
 or by shape: classes, detections, segmentation shares; others are returned unchanged.
 """
 
-import json
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,14 +13,14 @@ from pilotlight.microservices.inference.client import InferenceFailed, call
 from pilotlight.microservices.media import Limits, Media, MediaRefused
 from pilotlight.microservices.media.images import pixels
 from pilotlight.microservices.media.limits import MediaError
-from pilotlight.microservices.media.tensors import DTYPES, Input, tensor
+from pilotlight.microservices.media.tensors import Input, tensor
 from pilotlight.microservices.media.videos import frames
 from pilotlight.microservices.registry.model_kinds import Schema
 from pilotlight.wire.http_client import decode_json
+from pilotlight.wire.v2_tensors import NUMPY_TYPES, Tensor, decode_response, encode_request, pack_bytes, unpack_bytes
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
-HEADER = "Inference-Header-Content-Length"
 BOXES, SCORES, CLASSES = ("boxes", "bboxes"), ("scores", "confidences"), ("classes", "labels", "class_ids")
 
 
@@ -133,30 +131,23 @@ class ImageModel:
         """Return one prediction for each medium; a video's has one for each frame."""
         if any(each.kind == "video" for each in media):
             return [
-                self._video(each, values) if each.kind == "video" else self._predict_images([each], values)[0]
-                for each in media
+                self._video(each, values) if each.kind == "video" else self.predict([each], values)[0] for each in media
             ]
-        return self._predict_images(media, values)
-
-    def _predict_images(self, media: Sequence[Media], values: Mapping[str, Any]) -> list[dict[str, Any]]:
         if self._input.datatype == "BYTES":  # encoded images, in the model's number of dimensions
             array = np.array([each.data for each in media], dtype=object)
             array = array.reshape(-1, *[1] * (len(self._input.shape) - 1))
         else:
-            array = tensor(
-                [self._pixels(index, each) for index, each in enumerate(media)], self._input, self._schema.prepare
-            )
-        return self._predictions(array, values, len(media))
+            images = [self._pixels(index, each) for index, each in enumerate(media)]
+            array = tensor(images, self._input, self._schema.prepare)
+        return predictions(self._schema, self._infer(array), values, len(media))
 
     def _video(self, media: Media, values: Mapping[str, Any]) -> dict[str, Any]:
         try:
             images = frames(media, self._limits)
         except MediaError as error:
             raise MediaRefused(error.message) from error
-        predictions = [
-            self._predictions(tensor([image], self._input, self._schema.prepare), values, 1)[0] for image in images
-        ]
-        return {"frames": predictions}
+        arrays = (tensor([image], self._input, self._schema.prepare) for image in images)
+        return {"frames": [predictions(self._schema, self._infer(array), values, 1)[0] for array in arrays]}
 
     def _pixels(self, index: int, media: Media) -> Array:
         try:
@@ -164,48 +155,18 @@ class ImageModel:
         except MediaError as error:
             raise MediaRefused(error.message, index) from error
 
-    def _predictions(self, array: Array, values: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-        return predictions(self._schema, self._infer(array), values, count)
-
     def _infer(self, array: Array) -> dict[str, Array]:
-        if array.dtype == object:
-            raw = b"".join(struct.pack("<I", len(each)) + each for each in array.flat)
-        else:
-            raw = array.tobytes()
-        size = {"binary_data_size": len(raw)}
-        tensor = {"name": self._input.name, "shape": list(array.shape), "datatype": self._input.datatype}
-        body = {"inputs": [{**tensor, "parameters": size}], "parameters": {"binary_data_output": True}}
-        head = json.dumps(body).encode()
-        headers = {HEADER: str(len(head)), "Content-Type": "application/octet-stream"}
-        response = call(self._url, "POST", self._path + "/infer", head + raw, self._timeout, headers)
-        return unpack(response.headers, response.body)
+        raw = pack_bytes(array.flat) if array.dtype == object else array.tobytes()
+        sent = Tensor(self._input.name, self._input.datatype, array.shape, raw)
+        body, headers = encode_request([sent], binary_data_output=True)
+        response = call(self._url, "POST", self._path + "/infer", body, self._timeout, headers)
+        return {each.name: _array(each) for each in decode_response(response.headers, response.body)}
 
 
-def unpack(headers: Mapping[str, str], content: bytes) -> dict[str, Array]:
-    """Return outputs by name, from the binary part or from the JSON."""
-    length = int(headers.get(HEADER.lower(), len(content)))
-    outputs = {}
-    offset = length
-    for each in decode_json(content[:length])["outputs"]:
-        size = each.get("parameters", {}).get("binary_data_size")
-        if size is None:
-            kind = object if each["datatype"] == "BYTES" else DTYPES[each["datatype"]]
-            outputs[each["name"]] = np.array(each["data"], dtype=kind).reshape(each["shape"])
-            continue
-        outputs[each["name"]] = _read(content[offset : offset + size], each["datatype"]).reshape(each["shape"])
-        offset += size
-    return outputs
-
-
-def _read(raw: bytes, datatype: str) -> Array:
-    if datatype != "BYTES":
-        return np.frombuffer(raw, dtype=DTYPES[datatype])
-    values = list[bytes]()
-    offset = 0
-    while offset < len(raw):
-        (length,) = struct.unpack_from("<I", raw, offset)
-        values.append(raw[offset + 4 : offset + 4 + length])
-        offset += 4 + length
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
+def _array(tensor: Tensor) -> Array:
+    if tensor.raw is None or tensor.datatype == "BYTES":
+        values = tensor.data if tensor.raw is None else unpack_bytes(tensor.raw)
+        array = np.array(values, dtype=object if tensor.datatype == "BYTES" else NUMPY_TYPES[tensor.datatype])
+    else:
+        array = np.frombuffer(tensor.raw, dtype=NUMPY_TYPES[tensor.datatype])
+    return array.reshape(tuple(tensor.shape))

@@ -1,20 +1,16 @@
 """Conversion of images to a model's input tensor, by its metadata. Pure, but for PIL, which resizes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.registry.model_kinds import Preparation
+from pilotlight.wire.v2_tensors import NUMPY_TYPES
 
 if TYPE_CHECKING:
     import numpy as np
-
-DTYPES: Final = {
-    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
-    "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
-}  # fmt: skip
 
 
 class Input(Struct, frozen=True):
@@ -39,7 +35,7 @@ def layout(of: Input, prepare: Preparation) -> Layout:
     """Derive the layout: [batch,] channels, height, width or [batch,] height, width, channels."""
     inner = of.shape[-3:]
     first = len(inner) == 3 and inner[0] in {1, 3}
-    if len(of.shape) not in {3, 4} or not (first or inner[2] in {1, 3}) or of.datatype not in DTYPES:
+    if len(of.shape) not in {3, 4} or not (first or inner[2] in {1, 3}) or of.datatype not in NUMPY_TYPES:
         raise UsageError(
             f"the model's input {of.name} is {of.datatype} of shape {list(of.shape)}, which is no picture;"
             " ask it with `inputs` (kind: tensors in parameters.yaml beside the model)"
@@ -64,7 +60,7 @@ def _prepare(image: "np.ndarray[Any, Any]", at: Layout, datatype: str, prepare: 
     import numpy as np
 
     sized = _resize(image, at)
-    kind = np.dtype(DTYPES[datatype])
+    kind = np.dtype(NUMPY_TYPES[datatype])
     if kind.kind == "f":
         sized = (sized / prepare.scale - np.array(prepare.mean)) / np.array(prepare.std)
     if at.channels == 1:

@@ -11,6 +11,7 @@ from aiohttp import web
 from msgspec import Struct, json
 
 from pilotlight import __version__
+from pilotlight.api.json_bodies import json_response
 from pilotlight.api.route_types import Route
 from pilotlight.api.target_adapters import BACKEND, ENGINE, STOP
 from pilotlight.errors import UsageError
@@ -33,7 +34,7 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 async def version(request: web.Request) -> web.Response:
-    return _json({"version": __version__, "pid": os.getpid()})
+    return json_response({"version": __version__, "pid": os.getpid()})
 
 
 async def list_services(request: web.Request) -> web.Response:
@@ -56,12 +57,12 @@ async def apply(request: web.Request) -> web.Response:
 async def set_secret(request: web.Request) -> web.Response:
     values = json.decode(await request.read(), type=dict[str, str])
     request.app[ENGINE].set_secret(key_of(request), values)
-    return _json({})
+    return json_response({})
 
 
 async def delete(request: web.Request) -> web.Response:
     await request.app[BACKEND].delete(key_of(request))
-    return _json({})
+    return json_response({})
 
 
 async def live(request: web.Request) -> web.Response:
@@ -94,7 +95,7 @@ async def list_canaries(request: web.Request) -> web.Response:
 async def get_canary(request: web.Request) -> web.Response:
     """Return a list of the canary, or an empty one."""
     canary = await request.app[BACKEND].call(lambda target: target.canary(key_of(request)))
-    return _json([canary] if canary is not None else [])
+    return json_response([canary] if canary is not None else [])
 
 
 async def save_canary(request: web.Request) -> web.Response:
@@ -105,13 +106,13 @@ async def save_canary(request: web.Request) -> web.Response:
 async def query(request: web.Request) -> web.Response:
     body = json.decode(await request.read(), type=dict[str, str])
     samples = await request.app[BACKEND].query(body.get("query", ""))
-    return _json([SampleBody(dict(each.labels), repr(each.value), each.at) for each in samples])
+    return json_response([SampleBody(dict(each.labels), repr(each.value), each.at) for each in samples])
 
 
 async def shutdown(request: web.Request) -> web.Response:
     body = json.decode(await request.read() or b"{}", type=dict[str, float])
     request.app[STOP](body.get("drain_s", DRAIN_S))
-    return _json({"pid": os.getpid()})
+    return json_response({"pid": os.getpid()})
 
 
 def key_of(request: web.Request) -> Key:
@@ -123,11 +124,7 @@ def flag_parameter(request: web.Request, name: str) -> bool:
 
 
 async def _call(request: web.Request, verb: Callable[[ServiceVerbs], Any]) -> web.Response:
-    return _json(await request.app[BACKEND].call(verb))
-
-
-def _json(value: Any) -> web.Response:
-    return web.Response(body=json.encode(value), content_type="application/json")
+    return json_response(await request.app[BACKEND].call(verb))
 
 
 SHUTDOWN: Final = Route(

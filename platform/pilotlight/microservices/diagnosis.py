@@ -4,7 +4,6 @@
 by `doctor`, and by the API for status and 503 responses.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from pilotlight.microservices.registry.records import PlatformStatus
+from pilotlight.targets.error_from_log import log_record
 
 MAX_LINE: Final = 300
 SLOW_DOWNLOAD_S: Final = 60.0  # shorter downloads are normal
@@ -110,44 +110,33 @@ class Symptom(NamedTuple):
 Rule = Callable[[Evidence], Iterator[Advice]]
 MEMORY_SYMPTOMS: Final = (
     Symptom(
-        "cuda_out_of_memory",
-        CUDA_MEMORY,
-        "the GPU has too little memory for the model",
+        "cuda_out_of_memory", CUDA_MEMORY, "the GPU has too little memory for the model",
         "stop it and start it on a GPU with more memory or with more GPUs (num_gpus), or use a smaller or quantized"
         " model; nvidia-smi shows who else holds memory",
     ),
     Symptom(
         "out_of_memory", HOST_MEMORY, "it ran out of memory", "start it again with a higher memory limit", CUDA_MEMORY
     ),
-)
+)  # fmt: skip
 STORAGE_SYMPTOMS: Final = (
     Symptom(
-        "storage_denied",
-        DENIED,
-        "the storage refuses the workspace's credentials",
+        "storage_denied", DENIED, "the storage refuses the workspace's credentials",
         "check which variables or secret the workspace refers to, that they are set where it runs, and that they may"
         " read the bucket; then stop it and start it again",
     ),
     Symptom(
-        "storage_unreachable",
-        UNREACHABLE,
-        "the storage cannot be reached",
-        "check the workspace's endpoint, the network and its proxies from where it runs, then start it again",
-        unless=DENIED,
+        "storage_unreachable", UNREACHABLE, "the storage cannot be reached",
+        "check the workspace's endpoint, the network and its proxies from where it runs, then start it again", DENIED,
     ),
     Symptom(
-        "missing_file",
-        MISSING,
-        "a file of the model is not there",
+        "missing_file", MISSING, "a file of the model is not there",
         "check that the training job finished and saved its checkpoint, and that its artifact names that place",
     ),
     Symptom(
-        "bad_format",
-        BAD_FORMAT,
-        "the model's file is damaged or of another format",
+        "bad_format", BAD_FORMAT, "the model's file is damaged or of another format",
         "compare its size and hash with what training wrote, export it again, or train again",
     ),
-)
+)  # fmt: skip
 
 
 def diagnose(evidence: Evidence) -> tuple[Advice, ...]:
@@ -281,16 +270,11 @@ def first_match(pattern: re.Pattern[str], lines: Iterable[str]) -> str:
 
 def message(line: str) -> str:
     """Return the message of a log line: of the JSON log schema, empty below WARNING, else the line."""
-    if line.startswith("{"):
-        try:
-            document = json.loads(line)
-        except ValueError:
-            return line.strip()
-        if isinstance(document, dict) and "message" in document:
-            if document.get("level") in ("DEBUG", "INFO"):
-                return ""
-            return " ".join(str(document[name]) for name in ("message", "exception") if document.get(name))
-    return line.strip()
+    document = log_record(line)
+    if document is None or "message" not in document:
+        return line.strip()
+    names = () if document.get("level") in ("DEBUG", "INFO") else ("message", "exception")
+    return " ".join(str(document[name]) for name in names if document.get(name))
 
 
 def _messages(evidence: Evidence) -> tuple[str, ...]:

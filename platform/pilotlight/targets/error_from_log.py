@@ -18,7 +18,7 @@ def last_error(log: Sequence[str]) -> str:
     plain = ""
     for index in range(len(log) - 1, -1, -1):
         line = log[index]
-        document = _document(line)
+        document = log_record(line)
         if document is None:
             if _STACKS.match(line):
                 return _gil_holder(log[index:])[:MAX_LENGTH]
@@ -31,7 +31,7 @@ def last_error(log: Sequence[str]) -> str:
 def last_exception(log: Sequence[str]) -> str:
     """Return the last line of the last logged exception, such as `KeyError: 'petal'`; else the last error."""
     for line in reversed(log):
-        document = _document(line) or {}
+        document = log_record(line) or {}
         lines = str(document.get("traceback") or "").strip().splitlines()
         if document.get("level") in ERRORS and lines:
             return lines[-1].strip()[:MAX_LENGTH]
@@ -41,7 +41,7 @@ def last_exception(log: Sequence[str]) -> str:
 def failed_event(log: Sequence[str]) -> str:
     """Return the message of the predictor's last event that it will not become ready; empty: none."""
     for line in reversed(log):
-        document = _document(line) or {}
+        document = log_record(line) or {}
         if document.get("level") in ERRORS and document.get("event") in ("failed", "model.failed"):
             return str(document.get("message", "")).partition("; /status tells it too")[0][:MAX_EVENT_LENGTH]
     return ""
@@ -54,7 +54,8 @@ def _gil_holder(log: Sequence[str]) -> str:
     return f"an execution has not ended in time and holds the GIL; the process is given up: {place}"
 
 
-def _document(line: str) -> dict[str, object] | None:
+def log_record(line: str) -> dict[str, object] | None:
+    """Return the object of a line in JSON; None: another line."""
     if line.startswith("{"):
         with suppress(ValueError):
             document = json.loads(line)

@@ -9,10 +9,12 @@ from uuid import uuid4
 from aiohttp import web
 from msgspec import Struct
 
+from pilotlight.api.json_bodies import json_response, read_body
+from pilotlight.api.route_types import Handler
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.api.api_context import CONTEXT, ApiContext, job_path
-from pilotlight.microservices.api.request_bodies import Location, Name, json_response, read_body
+from pilotlight.microservices.api.request_bodies import Location, Name
 from pilotlight.microservices.batch import jobs
 from pilotlight.microservices.batch.job_folder import Batch, Progress, State
 from pilotlight.microservices.jobs import org_resources
@@ -90,29 +92,24 @@ async def _batch(context: ApiContext, record: JobRecord, parent: JobRecord, body
     )  # fmt: skip
 
 
-async def status(request: web.Request) -> web.Response:
-    return await _apply(request, jobs.status)
+def _handler(operation: Operation) -> Handler:
+    """Return the handler that calls the operation, updates the record and returns the progress."""
+
+    async def handler(request: web.Request) -> web.Response:
+        context = request.app[CONTEXT]
+        record = org_resources.get_job(context.store, *job_path(request))
+        if record.kind != "batch":
+            raise NotFound(f"job {record.id} is of the kind {record.kind}, not of one-time inference")
+        progress = await asyncio.to_thread(operation, context.home, record.id, context.environ)
+        if STATUSES[progress.state] != record.status:
+            changes = {"status": STATUSES[progress.state], "message": progress.message}
+            context.store.update_job(record.org, record.id, utc_now(), **changes)
+        return json_response(_report(progress))
+
+    return handler
 
 
-async def cancel(request: web.Request) -> web.Response:
-    return await _apply(request, jobs.cancel)
-
-
-async def resume(request: web.Request) -> web.Response:
-    return await _apply(request, jobs.resume)
-
-
-async def _apply(request: web.Request, operation: Operation) -> web.Response:
-    """Call the operation, update the record and return the progress."""
-    context = request.app[CONTEXT]
-    record = org_resources.get_job(context.store, *job_path(request))
-    if record.kind != "batch":
-        raise NotFound(f"job {record.id} is of the kind {record.kind}, not of one-time inference")
-    progress = await asyncio.to_thread(operation, context.home, record.id, context.environ)
-    if STATUSES[progress.state] != record.status:
-        changes = {"status": STATUSES[progress.state], "message": progress.message}
-        context.store.update_job(record.org, record.id, utc_now(), **changes)
-    return json_response(_report(progress))
+status, cancel, resume = _handler(jobs.status), _handler(jobs.cancel), _handler(jobs.resume)
 
 
 def _report(progress: Progress) -> BatchReport:

@@ -16,11 +16,12 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, U
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pilotlight.api.json_bodies import decode_request, json_response, read_body
 from pilotlight.errors import NotFound, PlatformError, Throttled, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.api import request_bodies
 from pilotlight.microservices.api.api_context import CONTEXT, INFERENCE_TIMEOUT_S, ApiContext, job_path
-from pilotlight.microservices.api.request_bodies import decode_request, json_response, read_body, to_response
+from pilotlight.microservices.api.request_bodies import to_response
 from pilotlight.microservices.diagnosis import Advice, Evidence, diagnose
 from pilotlight.microservices.inference import client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
@@ -160,7 +161,9 @@ async def inference(request: web.Request) -> web.Response:
     except PlatformError as error:  # its store cannot be read
         return to_response(_failed(record, error))
     try:
-        return to_response(await _infer(context, record, schema, model_kinds.validate(schema, body)))
+        request_values = model_kinds.validate(schema, body)
+        answer = await _unready(context, record) or await _forward(context, record, schema, request_values)
+        return to_response(answer)
     except UsageError as error:  # parameters and media that the client can correct
         return to_response(_rejected(context, record, error))
 
@@ -194,29 +197,18 @@ async def _server_status(
 
 
 def _evidence(
-    context: ApiContext,
-    record: JobRecord,
-    health: Health,
-    status: PlatformStatus | None,
-    server: StatusDocument | None,
+    context: ApiContext, record: JobRecord, health: Health, status: PlatformStatus | None, server: StatusDocument | None
 ) -> Evidence:
-    now = time.monotonic()
-    contact_s = context.seconds_in(record.id, "silent" if server is None else "responding", now)
+    now, silent, local = time.monotonic(), server is None, record.platform == "local"
+    contact_s = context.seconds_in(record.id, "silent" if silent else "responding", now)
     errors = (health.initialization_error, health.model_load_error, record.message)
     return Evidence(
-        job_id=record.id,
-        phase=health.phase,
-        phase_s=context.seconds_in(record.id, health.phase, now),
-        silent_s=contact_s if server is None else 0.0,
-        platform=status,
-        status=server or {},
-        errors=tuple(error for error in errors if error),
-        rejected=context.rejections.get(record.id, ""),
+        job_id=record.id, phase=health.phase, phase_s=context.seconds_in(record.id, health.phase, now),
+        silent_s=contact_s if silent else 0.0, platform=status, status=server or {}, over_http=True,
+        errors=tuple(error for error in errors if error), rejected=context.rejections.get(record.id, ""),
         operations=context.operations.operations(record.id),
-        over_http=True,
-        cpus=machine.usable_cpus() if record.platform == "local" else None,
-        memory=machine.available_memory() if record.platform == "local" else None,
-    )
+        cpus=machine.usable_cpus() if local else None, memory=machine.available_memory() if local else None,
+    )  # fmt: skip
 
 
 async def server_status(session: ClientSession, url: str) -> StatusDocument | None:
@@ -269,11 +261,6 @@ async def _read_document(response: ClientResponse) -> Any:
     if progress and not (isinstance(progress, dict) and all(isinstance(each, int) for each in progress.values())):
         del document["progress"]
     return document
-
-
-async def _infer(context: ApiContext, record: JobRecord, schema: Schema, model_request: ModelRequest) -> ApiResponse:
-    """Forward the request to a ready model, or return why it is not ready."""
-    return await _unready(context, record) or await _forward(context, record, schema, model_request)
 
 
 async def _unready(context: ApiContext, record: JobRecord) -> ApiResponse | None:

@@ -12,13 +12,14 @@ from typing import Final
 from aiohttp import web
 from msgspec import UNSET
 
+from pilotlight.api.json_bodies import decode_request, json_response, read_body
 from pilotlight.api.middlewares import is_admin, read_small_body
 from pilotlight.api.route_types import Handler
 from pilotlight.errors import NotFound, Throttled, Unauthorized
 from pilotlight.k8s.timestamps import format_utc
 from pilotlight.microservices.api import request_bodies
 from pilotlight.microservices.api.api_context import CONTEXT, job_path
-from pilotlight.microservices.api.request_bodies import LoggedIn, Login, Page, decode_request, json_response, read_body
+from pilotlight.microservices.api.request_bodies import LoggedIn, Login, Page
 from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.jobs.model_isolation import org_isolation
 from pilotlight.microservices.jobs.org_resources import Registrar

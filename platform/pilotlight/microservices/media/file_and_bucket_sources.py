@@ -79,7 +79,7 @@ def sign_url(stored: StoredObject, workspace: Workspace, environ: Mapping[str, s
     if stored.scheme != "s3":
         return parse_web(_azure_address(stored, workspace, credentials))
     if credentials:
-        return parse_web(_sign(_s3(stored.bucket, workspace, credentials), stored.key))
+        return parse_web(_sign(_open_store(stored.bucket, "s3", workspace, credentials), stored.key))
     return parse_web(f"{_s3_endpoint(workspace)}/{stored.bucket}/{quote(stored.key)}")
 
 
@@ -105,14 +105,6 @@ def azure_signature(resource: str, key: str, ends: datetime) -> str:
     return urlencode({"sv": AZURE_VERSION, "sr": "b", "sp": "r", "se": expiry, "sig": base64.b64encode(mac).decode()})
 
 
-def open_bucket(bucket: str, scheme: str, workspace: Workspace, environ: Mapping[str, str] = os.environ) -> Any:
-    """Return obstore's store of a bucket, for listing and writing (batch/)."""
-    credentials = secret_references.values(workspace, environ)
-    if scheme == "s3":
-        return _s3(bucket, workspace, credentials)
-    return _azure(bucket, workspace.account, workspace, credentials)
-
-
 def _account(stored: StoredObject, workspace: Workspace) -> str:
     """Return the account. Raise for another one than the workspace's: its credentials must not be sent there."""
     if stored.account and workspace.account and stored.account != workspace.account:
@@ -127,46 +119,34 @@ def _s3_endpoint(workspace: Workspace) -> str:
     return workspace.endpoint.rstrip("/") or f"https://s3.{workspace.region}.amazonaws.com"
 
 
-def _s3(name: str, workspace: Workspace, credentials: Mapping[str, str]) -> Any:
+def open_bucket(bucket: str, scheme: str, workspace: Workspace, environ: Mapping[str, str] = os.environ) -> Any:
+    """Return obstore's store of a bucket, for listing and writing (batch/)."""
+    return _open_store(bucket, scheme, workspace, secret_references.values(workspace, environ))
+
+
+def _open_store(bucket: str, scheme: str, workspace: Workspace, credentials: Mapping[str, str]) -> Any:
     """Return the store. All settings are explicit: obstore would take missing ones from the environment."""
-    config = {
-        "region": workspace.region,
-        "endpoint": _s3_endpoint(workspace),
-        "skip_signature": str(not credentials).lower(),
-    }
-    values = {
-        "access_key_id": credentials.get("access_key", ""),
-        "secret_access_key": credentials.get("secret_key", ""),
-        "token": credentials.get("session_token"),
-        "expires_at": None,
-    }
-    return _open_store("S3Store", name, config, workspace, values if credentials else None)
-
-
-def _azure(name: str, account: str, workspace: Workspace, credentials: Mapping[str, str]) -> Any:
-    config = {"account_name": account, "skip_signature": str(not credentials).lower()}
-    if workspace.endpoint:
-        config["endpoint"] = workspace.endpoint
-    values: dict[str, Any] = {"expires_at": None}
-    if "account_key" in credentials:
-        values["access_key"] = credentials["account_key"]
-    else:
-        values["sas_token"] = credentials.get("sas_token", "").lstrip("?")
-    return _open_store("AzureStore", name, config, workspace, values if credentials else None)
-
-
-def _open_store(
-    kind: str, name: str, config: Mapping[str, str], workspace: Workspace, credentials: Mapping[str, Any] | None
-) -> Any:
     try:
         from obstore import store
         from obstore.exceptions import BaseError
     except ImportError:
         raise PlatformError(INSTALL) from None
+    config = {"skip_signature": str(not credentials).lower()}
+    values: dict[str, Any] = {"expires_at": None}
+    if scheme == "s3":
+        config |= {"region": workspace.region, "endpoint": _s3_endpoint(workspace)}
+        values |= {"access_key_id": credentials.get("access_key", ""), "token": credentials.get("session_token"),
+                   "secret_access_key": credentials.get("secret_key", "")}  # fmt: skip
+    else:
+        config |= {"account_name": workspace.account}
+        config |= {"endpoint": workspace.endpoint} if workspace.endpoint else {}
+        token = {"sas_token": credentials.get("sas_token", "").lstrip("?")}
+        values |= {"access_key": credentials["account_key"]} if "account_key" in credentials else token
     options = {**TIMEOUTS, **({"allow_http": True} if workspace.endpoint.startswith("http://") else {})}
-    provider = {"credential_provider": lambda: credentials} if credentials is not None else {}
+    provider = {"credential_provider": lambda: values} if credentials else {}
+    kind: Any = store.S3Store if scheme == "s3" else store.AzureStore
     try:
-        return getattr(store, kind)(name, config=config, client_options=options, retry_config=RETRIES, **provider)
+        return kind(bucket, config=config, client_options=options, retry_config=RETRIES, **provider)
     except (BaseError, ValueError) as error:
         message = "cannot be fetched: the workspace's storage is not set up as it should be"
         raise MediaError(message, str(error)) from error

@@ -35,7 +35,6 @@ from pilotlight.microservices.jobs.health_responses import (
     StatusReport,
     Stopped,
     assess,
-    parse_server_status,
     rejected,
     status_report,
     unavailable,
@@ -178,7 +177,7 @@ async def observe(context: ApiContext, record: JobRecord) -> Observation:
         advice = error.hint or "ask again; whoever runs the platform sees why it does not answer"
         return Observation(health, (Advice("platform_unreachable", f"its platform cannot be asked: {error}", advice),))
     server = await _server_status(context, record, status)
-    health = assess(record, status, parse_server_status(server) if server is not None else None)
+    health = assess(record, status, server)
     return Observation(health, tuple(diagnose(_evidence(context, record, health, status, server))))
 
 

@@ -6,9 +6,7 @@ model, and `resume` continues with the files that have no result yet.
 
 import os
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -20,6 +18,7 @@ from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.batch import runner
 from pilotlight.microservices.batch.job_folder import FINAL, Batch, JobFolder, Progress, job_folder, job_ids
 from pilotlight.microservices.platforms import platform
+from pilotlight.targets.local.detached_process import start_detached
 from pilotlight.targets.local.home_directory import Home
 
 KILLED: Final = "the job's process ended before it was done; resume it to go on with what is left"
@@ -93,18 +92,13 @@ def _run(folder: JobFolder, environ: Mapping[str, str]) -> Progress:
     folder.save_runner(None)  # or `status` would find the previous process and report this one as killed
     progress = _save(folder, replace(folder.progress(), state="pending", message="", started_at=utc_now()))
     command = [sys.executable, "-m", "pilotlight.microservices.batch", str(folder.folder)]
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     try:
-        with open(os.open(folder.log, flags, 0o600), "ab") as log:
-            process = subprocess.Popen(  # noqa: S603 - this interpreter and the job's folder
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environ), start_new_session=True
-            )
+        pid = start_detached(command, folder.log, env=environ)
     except OSError as error:
         message = f"its process cannot be started: {error}"
         _save(folder, replace(progress, state="failed", message=message))
         raise PlatformError(f"batch job {folder.folder.name}: {message}", "resume it once that is mended") from None
-    folder.save_runner(process.pid)
-    threading.Thread(target=process.wait, daemon=True).start()  # reap it
+    folder.save_runner(pid)
     return progress
 
 

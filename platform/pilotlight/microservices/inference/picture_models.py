@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from pilotlight.microservices.inference.client import InferenceFailed, call
-from pilotlight.microservices.media import Limits, Media, MediaRefused
+from pilotlight.microservices.media import Limits, Media
 from pilotlight.microservices.media.images import pixels
-from pilotlight.microservices.media.limits import MediaError
+from pilotlight.microservices.media.limits import refused_as
 from pilotlight.microservices.media.tensors import Input, tensor
 from pilotlight.microservices.media.videos import frames
 from pilotlight.microservices.registry.model_kinds import Schema
@@ -137,23 +137,18 @@ class ImageModel:
             array = np.array([each.data for each in media], dtype=object)
             array = array.reshape(-1, *[1] * (len(self._input.shape) - 1))
         else:
-            images = [self._pixels(index, each) for index, each in enumerate(media)]
+            images = []
+            for index, each in enumerate(media):
+                with refused_as(index):
+                    images.append(pixels(each, self._limits))
             array = tensor(images, self._input, self._schema.prepare)
         return predictions(self._schema, self._infer(array), values, len(media))
 
     def _video(self, media: Media, values: Mapping[str, Any]) -> dict[str, Any]:
-        try:
+        with refused_as(-1):
             images = frames(media, self._limits)
-        except MediaError as error:
-            raise MediaRefused(error.message) from error
         arrays = (tensor([image], self._input, self._schema.prepare) for image in images)
         return {"frames": [predictions(self._schema, self._infer(array), values, 1)[0] for array in arrays]}
-
-    def _pixels(self, index: int, media: Media) -> Array:
-        try:
-            return pixels(media, self._limits)
-        except MediaError as error:
-            raise MediaRefused(error.message, index) from error
 
     def _infer(self, array: Array) -> dict[str, Array]:
         raw = pack_bytes(array.flat) if array.dtype == object else array.tobytes()

@@ -21,61 +21,46 @@ HEALTH: Final[Mapping[Phase, str]] = {
 }  # fmt: skip
 
 
-class ServerStatus(Struct, frozen=True):
-    """Status of the server in a microservice, from its /status."""
-
-    state: str  # initializing, loading, ready, failed, stopping
-    reason: str = ""
-    fetching: bool = False  # the model is being downloaded
-    surveyed: bool = False  # models were found, so a failure is one of a model
-
-
 class Health(Struct, frozen=True):
     phase: Phase
-    initialization_error: str | None = None
-    model_load_error: str | None = None
     pod_name: str = ""
     pod_status: str = ""
+    initialization_error: str | None = None
+    model_load_error: str | None = None
 
 
-def parse_server_status(document: Mapping[str, Any]) -> ServerStatus:
-    """Parse the predictor's /status, also during its startup."""
-    progress = document.get("progress") or {}
-    done, total = progress.get("done_bytes", 0), progress.get("total_bytes", 0)
-    fetching = bool(progress) and (total < 0 or done < total)
-    reason = str(document.get("reason") or "")
-    return ServerStatus(str(document.get("state", "")), reason, fetching, bool(document.get("models")))
-
-
-def assess(record: JobRecord, platform: PlatformStatus | None, server: ServerStatus | None) -> Health:
-    """Return the health. `platform`: None before it was started there; `server`: None without a response."""
+def assess(record: JobRecord, platform: PlatformStatus | None, server: Mapping[str, Any] | None) -> Health:
+    """Return the health. `platform`: None before it was started there; `server`: its /status, None if it is silent."""
     pod = (platform.pod_name, platform.pod_status) if platform else ("", "Pending")
     if record.status == "stopping":
-        return Health("stopping", None, None, *pod)
+        return Health("stopping", *pod)
     if record.status == "error":
-        return Health("failed", record.message or "it could not be started", None, *pod)
+        return Health("failed", *pod, record.message or "it could not be started")
     if platform is None or platform.state == "pending":
-        return Health("initializing", None, None, *pod)
+        return Health("initializing", *pod)
     if platform.state == "running":
         return _running(server, pod)
     last_line = platform.tail[-1] if platform.tail else ""
     reason = platform.reason or last_line or f"it ended ({platform.pod_status})"
     if "out of memory" in " ".join((reason, *platform.tail)).lower():
-        return Health("failed", None, reason, *pod)
-    return Health("failed", reason, None, *pod)
+        return Health("failed", *pod, None, reason)
+    return Health("failed", *pod, reason)
 
 
-def _running(server: ServerStatus | None, pod: tuple[str, str]) -> Health:
-    if server is None or server.state == "initializing":
-        return Health("initializing", None, None, *pod)
-    if server.state == "loading":
-        return Health("initializing" if server.fetching or not server.surveyed else "loading", None, None, *pod)
-    if server.state == "ready":
-        return Health("ready", None, None, *pod)
-    if server.state != "failed":
-        return Health("not_ready", None, None, *pod)
-    reason = server.reason or "the start failed"
-    return Health("failed", None, reason, *pod) if server.surveyed else Health("failed", reason, None, *pod)
+def _running(server: Mapping[str, Any] | None, pod: tuple[str, str]) -> Health:
+    state = "initializing" if server is None else server.get("state")
+    if server is None or state in ("initializing", "ready"):
+        return Health("ready" if state == "ready" else "initializing", *pod)
+    surveyed = bool(server.get("models"))  # models were found, so a failure is one of a model
+    if state == "loading":
+        progress = server.get("progress") or {}
+        done, total = progress.get("done_bytes", 0), progress.get("total_bytes", 0)
+        fetching = bool(progress) and (total < 0 or done < total)
+        return Health("initializing" if fetching or not surveyed else "loading", *pod)
+    if state != "failed":
+        return Health("not_ready", *pod)
+    reason = str(server.get("reason") or "") or "the start failed"
+    return Health("failed", *pod, None, reason) if surveyed else Health("failed", *pod, reason)
 
 
 class Started(Struct, frozen=True):

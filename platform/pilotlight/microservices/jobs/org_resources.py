@@ -6,6 +6,7 @@ PILOTLIGHT_WORKSPACE_ROOTS, and to stores that media may be fetched from; the op
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -120,8 +121,9 @@ def _check_addresses(workspace: Workspace, limits: Limits) -> None:
             ssrf_safe_client.check_listed(address, limits, trusted=True)
         except MediaError as error:
             raise UsageError(f"{field} = {text} {error.message}") from error
-        if why := ssrf_safe_client.literal_denial_reason(address.host, limits.permitted()):
-            raise UsageError(f"{field} = {text}: {why}", "the operator can permit it by PILOTLIGHT_MEDIA_NETWORKS")
+        with suppress(ValueError):  # of a name
+            if why := ssrf_safe_client.denial_reason(address.host, limits.permitted()):
+                raise UsageError(f"{field} = {text}: {why}", "the operator can permit it by PILOTLIGHT_MEDIA_NETWORKS")
 
 
 def _address(text: str) -> WebAddress:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.media import file_and_bucket_sources, ssrf_safe_client
 from pilotlight.microservices.media.images import Media, check_image, identify
-from pilotlight.microservices.media.limits import LOG, Limits, MediaError, MediaRefused
+from pilotlight.microservices.media.limits import LOG, Limits, MediaError, MediaRefused, refused_as
 from pilotlight.microservices.media.references import OBJECTS, LocalFile, StoredObject, parse
 from pilotlight.microservices.media.videos import check_video
 from pilotlight.microservices.registry import model_kinds
@@ -25,13 +25,9 @@ DECLARATION_S: Final = 10.0
 
 
 def fetch(
-    references: Sequence[str],
-    workspace: Workspace | None,
-    limits: Limits,
-    *,
-    environ: Mapping[str, str] = os.environ,
-    resolver: ssrf_safe_client.Resolve = ssrf_safe_client.resolve,
-) -> list[Media]:
+    references: Sequence[str], workspace: Workspace | None, limits: Limits, *,
+    environ: Mapping[str, str] = os.environ, resolver: ssrf_safe_client.Resolve = ssrf_safe_client.resolve,
+) -> list[Media]:  # fmt: skip
     """Return media in the order of the references. Blocking; raise MediaRefused for the first that fails."""
     if len(references) > limits.count:
         raise MediaRefused(f"media has {len(references)} entries, must be at most {limits.count}")
@@ -46,13 +42,15 @@ def fetch(
         futures = [pool.submit(one, text) for text in references]
         wait(futures, timeout=limits.seconds + 1, return_when="FIRST_EXCEPTION")
         for index, future in enumerate(futures):  # an error is reported before a timeout of another medium
-            if future.done() and not future.cancelled() and (error := future.exception()):
-                raise _to_refused(index, error)
+            if future.done():
+                with refused_as(index):
+                    future.result()
         for index, future in enumerate(futures):
             if not future.done():
                 message = f"took longer than the {limits.seconds:g} s that all media of a request may take"
                 reason = f"no answer within {limits.seconds:g} s, probably while its name was resolved"
-                raise _to_refused(index, MediaError(message, reason))
+                with refused_as(index):
+                    raise MediaError(message, reason)
         return [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -65,22 +63,10 @@ def checked_media(name: str, data: bytes, limits: Limits) -> Media:
     return media
 
 
-def _to_refused(index: int, error: BaseException) -> BaseException:
-    if not isinstance(error, MediaError):
-        return error
-    LOG.warning("media[%d] was refused: %s", index, error.reason)
-    return MediaRefused(error.message, index)
-
-
 def _bytes(
-    text: str,
-    workspace: Workspace | None,
-    budget: ssrf_safe_client.FetchBudget,
-    environ: Mapping[str, str],
-    resolver: ssrf_safe_client.Resolve,
-    *,
-    trusted: bool = False,
-) -> bytes:
+    text: str, workspace: Workspace | None, budget: ssrf_safe_client.FetchBudget, environ: Mapping[str, str],
+    resolver: ssrf_safe_client.Resolve, *, trusted: bool = False,
+) -> bytes:  # fmt: skip
     """Return the content. `trusted`: a web address is the workspace's own, exempt from the list of domains."""
     reference = parse(text)
     if isinstance(reference, LocalFile):

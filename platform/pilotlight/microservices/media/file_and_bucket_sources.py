@@ -22,7 +22,7 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import format_utc
 from pilotlight.microservices.media import ssrf_safe_client
 from pilotlight.microservices.media.images import Media
-from pilotlight.microservices.media.limits import LOG, Limits, MediaError, MediaRefused
+from pilotlight.microservices.media.limits import Limits, MediaError, MediaRefused, refused_as
 from pilotlight.microservices.media.references import LocalFile, StoredObject, WebAddress, parse, parse_web
 from pilotlight.microservices.media.ssrf_safe_client import FetchBudget
 from pilotlight.microservices.registry import secret_references
@@ -78,13 +78,24 @@ def sign_url(stored: StoredObject, workspace: Workspace, environ: Mapping[str, s
         raise MediaError("cannot be fetched: the workspace's credentials are not set", str(error)) from error
     if stored.scheme != "s3":
         return parse_web(_azure_address(stored, workspace, credentials))
-    if credentials:
-        return parse_web(_sign(_open_store(stored.bucket, "s3", workspace, credentials), stored.key))
-    return parse_web(f"{_s3_endpoint(workspace)}/{stored.bucket}/{quote(stored.key)}")
+    if not credentials:
+        return parse_web(f"{_s3_endpoint(workspace)}/{stored.bucket}/{quote(stored.key)}")
+    store = _open_store(stored.bucket, "s3", workspace, credentials)
+    import obstore
+    from obstore.exceptions import BaseError
+
+    try:
+        return parse_web(str(obstore.sign(store, "GET", stored.key, expires_in=URL_TTL)))
+    except (BaseError, ValueError) as error:
+        raise MediaError("cannot be fetched: the workspace's credentials cannot sign for it", str(error)) from error
 
 
 def _azure_address(stored: StoredObject, workspace: Workspace, credentials: Mapping[str, str]) -> str:
-    account = _account(stored, workspace)
+    account = stored.account or workspace.account
+    if stored.account and workspace.account and stored.account != workspace.account:  # credentials must not go there
+        raise MediaError(f"is in the account {stored.account}, and the workspace's is {workspace.account}")
+    if not account:
+        raise MediaError("cannot be fetched: the workspace names no Azure account")
     front = workspace.endpoint.rstrip("/") or f"https://{account}.blob.core.windows.net"
     token = credentials.get("sas_token", "").lstrip("?")
     if "account_key" in credentials:
@@ -103,16 +114,6 @@ def azure_signature(resource: str, key: str, ends: datetime) -> str:
         raise MediaError("cannot be fetched: the workspace's account_key is no key", "it is not base64") from error
     mac = hmac.digest(secret, "\n".join(fields).encode(), hashlib.sha256)
     return urlencode({"sv": AZURE_VERSION, "sr": "b", "sp": "r", "se": expiry, "sig": base64.b64encode(mac).decode()})
-
-
-def _account(stored: StoredObject, workspace: Workspace) -> str:
-    """Return the account. Raise for another one than the workspace's: its credentials must not be sent there."""
-    if stored.account and workspace.account and stored.account != workspace.account:
-        raise MediaError(f"is in the account {stored.account}, and the workspace's is {workspace.account}")
-    account = stored.account or workspace.account
-    if not account:
-        raise MediaError("cannot be fetched: the workspace names no Azure account")
-    return account
 
 
 def _s3_endpoint(workspace: Workspace) -> str:
@@ -152,16 +153,6 @@ def _open_store(bucket: str, scheme: str, workspace: Workspace, credentials: Map
         raise MediaError(message, str(error)) from error
 
 
-def _sign(store: Any, key: str) -> str:
-    import obstore
-    from obstore.exceptions import BaseError
-
-    try:
-        return str(obstore.sign(store, "GET", key, expires_in=URL_TTL))
-    except (BaseError, ValueError) as error:
-        raise MediaError("cannot be fetched: the workspace's credentials cannot sign for it", str(error)) from error
-
-
 def links(
     references: Sequence[str], workspace: Workspace | None, limits: Limits, environ: Mapping[str, str]
 ) -> list[Media]:
@@ -173,11 +164,8 @@ def links(
 
 def link(text: str, workspace: Workspace | None, limits: Limits, environ: Mapping[str, str], at: int = -1) -> Media:
     """Return the link of one reference; image or video is decided by its name. `at`: its index in the request."""
-    try:
+    with refused_as(at):
         address = _address(text, workspace, limits, environ)
-    except MediaError as error:
-        LOG.warning("media[%d] was not passed on: %s", at, error.reason)
-        raise MediaRefused(error.message, at) from error
     name = PurePosixPath(text.partition("?")[0]).name
     return Media(name, "video" if PurePosixPath(name).suffix.lower() in VIDEOS else "image", link=address)
 

@@ -6,7 +6,8 @@ about the network behind this service, so all failures of addresses, names and c
 
 import ipaddress
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from msgspec import Struct
@@ -104,6 +105,16 @@ class MediaError(Exception):
         self.message = message
         self.reason = reason or message
         self.status = status
+
+
+@contextmanager
+def refused_as(at: int) -> Iterator[None]:
+    """Raise MediaRefused for a MediaError of the medium at this index of the request; the reason is in the log only."""
+    try:
+        yield
+    except MediaError as error:
+        LOG.warning("media[%d] was refused: %s", at, error.reason)
+        raise MediaRefused(error.message, at) from error
 
 
 def unreachable(reason: str) -> MediaError:

@@ -39,15 +39,6 @@ def denial_reason(text: str, permitted: Sequence[Network]) -> str:
     return ""
 
 
-def literal_denial_reason(host: str, permitted: Sequence[Network]) -> str:
-    """Return `denial_reason` of a host that is an IP address; empty for a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return ""
-    return denial_reason(host, permitted)
-
-
 def effective_address(address: Address) -> Address:
     """Return the IPv4 address embedded in an IPv6 address (mapped, 6to4, Teredo, NAT64), else the address."""
     if isinstance(address, ipaddress.IPv4Address):

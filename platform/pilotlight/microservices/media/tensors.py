@@ -58,22 +58,15 @@ def tensor(images: "Sequence[np.ndarray[Any, Any]]", of: Input, prepare: Prepara
 
 def _prepare(image: "np.ndarray[Any, Any]", at: Layout, datatype: str, prepare: Preparation) -> "np.ndarray[Any, Any]":
     import numpy as np
+    from PIL import Image
 
-    sized = _resize(image, at)
+    height, width = at.height or image.shape[0], at.width or image.shape[1]
+    sized = image
+    if image.shape[:2] != (height, width):  # without preserving the aspect ratio, as training usually does
+        sized = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
     kind = np.dtype(NUMPY_TYPES[datatype])
     if kind.kind == "f":
         sized = (sized / prepare.scale - np.array(prepare.mean)) / np.array(prepare.std)
     if at.channels == 1:
         sized = (sized @ np.array([0.299, 0.587, 0.114]))[..., None]
     return np.ascontiguousarray(sized.transpose(2, 0, 1) if at.channels_first else sized, dtype=kind)
-
-
-def _resize(image: "np.ndarray[Any, Any]", at: Layout) -> "np.ndarray[Any, Any]":
-    """Resize to the model's size without preserving the aspect ratio, as training usually does."""
-    import numpy as np
-    from PIL import Image
-
-    height, width = at.height or image.shape[0], at.width or image.shape[1]
-    if image.shape[:2] == (height, width):
-        return image
-    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))

@@ -34,29 +34,23 @@ def frames(media: Media, limits: Limits, most: int = 16) -> "np.ndarray[Any, Any
 
     sampled = list[Any]()
     step, ends = 1, time.monotonic() + limits.seconds
-    for at, frame in enumerate(_decode(media, limits)):
-        if time.monotonic() > ends:
-            raise MediaError(f"takes longer to decode than {limits.seconds:g} s")
-        if at % step == 0:
-            sampled.append(frame.to_ndarray(format="rgb24"))
-        if len(sampled) == 2 * most:
-            sampled, step = sampled[::2], step * 2
-        if len(sampled) * frame.width * frame.height > limits.decoded_pixels:
-            raise MediaError(
-                f"has more than {limits.decoded_pixels} pixels in {len(sampled)} frames; ask for fewer frames"
-            )
+    with _stream(media, limits) as (container, stream):
+        for at, frame in enumerate(container.decode(stream)):
+            check_frames(at + 1, limits)
+            check_size(frame.width, frame.height, limits)
+            if time.monotonic() > ends:
+                raise MediaError(f"takes longer to decode than {limits.seconds:g} s")
+            if at % step == 0:
+                sampled.append(frame.to_ndarray(format="rgb24"))
+            if len(sampled) == 2 * most:
+                sampled, step = sampled[::2], step * 2
+            if len(sampled) * frame.width * frame.height > limits.decoded_pixels:
+                most_pixels = f"more than {limits.decoded_pixels} pixels in {len(sampled)} frames"
+                raise MediaError(f"has {most_pixels}; ask for fewer frames")
     if not sampled:
         raise MediaError("has no picture in it")
     chosen = sorted({round(place) for place in np.linspace(0, len(sampled) - 1, min(most, len(sampled)))})
     return np.stack([sampled[place] for place in chosen])
-
-
-def _decode(media: Media, limits: Limits) -> Iterator[Any]:
-    with _stream(media, limits) as (container, stream):
-        for count, frame in enumerate(container.decode(stream), start=1):
-            check_frames(count, limits)
-            check_size(frame.width, frame.height, limits)
-            yield frame
 
 
 @contextmanager

@@ -139,7 +139,7 @@ def resolve(network_arch: str, environ: Mapping[str, str], kind: str = "") -> st
 
 
 def resolve_key(key: str, mapping: Mapping[str, str], versions: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """Resolve an image key: IMAGE_<KEY> of the environment, else the table of defaults, then versions.yaml.
+    """Resolve an image key: IMAGE_<KEY> of the environment, else the table of defaults, then `images` of versions.yaml.
 
     A value with a slash or a colon is a URI and is returned unchanged, at any step.
     """
@@ -150,21 +150,18 @@ def resolve_key(key: str, mapping: Mapping[str, str], versions: Mapping[str, Any
     where = f"IMAGE_{key}" if override else f"docker_image_defaults.mapping.{key}"
     if not value:
         raise UsageError(f"no image is known for {key}", f"set IMAGE_{key} to the URI of one")
-    return value if is_uri(value) else _version(value, versions, where, key)
+    if is_uri(value):
+        return value
+    group, _, name = value.partition(".")
+    image = ((versions.get("images") or {}).get(group) or {}).get(name)
+    if not isinstance(image, str) or not image:
+        message = f"{where} = {value}, which versions.yaml does not have below images"
+        raise UsageError(message, f"set IMAGE_{key} to the URI of an image")
+    return image
 
 
 def is_uri(value: str) -> bool:
     return "/" in value or ":" in value
-
-
-def _version(dotted: str, versions: Mapping[str, Any], where: str, key: str) -> str:
-    """Return the image of `group.name` below `images` of versions.yaml."""
-    group, _, name = dotted.partition(".")
-    image = ((versions.get("images") or {}).get(group) or {}).get(name)
-    if not isinstance(image, str) or not image:
-        message = f"{where} = {dotted}, which versions.yaml does not have below images"
-        raise UsageError(message, f"set IMAGE_{key} to the URI of an image")
-    return image
 
 
 def parse(text: str, *, remote: bool = False) -> ModelPath:

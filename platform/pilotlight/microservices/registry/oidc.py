@@ -80,15 +80,11 @@ class Oidc:
         async with self._lock:
             age = now - self._fetched_at
             if age >= JWKS_TTL_S or (kid not in self._keys and age >= MIN_REFRESH_S):
-                await self._refresh(now)
+                self._fetched_at = now
+                with suppress(OSError, ValueError):  # the old keys stay valid; TimeoutError is an OSError
+                    keys = jwt_verification.parse_jwks(await self._fetch(self._settings.jwks))
+                    self._keys = {key.key_id: key for key in keys if key.key_id}
             return (self._keys[kid],) if kid in self._keys else ()
-
-    async def _refresh(self, now: float) -> None:
-        """Fetch the JWKS; on errors the old keys stay valid."""
-        self._fetched_at = now
-        with suppress(OSError, ValueError):  # TimeoutError is an OSError
-            keys = jwt_verification.parse_jwks(await self._fetch(self._settings.jwks))
-            self._keys = {key.key_id: key for key in keys if key.key_id}
 
 
 async def fetch_jwks(location: str) -> str:

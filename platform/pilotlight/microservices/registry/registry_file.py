@@ -61,7 +61,10 @@ class Registry:
         with file_lock(self.path.with_name(self.path.name + ".lock")):
             documents = self._load()
             yield documents
-            self._store(documents)
+            try:
+                replace_file(self.path, json.dumps(documents, indent=2).encode() + b"\n", durable=True)
+            except OSError as error:
+                raise _registry_error(self.path, f"cannot be written: {error.strerror}") from None
 
     def _load(self) -> dict[str, Any]:
         try:
@@ -80,12 +83,6 @@ class Registry:
         if not isinstance(documents, dict):
             raise _registry_error(self.path, "holds no object")
         return documents
-
-    def _store(self, documents: Mapping[str, Any]) -> None:
-        try:
-            replace_file(self.path, json.dumps(documents, indent=2).encode() + b"\n", durable=True)
-        except OSError as error:
-            raise _registry_error(self.path, f"cannot be written: {error.strerror}") from None
 
 
 def registry(environ: Mapping[str, str]) -> Registry:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pilotlight.microservices.jobs import health_responses
-from pilotlight.microservices.jobs.health_responses import Health, assess, parse_server_status
+from pilotlight.microservices.jobs.health_responses import Health, assess
 from pilotlight.microservices.registry.records import Entry, JobRecord, PlatformStatus, Status
 
 RUNNING = PlatformStatus("running", "pod-0", "Running")
@@ -23,7 +23,7 @@ def record(status: Status = "running", message: str = "") -> JobRecord:
 
 
 def standing(kept: JobRecord, seen: PlatformStatus | None, said: Any) -> Health:
-    return assess(kept, seen, parse_server_status(said) if said is not None else None)
+    return assess(kept, seen, said)
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_whoever_looks_while_a_job_is_resumed_does_not_take_it_for_killed(
         seen.append(here.look(batch.id).state)
         raise OSError("no process can be started")
 
-    monkeypatch.setattr(jobs.subprocess, "Popen", started)
+    monkeypatch.setattr("subprocess.Popen", started)
     for _ in range(2):  # what failed so can be resumed
         with pytest.raises(PlatformError, match="no process can be started"):
             jobs.resume(here.home, batch.id, here.environ)

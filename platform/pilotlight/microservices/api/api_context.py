@@ -14,12 +14,13 @@ from typing import IO, Final
 
 from aiohttp import ClientSession, ClientTimeout, web
 
+from pilotlight.api import oidc
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.jobs.microservice_operations import MicroserviceOperations
 from pilotlight.microservices.jobs.start_request import PlatformSettings, start_request_for
 from pilotlight.microservices.media import Limits, limits_from, read_declaration
-from pilotlight.microservices.registry import oidc, operator_settings
+from pilotlight.microservices.registry import operator_settings
 from pilotlight.microservices.registry.database import FILE, OrgStore
 from pilotlight.microservices.registry.records import NOT_STOPPED, Workspace
 from pilotlight.targets.local.home_directory import Home

@@ -10,8 +10,8 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from pilotlight.api.oidc import MIN_REFRESH_S, Oidc, OidcSettings, fetch_jwks, from_environ, settings
 from pilotlight.errors import UsageError
-from pilotlight.microservices.registry.oidc import MIN_REFRESH_S, Oidc, OidcSettings, fetch_jwks, from_environ, settings
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 OTHER = ec.generate_private_key(ec.SECP256R1())

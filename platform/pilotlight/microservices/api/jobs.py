@@ -176,23 +176,14 @@ async def observe(context: ApiContext, record: JobRecord) -> Observation:
             health = replace(health, phase="not_ready", pod_status="Unknown")
         advice = error.hint or "ask again; whoever runs the platform sees why it does not answer"
         return Observation(health, (Advice("platform_unreachable", f"its platform cannot be asked: {error}", advice),))
-    server = await _server_status(context, record, status)
+    server = None
+    if record.entry is not None and status is not None and status.state == "running":
+        with suppress(PlatformError):
+            server = await server_status(context.session, await context.operations.routes.url(record))
+        if server is None:
+            await context.operations.routes.close_route(record.id)
     health = assess(record, status, server)
     return Observation(health, tuple(diagnose(_evidence(context, record, health, status, server))))
-
-
-async def _server_status(
-    context: ApiContext, record: JobRecord, status: PlatformStatus | None
-) -> StatusDocument | None:
-    if record.entry is None or status is None or status.state != "running":
-        return None
-    try:
-        server = await server_status(context.session, await context.operations.routes.url(record))
-    except PlatformError:
-        server = None
-    if server is None:
-        await context.operations.routes.close_route(record.id)
-    return server
 
 
 def _evidence(

@@ -20,21 +20,19 @@ def read_labels(name: str, content: bytes) -> Labels:
     """Parse labels: CSV or JSON lines with `file` and `label`, or a JSON object of labels by file."""
     try:
         text = content.decode()
-        rows = _rows(name, text)
+        if name.lower().endswith(".csv"):
+            rows = [(row["file"].strip(), row["label"]) for row in csv.DictReader(io.StringIO(text))]
+        elif name.lower().endswith(".jsonl"):
+            lines = (json.loads(line) for line in text.splitlines() if line.strip())
+            rows = [(line["file"], str(line["label"])) for line in lines]
+        else:
+            pairs = json.loads(text).items()
+            rows = [(file, label if isinstance(label, str) else "|".join(label)) for file, label in pairs]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"labels = {name}: cannot be read ({error}); docs/batch.md shows the three forms") from None
     if not rows:
         raise UsageError(f"labels = {name}: there is no label in it")
     return {file: _split_labels(label) for file, label in rows}
-
-
-def _rows(name: str, text: str) -> list[tuple[str, str]]:
-    if name.lower().endswith(".csv"):
-        return [(row["file"].strip(), row["label"]) for row in csv.DictReader(io.StringIO(text))]
-    if name.lower().endswith(".jsonl"):
-        lines = (json.loads(line) for line in text.splitlines() if line.strip())
-        return [(line["file"], str(line["label"])) for line in lines]
-    return [(file, label if isinstance(label, str) else "|".join(label)) for file, label in json.loads(text).items()]
 
 
 def _split_labels(label: str) -> frozenset[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Final
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.microservices.media import Limits, file_and_bucket_sources, references, ssrf_safe_client
@@ -21,23 +21,11 @@ from pilotlight.wire.shared_files import replace_file
 MAX_FILES: Final = 1_000_000
 
 
-class Folder(Protocol):
-    """A folder of inputs or outputs. Names are relative, with `/` between their parts."""
+def open_folder(path: str, workspace: Workspace, limits: Limits, environ: Mapping[str, str]) -> "Folder":
+    """Return the folder at `path`, relative to the workspace or a full URI within it.
 
-    uri: str  # followed by a file name, a reference to that file
-
-    def names(self) -> list[str]:
-        """Return the names of all files below it, sorted."""
-
-    def read(self, name: str) -> bytes:
-        """Return a file's content. Raise NotFound, or PlatformError with the reason."""
-
-    def write(self, name: str, content: bytes | Path) -> None:
-        """Write a file. `content`: bytes, or a local file to copy."""
-
-
-def open_folder(path: str, workspace: Workspace, limits: Limits, environ: Mapping[str, str]) -> Folder:
-    """Return the folder at `path`, relative to the workspace or a full URI within it."""
+    Names in it are relative, with `/` between their parts; `read` raises NotFound, or PlatformError with the reason.
+    """
     base = workspace.base
     inside = relative(path, base)
     if "://" not in base:
@@ -91,6 +79,8 @@ def _locate(base: Path, inside: str) -> Path:
 
 
 class LocalFolder:
+    """A folder of this machine. `uri` followed by a file name is a reference to that file."""
+
     def __init__(self, base: Path, inside: str, limits: Limits) -> None:
         self._base = base.resolve()
         self._limits = limits
@@ -135,16 +125,10 @@ class BucketFolder:
         self._scheme, self._bucket, self._prefix = scheme, bucket, prefix.strip("/")
         self._workspace, self._limits, self._environ = workspace, limits, environ
         self.uri = f"{scheme}://{bucket}/{self._prefix}"
-        self._store = self._open_store()
-
-    def _open_store(self) -> Any:
-        """Open the bucket after checking its endpoint; obstore cannot pin the checked address."""
         try:
-            if self._workspace.endpoint:
-                address = references.parse_web(self._workspace.endpoint)
-                ssrf_safe_client.check_listed(address, self._limits, trusted=True)
-                ssrf_safe_client.resolve_allowed(address, self._limits)
-            return file_and_bucket_sources.open_bucket(self._bucket, self._scheme, self._workspace, self._environ)
+            if workspace.endpoint:  # obstore cannot pin the checked address
+                ssrf_safe_client.check_address(references.parse_web(workspace.endpoint), limits, trusted=True)
+            self._store = file_and_bucket_sources.open_bucket(bucket, scheme, workspace, environ)
         except MediaError as error:
             raise PlatformError(f"the storage {error.message}") from error
 
@@ -205,6 +189,9 @@ class BucketFolder:
                 raise NotFound(f"{self.uri}: the bucket is not there; check its name and the endpoint") from error
             message = "no connection (the store cannot be reached); check the workspace's endpoint"
             raise PlatformError(f"{self.uri}: {message}") from error
+
+
+Folder = LocalFolder | BucketFolder
 
 
 def _check_count(count: int, uri: str) -> None:

@@ -6,7 +6,7 @@ Names and Content-Type are not trusted. WebP and GIF have header parsers here, s
 import base64
 import io
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 IMAGES: Final = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 VIDEOS: Final = {"mp4": "video/mp4", "matroska": "video/webm", "avi": "video/x-msvideo"}  # by demuxer
+# By format: the first bytes, and others at an offset.
+MAGIC: Final[Mapping[str, tuple[bytes | tuple[bytes, ...], int, bytes]]] = {
+    "PNG": (b"\x89PNG\r\n\x1a\n", 0, b""), "JPEG": (b"\xff\xd8\xff", 0, b""), "GIF": ((b"GIF87a", b"GIF89a"), 0, b""),
+    "WEBP": (b"RIFF", 8, b"WEBP"), "BMP": (b"BM", 0, b""), "mp4": (b"", 4, b"ftyp"),
+    "matroska": (b"\x1aE\xdf\xa3", 0, b""), "avi": (b"RIFF", 8, b"AVI "),
+}  # fmt: skip
 INSTALL: Final = "cannot be read here: images need pillow; the operator installs it: pip install 'pilotlight[media]'"
 
 
@@ -82,27 +88,10 @@ def _after_blocks(data: bytes, at: int) -> int:
 
 def identify(name: str, data: bytes) -> Media:
     """Detect the type of an image or video. Raise MediaError for another file."""
-    if format_ := _image_format(data):
-        return Media(name, "image", format_, data)
-    if data[4:8] == b"ftyp":
-        return Media(name, "video", "mp4", data)
-    if data.startswith(b"\x1aE\xdf\xa3"):
-        return Media(name, "video", "matroska", data)
-    if data[:4] == b"RIFF" and data[8:12] == b"AVI ":
-        return Media(name, "video", "avi", data)
+    for format_, (start, offset, mark) in MAGIC.items():
+        if data.startswith(start) and data.startswith(mark, offset) and (format_ != "BMP" or len(data) > 26):
+            return Media(name, "video" if format_ in VIDEOS else "image", format_, data)
     raise MediaError(f"is no image ({', '.join(IMAGES)}) and no video (MP4, MOV, WebM, MKV, AVI)")
-
-
-def _image_format(data: bytes) -> str:
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "PNG"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "JPEG"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "GIF"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "WEBP"
-    return "BMP" if data.startswith(b"BM") and len(data) > 26 else ""
 
 
 def check_image(media: Media, limits: Limits) -> None:

@@ -49,18 +49,10 @@ _LISTS: Final = {
     ENV_WORKSPACES: "workspaces",
 }  # fmt: skip
 _NUMBERS: Final = {
-    "REDIRECTS": "redirects",
-    "MAX_FILES": "count",
-    "AT_ONCE": "at_once",
-    "MAX_BYTES": "bytes",
-    "MAX_TOTAL_BYTES": "total_bytes",
-    "MAX_SECONDS": "seconds",
-    "MAX_PIXELS": "pixels",
-    "MAX_FRAMES": "frames",
+    "REDIRECTS": "redirects", "MAX_FILES": "count", "AT_ONCE": "at_once", "MAX_BYTES": "bytes",
+    "MAX_TOTAL_BYTES": "total_bytes", "MAX_SECONDS": "seconds", "MAX_PIXELS": "pixels", "MAX_FRAMES": "frames",
     "MAX_KEPT_PIXELS": "decoded_pixels",
-}
-
-
+}  # fmt: skip
 SETTINGS: Final = (*_LISTS, PREFIX + "ALLOW_HTTP", *(PREFIX + name for name in _NUMBERS))
 
 

@@ -104,14 +104,10 @@ def issue(store: OrgStore, org: str, key: str, now: float, ttl_s: float = TTL_S)
 
 def org_of(store: OrgStore, token: str, now: float) -> str | None:
     """Return the org of a token; None: unknown, or it or its key has expired."""
-    hashed = digest(token)
-    sql = """SELECT t.hash, t.org, t.expires_at, k.expires_at FROM tokens t JOIN keys k ON k.id = t.key
-        WHERE t.hash = ?"""
-    for stored, org, expires_at, key_expires_at in store.database.rows(sql, (hashed,)):
-        in_time = now < expires_at and (key_expires_at is None or now < key_expires_at)
-        if hmac.compare_digest(stored, hashed) and in_time:
-            return str(org)
-    return None
+    sql = """SELECT t.org FROM tokens t JOIN keys k ON k.id = t.key
+        WHERE t.hash = ? AND t.expires_at > ? AND (k.expires_at IS NULL OR k.expires_at > ?)"""
+    rows = store.database.rows(sql, (digest(token), now, now))
+    return str(rows[0][0]) if rows else None
 
 
 def digest(token: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pilotlight.errors import UsageError
 
@@ -119,19 +120,13 @@ def schema(network_arch: str, declared: str = "", kind: str = "") -> Schema:
             f"network_arch = {network_arch}: no kind of model is known for it; name its `kind`, or put a {FILE} with it"
             f" beside the model: {', '.join(_table().kinds)}"
         )
-    base = _kind_schema(kind)
-    inherited = {name: each for name, each in base.parameters.items() if name not in own.without}
+    base = _table().kinds[kind]
+    inherited = {name: each for name, each in _kind_parameters(kind).items() if name not in own.without}
     parameters = {**inherited, **own.parameters}
     needs = base.needs if own.needs is None else own.needs
     known_needs = (tuple(name for name in names if name in parameters) for names in needs)
-    return msgspec.structs.replace(
-        base,
-        parameters=parameters,
-        needs=tuple(names for names in known_needs if names),
-        labels=own.labels,
-        outputs=own.outputs,
-        prepare=own.prepare,
-    )
+    needs = tuple(names for names in known_needs if names)
+    return Schema(kind, base.protocol, needs, parameters, own.labels, own.outputs, own.prepare)
 
 
 def read_declaration(model: Path) -> str:
@@ -165,14 +160,9 @@ def _table() -> _Table:
 
 
 @cache
-def _kind_schema(kind: str) -> Schema:
-    table = _table()
-    definition = table.kinds[kind]
-    parameters = {
-        name: msgspec.structs.replace(table.parameters[name], **definition.change.get(name, {}))
-        for name in definition.takes
-    }
-    return Schema(kind, definition.protocol, definition.needs, parameters)
+def _kind_parameters(kind: str) -> dict[str, Parameter]:
+    table, base = _table(), _table().kinds[kind]
+    return {name: replace(table.parameters[name], **base.change.get(name, {})) for name in base.takes}
 
 
 def validate(schema: Schema, body: Mapping[str, Any]) -> ModelRequest:
@@ -246,18 +236,18 @@ def _number(value: float) -> str:
 
 def schemas() -> dict[str, Json]:
     """Return JSON Schemas of requests by names such as `Request.classification`, for the OpenAPI document."""
-    return {f"Request.{kind}": _json_schema(schema(kind)) for kind in networks() if schema(kind).kind == kind}
-
-
-def _json_schema(schema: Schema) -> dict[str, Json]:
-    needs = [{"anyOf": [{"required": [name]} for name in names]} for names in schema.needs]
-    document: dict[str, Json] = {
-        "title": f"A request to a model of the kind {schema.kind}",
-        "type": "object",
-        "properties": {name: _parameter(each) for name, each in schema.parameters.items()},
-        "additionalProperties": False,
-    }
-    return {**document, "allOf": needs} if needs else document
+    documents: dict[str, Json] = {}
+    for kind in sorted(_table().kinds):
+        own = schema(kind)
+        needs = [{"anyOf": [{"required": [name]} for name in names]} for names in own.needs]
+        documents[f"Request.{kind}"] = {
+            "title": f"A request to a model of the kind {kind}",
+            "type": "object",
+            "properties": {name: _parameter(each) for name, each in own.parameters.items()},
+            "additionalProperties": False,
+            **({"allOf": needs} if needs else {}),
+        }
+    return documents
 
 
 def _parameter(parameter: Parameter) -> dict[str, Json]:

@@ -78,18 +78,16 @@ def check(workspace: Workspace) -> None:
 def values(workspace: Workspace, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the values. Raise with the reference of a missing one."""
     check(workspace)
-    return {name: _value(name, reference, environ) for name, reference in workspace.credentials.items()}
-
-
-def _value(name: str, reference: str, environ: Mapping[str, str]) -> str:
-    kind, _, rest = reference.partition(":")
-    value = environ.get(rest, "") if kind == "env" else _from_file(rest, environ)
-    if not value:
-        raise MissingCredential(
-            f"credentials.{name}: {reference} is not set where this runs",
-            "set it for the process that serves the API, or by platformctl api credential set",
-        )
-    return value
+    found = dict[str, str]()
+    for name, reference in workspace.credentials.items():
+        kind, _, rest = reference.partition(":")
+        found[name] = environ.get(rest, "") if kind == "env" else _from_file(rest, environ)
+        if not found[name]:
+            raise MissingCredential(
+                f"credentials.{name}: {reference} is not set where this runs",
+                "set it for the process that serves the API, or by platformctl api credential set",
+            )
+    return found
 
 
 def secrets_folder(environ: Mapping[str, str]) -> Path:

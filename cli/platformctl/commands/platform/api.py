@@ -11,9 +11,10 @@ from pilotlight.errors import UsageError
 from pilotlight.microservices.jobs.model_isolation import ENV_CODE
 from pilotlight.microservices.jobs.org_resources import DEFAULT_QUOTAS, quota
 from pilotlight.microservices.media.limits import SETTINGS, limits_from
-from pilotlight.microservices.registry import operator_settings
+from pilotlight.microservices.registry.operator_settings import settings as read_settings
 from pilotlight.targets.local.home_directory import home
 from platformctl import output, targets
+from platformctl.services import operator_settings
 
 
 @click.group(invoke_without_command=True)
@@ -106,7 +107,7 @@ def create(org: str, expires: str) -> None:
 
     from pilotlight.microservices.registry import api_keys
 
-    lives_s = api_keys.parse_period(expires) if expires else None
+    lives_s = operator_settings.parse_period(expires) if expires else None
     with _store() as store:
         shown, record = api_keys.create(store, org, time.time(), lives_s)
     output.data({"key": shown, **_row(record)}, [shown])
@@ -222,7 +223,7 @@ def list_settings() -> None:
 
     Example: platformctl api setting list
     """
-    settings = operator_settings.settings(home())
+    settings = read_settings(home())
     output.data(settings, [f"{name}={value}" for name, value in settings.items()])
 
 

@@ -25,20 +25,9 @@ from pilotlight.microservices.api.request_bodies import to_response
 from pilotlight.microservices.diagnosis import Advice, Evidence, diagnose
 from pilotlight.microservices.inference import client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
+from pilotlight.microservices.jobs import health_responses as responses
 from pilotlight.microservices.jobs import launcher, org_resources
-from pilotlight.microservices.jobs.health_responses import (
-    ApiResponse,
-    Completed,
-    Failed,
-    Health,
-    Started,
-    StatusReport,
-    Stopped,
-    assess,
-    rejected,
-    status_report,
-    unavailable,
-)
+from pilotlight.microservices.jobs.health_responses import ApiResponse, Health
 from pilotlight.microservices.jobs.microservice_operations import not_running
 from pilotlight.microservices.jobs.model_isolation import check_model
 from pilotlight.microservices.jobs.start_request import model_of, start_request_for
@@ -70,12 +59,12 @@ class Observation(Struct, frozen=True):
     health: Health
     advice: tuple[Advice, ...] = ()
 
-    def report(self, job_id: str) -> StatusReport:
-        return status_report(job_id, self.health, self.advice)
+    def report(self, job_id: str) -> responses.StatusReport:
+        return responses.status_report(job_id, self.health, self.advice)
 
     def response(self, job_id: str) -> ApiResponse:
         """Return the response to an inference request that cannot be forwarded."""
-        return unavailable(job_id, self.health, self.advice)
+        return responses.unavailable(job_id, self.health, self.advice)
 
 
 async def start(request: web.Request) -> web.Response:
@@ -96,13 +85,13 @@ async def start(request: web.Request) -> web.Response:
         start_request, secret = start_request_for(context.store, context.settings, record, body.num_gpus or 0)
     except MissingCredential as error:
         context.store.add_job(replace(record, status="error", message=str(error)), context.max_records)
-        return json_response(Started(record.id))
+        return json_response(responses.Started(record.id))
     environ = {**context.environ, **secret}
     launcher.build_job(start_request, environ, record.id)  # reject now what no platform could start
     await asyncio.to_thread(check_model, org, start_request.model_path, start_request.isolation)
     context.store.add_job(record, context.max_records)
     context.operations.start(record, start_request, secret)
-    return json_response(Started(record.id))
+    return json_response(responses.Started(record.id))
 
 
 async def status(request: web.Request) -> web.Response:
@@ -120,7 +109,7 @@ async def logs(request: web.Request) -> web.Response:
     try:
         status = await context.operations.platform_status(record)
     except PlatformError as error:
-        return json_response(Failed(record.id, f"Its log cannot be read: {error}"), 503)
+        return json_response(responses.Failed(record.id, f"Its log cannot be read: {error}"), 503)
     workspace, secret = _workspace(context, record), dict[str, str]()
     with suppress(PlatformError):  # a credential that is not set any more
         secret = {**org_resources.access(workspace.storage if workspace else None, context.environ).secret}
@@ -140,8 +129,8 @@ async def stop(request: web.Request) -> web.Response:
     except NotFound:
         raise
     except PlatformError as error:
-        return json_response(Failed(record.id, f"It could not be stopped: {error}"), 503)
-    return json_response(Stopped(record.id))
+        return json_response(responses.Failed(record.id, f"It could not be stopped: {error}"), 503)
+    return json_response(responses.Stopped(record.id))
 
 
 async def inference(request: web.Request) -> web.Response:
@@ -171,7 +160,7 @@ async def observe(context: ApiContext, record: JobRecord) -> Observation:
     try:
         status = await context.operations.platform_status(record)
     except PlatformError as error:
-        health = assess(record, None, None)
+        health = responses.assess(record, None, None)
         if health.phase == "initializing":
             health = replace(health, phase="not_ready", pod_status="Unknown")
         advice = error.hint or "ask again; whoever runs the platform sees why it does not answer"
@@ -182,7 +171,7 @@ async def observe(context: ApiContext, record: JobRecord) -> Observation:
             server = await server_status(context.session, await context.operations.routes.url(record))
         if server is None:
             await context.operations.routes.close_route(record.id)
-    health = assess(record, status, server)
+    health = responses.assess(record, status, server)
     return Observation(health, tuple(diagnose(_evidence(context, record, health, status, server))))
 
 
@@ -285,7 +274,7 @@ async def _forward(context: ApiContext, record: JobRecord, schema: Schema, model
             raise
         return _failed(record, error)
     context.rejections.pop(record.id, None)
-    return ApiResponse(200, Completed(record.id, results))
+    return ApiResponse(200, responses.Completed(record.id, results))
 
 
 def _rejected(context: ApiContext, record: JobRecord, error: PlatformError) -> ApiResponse:
@@ -294,13 +283,13 @@ def _rejected(context: ApiContext, record: JobRecord, error: PlatformError) -> A
     if not media:
         context.rejections[record.id] = str(error)
     evidence = Evidence(job_id=record.id, rejected=str(error), rejected_media=media)
-    return rejected(record.id, str(error), tuple(diagnose(evidence)))
+    return responses.rejected(record.id, str(error), tuple(diagnose(evidence)))
 
 
 def _failed(record: JobRecord, error: Exception) -> ApiResponse:
     """Return 503, also where the model's response cannot be parsed."""
     reason = str(error) if isinstance(error, PlatformError) else "the model answered what this API cannot read"
-    return ApiResponse(503, Failed(record.id, f"Inference failed: {reason}"))
+    return ApiResponse(503, responses.Failed(record.id, f"Inference failed: {reason}"))
 
 
 async def _schema(context: ApiContext, record: JobRecord, model: str, workspace: StoredWorkspace | None) -> Schema:

@@ -90,13 +90,31 @@ def send_chat(
     check_timeout(timeout)
     end = clock() + max_wait_s
     while True:
-        result, pause = _attempt(url, body, timeout, send or post_chat, get_platform_status, settled)
-        if isinstance(result, ChatResponse):
-            return result
+        try:
+            response = (send or post_chat)(url, body, timeout)
+        except ConnectionError:
+            message, pause = _silence_reason(get_platform_status()), PAUSE_S
+        else:
+            verdict = classify(response)
+            if settled(verdict):
+                return response
+            if verdict.kind == "failed":
+                raise to_error(response.status, verdict)
+            retry_after = response.headers.get("retry-after", "")
+            seconds = float(retry_after) if retry_after.isdigit() else 0.0
+            message, pause = verdict.message, min(seconds, MAX_PAUSE_S) or PAUSE_S
         if clock() + pause > end:
-            raise TimedOut(f"it was not ready within {max_wait_s:g} s: {result.message}", "wait longer: --wait SECONDS")
-        report(result.message)
+            raise TimedOut(f"it was not ready within {max_wait_s:g} s: {message}", "wait longer: --wait SECONDS")
+        report(message)
         sleep(pause)
+
+
+def _silence_reason(status: PlatformStatus) -> str:
+    """Return why it does not listen yet. Raise where it has ended."""
+    if status.state in ENDED:
+        reason = f": {status.reason}" if status.reason else ""
+        raise PlatformError(f"it does not run any more, it is {status.state}{reason}", LOGS) from None
+    return status.reason or "it is not listening yet"
 
 
 def wait_for_model(url: str, get_platform_status: Callable[[], PlatformStatus], **options: Any) -> None:
@@ -112,29 +130,6 @@ def is_serving(verdict: Verdict) -> bool:
 def check_timeout(timeout: float) -> None:
     if timeout < MIN_TIMEOUT_S:
         raise UsageError(f"timeout = {timeout:g}, must be at least {MIN_TIMEOUT_S:g} s: models may take minutes")
-
-
-def _attempt(
-    url: str, body: Mapping[str, Any], timeout: float, send: Send, get_platform_status: Callable[[], PlatformStatus],
-    settled: Callable[[Verdict], bool],
-) -> "tuple[ChatResponse | Verdict, float]":  # fmt: skip
-    """Return the response, or the verdict with the pause before the next attempt in seconds."""
-    try:
-        response = send(url, body, timeout)
-    except ConnectionError:
-        status = get_platform_status()
-        if status.state in ENDED:
-            reason = f": {status.reason}" if status.reason else ""
-            raise PlatformError(f"it does not run any more, it is {status.state}{reason}", LOGS) from None
-        return Verdict("again", status.reason or "it is not listening yet"), PAUSE_S
-    verdict = classify(response)
-    if settled(verdict):
-        return response, 0.0
-    if verdict.kind == "failed":
-        raise to_error(response.status, verdict)
-    retry_after = response.headers.get("retry-after", "")
-    seconds = float(retry_after) if retry_after.isdigit() else 0.0
-    return verdict, min(seconds, MAX_PAUSE_S) or PAUSE_S
 
 
 def to_error(status: int, verdict: Verdict) -> PlatformError:
@@ -162,7 +157,7 @@ def get_document(url: str, path: str, timeout: float) -> Mapping[str, Any]:
 
 
 def _exchange(method: str, url: str, path: str, body: str, timeout: float) -> ChatResponse:
-    begin, http = time.monotonic(), HttpClient(url, timeout, JSON if body else {}, MAX_BYTES)
+    http = HttpClient(url, timeout, JSON if body else {}, MAX_BYTES)
     try:
         with http:
             try:
@@ -176,7 +171,7 @@ def _exchange(method: str, url: str, path: str, body: str, timeout: float) -> Ch
         raise
     except FAILURES as error:
         raise PlatformError(f"the connection to {http.address} broke: {error!r}") from error
-    return ChatResponse(response.status, response.headers, parse_body(response.body), time.monotonic() - begin)
+    return ChatResponse(response.status, response.headers, parse_body(response.body), response.seconds)
 
 
 def parse_body(text: bytes) -> Any:

@@ -119,18 +119,13 @@ class ApiResponse(Struct, frozen=True):
 
 
 def status_report(job_id: str, health: Health, diagnosis: tuple[Advice, ...] = ()) -> StatusReport:
+    phase = health.phase
     return StatusReport(
-        job_id=job_id,
-        model_loaded=health.phase == "ready",
-        model_loading=health.phase == "loading",
-        server_initializing=health.phase == "initializing",
-        initialization_error=health.initialization_error,
-        model_load_error=health.model_load_error,
-        status=HEALTH[health.phase],
-        pod_name=health.pod_name,
-        pod_status=health.pod_status,
-        diagnosis=diagnosis,
-    )
+        job_id=job_id, model_loaded=phase == "ready", model_loading=phase == "loading",
+        server_initializing=phase == "initializing", initialization_error=health.initialization_error,
+        model_load_error=health.model_load_error, status=HEALTH[phase], pod_name=health.pod_name,
+        pod_status=health.pod_status, diagnosis=diagnosis,
+    )  # fmt: skip
 
 
 def unavailable(job_id: str, health: Health, diagnosis: tuple[Advice, ...] = ()) -> ApiResponse:

@@ -127,9 +127,6 @@ def redirect_target(address: WebAddress, location: str) -> WebAddress:
 
 def is_listed(host: str, domains: Sequence[str]) -> bool:
     """Return whether a host matches: `example.com` exactly, `.example.com` with subdomains, `*` any."""
-    for domain in (each.lower().removesuffix(".") for each in domains):
-        if domain == "*" or host == domain.removeprefix("."):
-            return True
-        if domain.startswith(".") and host.endswith(domain):
-            return True
-    return False
+    names = [each.lower().removesuffix(".") for each in domains]
+    above = tuple(name for name in names if name.startswith("."))
+    return "*" in names or host in (name.removeprefix(".") for name in names) or host.endswith(above)

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from pilotlight.errors import NotFound, UsageError
+from pilotlight.errors import NotFound
 from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import check_org
 
@@ -22,8 +22,6 @@ SCRYPT_COST: Final = {"n": 2**14, "r": 8, "p": 1, "maxmem": 64 * 2**20, "dklen":
 KEY_PATTERN: Final = re.compile(r"plk-([0-9a-f]{12})-([A-Za-z0-9_-]{43})")
 DUMMY_SALT: Final = b"\0" * 16
 TTL_S: Final = 24 * 3600.0  # of a token
-UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_PERIOD: Final = re.compile(r"([1-9][0-9]{0,8})([smhdw])")
 
 
 class Key(Struct, frozen=True):
@@ -83,14 +81,6 @@ def verify(stored: KeyHash, key: str) -> bool:
 
 def slow_hash(secret: str, salt: bytes) -> bytes:
     return hashlib.scrypt(secret.encode(), salt=salt, **SCRYPT_COST)
-
-
-def parse_period(text: str) -> float:
-    """Parse a period such as `90d`; return seconds."""
-    match = _PERIOD.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"--expires = {text}, must be a number with s, m, h, d or w, such as 90d")
-    return float(match.group(1)) * UNITS[match.group(2)]
 
 
 def issue(store: OrgStore, org: str, key: str, now: float, ttl_s: float = TTL_S) -> tuple[str, float]:

@@ -76,13 +76,6 @@ def test_a_deleted_key_takes_its_tokens_along(store: OrgStore) -> None:
         api_keys.delete(store, key.id)
 
 
-@pytest.mark.parametrize("written", ["", "90", "d", "-1d", "1.5h", "0d", "1y"])
-def test_a_period_is_a_number_with_a_unit(written: str) -> None:
-    with pytest.raises(UsageError, match="such as 90d"):
-        api_keys.parse_period(written)
-    assert api_keys.parse_period("90d") == 90 * 86400
-
-
 @pytest.mark.parametrize("org", ["", "Acme", "a_b", "-a", "a" * 64, "a/b", "a.b"])
 def test_an_org_is_a_namespace(store: OrgStore, org: str) -> None:
     with pytest.raises(UsageError, match="as a namespace"):

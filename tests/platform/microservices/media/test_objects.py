@@ -13,7 +13,7 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.media import Limits, MediaRefused, fetch, read_declaration
 from pilotlight.microservices.media.file_and_bucket_sources import sign_url
 from pilotlight.microservices.media.references import StoredObject
-from pilotlight.microservices.registry import operator_settings, secret_references
+from pilotlight.microservices.registry import secret_references
 from pilotlight.microservices.registry.model_kinds import MAX_BYTES
 from pilotlight.microservices.registry.records import Workspace
 
@@ -155,28 +155,6 @@ def test_a_mounted_secret_is_read_below_its_folder(tmp_path: Path) -> None:
         secret_references.values(Workspace("s3://b", credentials={"secret_key": "file:out"}), environ)
     with pytest.raises(UsageError, match="file:team/key is not set where this runs"):
         secret_references.values(workspace, {"PILOTLIGHT_HOME": str(tmp_path)} | {"PILOTLIGHT_SECRETS_DIR": "/none"})
-
-
-def test_without_a_folder_of_secrets_the_one_of_the_home_is_read_at_each_use(tmp_path: Path) -> None:
-    environ = {"PILOTLIGHT_HOME": str(tmp_path)}
-    workspace = Workspace(
-        "s3://b", credentials={"secret_key": operator_settings.set_credential("a", "k", "1", environ)}
-    )
-    assert secret_references.values(workspace, environ) == {"secret_key": "1"}
-    operator_settings.set_credential("a", "k", "2\n", environ)
-    assert secret_references.values(workspace, environ) == {"secret_key": "2"}
-    assert [(tmp_path / each).stat().st_mode & 0o777 for each in ("secrets/a", "secrets/a/k")] == [0o700, 0o600]
-    assert operator_settings.credentials("", environ) == [("a", "k")]
-    operator_settings.delete_credential("a", "k", environ)
-    with pytest.raises(UsageError, match="file:a/k is not set"):
-        secret_references.values(workspace, environ)
-
-
-@pytest.mark.parametrize(("org", "name"), [("..", "x"), ("a/b", "x"), ("a", "../x"), ("a", ".x"), ("a", "")])
-def test_a_credential_stays_in_the_folder_of_its_org(tmp_path: Path, org: str, name: str) -> None:
-    with pytest.raises(UsageError, match="must be"):
-        operator_settings.set_credential(org, name, "value", {"PILOTLIGHT_HOME": str(tmp_path)})
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("artifact", ["run/model", "run/model/", "run/model/v1.onnx"])

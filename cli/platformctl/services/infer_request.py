@@ -11,9 +11,9 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pilotlight import v2_tensors
 from pilotlight.errors import UsageError
-from pilotlight.wire import v2_tensors
-from pilotlight.wire.v2_tensors import NUMPY_TYPES
+from pilotlight.v2_tensors import NUMPY_TYPES
 
 if TYPE_CHECKING:
     import numpy as np

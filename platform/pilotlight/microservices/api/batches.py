@@ -61,10 +61,8 @@ async def start(request: web.Request) -> web.Response:
     context, body = request.app[CONTEXT], await read_body(request, StartBatch)
     org, experiment = request.match_info["org"], request.match_info["experiment"]
     parent = org_resources.get_parent(context.store, org, experiment, body.parent_id)
-    now, platform_name = utc_now(), context.settings.platform
-    record = JobRecord(
-        str(uuid4()), org, experiment, "batch", "pending", now, now, parent=parent.id, platform=platform_name
-    )
+    now, where = utc_now(), context.settings.platform
+    record = JobRecord(str(uuid4()), org, experiment, "batch", "pending", now, now, parent=parent.id, platform=where)
     batch = await _batch(context, record, parent, body)
     progress = await asyncio.to_thread(jobs.start, context.home, batch, context.environ)
     context.store.add_job(record, context.max_records)

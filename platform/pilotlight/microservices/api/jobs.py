@@ -75,11 +75,10 @@ async def start(request: web.Request) -> web.Response:
         raise UsageError(f"num_gpus = {body.num_gpus}, must be at least 1")
     parent = org_resources.get_parent(context.store, org, experiment, body.parent_id)
     org_resources.check_quota(context.store, org, context.environ)
-    now, platform_name = utc_now(), context.settings.platform
-    kind: Final = "inference_microservice"
+    now = utc_now()
     record = JobRecord(
-        str(uuid4()), org, experiment, kind, "pending", now, now, parent.artifact, parent.id, platform_name,
-        by_operator=parent.by_operator,
+        str(uuid4()), org, experiment, "inference_microservice", "pending", now, now, parent.artifact, parent.id,
+        context.settings.platform, by_operator=parent.by_operator,
     )  # fmt: skip
     try:
         start_request, secret = start_request_for(context.store, context.settings, record, body.num_gpus or 0)

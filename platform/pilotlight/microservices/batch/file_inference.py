@@ -149,9 +149,8 @@ class Files:
     @property
     def failure_summary(self) -> str:
         """Message of a finished job, empty without failures."""
-        where = f"{self._batch.outputs.rstrip('/')}/{RESULTS}"
-        message = f"{self.failed} of {len(self.names)} files failed; `error` in {where} says why"
-        return message if self.failed else ""
+        where, failed = f"{self._batch.outputs.rstrip('/')}/{RESULTS}", self.failed
+        return f"{failed} of {len(self.names)} files failed; `error` in {where} says why" if failed else ""
 
     def left(self) -> list[str]:
         return [name for name in self.names if name not in self._statuses]

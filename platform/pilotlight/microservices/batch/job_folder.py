@@ -142,7 +142,3 @@ def job_folder(home: Home, job_id: str) -> JobFolder:
     if not _ID.fullmatch(job_id):
         raise NotFound(f"{job_id[:80]!r} is no job id")
     return JobFolder(home.root / "batch" / job_id)
-
-
-def job_ids(home: Home) -> list[str]:
-    return sorted(path.parent.name for path in (home.root / "batch").glob("*/job.json"))

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.batch import runner
-from pilotlight.microservices.batch.job_folder import FINAL, Batch, JobFolder, Progress, job_folder, job_ids
+from pilotlight.microservices.batch.job_folder import FINAL, Batch, JobFolder, Progress, job_folder
 from pilotlight.microservices.platforms import platform
 from pilotlight.targets.local.detached_process import start_detached
 from pilotlight.targets.local.home_directory import Home
@@ -50,7 +50,7 @@ def status(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:
 
 
 def list_jobs(home: Home, environ: Mapping[str, str]) -> list[Progress]:
-    return [status(home, job_id, environ) for job_id in job_ids(home)]
+    return [status(home, path.parent.name, environ) for path in sorted((home.root / "batch").glob("*/job.json"))]
 
 
 def cancel(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:

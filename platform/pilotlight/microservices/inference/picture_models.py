@@ -16,8 +16,8 @@ from pilotlight.microservices.media.limits import refused_as
 from pilotlight.microservices.media.tensors import Input, tensor
 from pilotlight.microservices.media.videos import frames
 from pilotlight.microservices.registry.model_kinds import Schema
+from pilotlight.v2_tensors import NUMPY_TYPES, Tensor, decode_response, encode_request, pack_bytes, unpack_bytes
 from pilotlight.wire.http_client import decode_json
-from pilotlight.wire.v2_tensors import NUMPY_TYPES, Tensor, decode_response, encode_request, pack_bytes, unpack_bytes
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]

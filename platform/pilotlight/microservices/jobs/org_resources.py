@@ -20,12 +20,10 @@ from pilotlight.microservices.jobs.model_isolation import check_name
 from pilotlight.microservices.media import ssrf_safe_client
 from pilotlight.microservices.media.limits import ENV_WORKSPACES, LOG, Limits, MediaError
 from pilotlight.microservices.media.references import BUCKET, WebAddress, parse_web
-from pilotlight.microservices.registry import container_command, model_kinds, secret_references
+from pilotlight.microservices.registry import container_command, model_kinds, records, secret_references
 from pilotlight.microservices.registry.container_command import HUB
 from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import (
-    DONE,
-    NOT_STOPPED,
     Experiment,
     Isolation,
     JobRecord,
@@ -33,18 +31,13 @@ from pilotlight.microservices.registry.records import (
     Status,
     StoredWorkspace,
     Workspace,
-    check_id,
-    check_org,
 )
 
 # A workspace's credentials by the variables that the predictor's storage reads.
 VARIABLES: Final[Mapping[str, str]] = {
-    "access_key": "AWS_ACCESS_KEY_ID",
-    "secret_key": "AWS_SECRET_ACCESS_KEY",
-    "session_token": "AWS_SESSION_TOKEN",
-    "account_key": "AZURE_STORAGE_ACCOUNT_KEY",
-    "sas_token": "AZURE_STORAGE_SAS_TOKEN",
-}
+    "access_key": "AWS_ACCESS_KEY_ID", "secret_key": "AWS_SECRET_ACCESS_KEY", "session_token": "AWS_SESSION_TOKEN",
+    "account_key": "AZURE_STORAGE_ACCOUNT_KEY", "sas_token": "AZURE_STORAGE_SAS_TOKEN",
+}  # fmt: skip
 SCHEMES: Final = ("s3://", "az://", "https://", "file:///", "/")
 ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT")
 # Both become part of host names.
@@ -227,7 +220,7 @@ class Registrar:
     now: Callable[[], str] = utc_now
 
     def workspace(self, storage: Workspace, name: str = "", id: str = "") -> StoredWorkspace:  # noqa: A002
-        check_org(self.org)
+        records.check_org(self.org)
         check(self.org, storage, self.limits, self.trusted)
         record = StoredWorkspace(_id(id), self.org, name or storage.uri, storage, self.now(), self.trusted)
         return self.store.add_workspace(record, self.max_records)
@@ -235,7 +228,7 @@ class Registrar:
     def experiment(
         self, network_arch: str, workspace: str = "", name: str = "", id: str = "", kind: str = ""  # noqa: A002
     ) -> Experiment:  # fmt: skip
-        check_org(self.org)
+        records.check_org(self.org)
         model_kinds.schema(network_arch, kind=kind)
         record = Experiment(_id(id), self.org, network_arch, workspace, name or network_arch, self.now(), kind)
         return self.store.add_experiment(record, self.max_records)
@@ -272,7 +265,7 @@ class Registrar:
             stored = self.store.workspace(self.org, experiment.workspace) if experiment.workspace else None
             model = locate_model(self.org, stored, artifact, self.limits, self.trusted)
             check_name(self.org, model, "" if self.trusted else self.isolation)
-        elif status == DONE:
+        elif status == records.DONE:
             raise UsageError("artifact is missing: a training that is done has a model")
 
 
@@ -301,7 +294,7 @@ def get_parent(store: OrgStore, org: str, experiment: str, id: str) -> JobRecord
         raise UsageError(f"parent_id = {id} is a job of experiment {job.experiment}, not of {experiment}")
     if job.kind != "train":
         raise UsageError(f"parent_id = {id} is a job of the kind {job.kind}, must be a training")
-    if job.status != DONE:
+    if job.status != records.DONE:
         raise Conflict(f"parent_id = {id} is {job.status}, must be done", "wait until the training has finished")
     return job
 
@@ -317,7 +310,7 @@ def quota(name: str, environ: Mapping[str, str]) -> int:
 def check_quota(store: OrgStore, org: str, environ: Mapping[str, str]) -> None:
     """Raise Conflict where the org has reached its quota of microservices; failed ones count until stopped."""
     maximum = quota(ENV_MOST, environ)
-    existing = store.jobs_of_kind("inference_microservice", *NOT_STOPPED)
+    existing = store.jobs_of_kind("inference_microservice", *records.NOT_STOPPED)
     if sum(record.org == org for record in existing) >= maximum:
         raise Conflict(
             f"org {org} has {maximum} inference microservices, which is the most that it may", "stop one first"
@@ -325,4 +318,4 @@ def check_quota(store: OrgStore, org: str, environ: Mapping[str, str]) -> None:
 
 
 def _id(value: str) -> str:
-    return check_id("id", value) if value else str(uuid4())
+    return records.check_id("id", value) if value else str(uuid4())

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.registry.model_kinds import Preparation
-from pilotlight.wire.v2_tensors import NUMPY_TYPES
+from pilotlight.v2_tensors import NUMPY_TYPES
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,10 +7,11 @@ The package's own are in reference/archs; a folder in PILOTLIGHT_ARCHS extends a
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import msgspec
 from msgspec import Struct
 
 from pilotlight.errors import UsageError
@@ -68,7 +69,9 @@ def arch(name: str, environ: Mapping[str, str], kind: str = "") -> Arch:
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"network_arch = {name!r}, must be letters, digits, dots, dashes and underscores")
-    files = (folder / f"{each}{SUFFIX}" for each in (name, kind) if each for folder in _folders(environ))
+    files = (
+        folder / f"{each}{SUFFIX}" for each in (name, kind) if each for folder in (*_own_folder(environ), OWN / "archs")
+    )
     document = next((_read(path) for path in files if path.is_file()), {})
     parameters = document.get("api_params") or {}
     inference = (document.get("spec_params") or {}).get("inference") or {}
@@ -83,7 +86,8 @@ def arch(name: str, environ: Mapping[str, str], kind: str = "") -> Arch:
 
 def names(environ: Mapping[str, str]) -> list[str]:
     """Return the names of all architectures with a config file."""
-    return sorted({file.name.removesuffix(SUFFIX) for each in _folders(environ) for file in each.glob(f"*{SUFFIX}")})
+    files = (file for each in (*_own_folder(environ), OWN / "archs") for file in each.glob(f"*{SUFFIX}"))
+    return sorted({file.name.removesuffix(SUFFIX) for file in files})
 
 
 def reference(file: str, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -95,12 +99,6 @@ def reference(file: str, environ: Mapping[str, str]) -> dict[str, Any]:
     return merged
 
 
-def _folders(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield folders of config files, the user's first."""
-    yield from _own_folder(environ)
-    yield OWN / "archs"
-
-
 def _own_folder(environ: Mapping[str, str]) -> list[Path]:
     named = environ.get(ENV_FOLDER, "")
     if named and not Path(named).is_dir():
@@ -109,18 +107,11 @@ def _own_folder(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    decode = msgspec.yaml.decode if path.suffix == ".yaml" else msgspec.json.decode
     try:
-        if path.suffix == ".yaml":
-            import yaml
-
-            document = yaml.safe_load(path.read_text())
-        else:
-            document = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        return decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(f"{path}: {error}") from None
-    if not isinstance(document, dict):
-        raise UsageError(f"{path}: must hold an object")
-    return document
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

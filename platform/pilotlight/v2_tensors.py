@@ -5,9 +5,9 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from pilotlight.contract import HEADER_INFERENCE_LENGTH
 from pilotlight.wire.http_client import decode_json
 
-HEADER: Final = "inference-header-content-length"  # of the JSON, in bytes
 # Datatypes by numpy's names; in a body they are little-endian.
 NUMPY_TYPES: Final = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
@@ -37,13 +37,13 @@ def encode_request(tensors: Iterable[Tensor], **parameters: Any) -> tuple[bytes,
     document = json.dumps({"inputs": inputs, **({"parameters": parameters} if parameters else {})}).encode()
     if not raws:
         return document, {"Content-Type": "application/json"}
-    headers = {"Content-Type": "application/octet-stream", HEADER: str(len(document))}
+    headers = {"Content-Type": "application/octet-stream", HEADER_INFERENCE_LENGTH: str(len(document))}
     return b"".join((document, *raws)), headers
 
 
 def decode_response(headers: Mapping[str, str], body: bytes) -> list[Tensor]:
     """Return the outputs of a response, whose headers have lower-case names."""
-    offset = length = int(headers.get(HEADER, len(body)))
+    offset = length = int(headers.get(HEADER_INFERENCE_LENGTH, len(body)))
     outputs = []
     for each in decode_json(body[:length])["outputs"]:
         size = each.get("parameters", {}).get("binary_data_size")

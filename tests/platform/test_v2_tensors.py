@@ -3,7 +3,7 @@
 import json
 
 from pilotlight.contract import HEADER_INFERENCE_LENGTH
-from pilotlight.wire.v2_tensors import Tensor, decode_response, encode_request, pack_bytes, unpack_bytes
+from pilotlight.v2_tensors import Tensor, decode_response, encode_request, pack_bytes, unpack_bytes
 
 
 def test_memory_of_tensors_follows_the_json_in_their_order() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, UnixConnector, web
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from pilotlight.api.json_bodies import decode_request, json_response, read_body
@@ -282,7 +282,7 @@ def _rejected(context: ApiContext, record: JobRecord, error: PlatformError) -> A
     if not media:
         context.rejections[record.id] = str(error)
     evidence = Evidence(job_id=record.id, rejected=str(error), rejected_media=media)
-    return responses.rejected(record.id, str(error), tuple(diagnose(evidence)))
+    return ApiResponse(400, responses.Failed(record.id, str(error), diagnosis=tuple(diagnose(evidence)) or UNSET))
 
 
 def _failed(record: JobRecord, error: Exception) -> ApiResponse:

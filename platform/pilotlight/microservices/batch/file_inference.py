@@ -55,13 +55,11 @@ def accepts(schema: Schema, name: str) -> bool:
 
 def check_parameters(schema: Schema, parameters: Mapping[str, Any]) -> None:
     """Raise for parameters that are invalid for every file, before the model is started."""
-    inputs = {name: "x" for name in (schema.named("media"), schema.named("text")) if name}
     roles = {schema.parameters[name].role for name in parameters if name in schema.parameters}
-    if "text" in roles:
-        inputs.pop(schema.named("text"), None)
-    raw: dict[str, Any] = {"inputs": ["x"]} if "inputs" in schema.parameters else {}
     if "media" in roles:
         raise UsageError("parameters must not name media: the files of the folder are the media")
+    inputs = {schema.named(role): "x" for role in ("media", "text") if schema.named(role) and role not in roles}
+    raw: dict[str, Any] = {"inputs": ["x"]} if "inputs" in schema.parameters else {}
     validate(schema, {**raw, **inputs, **parameters})
 
 

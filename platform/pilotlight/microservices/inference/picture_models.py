@@ -121,9 +121,8 @@ class ImageModel:
         needed = [each for each in metadata["inputs"] if not each.get("optional")]
         if len(needed) != 1:
             names = ", ".join(each["name"] for each in needed)
-            raise InferenceFailed(
-                f"the model needs {len(needed)} inputs ({names}), and pictures can be put to one", 400
-            )
+            message = f"the model needs {len(needed)} inputs ({names}), and pictures can be put to one"
+            raise InferenceFailed(message, 400)
         shape = tuple(int(each) for each in needed[0]["shape"])
         self._input = Input(needed[0]["name"], needed[0]["datatype"], shape)
 

@@ -143,7 +143,3 @@ def unavailable(job_id: str, health: Health, diagnosis: tuple[Advice, ...] = ())
         return ApiResponse(503, Failed(job_id, error, diagnosis=diagnosis or UNSET))
     message = "Model not loaded yet, please try again later"
     return ApiResponse(503, Waiting(job_id, "not_ready", message), RETRY_LOADING_S)
-
-
-def rejected(job_id: str, error: str, diagnosis: tuple[Advice, ...]) -> ApiResponse:
-    return ApiResponse(400, Failed(job_id, error, diagnosis=diagnosis or UNSET))

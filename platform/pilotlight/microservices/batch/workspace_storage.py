@@ -147,10 +147,12 @@ class BucketFolder:
         """Return whether it has an object, or is one."""
         import obstore
 
+        with self._translated_errors():
+            if any(obstore.list(self._store, prefix=self._prefix or None, chunk_size=1)):
+                return True
         try:
             with self._translated_errors():
-                below = obstore.list(self._store, prefix=self._prefix or None, chunk_size=1)
-                return any(below) or bool(obstore.head(self._store, self._prefix))
+                return bool(obstore.head(self._store, self._prefix))
         except NotFound:
             return False
 

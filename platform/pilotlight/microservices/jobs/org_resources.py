@@ -238,15 +238,12 @@ class Registrar:
     ) -> JobRecord:  # fmt: skip
         """Register a training job that ran elsewhere, with its model."""
         if kind in MANAGED_KINDS:
-            raise UsageError(
-                f"kind = {kind}, must be train: {' and '.join(MANAGED_KINDS)} jobs are made by starting them"
-            )
+            made = f"{' and '.join(MANAGED_KINDS)} jobs are made by starting them"
+            raise UsageError(f"kind = {kind}, must be train: {made}")
         record = self.store.experiment(self.org, experiment)
         self._check_artifact(record, status, artifact)
-        now = self.now()
-        job = JobRecord(
-            _id(id), self.org, experiment, kind, status, now, now, artifact, parent, by_operator=self.trusted
-        )
+        now, by = self.now(), self.trusted
+        job = JobRecord(_id(id), self.org, experiment, kind, status, now, now, artifact, parent, by_operator=by)
         return self.store.add_job(job, self.max_records)
 
     def change(self, experiment: str, id: str, status: Status | None, artifact: str | None) -> JobRecord:  # noqa: A002
@@ -312,9 +309,8 @@ def check_quota(store: OrgStore, org: str, environ: Mapping[str, str]) -> None:
     maximum = quota(ENV_MOST, environ)
     existing = store.jobs_of_kind("inference_microservice", *records.NOT_STOPPED)
     if sum(record.org == org for record in existing) >= maximum:
-        raise Conflict(
-            f"org {org} has {maximum} inference microservices, which is the most that it may", "stop one first"
-        )
+        problem = f"org {org} has {maximum} inference microservices, which is the most that it may"
+        raise Conflict(problem, "stop one first")
 
 
 def _id(value: str) -> str:

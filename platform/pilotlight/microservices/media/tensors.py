@@ -58,11 +58,12 @@ def tensor(images: "Sequence[np.ndarray[Any, Any]]", of: Input, prepare: Prepara
 
 def _prepare(image: "np.ndarray[Any, Any]", at: Layout, datatype: str, prepare: Preparation) -> "np.ndarray[Any, Any]":
     import numpy as np
-    from PIL import Image
 
     height, width = at.height or image.shape[0], at.width or image.shape[1]
     sized = image
     if image.shape[:2] != (height, width):  # without preserving the aspect ratio, as training usually does
+        from PIL import Image
+
         sized = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
     kind = np.dtype(NUMPY_TYPES[datatype])
     if kind.kind == "f":

@@ -66,9 +66,8 @@ def check(workspace: Workspace) -> None:
         if name not in CREDENTIALS:
             raise UsageError(f"credentials.{name} is not known, must be one of {', '.join(sorted(CREDENTIALS))}")
         kind, _, rest = reference.partition(":")
-        if kind == "env" and VARIABLES.fullmatch(rest):
-            continue
-        if not (kind == "file" and _FILE.fullmatch(rest)):
+        pattern = {"env": VARIABLES, "file": _FILE}.get(kind)
+        if pattern is None or not pattern.fullmatch(rest):
             raise UsageError(
                 f"credentials.{name} must be env:NAME of a variable WORKSPACE_* (or AWS's and Azure's own), or"
                 f" file:NAME below {ENV_SECRETS_DIR} or `secrets` of the home folder"

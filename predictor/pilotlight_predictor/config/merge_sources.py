@@ -7,7 +7,7 @@ from pilotlight import contract
 from pilotlight_predictor.config.compat import implied_by, implied_by_protocol
 from pilotlight_predictor.config.read_sources import INFO_FLAGS, read_document, read_environment, read_flags
 from pilotlight_predictor.config.setting_definitions import Settings
-from pilotlight_predictor.config.settings_table import CONFIG, ROWS, ParsedSource, build, limits
+from pilotlight_predictor.config.settings_table import CONFIG, ParsedSource, build, limits
 from pilotlight_predictor.config.value_types import check_weights
 
 EXIT_USAGE = 2
@@ -29,12 +29,12 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     document = read_document(named.values[CONFIG.key], named.origins[CONFIG.key]) if named else ParsedSource()
     sources = (document, variables, flags)
     merged = _merge(sources)
+    settings = build(merged.values, ())
     problems = [problem for source in reversed(sources) for problem in source.problems]
-    problems += _conflicts(merged)
+    problems += _conflicts(settings, merged)
     if problems:
         raise SettingsError(problems)
-    settings = build(merged.values, ())
-    return build(merged.values, (*merged.warnings, *_warnings(merged, settings)))
+    return build(merged.values, (*merged.warnings, *_warnings(settings)))
 
 
 def command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
@@ -71,10 +71,9 @@ def _merge(sources: Sequence[ParsedSource]) -> ParsedSource:
     return merged
 
 
-def _conflicts(merged: ParsedSource) -> Iterator[str]:
+def _conflicts(settings: Settings, merged: ParsedSource) -> Iterator[str]:
     """Yield problems of values that are valid alone and not together."""
-    settings, origins = build(merged.values, ()), merged.origins
-    model = settings.model
+    model, origins = settings.model, merged.origins
     if not merged.incomplete and not model.path and not model.repositories:
         yield "model.path and model.repositories are empty, one must be given: --model-path or --model-repository"
     if model.example and not model.path:
@@ -108,11 +107,8 @@ def _ports(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
         taken.setdefault(port, name)
 
 
-def _warnings(merged: ParsedSource, settings: Settings) -> Iterator[str]:
-    """Yield warnings about settings without effect, unless they disable something, and about ones that may surprise."""
-    for row in ROWS:
-        if row.no_effect and row.key in merged.origins and merged.values[row.key] != -1:
-            yield f"{merged.origins[row.key]}: {row.key} = {merged.values[row.key]} has no effect: {row.no_effect}"
+def _warnings(settings: Settings) -> Iterator[str]:
+    """Yield warnings about settings that may surprise."""
     server = settings.server
     if limits(settings).requests_per_minute and server.behind_proxy and not server.trusted_proxies:
         yield (

@@ -39,21 +39,15 @@ class ServerSettings(SettingsGroup):
         "Address of the HTTP port. unix:FOLDER: ports are unix sockets in that folder, /FOLDER/8080.",
     )  # fmt: skip
     http_port: int = setting(
-        contract.HTTP_PORT,
-        PORT,
-        "--http-port --port",
-        f"Port of every HTTP dialect; {ANY}",
-        env="INFERENCE_PORT",
-        yaml="port",
-    )
+        contract.HTTP_PORT, PORT, "--http-port --port", f"Port of every HTTP dialect; {ANY}",
+        env="INFERENCE_PORT", yaml="port",
+    )  # fmt: skip
     grpc_port: int = setting(contract.GRPC_PORT, PORT_OR_OFF, "--grpc-port", f"Port of gRPC; {OFF}")
     grpc_host: str = setting("", TEXT, "--grpc-address", "Address of the gRPC port; empty: that of HTTP.")
     metrics_port: int = setting(
-        contract.METRICS_PORT,
-        PORT_OR_OFF,
-        "--metrics-port",
+        contract.METRICS_PORT, PORT_OR_OFF, "--metrics-port",
         f"Port of /metrics alone, which the HTTP port serves too; {OFF}",
-    )
+    )  # fmt: skip
     metrics_host: str = setting("", TEXT, "--metrics-address", "Address of the metrics port; empty: that of HTTP.")
     id: str = setting("pilotlight", TEXT, "--id", "What the server calls itself in metadata and status.")
     workers: int = setting(
@@ -84,11 +78,9 @@ class ServerSettings(SettingsGroup):
         False, BOOL, "--exit-on-error", "Exit when a model required at start fails; else stay and report why."
     )
     drain_delay_s: float = setting(
-        0.0,
-        SECONDS,
-        "--drain-delay --drain-delay-s",
+        0.0, SECONDS, "--drain-delay --drain-delay-s",
         "After SIGTERM, how long requests are still taken, though not ready.",
-    )
+    )  # fmt: skip
     exit_timeout_s: float = setting(
         30.0, SECONDS, "--exit-timeout-secs --exit-timeout-s", "How long requests in flight may take to finish at exit."
     )
@@ -96,11 +88,9 @@ class ServerSettings(SettingsGroup):
         64 * MIB, BYTES, "--http-max-input-size", "Largest HTTP body or gRPC message, packed and unpacked."
     )
     max_bytes_in_flight: int = setting(
-        1024 * MIB,
-        BYTES,
-        "--max-bytes-in-flight",
+        1024 * MIB, BYTES, "--max-bytes-in-flight",
         "Bytes of requests, tensors, batches and unread responses at one time, over all dialects; beyond it: 503.",
-    )
+    )  # fmt: skip
     trusted_proxies: tuple[str, ...] = setting(
         (), value_types.NETWORKS, "--trusted-proxies",
         "Networks whose X-Forwarded-For is believed; behind a proxy, clients have a rate limit only when it is named.",
@@ -235,11 +225,9 @@ class PerformanceSettings(SettingsGroup):
     """Batching, queues and time limits; a model's own configuration wins over these."""
 
     max_batch_size: int = setting(
-        32,
-        count(0, 1 << 20),
-        "--max-batch-size",
+        32, count(0, 1 << 20), "--max-batch-size",
         "Largest batch of models that bring no configuration; 0 is no batching.",
-    )
+    )  # fmt: skip
     batch_timeout_ms: float = setting(
         0.0, MILLISECONDS, "--batch-timeout-ms", "How long such a model's first request waits for others to join it."
     )
@@ -256,11 +244,9 @@ class PerformanceSettings(SettingsGroup):
         1024, count(0), "--max-queue-size", "Requests that may wait per model; beyond it: 503."
     )
     stream_idle_timeout_s: float = setting(
-        60.0,
-        SECONDS,
-        "--stream-idle-timeout-s",
+        60.0, SECONDS, "--stream-idle-timeout-s",
         "How long a WebSocket of /predict/stream may be silent; 0 is for ever.",
-    )
+    )  # fmt: skip
     response_cache_bytes: int = setting(
         0, BYTES, "--response-cache-bytes --response-cache-byte-size", "Size of the response cache; 0 is off."
     )
@@ -311,11 +297,9 @@ class ObservabilitySettings(SettingsGroup):
     """Logs, metrics and traces."""
 
     log_format: str = setting(
-        "auto",
-        choice("auto", "json", "text", also={"default": "text", "iso8601": "text"}),
-        "--log-format",
+        "auto", choice("auto", "json", "text", also={"default": "text", "iso8601": "text"}), "--log-format",
         "How log lines look; auto: text on a terminal, JSON elsewhere.",
-    )
+    )  # fmt: skip
     log_level: str = setting("info", choice("debug", "info", "warning", "error"), "--log-level", "Least level logged.")
     access_log: bool = setting(False, BOOL, "--access-log", "Log a line per request.")
     files_dir: str = setting(
@@ -337,12 +321,9 @@ class ObservabilitySettings(SettingsGroup):
         "", TEXT, "--service-namespace", "Its namespace, a label of every metric.", env=contract.ENV_NAMESPACE
     )
     revision: str = setting(
-        "",
-        TEXT,
-        "--service-revision",
-        "Its revision, a label of every metric.",
+        "", TEXT, "--service-revision", "Its revision, a label of every metric.",
         env=f"{contract.ENV_REVISION} K_REVISION",
-    )
+    )  # fmt: skip
 
 
 class Settings(SettingsGroup):

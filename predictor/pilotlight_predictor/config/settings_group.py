@@ -47,17 +47,9 @@ class SettingsGroup:
         raise FrozenInstanceError(f"{name} cannot be removed: settings are read once")
 
 
-def setting(
-    default: T, kind: ValueKind, flags: str, text: str, *, env: str = "", yaml: str = "", no_effect: str = ""
-) -> T:
-    """Define a setting. The first of `flags` also names the variable INFERENCE_…; `env` and `yaml` add names.
-
-    `no_effect`: why the setting is accepted and has no effect.
-    """
-    row = {
-        "kind": kind, "flags": flags.split(), "help": text, "env": env.split(), "yaml": yaml.split(),
-        "no_effect": no_effect,
-    }  # fmt: skip
+def setting(default: T, kind: ValueKind, flags: str, text: str, *, env: str = "", yaml: str = "") -> T:
+    """Define a setting. The first of `flags` also names the variable INFERENCE_…; `env` and `yaml` add names."""
+    row = {"kind": kind, "flags": flags.split(), "help": text, "env": env.split(), "yaml": yaml.split()}
     if isinstance(default, dict):
         return cast(T, field(default_factory=dict, metadata=row))
     return field(default=default, metadata=row)

@@ -25,7 +25,6 @@ class SettingRow(NamedTuple):
     variables: tuple[str, ...]
     paths: tuple[str, ...]
     help: str
-    no_effect: str = ""  # why it has no effect
 
 
 def variable(flag: str) -> str:
@@ -34,17 +33,15 @@ def variable(flag: str) -> str:
 
 def _row(prefix: str, item: "Field[Any]") -> SettingRow:
     row = item.metadata
-    default = item.default if item.default is not MISSING else {}
     flags = tuple(row["flags"])
     return SettingRow(
         key=prefix + item.name,
         kind=row["kind"],
-        default=default,
+        default=item.default if item.default is not MISSING else {},
         flags=flags,
         variables=(variable(flags[0]), *row["env"]),
         paths=(prefix + item.name, *(prefix + name for name in row["yaml"])),
-        help=f"{row['help']} No effect: {row['no_effect']}." if row["no_effect"] else row["help"],
-        no_effect=row["no_effect"],
+        help=row["help"],
     )
 
 

@@ -113,10 +113,6 @@ def pins(text: str) -> dict[str, Any]:
     return documents
 
 
-def text(value: str) -> str:
-    return value
-
-
 def choice(*words: str, also: dict[str, str] | None = None) -> ValueKind:
     """Return the kind of one of `words`; `also` maps alternative spellings to them."""
     allowed = {word: word for word in words} | (also or {})
@@ -149,8 +145,8 @@ PORT_OR_OFF = ValueKind("PORT", "a port from 0 to 65535, or -1 or none for off",
 SECONDS = ValueKind("SECONDS", "a number of seconds, 0 or greater", amount)
 FACTOR = ValueKind("FACTOR", "a number, 0 or greater", amount)
 MEGABYTES = ValueKind("MB", "a number of megabytes, 0 or greater", amount)
-TEXT = ValueKind("TEXT", "text", text)
-TEXTS = ValueKind("TEXT", "text", text, "list")
+TEXT = ValueKind("TEXT", "text", str)
+TEXTS = ValueKind("TEXT", "text", str, "list")
 WEIGHTS = ValueKind(
     "[MODEL/]VERSION=PERCENT", "a version's number or label, = and a percentage from 0 to 100", weight, "map"
 )

@@ -104,8 +104,8 @@ charts: $(VENV)/.test ## write what follows from the charts' values, lint them, 
 	$(BIN)/python -m tests.judges.helm dist helm/inference-service helm/inference-platform
 
 docs: $(VENV)/.run ## write the pages that are made from code
-	$(BIN)/python -m pilotlight_predictor.config.help > docs/settings.md
-	$(BIN)/python -m pilotlight_predictor.metrics.docs > docs/metrics.md
+	$(BIN)/python -m tests.predictor.config.settings_page > docs/settings.md
+	$(BIN)/python -m tests.predictor.metrics.metrics_page > docs/metrics.md
 	$(BIN)/python -m pilotlight.lint.docs > docs/lint.md
 	$(BIN)/python -m pilotlight.spec.problems docs/problems.md
 	$(BIN)/python -c "import pathlib; from pilotlight.plan.support.target_support import write_table; write_table(pathlib.Path('docs/targets.md'))"

@@ -1,36 +1,17 @@
-"""`--help` and docs/settings.md, both generated from the table of settings."""
+"""`--help`, generated from the table of settings."""
 
-import sys
 from collections.abc import Iterator
-from dataclasses import Field, fields
 from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
 from pilotlight_predictor import __version__
-from pilotlight_predictor.config import compat
-from pilotlight_predictor.config.read_sources import API_VERSION
-from pilotlight_predictor.config.setting_definitions import Settings
 from pilotlight_predictor.config.settings_table import CONFIG, ROWS, SettingRow
 
 USAGE = """usage: {program} --model-path FILE|DIR|URI | --model-repository DIR|URI [flags]
 
 Serves models. Every flag is also a variable INFERENCE_… and a key of inference.yaml (--config);
 flag > variable > file > default. Dashes and underscores are the same; --flag value and --flag=value too.
-"""
-PAGE = f"""# Settings of the predictor
-
-<!-- made by `python -m pilotlight_predictor.config.help`; change the rows in config/setting_definitions.py instead -->
-
-A setting is a flag, a variable or a key of the file that `--config` (or `INFERENCE_CONFIG`) names; the first of flag,
-variable, file and default that is given holds. `--flag value` and `--flag=value` are the same, dashes and underscores
-too. A setting that may be repeated is separated by commas in a variable and is a list in the file. The file may carry
-`apiVersion: {API_VERSION}`. A value that cannot hold ends the start with exit code 2 and one sentence for
-each mistake.
-"""
-SAFEGUARDS = """
-The `/predict` dialect has them from the start: 10 MB, 1000 requests a minute, sequences of 512, 30 s, 100 messages a
-second on a stream ([page](predict.md)).
 """
 
 
@@ -46,50 +27,16 @@ def _help_lines() -> Iterator[str]:
         yield f"{name if name != CONFIG.key else 'file'}:"
         for row in rows:
             yield f"  {', '.join(row.flags)} {row.kind.metavar}"
-            for line in wrap(f"{row.help}{_default(row)}", 100):
+            for line in wrap(f"{row.help}{default_text(row)}", 100):
                 yield f"        {line}"
         yield ""
 
 
-def _default(row: SettingRow) -> str:
-    return f" [{_shown(row.default)}]" if row.default not in ("", None, (), {}) else ""
+def default_text(row: SettingRow) -> str:
+    return f" [{shown(row.default)}]" if row.default not in ("", None, (), {}) else ""
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def page() -> str:
-    """Return docs/settings.md."""
-    sections = [item for item in fields(Settings) if item.name != "warnings"]
-    return "".join([PAGE, *(part for item in sections for part in _section(item)), *_foreign_flags()])
-
-
-def _section(item: "Field[Any]") -> Iterator[str]:
-    yield f"\n## {item.name}\n\n{type(item.default).__doc__}\n{SAFEGUARDS if item.name == 'safeguards' else ''}\n"
-    yield "| key | flags | variables | value | default | what it does |\n|---|---|---|---|---|---|\n"
-    for row in ROWS:
-        if row.key.startswith(f"{item.name}."):
-            default = f"`{_shown(row.default)}`" if _default(row) else ""
-            names = (_code(row.paths), _code(row.flags), _code(row.variables))
-            yield f"| {' | '.join((*names, row.kind.must, default, row.help))} |\n"
-
-
-def _code(words: Any) -> str:
-    return ", ".join(f"`{word}`" for word in words)
-
-
-def _foreign_flags() -> Iterator[str]:
-    yield "\n## Flags of Triton and TensorRT Inference Server\n\n"
-    yield "Those with the same meaning are in the tables above. These are translated:\n\n"
-    yield from (f"- `{flag}`: {text}\n" for flag, text in compat.TRANSLATED.items())
-    yield "\nThese protect the server and are therefore refused, with what to use instead:\n\n"
-    yield from (f"- `{flag}`: {reason}\n" for flag, reason in compat.REFUSED.items())
-    yield "\nThese are accepted with a warning and have no effect:\n\n"
-    yield from (f"{line}\n" for line in wrap(_code(sorted(compat.IGNORED)), 118, break_on_hyphens=False))
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

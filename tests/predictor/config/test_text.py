@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from tests.predictor.config.settings_page import page
 
 from pilotlight_predictor import __version__
 from pilotlight_predictor.config import command_line
-from pilotlight_predictor.config.help import page
 from pilotlight_predictor.config.settings_table import ROWS
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "settings.md"
@@ -20,7 +20,7 @@ def answered(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_the_page_is_the_one_made_from_the_table() -> None:
-    assert DOCS.read_text("utf-8") == page(), "run: python -m pilotlight_predictor.config.help > docs/settings.md"
+    assert DOCS.read_text("utf-8") == page(), "run: python -m tests.predictor.config.settings_page > docs/settings.md"
 
 
 def test_the_page_names_every_key_flag_and_variable() -> None:

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from tests.predictor.metrics.metrics_page import page
 
 from pilotlight.contract import (
     METRIC_BATCH_SIZE,
@@ -22,7 +23,6 @@ from pilotlight_predictor.config import ObservabilitySettings
 from pilotlight_predictor.metrics import Metrics, ModelState, QueueDepth, identity_labels
 from pilotlight_predictor.metrics.collector import collect
 from pilotlight_predictor.metrics.definitions import IDENTITY_LABELS, PILOTLIGHT, TABLE
-from pilotlight_predictor.metrics.docs import page
 from pilotlight_predictor.metrics.exposition import OPENMETRICS, TEXT, expose
 from pilotlight_predictor.metrics.gpu_readings import GpuSample
 from pilotlight_predictor.metrics.registry import MAX_REQUEST_SERIES
@@ -205,5 +205,5 @@ def test_statistics_tell_every_version_in_order() -> None:
 
 def test_the_documentation_is_the_table() -> None:
     written = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
-    command = "python -m pilotlight_predictor.metrics.docs > docs/metrics.md"
+    command = "python -m tests.predictor.metrics.metrics_page > docs/metrics.md"
     assert written == page(), f"run: {command}"

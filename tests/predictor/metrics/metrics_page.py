@@ -1,4 +1,4 @@
-"""Generator of docs/metrics.md: `python -m pilotlight_predictor.metrics.docs > docs/metrics.md`."""
+"""Generator of docs/metrics.md: `python -m tests.predictor.metrics.metrics_page > docs/metrics.md`."""
 
 import sys
 from typing import Final

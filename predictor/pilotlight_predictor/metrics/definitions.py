@@ -26,97 +26,54 @@ IDENTITY_LABELS: Final = (contract.LABEL_SERVICE, contract.LABEL_NAMESPACE, cont
 GPU_LABELS: Final = ("gpu_uuid",)
 
 PILOTLIGHT: Final = (
-    _of_model(
-        contract.METRIC_REQUEST_DURATION,
-        "histogram",
-        "Seconds from the last byte of a request to the first byte of its answer",
-        "protocol",
-        "code",
-    ),
+    _of_model(contract.METRIC_REQUEST_DURATION, "histogram",
+        "Seconds from the last byte of a request to the first byte of its answer", "protocol", "code"),
     Metric(contract.METRIC_IN_FLIGHT, "gauge", "Requests read and not yet answered"),
-    Metric(
-        contract.METRIC_RESPONSES_REFUSED,
-        "counter",
-        "Responses beyond --max-bytes-in-flight: 503 for requests that count with the code of their inference",
-    ),
+    Metric(contract.METRIC_RESPONSES_REFUSED, "counter",
+        "Responses beyond --max-bytes-in-flight: 503 for requests that count with the code of their inference"),
     _of_model(contract.METRIC_QUEUE_DEPTH, "gauge", "Requests that wait for an execution"),
-    _of_model(
-        contract.METRIC_QUEUE_SECONDS,
-        "histogram",
-        "Seconds a request waited for its execution, as the mean of its batch",
-    ),
+    _of_model(contract.METRIC_QUEUE_SECONDS, "histogram",
+        "Seconds a request waited for its execution, as the mean of its batch"),
     _of_model(contract.METRIC_BATCH_SIZE, "histogram", "Rows of an executed batch"),
-    _of_model(
-        contract.METRIC_MODEL_STATE, "gauge", "1 for the state that a model version is in, 0 for the others", "state"
-    ),
-    _of_model(
-        contract.METRIC_MODEL_LOAD,
-        "gauge",
-        "Seconds the last load of a model version took, by phase and in total",
-        "phase",
-    ),
+    _of_model(contract.METRIC_MODEL_STATE, "gauge",
+        "1 for the state that a model version is in, 0 for the others", "state"),
+    _of_model(contract.METRIC_MODEL_LOAD, "gauge",
+        "Seconds the last load of a model version took, by phase and in total", "phase"),
     Metric(contract.METRIC_PARKED_MODELS, "gauge", "Model versions whose weights have left the GPU"),
-    Metric(
-        contract.METRIC_PARKED_BYTES,
-        "gauge",
-        "Host memory that weights have for parking, also of models that are awake",
-    ),
+    Metric(contract.METRIC_PARKED_BYTES, "gauge",
+        "Host memory that weights have for parking, also of models that are awake"),
     _of_model(contract.METRIC_MODEL_WAKE, "histogram", "Seconds a parked model version took to be on the GPU again"),
     Metric(contract.METRIC_COLD_START, "gauge", "Seconds of this process's start, by phase", ("phase",)),
-)
+)  # fmt: skip
 
 TRITON: Final = (
     _of_model("nv_inference_request_success", "counter", "Number of successful inference requests, all batch sizes"),
-    _of_model(
-        "nv_inference_request_failure", "counter", "Number of failed inference requests, all batch sizes", "reason"
-    ),
+    _of_model("nv_inference_request_failure", "counter",
+        "Number of failed inference requests, all batch sizes", "reason"),
     _of_model("nv_inference_count", "counter", "Number of inferences performed (does not include cached requests)"),
-    _of_model(
-        "nv_inference_exec_count", "counter", "Number of model executions performed (does not include cached requests)"
-    ),
-    _of_model(
-        "nv_inference_request_duration_us",
-        "counter",
-        "Cumulative inference request duration in microseconds (includes cached requests)",
-    ),
-    _of_model(
-        "nv_inference_queue_duration_us",
-        "counter",
-        "Cumulative inference queuing duration in microseconds (includes cached requests)",
-    ),
+    _of_model("nv_inference_exec_count", "counter",
+        "Number of model executions performed (does not include cached requests)"),
+    _of_model("nv_inference_request_duration_us", "counter",
+        "Cumulative inference request duration in microseconds (includes cached requests)"),
+    _of_model("nv_inference_queue_duration_us", "counter",
+        "Cumulative inference queuing duration in microseconds (includes cached requests)"),
     _of_model("nv_inference_compute_duration_us", "counter", "Cumulative inference compute duration in microseconds"),
-    _of_model(
-        "nv_inference_compute_input_duration_us",
-        "counter",
-        "Cumulative compute input duration in microseconds (does not include cached requests)",
-    ),
-    _of_model(
-        "nv_inference_compute_infer_duration_us",
-        "counter",
-        "Cumulative compute inference duration in microseconds (does not include cached requests)",
-    ),
-    _of_model(
-        "nv_inference_compute_output_duration_us",
-        "counter",
-        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-    ),
-    _of_model(
-        "nv_inference_load_ratio", "histogram", "Request duration over compute duration; 1 means that nothing waited"
-    ),
-    _of_model(
-        "nv_inference_pending_request_count",
-        "gauge",
-        "Instantaneous number of pending requests awaiting execution per-model.",
-    ),
+    _of_model("nv_inference_compute_input_duration_us", "counter",
+        "Cumulative compute input duration in microseconds (does not include cached requests)"),
+    _of_model("nv_inference_compute_infer_duration_us", "counter",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)"),
+    _of_model("nv_inference_compute_output_duration_us", "counter",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)"),
+    _of_model("nv_inference_load_ratio", "histogram",
+        "Request duration over compute duration; 1 means that nothing waited"),
+    _of_model("nv_inference_pending_request_count", "gauge",
+        "Instantaneous number of pending requests awaiting execution per-model."),
     _of_model("nv_model_load_duration_secs", "gauge", "Model load time in seconds"),
     _of_model("nv_cache_num_hits_per_model", "counter", "Number of cache hits per model"),
     _of_model("nv_cache_num_misses_per_model", "counter", "Number of cache misses per model"),
     _of_model("nv_cache_hit_duration_per_model", "counter", "Total cache hit duration per model, in microseconds"),
-    _of_model(
-        "nv_cache_miss_duration_per_model",
-        "counter",
-        "Total cache miss (insert+lookup) duration per model, in microseconds",
-    ),
+    _of_model("nv_cache_miss_duration_per_model", "counter",
+        "Total cache miss (insert+lookup) duration per model, in microseconds"),
     Metric(contract.METRIC_GPU_UTILIZATION, "gauge", "GPU utilization rate [0.0 - 1.0]", GPU_LABELS),
     Metric("nv_gpu_memory_total_bytes", "gauge", "GPU total memory, in bytes", GPU_LABELS),
     Metric("nv_gpu_memory_used_bytes", "gauge", "GPU used memory, in bytes", GPU_LABELS),
@@ -126,6 +83,6 @@ TRITON: Final = (
     Metric("nv_cpu_utilization", "gauge", "CPU utilization rate [0.0 - 1.0] of the machine since the last scrape"),
     Metric("nv_cpu_memory_total_bytes", "gauge", "CPU total memory (RAM), in bytes"),
     Metric("nv_cpu_memory_used_bytes", "gauge", "CPU used memory (RAM), in bytes"),
-)
+)  # fmt: skip
 
 TABLE: Final[dict[str, Metric]] = {metric.name: metric for metric in PILOTLIGHT + TRITON}

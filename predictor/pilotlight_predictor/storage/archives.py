@@ -11,12 +11,11 @@ import shutil
 import stat
 import tarfile
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage.store_interface import MIB, Contents, Entry, FetchOptions
+from pilotlight_predictor.storage.store_interface import MIB, Contents, Entry, FetchOptions, total_size
 from pilotlight_predictor.storage.uri import safe_relative
 
 
@@ -46,18 +45,8 @@ def check_size(contents: Contents, expected: int | None, redacted: str) -> None:
         raise LoadFailed(f"{redacted}: size = {total} bytes, must be {expected}; check the URI or the size")
 
 
-def total_size(entries: Sequence[Entry]) -> int:
-    """Return the sum of sizes; -1 if the size of an entry is unknown."""
-    return -1 if any(entry.size < 0 for entry in entries) else sum(entry.size for entry in entries)
-
-
-def free_bytes(directory: Path) -> int:
-    stats = os.statvfs(directory)
-    return stats.f_bavail * stats.f_frsize
-
-
 def check_space(needed: int, directory: Path, options: FetchOptions, redacted: str) -> None:
-    free = free_bytes(directory)
+    free = shutil.disk_usage(directory).free
     if needed + options.spare_bytes > free:
         raise LoadFailed(
             f"{redacted}: needs {_mib(needed)} in {directory} and {_mib(options.spare_bytes)} to spare,"

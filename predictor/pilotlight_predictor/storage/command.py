@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from pilotlight import contract
 from pilotlight_predictor.errors import LoadFailed, ModelChanged
-from pilotlight_predictor.storage.fetcher import fetch_into, fetched_files
+from pilotlight_predictor.storage.fetcher import fetch_into, fetched_sizes
 from pilotlight_predictor.storage.pins import parse_pins, read_pin
 from pilotlight_predictor.storage.store_interface import MIB, FetchOptions, Progress, UriNotFound
 from pilotlight_predictor.storage.uri import redact
@@ -42,8 +42,8 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return 3 if isinstance(error, UriNotFound) else 4 if isinstance(error, ModelChanged) else 1
     if arguments.output == "json":
-        fetched = fetched_files(directory)
-        result = {"uri": redact(arguments.uri), "path": str(path), "bytes": fetched.bytes, "files": fetched.files}
+        sizes = fetched_sizes(directory)
+        result = {"uri": redact(arguments.uri), "path": str(path), "bytes": sum(sizes), "files": len(sizes)}
         sys.stdout.write(json.dumps({**result, "copied_bytes": show.latest.done_bytes}) + "\n")
     else:
         sys.stdout.write(f"{path}\n")

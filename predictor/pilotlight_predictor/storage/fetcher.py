@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic, time_ns
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pilotlight.contract import ENV_CACHE_DIR
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage.archives import check_file, check_size, total_size, unpack
+from pilotlight_predictor.storage.archives import check_file, check_size, unpack
 from pilotlight_predictor.storage.cache import (
     PARTIAL,
     cache_key,
@@ -35,6 +35,7 @@ from pilotlight_predictor.storage.store_interface import (
     ProgressCallback,
     Store,
     VersionedStore,
+    total_size,
 )
 from pilotlight_predictor.storage.stores import open_store
 from pilotlight_predictor.storage.stores.local import existing_path
@@ -53,13 +54,6 @@ DEFAULTS = FetchOptions()
 ATTEMPTS_WHILE_CHANGING = 3
 # Content of a directory: a restarted container downloads nothing, and a changed model leaves no stale file behind.
 SOURCE = ".pilotlight-source.json"
-
-
-class FetchedFiles(NamedTuple):
-    """Number and size of fetched files in a directory, from any run."""
-
-    files: int
-    bytes: int
 
 
 def fetch(uri: str, cache: Path, progress: ProgressCallback | None = None, *, options: FetchOptions = DEFAULTS) -> Path:
@@ -200,11 +194,10 @@ def _while_waiting(contents: Contents, progress: ProgressCallback | None) -> Cal
     return waiting
 
 
-def fetched_files(directory: Path) -> FetchedFiles:
-    """Count the files of `fetch_into` that still exist; other files are ignored."""
+def fetched_sizes(directory: Path) -> list[int]:
+    """Return the sizes of the files of `fetch_into` that still exist; other files are ignored."""
     files = [directory / file for file in read_json(directory / SOURCE).get("files", [])]
-    sizes = [file.stat().st_size for file in files if file.is_file()]
-    return FetchedFiles(len(sizes), sum(sizes))
+    return [file.stat().st_size for file in files if file.is_file()]
 
 
 def fetch_into(

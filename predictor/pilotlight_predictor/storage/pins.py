@@ -22,7 +22,7 @@ from pilotlight_predictor.storage.cache import (
     revision_of,
     short_hash,
 )
-from pilotlight_predictor.storage.store_interface import Contents, Pin
+from pilotlight_predictor.storage.store_interface import Contents, Pin, total_size
 from pilotlight_predictor.storage.uri import Location, at_commit, parse, redact, safe_relative
 
 KINDS = {
@@ -83,7 +83,7 @@ def pin_of(location: Location, contents: Contents) -> Pin:
 
     Raise LoadFailed if nothing in the listing would show a change.
     """
-    size = _size(contents)
+    size = max(total_size(contents.entries), 0)  # 0 if the server does not say
     if location.sha256:
         return Pin(f"sha256:{location.sha256}", size)
     if contents.commit:
@@ -99,11 +99,6 @@ def pin_of(location: Location, contents: Contents) -> Pin:
             " add #sha256=… to the URI"
         )
     return Pin(f"etags:{revision}", size)
-
-
-def _size(contents: Contents) -> int:
-    """Return the bytes of all files; 0 if the server does not say."""
-    return 0 if any(entry.size < 0 for entry in contents.entries) else sum(entry.size for entry in contents.entries)
 
 
 def at_pin(location: Location, pin: Pin) -> Location:
@@ -142,7 +137,7 @@ def check_etags(location: Location, contents: Contents, pin: Pin) -> None:
     revision = revision_of(contents, 0)
     if revision == pin.value:
         return
-    size = _size(contents)
+    size = max(total_size(contents.entries), 0)
     sizes = f"{size} bytes, was {pin.size}; " if pin.size and size != pin.size else ""
     subject, old = (contents.entries[0].path, "file") if contents.single else ("the model", "files")
     raise ModelChanged(

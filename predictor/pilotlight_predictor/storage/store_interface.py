@@ -3,7 +3,7 @@
 URI ── uri.parse ──> Location ── stores.open_store ──> Store ── transfer.download ──> files ── cache ──> path
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -36,6 +36,11 @@ class Entry:
     key: str = ""  # name in the store
     ranges: bool = True  # whether a read may start in the middle
     version: str = ""  # version of the object to read; empty: the current one
+
+
+def total_size(entries: Sequence[Entry]) -> int:
+    """Return the sum of sizes; -1 if the size of an entry is unknown."""
+    return -1 if any(entry.size < 0 for entry in entries) else sum(entry.size for entry in entries)
 
 
 @dataclass(frozen=True, slots=True)

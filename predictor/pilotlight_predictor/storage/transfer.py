@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TypeVar
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage.archives import check_digest, check_space, new_hash, total_size
+from pilotlight_predictor.storage.archives import check_digest, check_space, new_hash
 from pilotlight_predictor.storage.store_interface import (
     MIB,
     Entry,
@@ -23,6 +23,7 @@ from pilotlight_predictor.storage.store_interface import (
     ProgressCallback,
     Store,
     TransientError,
+    total_size,
 )
 
 REPORT_SECONDS = 0.1
@@ -35,10 +36,6 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return "unknown"
-
-
-def part_ranges(size: int, part_bytes: int) -> list[tuple[int, int]]:
-    return [(start, min(start + part_bytes, size)) for start in range(0, size, part_bytes)]
 
 
 class PartFile:
@@ -54,7 +51,9 @@ class PartFile:
         name = hashlib.sha256(entry.path.encode()).hexdigest()[:24]
         self.target = directory / entry.path
         self.part = scratch / f"{name}.bytes"
-        self.ranges = part_ranges(entry.size, part_bytes) if entry.ranges else [(0, entry.size)]
+        starts = range(0, entry.size, part_bytes)
+        whole = [(0, entry.size)]
+        self.ranges = [(at, min(at + part_bytes, entry.size)) for at in starts] if entry.ranges else whole
         self._log = scratch / f"{name}.log"
         self._header = f"{entry.size} {part_bytes} {boot_id()} {entry.etag}".replace("\n", " ")
         self._redacted = redacted

@@ -320,11 +320,11 @@ def test_https_is_spoken_and_its_certificate_checked(
 def test_a_full_disk_is_told_before_the_download(
     web: Any, tmp_path: Path, options: FetchOptions, content: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
+    import shutil
     from types import SimpleNamespace
 
     web.files["/m.bin"] = content(200_000)
-    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=100, f_frsize=1024))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100 * 1024))
     with pytest.raises(LoadFailed, match=r"needs 0\.2 MiB in .* only 0\.1 MiB are free"):
         fetch(web.url("/m.bin"), tmp_path, options=options)
     assert web.body_bytes == 0

@@ -77,5 +77,4 @@ def raise_for_status(reply: StreamedResponse, url: str) -> None:
     raise LoadFailed(f"{redacted}: the server answered {status}; check the URL")
 
 
-def open_store(location: Location, options: FetchOptions) -> WebStore:
-    return WebStore(location, options)
+open_store = WebStore

@@ -6,6 +6,8 @@ Imported only for models with a configuration, so that others do not pay for the
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import convert
+
 from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.repository.config_validation import validate
 from pilotlight_predictor.repository.json_config import ConfigDocument, Values, document_from_json
@@ -15,7 +17,6 @@ from pilotlight_predictor.repository.model_config import (
     GraphSpec,
     InstanceGroup,
     ModelConfig,
-    QueuePolicy,
     TensorConfig,
     VersionPolicy,
     Warmup,
@@ -47,15 +48,7 @@ def _config(document: ConfigDocument) -> ModelConfig:
         max_batch_size=values.get("max_batch_size", 0),
         inputs=tuple(map(_tensor, values.get("input", []))),
         outputs=tuple(map(_tensor, values.get("output", []))),
-        instance_groups=tuple(
-            InstanceGroup(
-                count=group.get("count", 1),
-                kind=group.get("kind", "KIND_AUTO").removeprefix("KIND_"),
-                gpus=tuple(group.get("gpus", ())),
-                name=group.get("name", ""),
-            )
-            for group in values.get("instance_group", [])
-        ),
+        instance_groups=tuple(map(_instance_group, values.get("instance_group", []))),
         dynamic_batching=_dynamic_batching(values.get("dynamic_batching")),
         version_policy=_version_policy(values.get("version_policy", {})),
         default_model_filename=values.get("default_model_filename", ""),
@@ -85,29 +78,15 @@ def _tensor(values: Values) -> TensorConfig:
     )
 
 
+def _instance_group(values: Values) -> InstanceGroup:
+    return convert({**values, "kind": values.get("kind", "KIND_AUTO").removeprefix("KIND_")}, InstanceGroup)
+
+
 def _dynamic_batching(values: Values | None) -> DynamicBatching | None:
     if values is None:
         return None
-    return DynamicBatching(
-        preferred_batch_size=tuple(sorted(set(values.get("preferred_batch_size", ())))),
-        max_queue_delay_us=values.get("max_queue_delay_microseconds", 0),
-        preserve_ordering=values.get("preserve_ordering", False),
-        priority_levels=values.get("priority_levels", 0),
-        default_priority_level=values.get("default_priority_level", 0),
-        default_queue_policy=_queue_policy(values.get("default_queue_policy", {})),
-        priority_queue_policy={
-            priority: _queue_policy(policy) for priority, policy in values.get("priority_queue_policy", {}).items()
-        },
-    )
-
-
-def _queue_policy(values: Values) -> QueuePolicy:
-    return QueuePolicy(
-        timeout_action=values.get("timeout_action", "REJECT"),
-        default_timeout_us=values.get("default_timeout_microseconds", 0),
-        allow_timeout_override=values.get("allow_timeout_override", False),
-        max_queue_size=values.get("max_queue_size", 0),
-    )
+    sizes = sorted(set(values.get("preferred_batch_size", ())))
+    return convert({**values, "preferred_batch_size": sizes}, DynamicBatching)
 
 
 def _version_policy(values: Values) -> VersionPolicy:

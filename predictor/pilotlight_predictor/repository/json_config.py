@@ -79,56 +79,53 @@ def enum_value(value: object, type_: EnumType) -> str | None:
 
 def document_from_json(root: object, where: str, type_: MessageType) -> ConfigDocument:
     """Read proto3 JSON: field names in either spelling, 64-bit integers maybe as strings, null means unset."""
-    return ConfigDocument(_Reader(where).message(root, type_, ()), lambda path: where)
+    document = ConfigDocument({}, lambda path: where)
+    document.values.update(_message(document, root, type_, ()))
+    return document
 
 
-class _Reader:
-    def __init__(self, where: str) -> None:
-        self._where = where
+def _message(document: ConfigDocument, node: object, type_: MessageType, path: Path) -> Values:
+    if not isinstance(node, dict):
+        raise document.failure(path, f"is {_shown(node)}, must be an object")
+    values: Values = {}
+    for key, item in node.items():
+        if item is None:
+            continue
+        snake = re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match.group(1).lower(), str(key))
+        name = field_name(str(key), type_, path) or field_name(snake, type_, path)
+        if name is None:
+            raise LoadFailed(f"{document.position(path)}: {unknown_field(str(key), type_, path)}")
+        if name in values:
+            raise document.failure((*path, name), "is given twice, in both spellings; keep one")
+        if other := conflicting_field(name, values, type_):
+            raise document.failure((*path, name), f"cannot stand beside {other}; keep one of them")
+        values[name] = _field(document, item, type_.fields[name], (*path, name))
+    return values
 
-    def _failure(self, path: Path, sentence: str) -> LoadFailed:
-        return LoadFailed(f"{self._where}: {dotted(path)} {sentence}".replace(":  ", ": "))
 
-    def message(self, node: object, type_: MessageType, path: Path) -> Values:
+def _field(document: ConfigDocument, node: object, type_: FieldType, path: Path) -> Any:
+    if type_.shape == "many":
+        if not isinstance(node, list):
+            raise document.failure(path, f"= {_shown(node)}, must be a list")
+        return [_value(document, item, type_.type, (*path, index)) for index, item in enumerate(node)]
+    if type_.shape == "map":
         if not isinstance(node, dict):
-            raise self._failure(path, f"is {_shown(node)}, must be an object")
-        values: Values = {}
-        for key, item in node.items():
-            if item is None:
-                continue
-            snake = re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match.group(1).lower(), str(key))
-            name = field_name(str(key), type_, path) or field_name(snake, type_, path)
-            if name is None:
-                raise LoadFailed(f"{self._where}: {unknown_field(str(key), type_, path)}")
-            if name in values:
-                raise self._failure((*path, name), "is given twice, in both spellings; keep one")
-            if other := conflicting_field(name, values, type_):
-                raise self._failure((*path, name), f"cannot stand beside {other}; keep one of them")
-            values[name] = self._field(item, type_.fields[name], (*path, name))
-        return values
+            raise document.failure(path, f"= {_shown(node)}, must be an object")
+        assert type_.key is not None
+        return {
+            _value(document, key, type_.key, (*path, key)): _value(document, item, type_.type, (*path, key))
+            for key, item in node.items()
+        }
+    return _value(document, node, type_.type, path)
 
-    def _field(self, node: object, type_: FieldType, path: Path) -> Any:
-        if type_.shape == "many":
-            if not isinstance(node, list):
-                raise self._failure(path, f"= {_shown(node)}, must be a list")
-            return [self._value(item, type_.type, (*path, index)) for index, item in enumerate(node)]
-        if type_.shape == "map":
-            if not isinstance(node, dict):
-                raise self._failure(path, f"= {_shown(node)}, must be an object")
-            assert type_.key is not None
-            return {
-                self._value(key, type_.key, (*path, key)): self._value(item, type_.type, (*path, key))
-                for key, item in node.items()
-            }
-        return self._value(node, type_.type, path)
 
-    def _value(self, node: object, type_: ValueType, path: Path) -> Any:
-        if isinstance(type_, MessageType):
-            return self.message(node, type_, path)
-        value = enum_value(node, type_) if isinstance(type_, EnumType) else _scalar(node, type_)
-        if value is None:
-            raise self._failure(path, f"= {_shown(node)}, must be {expected_value(type_, node)}")
-        return value
+def _value(document: ConfigDocument, node: object, type_: ValueType, path: Path) -> Any:
+    if isinstance(type_, MessageType):
+        return _message(document, node, type_, path)
+    value = enum_value(node, type_) if isinstance(type_, EnumType) else _scalar(node, type_)
+    if value is None:
+        raise document.failure(path, f"= {_shown(node)}, must be {expected_value(type_, node)}")
+    return value
 
 
 def _scalar(node: object, type_: ScalarType) -> Any:

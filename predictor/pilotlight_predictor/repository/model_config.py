@@ -53,7 +53,7 @@ class QueuePolicy(Struct, frozen=True):
     """Limits of waiting time and queue length; 0 means unlimited."""
 
     timeout_action: Literal["REJECT", "DELAY"] = "REJECT"
-    default_timeout_us: int = 0
+    default_timeout_us: int = field(default=0, name="default_timeout_microseconds")
     allow_timeout_override: bool = False
     max_queue_size: int = 0
 
@@ -62,7 +62,7 @@ class DynamicBatching(Struct, frozen=True):
     """Settings of the dynamic batcher of one model."""
 
     preferred_batch_size: tuple[int, ...] = ()
-    max_queue_delay_us: int = 0
+    max_queue_delay_us: int = field(default=0, name="max_queue_delay_microseconds")
     preserve_ordering: bool = False
     priority_levels: int = 0
     default_priority_level: int = 0

@@ -1,4 +1,4 @@
-"""Exception tree of the predictor; each class has an HTTP status and a Triton-style code.
+"""Exception tree of the predictor; each class has an HTTP status, a Triton-style code and a gRPC status.
 
     PredictorError                 500 INTERNAL
     ├── BadRequest                 400 INVALID_ARG     malformed or invalid for the model
@@ -32,32 +32,33 @@ class PredictorError(Exception):
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "INTERNAL"
+    grpc_status: ClassVar[str] = "INTERNAL"
     retry_after: int | None = None
     request_id: str = ""  # of the log entry with the cause, if one is already written
 
 
 class BadRequest(PredictorError):
-    status, code = 400, "INVALID_ARG"
+    status, code, grpc_status = 400, "INVALID_ARG", "INVALID_ARGUMENT"
 
 
 class Unreadable(PredictorError):
-    status, code = 400, "INVALID_ARG"
+    status, code = 400, "INVALID_ARG"  # over gRPC INTERNAL, as its specification demands
 
 
 class Unauthenticated(PredictorError):
-    status, code = 401, "UNAUTHENTICATED"
+    status, code, grpc_status = 401, "UNAUTHENTICATED", "UNAUTHENTICATED"
 
 
 class Forbidden(PredictorError):
-    status, code = 403, "PERMISSION"
+    status, code, grpc_status = 403, "PERMISSION", "PERMISSION_DENIED"
 
 
 class NotFound(PredictorError):
-    status, code = 404, "NOT_FOUND"
+    status, code, grpc_status = 404, "NOT_FOUND", "NOT_FOUND"
 
 
 class MethodNotAllowed(PredictorError):
-    status, code = 405, "INVALID_ARG"
+    status, code, grpc_status = 405, "INVALID_ARG", "UNIMPLEMENTED"
 
     def __init__(self, message: str, allow: str) -> None:
         super().__init__(message)
@@ -65,15 +66,15 @@ class MethodNotAllowed(PredictorError):
 
 
 class RequestTimeout(PredictorError):
-    status, code = 408, "INVALID_ARG"
+    status, code, grpc_status = 408, "INVALID_ARG", "CANCELLED"
 
 
 class RequestTooLarge(PredictorError):
-    status, code = 413, "INVALID_ARG"
+    status, code, grpc_status = 413, "INVALID_ARG", "RESOURCE_EXHAUSTED"
 
 
 class RateLimited(PredictorError):
-    status, code = 429, "UNAVAILABLE"
+    status, code, grpc_status = 429, "UNAVAILABLE", "RESOURCE_EXHAUSTED"
 
     def __init__(self, message: str, retry_after: int) -> None:
         super().__init__(message)
@@ -81,11 +82,11 @@ class RateLimited(PredictorError):
 
 
 class Unsupported(PredictorError):
-    status, code = 501, "UNSUPPORTED"
+    status, code, grpc_status = 501, "UNSUPPORTED", "UNIMPLEMENTED"
 
 
 class Unavailable(PredictorError):
-    status, code = 503, "UNAVAILABLE"
+    status, code, grpc_status = 503, "UNAVAILABLE", "UNAVAILABLE"
     retry_after = 1
 
 
@@ -102,11 +103,11 @@ class QueueTimeout(Unavailable):
 
 
 class DeadlineExceeded(PredictorError):
-    status, code = 504, "DEADLINE"
+    status, code, grpc_status = 504, "DEADLINE", "DEADLINE_EXCEEDED"
 
 
 class Cancelled(PredictorError):
-    status, code = 499, "CANCELLED"
+    status, code, grpc_status = 499, "CANCELLED", "CANCELLED"
 
 
 class BackendFailed(PredictorError):
@@ -116,7 +117,7 @@ class BackendFailed(PredictorError):
 
 
 class LoadFailed(PredictorError):
-    status, code = 400, "INVALID_ARG"
+    status, code, grpc_status = 400, "INVALID_ARG", "INVALID_ARGUMENT"
 
 
 class ModelChanged(LoadFailed):

@@ -12,40 +12,17 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor import errors
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.admission import Admission
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc.headers import CallHead
 from pilotlight_predictor.frontends.grpc.message_reader import RejectedMessage
 from pilotlight_predictor.frontends.http.access_log import RequestObserver
-from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, valid_text
 from pilotlight_predictor.frontends.http.router import error_response
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.server.handler_context import Server
 
-CODES: Final[dict[type[PredictorError], str]] = {
-    errors.PredictorError: "INTERNAL",
-    errors.BadRequest: "INVALID_ARGUMENT",
-    errors.Unreadable: "INTERNAL",  # as the gRPC specification demands
-    errors.Unauthenticated: "UNAUTHENTICATED",
-    errors.Forbidden: "PERMISSION_DENIED",
-    errors.NotFound: "NOT_FOUND",
-    errors.MethodNotAllowed: "UNIMPLEMENTED",
-    errors.RequestTimeout: "CANCELLED",
-    errors.RequestTooLarge: "RESOURCE_EXHAUSTED",
-    errors.RateLimited: "RESOURCE_EXHAUSTED",
-    errors.Unsupported: "UNIMPLEMENTED",
-    errors.Unavailable: "UNAVAILABLE",
-    errors.NotReady: "UNAVAILABLE",
-    errors.QueueFull: "UNAVAILABLE",
-    errors.QueueTimeout: "UNAVAILABLE",
-    errors.DeadlineExceeded: "DEADLINE_EXCEEDED",
-    errors.Cancelled: "CANCELLED",
-    errors.BackendFailed: "INTERNAL",
-    errors.LoadFailed: "INVALID_ARGUMENT",
-    errors.ModelChanged: "INVALID_ARGUMENT",
-}
 _TRAILER_HEADERS: Final = (HEADER_REQUEST_ID, "Retry-After")
 
 
@@ -124,18 +101,13 @@ class GrpcErrorResponse(HttpResponse):
 
     def __init__(self, error: PredictorError) -> None:
         super().__init__(error.status)
-        self.code = code_of(type(error))
-        self.message = str(error).encode("utf-8", "replace").decode()
+        self.code = error.grpc_status
+        self.message = valid_text(error)
 
     @property
     def trailers(self) -> tuple[tuple[str, str], ...]:
         headers = self.headers or {}
         return tuple((name.lower(), headers[name]) for name in _TRAILER_HEADERS if name in headers)
-
-
-def code_of(kind: type[PredictorError]) -> str:
-    """Return the code of an error class; subclasses of plug-ins have that of their base."""
-    return next(CODES[each] for each in kind.__mro__ if each in CODES)
 
 
 def grpc_error(error: Exception, request: HttpRequest) -> GrpcErrorResponse:

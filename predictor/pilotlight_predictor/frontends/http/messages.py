@@ -101,6 +101,11 @@ def json_response(document: Any, status: int = 200, headers: Mapping[str, str] |
     return HttpResponse(status, [orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)], JSON, headers)
 
 
+def valid_text(error: object) -> str:
+    """Return the text of an error, which may quote invalid Unicode of the client, so that it can be encoded."""
+    return str(error).encode("utf-8", "replace").decode()
+
+
 def with_request_id(request: HttpRequest, response: HttpResponse) -> dict[str, str] | None:
     """Return the response's headers with the request's id and trace context, for correlation with the logs."""
     headers = dict(response.headers) if response.headers else None

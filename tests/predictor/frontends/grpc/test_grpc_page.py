@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from tests.onnx_models import write_identity
 from tests.predictor.frontends.grpc.conftest import PROTOS, grpc_address
+from tests.predictor.frontends.grpc.test_statuses import every
 from tests.serving import ROOT, RunningServer
 
+from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.grpc import services
-from pilotlight_predictor.frontends.grpc.dispatcher import CODES
 
 PAGE = (ROOT / "docs" / "grpc.md").read_text()
 CLIENTS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -45,4 +46,5 @@ def test_a_client_of_the_page_is_answered(address: str, client: str, printed: st
 def test_the_page_names_every_method_and_status() -> None:
     told_here = ("inference.GRPCInferenceService", "grpc.health.v1.Health")
     methods = {method.name for service in services() if service.name in told_here for method in service.methods}
-    assert {f"`{name}`" for name in methods | set(CODES.values())} <= set(re.findall(r"`\w+`", PAGE))
+    statuses = {kind.grpc_status for kind in every(PredictorError)}
+    assert {f"`{name}`" for name in methods | statuses} <= set(re.findall(r"`\w+`", PAGE))

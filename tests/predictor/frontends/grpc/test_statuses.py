@@ -2,7 +2,6 @@
 
 from pilotlight_predictor import errors
 from pilotlight_predictor.errors import PredictorError
-from pilotlight_predictor.frontends.grpc.dispatcher import CODES, code_of
 
 
 def every(kind: type[PredictorError]) -> set[type[PredictorError]]:
@@ -12,12 +11,13 @@ def every(kind: type[PredictorError]) -> set[type[PredictorError]]:
 def test_every_class_of_the_tree_has_a_code_that_grpc_knows() -> None:
     import grpc
 
-    assert set(CODES) == every(PredictorError)
-    assert set(CODES.values()) <= set(grpc.StatusCode.__members__)
+    assert {kind.grpc_status for kind in every(PredictorError)} <= set(grpc.StatusCode.__members__)
+    plain = {kind.__name__ for kind in every(PredictorError) if kind.grpc_status == "INTERNAL"}
+    assert plain == {"PredictorError", "Unreadable", "BackendFailed"}
 
 
 def test_a_class_of_a_plug_in_has_the_code_of_what_it_derives_from() -> None:
     class Busy(errors.QueueFull):
         pass
 
-    assert code_of(Busy) == "UNAVAILABLE"
+    assert Busy.grpc_status == "UNAVAILABLE"

@@ -204,6 +204,11 @@ class Parkable(Protocol):
         """Free the host copy that an awake model has for its next parking."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of a library's message, which may have hundreds."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:400]
+
+
 def parking_of(instance: object) -> Parkable | None:
     parkable: Parkable | None = getattr(instance, "parking", None)
     return parkable

@@ -56,11 +56,6 @@ class OnnxInstance(TensorInstance):
     def clone(self) -> "OnnxInstance":
         return OnnxInstance(self._session, self.inputs, self.outputs, self.quick)
 
-    @property
-    def providers(self) -> list[str]:
-        """Providers that the session really uses, CUDA first if it is one."""
-        return list(self._session.get_providers())
-
     def close(self) -> None:
         del self._session, self._run
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
+from pilotlight_predictor.backends.base import LoadSpec, TensorInstance, first_line
 from pilotlight_predictor.core.requests import Inputs, Outputs
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor, TensorSpec, tensor
 from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
@@ -37,7 +37,7 @@ class TensorFlowInstance(TensorInstance):
             with tf.device(self._device):
                 results = self._function(**{name: _to_tf(tf, value) for name, value in inputs.items()})
         except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
-            raise BadRequest(f"the model refuses the input: {_first_line(error)}") from error
+            raise BadRequest(f"the model refuses the input: {first_line(error)}") from error
         except tf.errors.OpError as error:
             raise BackendFailed(f"model {self._spec.config.name!r} failed") from error
         arrays = {name: np.asarray(value.numpy()) for name, value in results.items()}
@@ -81,7 +81,7 @@ def _saved_model(tf: Any, spec: LoadSpec) -> TensorFlowInstance:
     try:
         model = tf.saved_model.load(str(spec.path), tags=[parameters.get("TF_GRAPH_TAG", "serve")])
     except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
-        raise LoadFailed(f"{spec.path.name} is no SavedModel that can be read: {_first_line(error)}") from error
+        raise LoadFailed(f"{spec.path.name} is no SavedModel that can be read: {first_line(error)}") from error
     if name not in model.signatures:
         known = ", ".join(model.signatures) or "none"
         raise LoadFailed(f"TF_SIGNATURE_DEF = {name}, but {spec.path.name} has the signatures: {known}")
@@ -137,7 +137,3 @@ def _to_tf(tf: Any, value: Tensor) -> Any:
     if value.datatype == "BYTES":
         return tf.constant(value.array.tolist(), dtype=tf.string, shape=value.array.shape)
     return tf.constant(value.array)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pilotlight_predictor.gpu.cuda_driver import DEVICE_SYNC_LOCK, Context
-from pilotlight_predictor.gpu.safetensors_header import TensorInfo, read_header, weight_files
+from pilotlight_predictor.gpu.safetensors_header import TYPES, TensorInfo, read_header, weight_files
 
 # safetensors dtype → cuBLAS's cudaDataType, and bytes per item.
 KINDS: Final = {"F16": (2, 2), "BF16": (14, 2), "F32": (0, 4)}
-NAMES: Final = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 MAX_MATRIX_BYTES: Final = 256 << 20
 RESERVED_BYTES: Final = 1 << 30  # reserve for cuBLAS's kernels and workspace, and the model's activations
 TRANSPOSED, NOT_TRANSPOSED = 1, 0
@@ -30,7 +29,7 @@ def warm_up_kernels(weights: Path, index: int) -> None:
     if matrix_info is None:
         return
     with torch.inference_mode():
-        x = torch.zeros(64, device=f"cuda:{index}", dtype=getattr(torch, NAMES[matrix_info.dtype]))
+        x = torch.zeros(64, device=f"cuda:{index}", dtype=getattr(torch, TYPES[matrix_info.dtype][0]))
         (torch.relu(x) * 0.5 + x).float().cpu()
 
 

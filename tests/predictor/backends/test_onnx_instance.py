@@ -28,7 +28,7 @@ def test_without_a_gpu_it_runs_on_the_cpu_and_says_so(
         instance = backends_onnxruntime.load(spec(model, device=Device("cuda", 0)))
     (answer,) = instance.execute([ask(x=np.array([1.5], "f4"))])
     assert answer["y"].array.tolist() == [1.5]
-    assert instance.providers == ["CPUExecutionProvider"]
+    assert instance._session.get_providers() == ["CPUExecutionProvider"]
     (record,) = caplog.records
     assert record.getMessage().startswith("model 'm' asks for cuda:0 but runs on the CPU: this onnxruntime has no CUDA")
 

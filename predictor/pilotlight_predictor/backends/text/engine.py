@@ -9,6 +9,7 @@ another.
 
 from collections import deque
 from collections.abc import Callable
+from copy import deepcopy
 from threading import Condition, Thread
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
@@ -136,7 +137,7 @@ class TextEngine:
                 self._batch.add_row(prefill.cache)
                 self._rows.append(row)
             else:
-                row.cache = prefill.cache if number == len(rows) - 1 else self._model.copy_cache(prefill.cache)
+                row.cache = prefill.cache if number == len(rows) - 1 else deepcopy(prefill.cache)
                 self._rows.append(row)
 
     def _step(self) -> None:
@@ -198,8 +199,3 @@ class TextEngine:
                 for row in [row for row in self._rows if row.task is task]:
                     self._remove(row)
                 self._release_slots(task, task.slots)
-
-    def idle(self, within_s: float) -> bool:
-        """Wait at most `within_s` until every slot is free; return whether they are."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._free == self.slots, within_s)

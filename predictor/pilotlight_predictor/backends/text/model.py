@@ -3,14 +3,13 @@
 Code in a model's directory is never run. On a GPU, prefill may use CUDA graphs.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pilotlight_predictor.backends.base import LoadSpec
-from pilotlight_predictor.backends.torch.cuda_graphs import CapturedGraph, GraphPlan, capture_graph, first_line
+from pilotlight_predictor.backends.base import LoadSpec, first_line
+from pilotlight_predictor.backends.torch.cuda_graphs import CapturedGraph, GraphPlan, capture_graph
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
@@ -159,9 +158,6 @@ class TextModel:
 
         return DynamicCache(config=self._module.config)
 
-    def copy_cache(self, cache: Any) -> Any:
-        return copy.deepcopy(cache)
-
     def free(self) -> None:
         """Free the weights, on a GPU also torch's cache, for other processes."""
         import torch
@@ -201,8 +197,7 @@ def load_model(spec: LoadSpec, folder: Path) -> TextModel:
             local_files_only=True,
         )  # fmt: skip
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
-        raise LoadFailed(f"{folder.name}: {reason}") from error
+        raise LoadFailed(f"{folder.name}: {first_line(error)}") from error
     module.to(device).eval().requires_grad_(False)
     if device.type == "cuda":
         # cuDNN plans an attention for each new length, in tens of milliseconds, and every step has a new length.

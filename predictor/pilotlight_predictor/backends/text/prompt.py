@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from pilotlight_predictor.backends.base import first_line
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 
@@ -94,6 +95,5 @@ def load_tokenizer(folder: Path, model: str) -> PromptTokenizer:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
-        raise LoadFailed(f"{model}: the tokenizer in {folder.name} cannot be read: {reason}") from error
+        raise LoadFailed(f"{model}: the tokenizer in {folder.name} cannot be read: {first_line(error)}") from error
     return PromptTokenizer(tokenizer, model)

@@ -10,6 +10,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pilotlight_predictor.backends.base import first_line
 from pilotlight_predictor.backends.torch.forward_signature import ForwardBinding
 from pilotlight_predictor.core.requests import Inputs
 from pilotlight_predictor.core.tensors import Shape, TensorSpec
@@ -216,7 +217,3 @@ def _abort_capture(graph: "torch.cuda.CUDAGraph", stream: "torch.cuda.Stream", p
         graph.capture_end()
     with contextlib.suppress(RuntimeError, AttributeError, TypeError):
         torch._C._cuda_endAllocateToPool(stream.device.index, pool)
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

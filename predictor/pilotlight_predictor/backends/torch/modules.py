@@ -71,7 +71,7 @@ def file_kind(path: Path) -> Kind:
         names = archive.namelist()
     if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
         return "torchscript"
-    if safe_load.is_exported(names):
+    if any(map(safe_load.is_program, names)):
         return "export"
     if any("/aotinductor/" in name for name in names):
         why = f"{path.name} is compiled by AOTInductor for one kind of machine"

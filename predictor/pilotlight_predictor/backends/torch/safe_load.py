@@ -9,7 +9,7 @@ import io
 import json
 import pickle
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -36,17 +36,14 @@ class ExportedProgram:
     batchable: bool
 
 
-def is_exported(names: Iterable[str]) -> bool:
-    return any(_is_program(name) for name in names)
-
-
-def _is_program(name: str) -> bool:
+def is_program(name: str) -> bool:
+    """Whether a file of an archive is an exported program."""
     return name.endswith("/models/model.json") or name == "serialized_exported_program.json"
 
 
 def read_program(path: Path) -> ExportedProgram:
     with zipfile.ZipFile(path) as archive:
-        file = next((name for name in archive.namelist() if _is_program(name)), None)
+        file = next(filter(is_program, archive.namelist()), None)
         if file is None:
             raise LoadFailed(f"{path.name} holds no exported program: save it by torch.export.save")
         program = json.loads(archive.read(file))

@@ -17,6 +17,7 @@ from pilotlight_predictor.errors import BadRequest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
+element_count: Final[Callable[[Iterable[int]], int]] = prod
 
 NUMPY_TYPES: Final[dict[str, np.dtype[Any]]] = {
     "BOOL": np.dtype(np.bool_),
@@ -88,10 +89,6 @@ def zeros(datatype: str, shape: Shape) -> Tensor:
     """Return a tensor of zeros; of BYTES, of empty strings."""
     dtype = NUMPY_TYPES[datatype]
     return Tensor(datatype, np.full(shape, b"", dtype) if datatype == "BYTES" else np.zeros(shape, dtype))
-
-
-def element_count(shape: Iterable[int]) -> int:
-    return prod(shape)
 
 
 def check_strings(where: str, count: int) -> None:

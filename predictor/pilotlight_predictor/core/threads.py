@@ -154,6 +154,7 @@ class _SwitchInterval:
                 sys.setswitchinterval(self._usual)
 
     def shorten(self, seconds: float) -> None:
+        """Limit the interval permanently, from any thread, also while work runs that will restore it."""
         with self._lock:
             self._usual = min(seconds, self._usual if self._works else sys.getswitchinterval())
             if self._works == 0:
@@ -161,11 +162,7 @@ class _SwitchInterval:
 
 
 _interval: Final = _SwitchInterval()
-
-
-def limit_switch_interval(seconds: float) -> None:
-    """Limit the interval permanently, from any thread, also while work runs that will restore it."""
-    _interval.shorten(seconds)
+limit_switch_interval: Final = _interval.shorten
 
 
 def in_thread_under_load(work: Callable[[], T], unclaimed: Callable[[T], None] | None = None) -> asyncio.Future[T]:

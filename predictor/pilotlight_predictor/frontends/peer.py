@@ -5,15 +5,12 @@ Standard library only: every connection has one, also before the server is ready
 
 import os
 import sys
+from asyncio import BaseTransport
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final
 
 ESTABLISHED: Final = "01"
 TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
-
-
-class Transport(Protocol):
-    def get_extra_info(self, name: str) -> Any: ...
 
 
 class Peer(str):
@@ -24,7 +21,7 @@ class Peer(str):
     server: tuple[str, int]
 
 
-def peer_of(transport: Transport) -> str:
+def peer_of(transport: BaseTransport) -> str:
     """Return the client of a connection; empty for a unix socket."""
     address = transport.get_extra_info("peername")
     if not address or not isinstance(address, tuple):

@@ -56,13 +56,11 @@ class ModelStats:
         "version",
     )  # fmt: skip
 
-    def __init__(
-        self, name: str, version: int, tags: Mapping[str, str] | None = None, cache_enabled: bool = False
-    ) -> None:
+    def __init__(self, name: str, version: int) -> None:
         self.name = name
         self.version = version
-        self.tags = tags or {}
-        self.cache_enabled = cache_enabled
+        self.tags: Mapping[str, str] = {}
+        self.cache_enabled = False
         self.last_inference_ms = 0
         self.inference_count = self.execution_count = 0
         self.success_count = self.success_ns = self.queue_ns = 0

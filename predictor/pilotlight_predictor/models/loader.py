@@ -3,7 +3,8 @@
 Blocking; runs in a thread of its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType
@@ -66,7 +67,7 @@ def load_version(
     devices = instance_devices(
         declared.instance_groups, settings.model.device, gpu_count(), settings.performance.instance_count
     )
-    with _PhaseTimer(phases, "import"):
+    with _timed(phases, "import"):
         row = _preferred_backend(row, replace(spec, device=devices[0]))
         module = backend_table.module(row)
         if hasattr(module, "prefetch"):  # weights are transferred while their library is imported
@@ -74,7 +75,7 @@ def load_version(
         prepare(row)
     instances: list[AnyInstance] = []
     try:
-        with _PhaseTimer(phases, "load"):
+        with _timed(phases, "load"):
             _create_instances(instances, module, spec, devices)
             config = getattr(instances[0], "completed", None) or config
             completed = complete(config, source.name, _file_info(row, instances[0]), _defaults(settings))
@@ -82,7 +83,7 @@ def load_version(
             labels = read_labels(source.model_dir, completed)
             if completed.sequence_batching is not None:
                 instances[:] = sequence_instances(instances, completed, source.model_dir)
-        with _PhaseTimer(phases, "warmup"):
+        with _timed(phases, "warmup"):
             warmup = _warm_up(instances, source, version, completed, settings, calls, decode_example)
     except BaseException:
         discard(instances)
@@ -134,15 +135,11 @@ def discard(instances: Sequence[AnyInstance]) -> None:
             log("backend.close_failed", message, level="ERROR", error=error)
 
 
-class _PhaseTimer:
-    def __init__(self, phases: dict[str, float], name: str) -> None:
-        self._phases, self._name = phases, name
-
-    def __enter__(self) -> None:
-        self._start = perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._phases[self._name] = perf_counter() - self._start
+@contextmanager
+def _timed(phases: dict[str, float], name: str) -> Iterator[None]:
+    started = perf_counter()
+    yield
+    phases[name] = perf_counter() - started
 
 
 def _warn_ignored_fields(config: ModelConfig, version: int, graphs: bool = False) -> None:

@@ -194,11 +194,6 @@ class LineHandler(logging.Handler):
             self._stream.flush()
 
 
-def line_handler() -> LineHandler | None:
-    """Return the handler of `configure`; None if logging was set up otherwise, as in tests."""
-    return next((each for each in logging.getLogger().handlers if isinstance(each, LineHandler)), None)
-
-
 class LogSettings:
     """Triton's log settings. `level`: minimum level at start; `folder`: --files-dir, empty for none.
 
@@ -222,9 +217,9 @@ class LogSettings:
     def change(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Apply changes, all or none, and return the settings. Raises BadRequest or Forbidden."""
         updated = {**self._values, **{key: self._checked(key, value) for key, value in changes.items()}}
-        handler = line_handler()
-        if handler is not None:
-            self._apply(updated, handler)
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, LineHandler):  # that of `configure`
+                self._apply(updated, handler)
         self._values = updated
         return self.values()
 

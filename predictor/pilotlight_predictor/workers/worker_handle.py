@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from pilotlight_predictor.workers.parent_channel import Frame, WorkerResponse, encode_frame, read_frame
 from pilotlight_predictor.workers.supervisor_policy import assign_sockets, available_sockets
@@ -60,21 +60,12 @@ class SocketShare:
         return {*self._done, *(socket for order in self._open for socket in order.sockets)}
 
 
-class SharingWorker(Protocol):
-    """Worker as the distribution needs it; implemented by WorkerHandle."""
-
-    share: SocketShare
-    ready: bool
-    leaving: bool
-    gone: bool
-
-
 class ShareState(NamedTuple):
     share: SocketShare
     ready: bool
 
 
-def share_states(workers: Mapping[int, SharingWorker]) -> dict[int, ShareState]:
+def share_states(workers: "Mapping[int, WorkerHandle]") -> dict[int, ShareState]:
     """Return the workers that take part; a leaving one keeps accepting until its exit unless another is ready."""
     present = {number: worker for number, worker in workers.items() if not worker.gone}
     replaced = any(worker.ready and not worker.leaving for worker in present.values())

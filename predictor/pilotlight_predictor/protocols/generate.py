@@ -7,7 +7,7 @@ A scalar is a tensor of one element. For a batching model, a flat list is as man
 other value a batch of one. An output of one element is a scalar, any other a flat list.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from math import prod
 from time import perf_counter
 from typing import Any, Final
@@ -22,10 +22,17 @@ from pilotlight_predictor.core.tensors import Tensor, TensorSpec
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
-from pilotlight_predictor.frontends.http.router import Route, ServingProtocol, error_response
+from pilotlight_predictor.frontends.http.router import ServingProtocol, error_response, model_routes
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.json_values import MAX_FIELDS, SHORT, dump_json
-from pilotlight_predictor.protocols.run_inference import await_response, decode_long, is_long, run_inference
+from pilotlight_predictor.protocols.run_inference import (
+    Finish,
+    decode_and_run,
+    decode_long,
+    is_long,
+    off_loop,
+    run_inference,
+)
 from pilotlight_predictor.protocols.v1_codec import tensor_pieces, to_tensor
 from pilotlight_predictor.protocols.v2.infer import version_of
 from pilotlight_predictor.protocols.v2.infer_response import error_body
@@ -113,27 +120,14 @@ def encode_generate(response: InferResponse) -> bytes:
 
 
 def generate(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | None:
-    arguments = _arguments(server, request)
-    if len(request.body) > SHORT:
-        return _generate_long(server, request, arguments)
-    _run(server, request, decode_generate(*arguments), request.finish)
-    return None
-
-
-async def _generate_long(server: Server, request: HttpRequest, arguments: tuple[Any, ...]) -> HttpResponse:
-    """Decode a large body off the event loop; in the meantime the client may disconnect and the model be replaced."""
-    infer_request = await decode_long(server, request.body, decode_generate, *arguments)
-    return await await_response(request, lambda finish: _run(server, request, infer_request, finish))
-
-
-def _run(
-    server: Server, request: HttpRequest, infer_request: InferRequest, finish: Callable[[HttpResponse], None]
-) -> None:
     def encode(response: InferResponse) -> HttpResponse:
         return HttpResponse(200, [encode_generate(response)])
 
-    served = server.find(infer_request.model, infer_request.version)
-    run_inference(server, request, served, infer_request, PROTOCOL, encode, as_text=True, finish=finish)
+    def run(infer_request: InferRequest, finish: Finish) -> None:
+        served = server.find(infer_request.model, infer_request.version)
+        run_inference(server, request, served, infer_request, PROTOCOL, encode, as_text=True, finish=finish)
+
+    return decode_and_run(server, request, decode_generate, _arguments(server, request), run)
 
 
 async def generate_stream(server: Server, request: HttpRequest) -> HttpResponse:
@@ -224,18 +218,14 @@ async def _event(server: Server, response: InferResponse) -> bytes:
     """Return the event; empty for a final response without outputs."""
     if not response.outputs and not response.parameters:
         return b""
-    if is_long(response):
-        return await server.codecs.run(lambda: b"data: %b\n\n" % encode_generate(response))
-    return b"data: %b\n\n" % encode_generate(response)
+    return await off_loop(server, is_long(response), lambda: b"data: %b\n\n" % encode_generate(response))
 
 
 PROTOCOL = ServingProtocol(
     NAME,
     (
-        Route("POST", "/v2/models/{model}/generate", generate, Action.INFER, hot=True),
-        Route("POST", "/v2/models/{model}/versions/{version}/generate", generate, Action.INFER, hot=True),
-        Route("POST", "/v2/models/{model}/generate_stream", generate_stream, Action.INFER, hot=True),
-        Route("POST", "/v2/models/{model}/versions/{version}/generate_stream", generate_stream, Action.INFER, hot=True),
+        *model_routes("/v2", "/generate", "POST", generate, Action.INFER),
+        *model_routes("/v2", "/generate_stream", "POST", generate_stream, Action.INFER),
     ),
     error_body,
 )

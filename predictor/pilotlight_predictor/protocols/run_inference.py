@@ -4,7 +4,7 @@ V2 has its own hot path in v2/infer.py.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
@@ -16,12 +16,13 @@ from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpRespon
 from pilotlight_predictor.frontends.http.router import ServingProtocol, error_response
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.json_values import HUGE, encoding_size
+from pilotlight_predictor.protocols.json_values import HUGE, SHORT, encoding_size
 from pilotlight_predictor.server.handler_context import Server
 
 T = TypeVar("T")
 MANY: Final = 1 << 16  # elements from which text is encoded in a thread
 Encode = Callable[[InferResponse], HttpResponse]
+Finish = Callable[[HttpResponse], None]
 
 
 def run_inference(
@@ -33,7 +34,7 @@ def run_inference(
     encode: Encode,
     *,
     as_text: bool = False,
-    finish: Callable[[HttpResponse], None] | None = None,
+    finish: Finish | None = None,
 ) -> None:
     """Submit an inference; `finish` (default: the request's) gets the response later. Raise if it is rejected at once.
 
@@ -85,7 +86,7 @@ async def _send_encoded(
     server: Server,
     result: InferResponse,
     make_response: Callable[[InferResponse | Exception], HttpResponse],
-    send: Callable[[HttpResponse], None],
+    send: Finish,
 ) -> None:
     try:
         with server.hold(result.size):
@@ -95,6 +96,33 @@ async def _send_encoded(
     send(response)
 
 
+def decode_and_run(
+    server: Server,
+    request: HttpRequest,
+    decode: Callable[..., T],
+    args: tuple[Any, ...],
+    run: Callable[[T, Finish], None],
+) -> Awaitable[HttpResponse] | None:
+    """Call `run` with the decoded body and the callback for the response; a large body is decoded off the event loop.
+
+    In the meantime the client may disconnect and the model be replaced.
+    """
+    if len(request.body) <= SHORT:
+        run(decode(*args), request.finish)
+        return None
+
+    async def decode_then_run() -> HttpResponse:
+        decoded = await decode_long(server, request.body, decode, *args)
+        return await await_response(request, lambda finish: run(decoded, finish))
+
+    return decode_then_run()
+
+
+async def off_loop(server: Server, long: bool, work: Callable[[], T]) -> T:
+    """Return work(), of a thread if it is long."""
+    return await server.codecs.run(work) if long else work()
+
+
 async def decode_long(server: Server, body: Buffer, decode: Callable[..., T], *args: Any) -> T:
     """Return decode(*args) of a long body; of a huge one from the helper process, to which all of this is sent."""
     if len(body) > HUGE:
@@ -102,7 +130,7 @@ async def decode_long(server: Server, body: Buffer, decode: Callable[..., T], *a
     return await server.codecs.run(lambda: decode(*args))
 
 
-async def await_response(request: HttpRequest, start: Callable[[Callable[[HttpResponse], None]], None]) -> HttpResponse:
+async def await_response(request: HttpRequest, start: Callable[[Finish], None]) -> HttpResponse:
     """Start with a callback for the response and wait for it. Raise Cancelled if the client has disconnected."""
     if request.abandoned:
         raise Cancelled("the client has gone")

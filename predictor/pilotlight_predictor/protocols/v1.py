@@ -7,11 +7,9 @@ from pilotlight_predictor.core.requests import NEWEST, InferResponse
 from pilotlight_predictor.errors import NotFound, NotReady, Unsupported
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
-from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
-from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.json_values import SHORT
+from pilotlight_predictor.frontends.http.router import Route, ServingProtocol, model_routes
 from pilotlight_predictor.protocols.openai import routes
-from pilotlight_predictor.protocols.run_inference import await_response, decode_long, run_inference
+from pilotlight_predictor.protocols.run_inference import Finish, decode_and_run, run_inference
 from pilotlight_predictor.protocols.v1_codec import DecodedPredict, decode_body, decode_document, encode_predictions
 from pilotlight_predictor.protocols.v2.infer import version_of
 from pilotlight_predictor.protocols.v2.infer_response import error_body
@@ -43,8 +41,8 @@ def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
         raise NotReady(server.visible_reason(request, str(error))) from None
     if not served.executor.alive:
         raise NotReady(f"model '{name}' is not ready: {server.visible_reason(request, served.executor.problem)}")
-    document = {"name": name, "ready": True}
-    return json_response({**document, **routes.model_object(served)} if routes.supports_openai(served) else document)
+    openai = routes.model_object(served) if routes.capabilities_of(served).any else {}
+    return json_response({"name": name, "ready": True, **openai})
 
 
 def predict(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | None:
@@ -68,42 +66,17 @@ def _infer(server: Server, request: HttpRequest, verb: str) -> Awaitable[HttpRes
     )  # fmt: skip
     if verb in served.v1_verbs:
         decode, arguments = decode_document, (served.name, version, request.body, verb)
-    if len(request.body) > SHORT:
-        return _infer_long(server, request, decode, arguments)
-    _run(server, request, served, decode(*arguments), request.finish)
-    return None
 
+    def run(decoded: DecodedPredict, finish: Finish) -> None:
+        def encode(response: InferResponse) -> HttpResponse:
+            if decoded.request.document is not None:
+                return HttpResponse(200, [response.outputs["document"].array[0]])
+            return HttpResponse(200, encode_predictions(decoded, response))
 
-async def _infer_long(
-    server: Server, request: HttpRequest, decode: Callable[..., DecodedPredict], arguments: tuple[Any, ...]
-) -> HttpResponse:
-    """Decode a large body off the event loop; in the meantime the client may disconnect and the model be replaced."""
-    decoded = await decode_long(server, request.body, decode, *arguments)
-    served = server.find(decoded.request.model, decoded.request.version)
-    return await await_response(request, lambda finish: _run(server, request, served, decoded, finish))
+        current = server.find(decoded.request.model, decoded.request.version)
+        run_inference(server, request, current, decoded.request, PROTOCOL, encode, as_text=True, finish=finish)
 
-
-def _run(
-    server: Server,
-    request: HttpRequest,
-    served: ModelVersion,
-    decoded: DecodedPredict,
-    finish: Callable[[HttpResponse], None],
-) -> None:
-    def encode(response: InferResponse) -> HttpResponse:
-        if decoded.request.document is not None:
-            return HttpResponse(200, [response.outputs["document"].array[0]])
-        return HttpResponse(200, encode_predictions(decoded, response))
-
-    run_inference(server, request, served, decoded.request, PROTOCOL, encode, as_text=True, finish=finish)
-
-
-def _of_model(ending: str, method: str, handler: Handler, action: Action) -> tuple[Route, Route]:
-    """Return the routes with and without a version."""
-    return (
-        Route(method, "/v1/models/{model}" + ending, handler, action, hot=True),
-        Route(method, "/v1/models/{model}/versions/{version}" + ending, handler, action, hot=True),
-    )
+    return decode_and_run(server, request, decode, arguments, run)
 
 
 PROTOCOL = ServingProtocol(
@@ -111,9 +84,9 @@ PROTOCOL = ServingProtocol(
     (
         Route("GET", "/", alive, Action.HEALTH, hot=True),
         Route("GET", "/v1/models", models, Action.READ, hot=True),
-        *_of_model(":predict", "POST", predict, Action.INFER),
-        *_of_model(":explain", "POST", explain, Action.INFER),
-        *_of_model("", "GET", model_ready, Action.HEALTH),
+        *model_routes("/v1", ":predict", "POST", predict, Action.INFER),
+        *model_routes("/v1", ":explain", "POST", explain, Action.INFER),
+        *model_routes("/v1", "", "GET", model_ready, Action.HEALTH),
     ),
     error_body,
 )

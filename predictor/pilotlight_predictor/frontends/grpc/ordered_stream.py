@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any, Final
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, UnaryCall
+from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, Responses, StreamHandler, UnaryCall
+from pilotlight_predictor.server.handler_context import Server
 
 PARTS_AHEAD: Final = 16  # buffered responses of decoupled requests
 # Returns the only or last response, or b"".
@@ -23,15 +24,18 @@ def in_request_order(messages: Messages, respond: Responder, ahead: int) -> Asyn
     return _OrderedStream(messages, respond, ahead).run()
 
 
-def unary_in_order(request: GrpcRequest, messages: Messages, call_unary: UnaryCall, ahead: int) -> AsyncIterator[bytes]:
-    """Respond to each message with the unary handler; an error ends the stream."""
+def unary_stream(ahead: int) -> StreamHandler:
+    """Return a handler that responds to each message with the unary one; an error ends the stream."""
 
-    async def respond(message: Buffer, _: "OrderedResponseWriter") -> bytes:
-        part = request.next_message()
-        part.body = message
-        return await call_unary(part)
+    def stream(_: Server, request: GrpcRequest, messages: Messages, call_unary: UnaryCall) -> Responses:
+        async def respond(message: Buffer, _: OrderedResponseWriter) -> bytes:
+            part = request.next_message()
+            part.body = message
+            return await call_unary(part)
 
-    return in_request_order(messages, respond, ahead)
+        return in_request_order(messages, respond, ahead)
+
+    return stream
 
 
 class OrderedResponseWriter:

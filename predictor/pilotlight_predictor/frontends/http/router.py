@@ -44,6 +44,12 @@ class Route(NamedTuple):
     socket: SocketHandler | None = None  # handler of WebSocket upgrades
 
 
+def model_routes(prefix: str, suffix: str, method: str, handler: Handler, action: Action) -> list[Route]:
+    """Return the hot routes of a model, with and without a version."""
+    patterns = (f"{prefix}/models/{{model}}{version}{suffix}" for version in ("", "/versions/{version}"))
+    return [Route(method, pattern, handler, action, hot=True) for pattern in patterns]
+
+
 class ServingProtocol(NamedTuple):
     name: str
     routes: tuple[Route, ...]

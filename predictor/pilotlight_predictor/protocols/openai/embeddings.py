@@ -12,9 +12,10 @@ from pilotlight_predictor.core.tensors import Tensor, TensorSpec
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.json_values import LONG
-from pilotlight_predictor.protocols.openai.completions import NAME, ResponseMerger, cancel_on_disconnect, off_loop
+from pilotlight_predictor.protocols.openai.completions import NAME, ResponseMerger, cancel_on_disconnect
 from pilotlight_predictor.protocols.openai.request import EmbeddingRequest
 from pilotlight_predictor.protocols.openai.response import embeddings
+from pilotlight_predictor.protocols.run_inference import off_loop
 from pilotlight_predictor.server.handler_context import Server
 
 COUNT: Final = "prompt_tokens"  # output with the number of tokens of each text

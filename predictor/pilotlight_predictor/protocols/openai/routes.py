@@ -12,12 +12,12 @@ from pilotlight_predictor.core.requests import InferRequest, Inputs
 from pilotlight_predictor.errors import NotFound, NotReady, PredictorError, Unavailable
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http import startup_responses
-from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response, valid_text
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.observability.logs import new_request_id
 from pilotlight_predictor.protocols.json_values import LONG, SHORT
-from pilotlight_predictor.protocols.openai.completions import NAME, TextGeneration, off_loop
+from pilotlight_predictor.protocols.openai.completions import NAME, TextGeneration
 from pilotlight_predictor.protocols.openai.embeddings import embed
 from pilotlight_predictor.protocols.openai.request import (
     TextRequest,
@@ -35,7 +35,7 @@ from pilotlight_predictor.protocols.openai.tensors import (
     prompt_inputs,
     text_capabilities,
 )
-from pilotlight_predictor.protocols.run_inference import decode_long
+from pilotlight_predictor.protocols.run_inference import decode_long, off_loop
 from pilotlight_predictor.server.handler_context import Server
 
 T = TypeVar("T")
@@ -46,17 +46,13 @@ CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceed
 
 
 def error_body(error: PredictorError) -> HttpResponse:
-    """Return the error object; messages may quote invalid Unicode of the client."""
+    """Return the error object."""
     status = error.status
     kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     code = "model_not_ready" if isinstance(error, Unavailable) else CODES.get(status)
     field = getattr(error, "field", "model" if isinstance(error, NotFound) else None)
-    body = {"message": _clean(str(error)), "type": kind, "param": _clean(field) if field else None, "code": code}
+    body = {"message": valid_text(error), "type": kind, "param": valid_text(field) if field else None, "code": code}
     return json_response({"error": body}, status)
-
-
-def _clean(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
 
 
 def models(server: Server, _: HttpRequest) -> HttpResponse:
@@ -65,7 +61,7 @@ def models(server: Server, _: HttpRequest) -> HttpResponse:
 
 def model_list(server: Server) -> dict[str, Any]:
     newest = (server.registry.newest(name) for name in server.registry.names())
-    data = [model_object(served) for served in newest if served is not None and _capabilities(served).any]
+    data = [model_object(served) for served in newest if served is not None and capabilities_of(served).any]
     return {"object": "list", "data": data}
 
 
@@ -75,11 +71,6 @@ def model(server: Server, request: HttpRequest) -> HttpResponse:
 
 def model_object(served: ModelVersion) -> dict[str, Any]:
     return {"id": served.name, "object": "model", "created": STARTED, "owned_by": "pilotlight"}
-
-
-def supports_openai(served: ModelVersion) -> bool:
-    """Return whether the model has any OpenAI capability."""
-    return _capabilities(served).any
 
 
 async def chat(server: Server, request: HttpRequest) -> HttpResponse:
@@ -139,21 +130,21 @@ def _find(
     """Return the named model, or the only one with the capability. Raise BadField or NotReady."""
     if not name:
         newest = (server.registry.newest(each) for each in server.registry.names())
-        candidates = [served for served in newest if served is not None and can(_capabilities(served))]
+        candidates = [served for served in newest if served is not None and can(capabilities_of(served))]
         if not candidates and not (readiness := server.readiness()).ready:
             raise NotReady(f"no model is ready: {readiness.reason or readiness.state}")
         if len(candidates) != 1:
             known = ", ".join(served.name for served in candidates[:10]) or "none here does"
             raise BadField("model", f"model is missing, must be the name of a model that {verb}: {known}")
-        return candidates[0], _capabilities(candidates[0])
+        return candidates[0], capabilities_of(candidates[0])
     served = server.find(name)
-    capabilities = _capabilities(served)
+    capabilities = capabilities_of(served)
     if not can(capabilities):
         raise BadField("model", f"model '{name}' is none that {verb}: it does not take '{needs}' (docs/openai.md)")
     return served, capabilities
 
 
-def _capabilities(served: ModelVersion) -> TextCapabilities:
+def capabilities_of(served: ModelVersion) -> TextCapabilities:
     return text_capabilities(served.inputs, served.outputs)
 
 

@@ -11,12 +11,13 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight.wire.token_bucket import TokenBuckets
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.errors import BadRequest, Cancelled, DeadlineExceeded, PredictorError, RateLimited
-from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession, json_response
+from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession
 from pilotlight_predictor.frontends.http.router import ErrorBody, error_response
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.plain_predict.codec import InvalidInput, PredictPart, encode_predictions
 from pilotlight_predictor.protocols.run_inference import is_long
+from pilotlight_predictor.protocols.v2.infer_response import error_body
 from pilotlight_predictor.scheduling.executor_interface import Ticket
 from pilotlight_predictor.server.handler_context import Server
 
@@ -125,10 +126,6 @@ class PredictInference:
         self._finish(response)
 
 
-def error_frame(error: PredictorError) -> HttpResponse:
-    return json_response({"error": str(error).encode("utf-8", "replace").decode()}, error.status)
-
-
 class StreamMessage:
     """Message in flight: its request, and the future of its response.
 
@@ -220,7 +217,7 @@ class PredictStream:
             if self._rate and (wait := self._bucket.acquire("", self._rate, self._rate, monotonic())):
                 limit = f"{self._rate} messages a second (safeguards.rate_limit.messages_per_second)"
                 raise RateLimited(f"more than {limit}", int(wait) + 1)
-            outcome = self._begin(self._server, message.request, error_frame)
+            outcome = self._begin(self._server, message.request, error_body)
         except Exception as error:
             self._refuse(message, error)
         else:
@@ -234,7 +231,7 @@ class PredictStream:
             self._refuse(message, error)
 
     def _refuse(self, message: StreamMessage, error: Exception) -> None:
-        response = error_response(error_frame, error, message.request)
+        response = error_response(error_body, error, message.request)
         self._server.observe_rejected(NAME, {}, response.status, perf_counter() - message.request.started)
         message.finish(response)
 

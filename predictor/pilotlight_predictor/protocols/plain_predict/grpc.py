@@ -3,7 +3,6 @@
 The metadata `x-model-name` and `x-sticky-key` (of A/B tests) stand for what the messages have no field for.
 """
 
-from collections.abc import AsyncIterator
 from time import perf_counter
 from typing import Final
 
@@ -14,8 +13,8 @@ from pilotlight.wire.protobuf import delimited
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import bf16_to_float
 from pilotlight_predictor.frontends.auth import Action
-from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, Method, Service, UnaryCall
-from pilotlight_predictor.frontends.grpc.ordered_stream import unary_in_order
+from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service
+from pilotlight_predictor.frontends.grpc.ordered_stream import unary_stream
 from pilotlight_predictor.frontends.grpc.protobuf_codec import decode, encode
 from pilotlight_predictor.protocols.plain_predict.batch_and_stream import MAX_IN_FLIGHT, NAME
 from pilotlight_predictor.protocols.plain_predict.codec import MAX_NUMBERS, InvalidInput, PredictRequest, check_rows
@@ -44,11 +43,6 @@ async def predict(server: Server, request: GrpcRequest) -> bytes:
     return delimited(1, _numbers(response)) + encode("PredictResponse", fields)
 
 
-def predict_stream(_: Server, request: GrpcRequest, messages: Messages, call_unary: UnaryCall) -> AsyncIterator[bytes]:
-    """Respond in order; an error ends the stream with its status, since the messages have no field for it."""
-    return unary_in_order(request, messages, call_unary, MAX_IN_FLIGHT)
-
-
 def _numbers(response: InferResponse) -> bytes:
     """Return the first output, flattened, as packed floats."""
     name, tensor = next(iter(response.outputs.items()))
@@ -59,10 +53,9 @@ def _numbers(response: InferResponse) -> bytes:
         return np.ascontiguousarray(array, dtype="<f4").tobytes()
 
 
-SERVICES = (
-    Service(
-        "InferenceService",
-        NAME,
-        (Method("Predict", Action.INFER, predict), Method("PredictStream", Action.INFER, predict, predict_stream)),
-    ),
+_METHODS = (
+    Method("Predict", Action.INFER, predict),
+    # In order; an error ends the stream with its status, since the messages have no field for it.
+    Method("PredictStream", Action.INFER, predict, unary_stream(MAX_IN_FLIGHT)),
 )
+SERVICES = (Service("InferenceService", NAME, _METHODS),)

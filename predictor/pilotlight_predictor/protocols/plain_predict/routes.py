@@ -13,7 +13,13 @@ from pilotlight_predictor.core.requests import RequestedOutput
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import NotReady, PredictorError
 from pilotlight_predictor.frontends.auth import Action
-from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession, json_response
+from pilotlight_predictor.frontends.http.messages import (
+    HttpRequest,
+    HttpResponse,
+    WebSocketSession,
+    json_response,
+    valid_text,
+)
 from pilotlight_predictor.frontends.http.router import ErrorBody, Route, ServingProtocol
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.json_values import SHORT
@@ -34,8 +40,7 @@ RETRY_AFTER: Final = {"Retry-After": "1"}
 
 
 def error_body(error: PredictorError) -> HttpResponse:
-    """Return the error body; messages may quote invalid Unicode of the client."""
-    return json_response({"detail": str(error).encode("utf-8", "replace").decode()}, error.status)
+    return json_response({"detail": valid_text(error)}, error.status)
 
 
 def predict(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | None:

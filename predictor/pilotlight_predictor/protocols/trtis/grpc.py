@@ -15,12 +15,12 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.frontends.auth import Action
-from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, Method, Responses, Service, UnaryCall
-from pilotlight_predictor.frontends.grpc.ordered_stream import unary_in_order
-from pilotlight_predictor.frontends.grpc.protobuf_codec import limited_fields, unpack_varints
+from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service
+from pilotlight_predictor.frontends.grpc.ordered_stream import unary_stream
+from pilotlight_predictor.frontends.grpc.protobuf_codec import decode, limited_fields, unpack_varints
 from pilotlight_predictor.frontends.http.messages import HttpResponse
 from pilotlight_predictor.frontends.http.router import error_response
-from pilotlight_predictor.protocols.run_inference import is_long
+from pilotlight_predictor.protocols.run_inference import is_long, off_loop
 from pilotlight_predictor.protocols.trtis.handlers import failure, find, is_ready, run_profiler, server_status, success
 from pilotlight_predictor.protocols.trtis.request import Header, decode_parts, make_header, signature
 from pilotlight_predictor.protocols.trtis.response import describe
@@ -49,15 +49,6 @@ class InferMessage(NamedTuple):
     version: int
     header: Header
     parts: list[memoryview]
-
-
-def read_text(message: Buffer, name: str) -> str:
-    """Return field 1, the only one of requests other than inferences."""
-    text = ""
-    for number, _, value in limited_fields(memoryview(message)):
-        if number == 1:
-            text = protobuf.text(value, name)
-    return text
 
 
 def read_infer(message: Buffer) -> InferMessage:
@@ -143,13 +134,13 @@ def write_infer(header: Header, status: Values, values: Values, blobs: Sequence[
 
 
 async def status(server: Server, request: GrpcRequest) -> bytes:
-    model = read_text(request.body, "model_name") or None
+    model = decode(f"{PACKAGE}.StatusRequest", request.body).get("model_name") or None
     response = {"server_status": server_status(server, model), "request_status": success(server)}
     return write_binary(response, STATUS_RESPONSE)
 
 
 async def health(server: Server, request: GrpcRequest) -> bytes:
-    mode = read_text(request.body, "mode")
+    mode = decode(f"{PACKAGE}.HealthRequest", request.body).get("mode", "")
     if mode not in {"live", "ready"}:
         raise BadRequest(f"mode = '{mode[:50]}', must be live or ready")
     response = {"request_status": success(server), "health": mode == "live" or is_ready(server)}
@@ -158,7 +149,7 @@ async def health(server: Server, request: GrpcRequest) -> bytes:
 
 async def profile(server: Server, request: GrpcRequest) -> bytes:
     """Start or stop the profiler; the table of a stop is sent as the message of the request status."""
-    command = read_text(request.body, "cmd")
+    command = decode(f"{PACKAGE}.ProfileRequest", request.body).get("cmd", "")
     if command not in {"start", "stop"}:
         raise BadRequest(f"cmd = '{command[:50]}', must be start or stop")
     table = await server.codecs.run(lambda: run_profiler(command))
@@ -167,13 +158,13 @@ async def profile(server: Server, request: GrpcRequest) -> bytes:
 
 async def infer(server: Server, request: GrpcRequest) -> bytes:
     long = len(request.body) >= LONG
-    message = await server.codecs.run(lambda: read_infer(request.body)) if long else read_infer(request.body)
+    message = await off_loop(server, long, lambda: read_infer(request.body))
     request.params = {"model": message.model}
     served = request.served = find(server, message.model, message.version)
     batched = served.config.max_batch_size > 0
     known = signature(served.name, served.inputs, served.outputs, batched)
-    decode = partial(decode_parts, message.header, known, message.version, message.parts)
-    infer_request = await server.codecs.run(decode) if long else decode()
+    read = partial(decode_parts, message.header, known, message.version, message.parts)
+    infer_request = await off_loop(server, long, read)
     infer_request.request_id = request.headers.get(HEADER_REQUEST_ID, "")
     response = await run(server, served, infer_request)
 
@@ -181,12 +172,7 @@ async def infer(server: Server, request: GrpcRequest) -> bytes:
         blobs, values = describe(message.header, response, served.labels, batched=batched)
         return write_infer(message.header, success(server), values, blobs)
 
-    return await server.codecs.run(encode) if is_long(response, as_text=False) else encode()
-
-
-def stream(_: Server, request: GrpcRequest, messages: Messages, call_unary: UnaryCall) -> Responses:
-    """StreamInfer of 1.0: responses in the order of the requests; an error is the response to its request."""
-    return unary_in_order(request, messages, call_unary, MAX_AHEAD)
+    return await off_loop(server, is_long(response, as_text=False), encode)
 
 
 def _with_errors(handler: TrtisHandler) -> TrtisHandler:
@@ -219,6 +205,7 @@ _METHODS = (
     Method("Profile", Action.ADMIN, _with_errors(profile)),
     Method("Health", Action.HEALTH, _with_errors(health)),
     Method("Infer", Action.INFER, _with_errors(infer)),
-    Method("StreamInfer", Action.INFER, _with_errors(infer), stream),
+    # Of 1.0: responses in the order of the requests; an error is the response to its request.
+    Method("StreamInfer", Action.INFER, _with_errors(infer), unary_stream(MAX_AHEAD)),
 )
 SERVICES = tuple(Service(f"{PACKAGE}.{name}", "grpc-trtis", _METHODS) for name in ("GRPCService", "GRPCServer"))

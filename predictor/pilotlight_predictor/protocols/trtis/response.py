@@ -1,7 +1,7 @@
 """Responses of the TRTIS protocol: raw outputs and InferResponseHeader, ServerStatus and RequestStatus. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,21 +37,17 @@ _OTHER_STATES: Final = {"PARKED": "MODEL_READY"}  # it accepts requests
 ALL_SIZES: Final = 0  # key of statistics that are not recorded by batch size
 
 
-class Encoded(NamedTuple):
-    """Body and, for 0.11 and later, the NV-InferResponse header, without the classes, which may be many."""
-
-    pieces: list[Buffer]
-    header: str | None
-
-
-def encode_infer(header: Header, response: InferResponse, labels: Labels, *, batched: bool, binary: bool) -> Encoded:
+def encode_infer(
+    header: Header, response: InferResponse, labels: Labels, *, batched: bool, binary: bool
+) -> tuple[list[Buffer], str | None]:
+    """Return body and, for 0.11 and later, the NV-InferResponse header, without the classes, which may be many."""
     blobs, values = describe(header, response, labels, batched=batched)
     table = RESPONSE_HEADER if header.old else RESPONSE_HEADER_1_0
     last = write_binary(values, table) if binary else write_text(values, table).encode()
     if header.old:
-        return Encoded([*blobs, last], None)
+        return [*blobs, last], None
     outputs = [{"name": output["name"], "raw": output.get("raw")} for output in values["output"]]
-    return Encoded([*blobs, last], write_text({**values, "output": outputs}, table, one_line=True))
+    return [*blobs, last], write_text({**values, "output": outputs}, table, one_line=True)
 
 
 def describe(

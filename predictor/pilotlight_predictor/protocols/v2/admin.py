@@ -38,20 +38,27 @@ async def load(server: Server, request: HttpRequest) -> HttpResponse:
         config, files = _load_parameters(body)
     else:
         config, files = await decode_long(server, body, _load_parameters, body)
+    await load_model(server, name, config, files)
+    return HttpResponse(200, [])
+
+
+async def load_model(server: Server, name: str, config: dict[str, Any] | None, files: dict[str, bytes]) -> None:
     try:
         await server.control.load(name, config, files)
     except LoadFailed as error:
         raise LoadFailed(f"failed to load '{name}': {error}") from None
-    return HttpResponse(200, [])
 
 
 async def unload(server: Server, request: HttpRequest) -> HttpResponse:
-    name, parameters = _model(request), _parameters(_read_json_object(request))
+    await unload_model(server, _model(request), _parameters(_read_json_object(request)))
+    return HttpResponse(200, [])
+
+
+async def unload_model(server: Server, name: str, parameters: dict[str, Any]) -> None:
     dependents = parameters.get("unload_dependents", False)
     if not isinstance(dependents, bool):
         raise BadRequest(f"parameters.unload_dependents = {dependents!r}, must be true or false")
     await server.control.unload(name, dependents)
-    return HttpResponse(200, [])
 
 
 async def park(server: Server, request: HttpRequest) -> HttpResponse:
@@ -103,11 +110,14 @@ def _decode(body: Buffer) -> dict[str, Any]:
 
 
 def _model(request: HttpRequest) -> str:
-    name = request.params["model"]
+    return checked_name("model name", request.params["model"])
+
+
+def checked_name(field: str, name: str) -> str:
+    """Return the name of a model. Raise BadRequest if it cannot be one."""
     if not valid_model_name(name):
-        raise BadRequest(
-            f"model name {name[:100]!r} is not valid: it must be one path segment without control characters"
-        )
+        rule = "it must be one path segment without control characters"
+        raise BadRequest(f"{field} {name[:100]!r} is not valid: {rule}")
     return name
 
 
@@ -142,10 +152,6 @@ def no_regions(_: Server, request: HttpRequest) -> HttpResponse:
     return json_response([])
 
 
-def nothing_to_unregister(_: Server, __: HttpRequest) -> HttpResponse:
-    return HttpResponse(200, [])
-
-
 def refuse_cuda(_: Server, __: HttpRequest) -> HttpResponse:
     raise Unsupported(NO_CUDA)
 
@@ -164,7 +170,7 @@ SHARED_MEMORY_ROUTES = (
     *_of_region("systemsharedmemory", "POST", "unregister", unregister),
     *_of_region("cudasharedmemory", "GET", "status", no_regions),
     Route("POST", "/v2/cudasharedmemory/region/{region}/register", refuse_cuda, Action.ADMIN),
-    *_of_region("cudasharedmemory", "POST", "unregister", nothing_to_unregister),
+    *_of_region("cudasharedmemory", "POST", "unregister", lambda _, __: HttpResponse(200, [])),
 )
 
 

@@ -14,7 +14,7 @@ from pilotlight_predictor.core.batch import SplitOutputs
 from pilotlight_predictor.core.compression import choose_encoding, compress
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Outputs
 from pilotlight_predictor.errors import PredictorError, QueueFull
-from pilotlight_predictor.frontends.http.messages import JSON, HttpRequest, HttpResponse, json_response
+from pilotlight_predictor.frontends.http.messages import JSON, HttpRequest, HttpResponse, json_response, valid_text
 from pilotlight_predictor.frontends.http.router import error_response
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -30,8 +30,7 @@ Finish = Callable[[HttpResponse], None]
 
 
 def error_body(error: PredictorError) -> HttpResponse:
-    """Return the error body; messages may quote invalid Unicode of the client."""
-    return json_response({"error": str(error).encode("utf-8", "replace").decode()}, error.status)
+    return json_response({"error": valid_text(error)}, error.status)
 
 
 def respond(

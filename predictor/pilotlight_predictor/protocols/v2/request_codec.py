@@ -1,6 +1,6 @@
 """Decoder of V2 inference requests: JSON, JSON followed by binary tensors, or one raw tensor. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
@@ -9,7 +9,7 @@ import msgspec
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core import request_parameters
 from pilotlight_predictor.core.request_parameters import REGION, FindRegion, no_shared_memory, read_region
-from pilotlight_predictor.core.requests import InferRequest, Inputs, Parameters, RequestedOutput
+from pilotlight_predictor.core.requests import InferRequest, Inputs, Parameters, RequestedOutput, SharedMemorySlice
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Shape, TensorSpec, decode_raw, element_count
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocols.json_values import MAX_FIELDS, decode_values, explain, quote_nonfinite
@@ -145,7 +145,7 @@ def _inputs(
     position = 0
     for wire in wires:
         if wire.name in inputs or wire.datatype not in NUMPY_TYPES or len(wire.shape) > MAX_DIMS:
-            raise _input_error(wire, len(inputs), wire.name in inputs)
+            raise input_error(len(inputs), wire.name, wire.datatype, wire.shape, wire.name in inputs)
         shape = wire.shape
         if check is not None:
             check(wire.name, wire.datatype, shape)
@@ -173,48 +173,58 @@ def _inputs(
     return inputs
 
 
-def _input_error(wire: WireInput, index: int, twice: bool) -> BadRequest:
+def input_error(index: int, name: str, datatype: str, shape: Shape, twice: bool) -> BadRequest:
     where = f"inputs[{index}]"
     if twice:
-        return BadRequest(f"{where}.name = '{wire.name}' appears twice")
-    if wire.datatype not in NUMPY_TYPES:
-        return BadRequest(f"{where}.datatype = '{wire.datatype}', must be one of {', '.join(NUMPY_TYPES)}")
-    return BadRequest(f"{where}.shape has {len(wire.shape)} dimensions, at most {MAX_DIMS} are possible")
+        return BadRequest(f"{where}.name = '{name}' appears twice")
+    if datatype not in NUMPY_TYPES:
+        return BadRequest(f"{where}.datatype = '{datatype}', must be one of {', '.join(NUMPY_TYPES)}")
+    return BadRequest(f"{where}.shape has {len(shape)} dimensions, at most {MAX_DIMS} are possible")
 
 
 def _output(where: str, wire: WireOutput, find: FindRegion) -> RequestedOutput:
-    parameters = wire.parameters or {}
+    parameters = wire.parameters
+    if not parameters:
+        return RequestedOutput(wire.name)
     binary = parameters.get("binary_data")
     if binary is not None and not isinstance(binary, bool):
         raise BadRequest(f"{where}.parameters.binary_data = {binary!r}, must be true or false")
+    count, shared = output_parameters(where, parameters)
+    return RequestedOutput(wire.name, binary, count, shared, find(shared) if shared else None)
+
+
+def output_parameters(where: str, parameters: Parameters) -> tuple[int, SharedMemorySlice | None]:
+    """Return the number of classes and the slice of shared memory, of which an output has one at most."""
     count = parameters.get("classification", 0)
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise BadRequest(f"{where}.parameters.classification = {count!r}, must be a number of classes, 0 or more")
-    if REGION not in parameters:
-        return RequestedOutput(wire.name, binary, count)
-    shared = read_region(where, parameters)
-    if count:
+    shared = read_region(where, parameters) if REGION in parameters else None
+    if count and shared:
         raise BadRequest(f"{where}: classification does not support shared memory output; ask for one of them")
-    return RequestedOutput(wire.name, binary, count, shared, find(shared))
+    return count, shared
+
+
+def check_reserved(names: Iterable[str]) -> None:
+    for name in names:
+        if name in RESERVED or name.startswith(RESERVED_PREFIX):
+            raise BadRequest(f"parameters.{name} is reserved; choose another name")
 
 
 def apply_parameters(request: InferRequest, parameters: Parameters) -> None:
     """Apply parameters that concern the server; all of them are passed on to the model. Raise BadRequest."""
-    for key in parameters:
-        if key in RESERVED or key.startswith(RESERVED_PREFIX):
-            raise BadRequest(f"parameters.{key} is reserved; choose another name")
+    check_reserved(parameters)
     request.parameters = parameters
     binary = parameters.get("binary_data_output", False)
     if not isinstance(binary, bool):
         raise BadRequest(f"parameters.binary_data_output = {binary!r}, must be true or false")
     request.binary_output = binary
-    request.priority = _unsigned(parameters, "priority")
-    request.timeout_us = _unsigned(parameters, "timeout")
+    request.priority = unsigned(parameters, "priority")
+    request.timeout_us = unsigned(parameters, "timeout")
     if request_parameters.KEY in parameters:
         request.sequence = request_parameters.sequence_point(parameters)
 
 
-def _unsigned(parameters: Parameters, key: str) -> int:
+def unsigned(parameters: Parameters, key: str) -> int:
     value = parameters.get(key, 0)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
         raise BadRequest(f"parameters.{key} = {value!r}, must be an integer of 0 or more")

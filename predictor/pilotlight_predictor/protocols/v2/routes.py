@@ -8,7 +8,7 @@ from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import NotFound, PredictorError
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
-from pilotlight_predictor.frontends.http.router import Route, ServingProtocol
+from pilotlight_predictor.frontends.http.router import Route, ServingProtocol, model_routes
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.v2 import admin, infer
 from pilotlight_predictor.protocols.v2.infer import version_of
@@ -63,17 +63,19 @@ def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 def model_metadata(server: Server, request: HttpRequest) -> HttpResponse:
-    served = find(server, request)
-    versions = [served] if "version" in request.params else server.registry.served(served.name)
-    return json_response(
-        {
-            "name": served.name,
-            "versions": [str(each.version) for each in versions],
-            "platform": served.config.platform or served.config.backend,
-            "inputs": tensor_metadata(served.inputs),
-            "outputs": tensor_metadata(served.outputs),
-        }
-    )
+    return json_response(metadata(server, find(server, request), one_version="version" in request.params))
+
+
+def metadata(server: Server, served: ModelVersion, *, one_version: bool) -> dict[str, Any]:
+    """Return the metadata of a model, with this version or with all that serve."""
+    versions = [served] if one_version else server.registry.served(served.name)
+    return {
+        "name": served.name,
+        "versions": [str(each.version) for each in versions],
+        "platform": served.config.platform or served.config.backend,
+        "inputs": tensor_metadata(served.inputs),
+        "outputs": tensor_metadata(served.outputs),
+    }
 
 
 def model_config(server: Server, request: HttpRequest) -> HttpResponse:
@@ -81,9 +83,13 @@ def model_config(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 def model_stats(server: Server, request: HttpRequest) -> HttpResponse:
-    served = find(server, request)
-    versions = [served] if "version" in request.params else server.registry.served(served.name)
-    return json_response({"model_stats": [each.stats.as_v2() for each in versions]})
+    return json_response(statistics(server, find(server, request), one_version="version" in request.params))
+
+
+def statistics(server: Server, served: ModelVersion, *, one_version: bool) -> dict[str, Any]:
+    """Return the statistics of this version, or of all that serve."""
+    versions = [served] if one_version else server.registry.served(served.name)
+    return {"model_stats": [each.stats.as_v2() for each in versions]}
 
 
 def all_stats(server: Server, _: HttpRequest) -> HttpResponse:
@@ -98,14 +104,6 @@ def tensor_metadata(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
     return [{"name": spec.name, "datatype": spec.datatype, "shape": spec.shape} for spec in specs]
 
 
-def _of_model(suffix: str, method: str, handler: Any, action: Action, hot: bool = False) -> tuple[Route, Route]:
-    """Return the routes with and without a version."""
-    return (
-        Route(method, "/v2/models/{model}" + suffix, handler, action, hot),
-        Route(method, "/v2/models/{model}/versions/{version}" + suffix, handler, action, hot),
-    )
-
-
 PROTOCOL = ServingProtocol(
     "v2",
     (
@@ -114,11 +112,11 @@ PROTOCOL = ServingProtocol(
         Route("GET", "/v2/health/ready", ready, Action.HEALTH, hot=True),
         Route("GET", "/v2/models", models, Action.READ, hot=True),
         Route("GET", "/v2/models/stats", all_stats, Action.READ, hot=True),
-        *_of_model("/infer", "POST", infer.infer, Action.INFER, hot=True),
-        *_of_model("/ready", "GET", model_ready, Action.HEALTH, hot=True),
-        *_of_model("/config", "GET", model_config, Action.READ, hot=True),
-        *_of_model("/stats", "GET", model_stats, Action.READ, hot=True),
-        *_of_model("", "GET", model_metadata, Action.READ, hot=True),
+        *model_routes("/v2", "/infer", "POST", infer.infer, Action.INFER),
+        *model_routes("/v2", "/ready", "GET", model_ready, Action.HEALTH),
+        *model_routes("/v2", "/config", "GET", model_config, Action.READ),
+        *model_routes("/v2", "/stats", "GET", model_stats, Action.READ),
+        *model_routes("/v2", "", "GET", model_metadata, Action.READ),
         *admin.SHARED_MEMORY_ROUTES,
         *admin.TRACE_ROUTES,
         *admin.LOG_ROUTES,

@@ -28,7 +28,14 @@ from pilotlight_predictor.core.tensors import NUMPY_TYPES, Shape, Tensor, decode
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.frontends.grpc.protobuf_codec import MAX_FIELDS, limited_fields, unpack_varints
 from pilotlight_predictor.protocols.v2.grpc.infer_response import decode_contents
-from pilotlight_predictor.protocols.v2.request_codec import MAX_DIM, MAX_DIMS, RESERVED, RESERVED_PREFIX
+from pilotlight_predictor.protocols.v2.request_codec import (
+    MAX_DIM,
+    MAX_DIMS,
+    check_reserved,
+    input_error,
+    output_parameters,
+    unsigned,
+)
 
 EMPTY_FINAL: Final = "triton_enable_empty_final_response"  # in a stream: send a final response even if it is empty
 _DOUBLE: Final = struct.Struct("<d")
@@ -173,7 +180,7 @@ def read_head(message: bytes) -> Head:
         elif number == 6:
             _read_output(outputs, protobuf.payload(value, "outputs"))
     _check(inputs, parameters)
-    priority, timeout_us = _unsigned(parameters, "priority"), _unsigned(parameters, "timeout")
+    priority, timeout_us = unsigned(parameters, "priority"), unsigned(parameters, "timeout")
     chosen = tuple(outputs.values())
     shared, placed = any(each.place for each in inputs), any(output.shared_memory for output in chosen)
     return Head(
@@ -233,13 +240,7 @@ def _read_output(outputs: dict[str, RequestedOutput], view: memoryview) -> None:
             _read_parameter(parameters, value, f"{where}.parameters")
     if name in outputs:
         raise BadRequest(f"{where}.name = '{name}' appears twice")
-    place = read_region(where, parameters) if REGION in parameters else None
-    count = parameters.get("classification", 0)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise BadRequest(f"{where}.parameters.classification = {count!r}, must be a number of classes, 0 or more")
-    if count and place:
-        raise BadRequest(f"{where}: classification does not support shared memory output; ask for one of them")
-    outputs[name] = RequestedOutput(name, None, count, place)
+    outputs[name] = RequestedOutput(name, None, *output_parameters(where, parameters))
 
 
 def _read_parameter(parameters: Parameters, entry: int | memoryview, where: str) -> None:
@@ -272,25 +273,12 @@ def _parameter(view: memoryview, where: str) -> Any:
 
 
 def _check(inputs: list[WireInput], parameters: Parameters) -> None:
-    for key in parameters.keys() - {EMPTY_FINAL}:
-        if key in RESERVED or key.startswith(RESERVED_PREFIX):
-            raise BadRequest(f"parameters.{key} is reserved; choose another name")
+    check_reserved(parameters.keys() - {EMPTY_FINAL})
     names: set[str] = set()
-    for index, each in enumerate(inputs):
-        if each.name in names:
-            raise BadRequest(f"inputs[{index}].name = '{each.name}' appears twice")
-        if each.datatype not in NUMPY_TYPES:
-            raise BadRequest(f"inputs[{index}].datatype = '{each.datatype}', must be one of {', '.join(NUMPY_TYPES)}")
-        if len(each.shape) > MAX_DIMS:
-            raise BadRequest(f"inputs[{index}].shape has {len(each.shape)} dimensions, at most {MAX_DIMS} are possible")
-        names.add(each.name)
-
-
-def _unsigned(parameters: Parameters, key: str) -> int:
-    value = parameters.get(key, 0)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise BadRequest(f"parameters.{key} = {value!r}, must be an integer of 0 or more")
-    return value
+    for index, (name, datatype, shape, _, _) in enumerate(inputs):
+        if name in names or datatype not in NUMPY_TYPES or len(shape) > MAX_DIMS:
+            raise input_error(index, name, datatype, shape, name in names)
+        names.add(name)
 
 
 def _plain(inputs: list[WireInput]) -> tuple[PlainInput, ...]:

@@ -6,17 +6,16 @@ return all of them.
 
 from typing import Any
 
-from pilotlight_predictor.errors import BadRequest, LoadFailed, NotFound, PredictorError, Unsupported
+from pilotlight_predictor.errors import BadRequest, NotFound, PredictorError, Unsupported
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service
 from pilotlight_predictor.frontends.grpc.protobuf_codec import Message, decode, encode
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.v2.admin import NO_CUDA, NO_SUCH_CUDA
+from pilotlight_predictor.protocols.v2.admin import NO_CUDA, NO_SUCH_CUDA, checked_name, load_model, unload_model
 from pilotlight_predictor.protocols.v2.grpc import infer_methods
 from pilotlight_predictor.protocols.v2.grpc.infer_request import read_version
-from pilotlight_predictor.protocols.v2.routes import EXTENSIONS, tensor_metadata
+from pilotlight_predictor.protocols.v2.routes import EXTENSIONS, metadata, statistics
 from pilotlight_predictor.repository.load_parameters import bytes_parameter, config_parameter, file_parameters
-from pilotlight_predictor.repository.model_config import valid_model_name
 from pilotlight_predictor.server.handler_context import Server
 
 
@@ -28,32 +27,20 @@ def index(server: Server, request: GrpcRequest) -> bytes:
 async def load(server: Server, request: GrpcRequest) -> bytes:
     message = decode("inference.RepositoryModelLoadRequest", request.body)
     name, parameters = _model(message), _parameters(message)
-    config, files = config_parameter(parameters), file_parameters(parameters, bytes_parameter)
-    try:
-        await server.control.load(name, config, files)
-    except LoadFailed as error:
-        raise LoadFailed(f"failed to load '{name}': {error}") from None
+    await load_model(server, name, config_parameter(parameters), file_parameters(parameters, bytes_parameter))
     return encode("inference.RepositoryModelLoadResponse", {"model_name": name, "isLoaded": True})
 
 
 async def unload(server: Server, request: GrpcRequest) -> bytes:
     message = decode("inference.RepositoryModelUnloadRequest", request.body)
     name = _model(message)
-    dependents = _parameters(message).get("unload_dependents", False)
-    if not isinstance(dependents, bool):
-        raise BadRequest(f"parameters.unload_dependents = {dependents!r}, must be true or false")
-    await server.control.unload(name, dependents)
+    await unload_model(server, name, _parameters(message))
     return encode("inference.RepositoryModelUnloadResponse", {"model_name": name, "isUnloaded": True})
 
 
 def _model(message: Message) -> str:
     """Return the model name; KServe's message has it in the field that Triton uses for the repository."""
-    name: str = message.get("model_name") or message.get("repository_name", "")
-    if not valid_model_name(name):
-        raise BadRequest(
-            f"model_name = {name[:100]!r} is not valid: it must be one path segment without control characters"
-        )
-    return name
+    return checked_name("model_name =", message.get("model_name") or message.get("repository_name", ""))
 
 
 def _parameters(message: Message) -> dict[str, Any]:
@@ -164,15 +151,7 @@ def server_metadata(server: Server, _: GrpcRequest) -> bytes:
 
 def model_metadata(server: Server, request: GrpcRequest) -> bytes:
     message = decode("inference.ModelMetadataRequest", request.body)
-    served = _find(server, message)
-    versions = [served] if message.get("version") else server.registry.served(served.name)
-    response = {
-        "name": served.name,
-        "versions": [str(each.version) for each in versions],
-        "platform": served.config.platform or served.config.backend,
-        "inputs": tensor_metadata(served.inputs),
-        "outputs": tensor_metadata(served.outputs),
-    }
+    response = metadata(server, _find(server, message), one_version=bool(message.get("version")))
     return encode("inference.ModelMetadataResponse", response)
 
 
@@ -185,9 +164,7 @@ def model_statistics(server: Server, request: GrpcRequest) -> bytes:
     """Return statistics of one version, all versions of a model, or all models."""
     message = decode("inference.ModelStatisticsRequest", request.body)
     if message.get("name"):
-        served = _find(server, message)
-        versions = [served] if message.get("version") else server.registry.served(served.name)
-        response: dict[str, Any] = {"model_stats": [each.stats.as_v2() for each in versions]}
+        response = statistics(server, _find(server, message), one_version=bool(message.get("version")))
     else:
         response = server.metrics.statistics()
     return encode("inference.ModelStatisticsResponse", response)

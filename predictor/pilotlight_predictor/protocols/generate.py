@@ -167,7 +167,7 @@ class GenerateEvents:
         self._server.metrics.in_flight += 1
         self._request.on_abandon = self._responses.cancel
         try:
-            result, final = await anext(self._responses)
+            _, result, final = await anext(self._responses)
             if isinstance(result, Exception):
                 try:
                     raise result
@@ -189,7 +189,7 @@ class GenerateEvents:
     async def __anext__(self) -> bytes:
         event, self._first = self._first, b""
         while not event:
-            result, final = await anext(self._responses)
+            _, result, final = await anext(self._responses)
             status = 200
             if isinstance(result, Exception):
                 response = error_response(error_body, result, self._request)

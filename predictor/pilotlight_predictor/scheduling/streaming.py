@@ -2,7 +2,7 @@
 
     instance's threads   DecoupledRequest.send, complete  →  ResponseBuffer    bounded, one per request
     event loop           ResponseBuffer  →  OpenRequests  →  QueuedRequest.part  →  ModelVersion.stream's `part`
-    routes and RPCs      async for result, final in ResponseReader(…)
+    routes and RPCs      async for number, result, final in ResponseReader(…)
 
 A slow reader pauses its ticket; then the buffer fills, and the sending thread blocks in `send`.
 """
@@ -10,9 +10,10 @@ A slow reader pauses its ticket; then the buffer fills, and the sending thread b
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import Condition, get_ident
 from time import perf_counter_ns
-from typing import Final, Protocol
+from typing import Final, Self
 
 from pilotlight_predictor.backends.base import Answer
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Part
@@ -26,6 +27,7 @@ MAX_BUFFERED: Final = 64  # responses to one request that wait for the event loo
 MAX_UNREAD: Final = 16  # responses that wait for a reader before its request is paused
 
 Deliver = Callable[["ResponseBuffer", Answer, bool], None]
+StartStream = Callable[[InferRequest, Part], Ticket]  # ModelVersion.stream
 
 
 class ResponseBuffer:
@@ -173,55 +175,61 @@ class FirstResponseTimeout:
             self._part(result, final)
 
 
-class StartStream(Protocol):
-    """Start of a streamed request (ModelVersion.stream)."""
-
-    def __call__(self, request: InferRequest, part: Part) -> Ticket: ...
-
-
 class ResponseReader:
-    """Async iterator of (response, final) for one request. A slow reader pauses the model.
+    """Async iterator of (number of the request, response, final) in order of arrival. A slow reader pauses the model.
 
         async with ResponseReader(lambda request, part: version.stream(request, part, limits), request) as responses: …
 
-    Leaving the context before the end cancels the request.
+    The constructor raises if a request is rejected. Leaving the context before the end cancels the requests.
     """
 
-    def __init__(self, stream: StartStream, request: InferRequest) -> None:
-        self._arrived: deque[tuple[InferResponse | Exception, bool]] = deque()
+    def __init__(self, stream: StartStream, *requests: InferRequest) -> None:
+        self._arrived: deque[tuple[int, InferResponse | Exception, bool]] = deque()
         self._available = asyncio.Event()
-        self._ended = False
-        self._ticket: Ticket | None = None
-        self._ticket = stream(request, self._part)
+        self._open = len(requests)  # those whose final response was not read yet
+        self._paused = False
+        self._tickets: list[Ticket] = []
+        try:
+            for number, request in enumerate(requests):
+                self._tickets.append(stream(request, partial(self._part, number)))
+        except Exception:
+            self.cancel()
+            raise
 
-    def _part(self, result: InferResponse | Exception, final: bool) -> None:
-        self._arrived.append((result, final))
+    def _part(self, number: int, result: InferResponse | Exception, final: bool) -> None:
+        self._arrived.append((number, result, final))
         self._available.set()
-        if len(self._arrived) == MAX_UNREAD and self._ticket is not None:
-            self._ticket.pause()
+        if len(self._arrived) >= MAX_UNREAD and not self._paused:
+            self._paused = True
+            for ticket in self._tickets:
+                ticket.pause()
 
     def cancel(self) -> None:
-        """Cancel the request; a final response can still be read."""
-        if not self._ended and self._ticket is not None:
-            self._ticket.cancel()
+        """Cancel the requests; their final responses can still be read."""
+        tickets, self._tickets = self._tickets, []  # they refer back to this reader: break the cycle
+        for ticket in tickets:
+            ticket.cancel()
 
-    def __aiter__(self) -> "ResponseReader":
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> tuple[InferResponse | Exception, bool]:
-        if self._ended:
+    async def __anext__(self) -> tuple[int, InferResponse | Exception, bool]:
+        if not self._open:
             raise StopAsyncIteration
         while not self._arrived:
             self._available.clear()
             await self._available.wait()
-        result, self._ended = self._arrived.popleft()
-        if self._ended:
-            self._ticket = None  # it refers back to this reader: break the cycle to free the request now
-        elif len(self._arrived) == MAX_UNREAD // 2 and self._ticket is not None:
-            self._ticket.resume()
-        return result, self._ended
+        number, result, final = self._arrived.popleft()
+        self._open -= final
+        if not self._open:
+            self._tickets.clear()  # break the cycle to free the requests now, not at the next garbage collection
+        elif self._paused and len(self._arrived) <= MAX_UNREAD // 2:
+            self._paused = False
+            for ticket in self._tickets:
+                ticket.resume()
+        return number, result, final
 
-    async def __aenter__(self) -> "ResponseReader":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -5,12 +5,11 @@ stream starts, so that a rejected request gets its own status; a later error is 
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
 from pilotlight_predictor.errors import Cancelled
@@ -26,14 +25,11 @@ from pilotlight_predictor.protocols.openai.response import (
     CompletionBodies,
     Usage,
     choice_deltas,
-    error_event,
 )
-from pilotlight_predictor.protocols.run_inference import is_long
-from pilotlight_predictor.scheduling.executor_interface import Ticket
-from pilotlight_predictor.scheduling.streaming import MAX_UNREAD, StartStream
+from pilotlight_predictor.protocols.run_inference import is_long, off_loop
+from pilotlight_predictor.scheduling.streaming import ResponseReader
 from pilotlight_predictor.server.handler_context import Server
 
-T = TypeVar("T")
 NAME: Final = "openai"
 EVENTS: Final = "text/event-stream; charset=utf-8"
 
@@ -46,66 +42,22 @@ class ResponsePart(NamedTuple):
     final: bool
 
 
-class ResponseMerger:
-    """Reader of several streams. The constructor raises if a request is rejected, `next` if a model fails.
-
-    A client that reads slower than the model generates pauses the model; one that disconnects cancels it.
-    """
-
-    def __init__(self, stream: StartStream, requests: Sequence[InferRequest]) -> None:
-        self._received: deque[tuple[int, InferResponse | Exception, bool]] = deque()
-        self._available = asyncio.Event()
-        self._open = len(requests)
-        self._paused = False
-        self._tickets: list[Ticket] = []
-        try:
-            for number, infer_request in enumerate(requests):
-                self._tickets.append(stream(infer_request, partial(self._part, number)))
-        except Exception:
-            self.cancel()
-            raise
-
-    def _part(self, number: int, result: InferResponse | Exception, final: bool) -> None:
-        self._received.append((number, result, final))
-        self._available.set()
-        if len(self._received) >= MAX_UNREAD and not self._paused:
-            self._paused = True
-            for ticket in self._tickets:
-                ticket.pause()
+class ResponseMerger(ResponseReader):
+    """Reader of the responses to the inferences of one request."""
 
     async def next(self) -> ResponsePart | None:
-        """Return the next part; None after the last one."""
-        while not self._received:
-            if not self._open:
-                return None
-            self._available.clear()
-            await self._available.wait()
-        number, result, final = self._received.popleft()
-        if self._paused and len(self._received) <= MAX_UNREAD // 2:
-            self._paused = False
-            for ticket in self._tickets:
-                ticket.resume()
-        self._open -= final
+        """Return the next part; None after the last one. Raise if a model fails, and cancel the other inferences."""
+        received = await anext(self, None)
+        if received is None:
+            return None
+        number, result, final = received
         if isinstance(result, Exception):
             self.cancel()
             try:
                 raise result
             finally:
-                del result  # the traceback refers to this frame
-        if not self._open:
-            self._tickets.clear()  # break the reference cycle, which would hold the requests until garbage collection
+                del result, received  # the traceback refers to this frame
         return ResponsePart(number, result, final)
-
-    def cancel(self) -> None:
-        """Cancel the inferences that are not complete."""
-        tickets, self._tickets = self._tickets, []  # break the reference cycle: see `next`
-        for ticket in tickets:
-            ticket.cancel()
-
-
-async def off_loop(server: Server, long: bool, work: Callable[[], T]) -> T:
-    """Return work(), of a thread if it is long."""
-    return await server.codecs.run(work) if long else work()
 
 
 @contextmanager
@@ -147,7 +99,7 @@ class TextGeneration:
     async def respond(self) -> HttpResponse:
         server, limits = self._server, self._server.limits
         merger = ResponseMerger(
-            lambda infer_request, part: self._served.stream(infer_request, part, limits), self._requests
+            lambda infer_request, part: self._served.stream(infer_request, part, limits), *self._requests
         )
         self._merger = merger
         server.metrics.in_flight += 1
@@ -197,7 +149,7 @@ class TextGeneration:
     def failed(self, error: Exception) -> bytes:
         response = error_response(self._error_body, error, self._request)
         assert isinstance(response.body, list)
-        return error_event(b"".join(map(bytes, response.body)))
+        return b"data: %b\n\n" % b"".join(map(bytes, response.body))
 
     def _deltas(self, part: ResponsePart) -> list[ChoiceDelta]:
         deltas = choice_deltas(part.response.outputs, self._text, part.final)

@@ -34,7 +34,7 @@ async def embed(
         raise BadField("dimensions", f"dimensions = {body.dimensions}, {problem}")
     requests = await off_loop(server, len(request.body) > LONG, lambda: _requests(served, specs, body.texts))
     limits = server.limits
-    merger = ResponseMerger(lambda infer_request, part: served.stream(infer_request, part, limits), requests)
+    merger = ResponseMerger(lambda infer_request, part: served.stream(infer_request, part, limits), *requests)
     server.metrics.in_flight += 1
     try:
         with cancel_on_disconnect(request):

@@ -158,7 +158,3 @@ def _document(document: Mapping[str, Any], choices: Sequence[ChoiceDelta]) -> li
 
 def _event(document: Mapping[str, Any], *choices: ChoiceDelta) -> bytes:
     return b"data: %b\n\n" % b"".join(_document(document, choices))
-
-
-def error_event(document: bytes) -> bytes:
-    return b"data: " + document + b"\n\n"

@@ -149,7 +149,7 @@ def test_a_slow_reader_holds_the_model_back_and_loses_nothing() -> None:
         version = served(instance)
         seen = []
         async with ResponseReader(version.stream, request(1000)) as answers:
-            async for result, final in answers:
+            async for _, result, final in answers:
                 if not final:
                     seen.append(number_in(result))
                 if len(seen) == 1:
@@ -173,7 +173,7 @@ def test_an_end_waits_for_no_reader() -> None:
         version = served(Counts(fail_when_full))
         async with ResponseReader(version.stream, request(1000)) as answers:
             await eventually_async(ended.is_set)
-            told = [result async for result, _ in answers]
+            told = [result async for _, result, _ in answers]
         assert [number_in(result) for result in told[:-1]] == list(range(len(told) - 1))
         assert isinstance(told[-1], BackendFailed)
 

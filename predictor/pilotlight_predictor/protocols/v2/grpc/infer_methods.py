@@ -96,7 +96,7 @@ async def _write_parts(
     async with ResponseReader(
         lambda each, deliver: served.stream(each, deliver, server.limits), infer_request
     ) as responses:
-        async for result, final in responses:
+        async for _, result, final in responses:
             if final and isinstance(result, Exception):
                 raise result
             if isinstance(result, Exception):

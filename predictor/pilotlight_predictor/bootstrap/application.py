@@ -227,28 +227,24 @@ class Application:
 
     async def _watch_instances(self, stop: asyncio.Event) -> None:
         """End the process once an execution hangs: only a new one is rid of it. Requests of other instances finish."""
-        limit_s = self._settings.performance.hung_after_s
+        limit_s, registry, given_up = self._settings.performance.hung_after_s, self.server.registry, ""
         if not limit_s:
             return
         try:
-            await self._run_watchdog(limit_s, stop)
+            while not given_up:
+                # A model that holds the GIL stops this loop too; then a thread in C writes all stacks and ends the
+                # process.
+                if registry.loading:  # unpickling and imports may hold the GIL for long
+                    faulthandler.cancel_dump_traceback_later()
+                else:
+                    faulthandler.dump_traceback_later(limit_s + GIL_MARGIN_S, exit=True)
+                await asyncio.sleep(WATCH_INTERVAL_S)
+                given_up = registry.give_up_hung(math.ceil(limit_s / WATCH_INTERVAL_S))
         finally:
             faulthandler.cancel_dump_traceback_later()  # a drain may take longer than the limit
-
-    async def _run_watchdog(self, limit_s: float, stop: asyncio.Event) -> None:
-        registry = self.server.registry
-        while True:
-            # A model that holds the GIL stops this loop too; then a thread in C writes all stacks and ends the process.
-            if registry.loading:  # unpickling and imports may hold the GIL for long
-                faulthandler.cancel_dump_traceback_later()
-            else:
-                faulthandler.dump_traceback_later(limit_s + GIL_MARGIN_S, exit=True)
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            if given_up := registry.give_up_hung(math.ceil(limit_s / WATCH_INTERVAL_S)):
-                self._lifecycle.move(ServerState.FAILED, given_up)
-                log("failed", f"{given_up}; the server ends, to be started again", level="ERROR")
-                stop.set()
-                return
+        self._lifecycle.move(ServerState.FAILED, given_up)
+        log("failed", f"{given_up}; the server ends, to be started again", level="ERROR")
+        stop.set()
 
     def _progress(self, progress: "Progress") -> None:
         self.server.progress = {"done_bytes": progress.done_bytes, "total_bytes": progress.total_bytes}

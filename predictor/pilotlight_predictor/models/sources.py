@@ -30,12 +30,8 @@ class ModelSources:
     """Model sources. `fetch` downloads a remote model, `sync` a whole remote repository; both return the directory."""
 
     def __init__(self, settings: Settings, fetch: Fetch, sync: Fetch) -> None:
-        self._path = settings.model.path
-        self._name = settings.model.name
-        self._version = settings.model.version
-        self._labels = settings.model.version_labels
+        self._settings = settings.model
         self._example = _example(settings.model.example)
-        self._repositories = settings.model.repositories
         self._fetch = fetch
         self._sync = sync
         self._warned: set[tuple[str, str]] = set()
@@ -43,9 +39,9 @@ class ModelSources:
     def refresh(self) -> dict[str, ModelSource]:
         """Return the models that exist now. If two repositories have a model of one name, the first wins."""
         sources: dict[str, ModelSource] = {}
-        if self._path:
-            sources |= {source.name: source for source in self._from_path(self._fetch(self._path))}
-        for repository in self._repositories:
+        if self._settings.path:
+            sources |= {source.name: source for source in self._from_path(self._fetch(self._settings.path))}
+        for repository in self._settings.repositories:
             for source in scan(self._sync(repository)):
                 if source.name not in sources:
                     sources[source.name] = source
@@ -66,9 +62,10 @@ class ModelSources:
                     "example.json into the folder of each instead (--example)"
                 )
             return [replace(source, example=self._example) for source in sources]
-        source = replace(plain_source(path, self._name or None), example=self._example)
-        number = self._labels.get(f"{source.name}/{self._version}", self._labels.get(self._version))
-        return [_select_version(source, self._version if number is None else str(number))]
+        source = replace(plain_source(path, self._settings.name or None), example=self._example)
+        version, labels = self._settings.version, self._settings.version_labels
+        number = labels.get(f"{source.name}/{version}", labels.get(version))
+        return [_select_version(source, version if number is None else str(number))]
 
 
 def _example(setting: str) -> Path | bytes | None:

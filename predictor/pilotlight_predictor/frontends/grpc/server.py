@@ -16,6 +16,7 @@ from pilotlight_predictor.config import ServerSettings, Settings
 from pilotlight_predictor.core.threads import in_thread_under_load
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.frontends.admission import Admission
+from pilotlight_predictor.frontends.http.server import BACKLOG, open_socket
 from pilotlight_predictor.frontends.tasks_and_timeouts import wait_for_event
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.server.handler_context import Server
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher, Service
     from pilotlight_predictor.frontends.http.access_log import RequestObserver
 
-BACKLOG: Final = 4096
 POLL_S: Final = 0.01
 MAX_MESSAGE: Final = (1 << 31) - 1
 
@@ -76,25 +76,13 @@ def reserve_port(settings: ServerSettings, inherited: socket.socket | None = Non
 def _reserve(host: str, port: int, *, shared: bool) -> socket.socket:
     """Bind the port, `shared` between workers or not."""
     if port and not shared:
-        _bind(host, port, socket.SO_REUSEADDR).close()  # fails if other processes share the port with SO_REUSEPORT
+        open_socket(host, port, socket.SO_REUSEADDR).close()  # fails if others share the port with SO_REUSEPORT
     try:
-        return _bind(host, port, socket.SO_REUSEPORT)
+        return open_socket(host, port, socket.SO_REUSEPORT)
     except OSError:
         # Connections in TIME_WAIT of a program without SO_REUSEPORT block that option only. Then two servers may
         # reserve the port, and one of them fails to listen.
-        return _bind(host, port, socket.SO_REUSEADDR, *([socket.SO_REUSEPORT] if shared else []))
-
-
-def _bind(host: str, port: int, *options: int) -> socket.socket:
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        for option in options:
-            bound.setsockopt(socket.SOL_SOCKET, option, 1)
-        bound.bind((host, port))
-    except OSError:
-        bound.close()
-        raise
-    return bound
+        return open_socket(host, port, socket.SO_REUSEADDR, *([socket.SO_REUSEPORT] if shared else []))
 
 
 class GrpcServer:

@@ -226,18 +226,27 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """
     if unix_socket.is_unix(host):
         return bind_unix(host, port)
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    options = (socket.SO_REUSEADDR, socket.SO_REUSEPORT) if shared else (socket.SO_REUSEADDR,)
     try:
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
+        return open_socket(host, port, *options, backlog=BACKLOG)
     except OSError as error:
-        listener.close()
         reason = f"{error.strerror}; choose another with --http-port, --metrics-port or --http-address"
         raise OSError(f"{host}:{port}: {reason}") from None
-    return listener
+
+
+def open_socket(host: str, port: int, *options: int, backlog: int = 0) -> socket.socket:
+    """Return a socket that is bound and, with a `backlog`, listens. Raise OSError."""
+    opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        for option in options:
+            opened.setsockopt(socket.SOL_SOCKET, option, 1)
+        opened.bind((host, port))
+        if backlog:
+            opened.listen(backlog)
+    except OSError:
+        opened.close()
+        raise
+    return opened
 
 
 def bind_unix(host: str, port: int) -> socket.socket:

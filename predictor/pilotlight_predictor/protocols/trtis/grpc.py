@@ -30,18 +30,18 @@ from pilotlight_predictor.protocols.trtis.text_protobuf import (
     RESPONSE_HEADER_1_0,
     SERVER_STATUS,
     Values,
-    fields,
     write_binary,
 )
 from pilotlight_predictor.protocols.v2.grpc.infer_methods import LONG, MAX_AHEAD, run
 from pilotlight_predictor.protocols.v2.grpc.infer_request import read_version
+from pilotlight_predictor.repository.schema import BOOL, message
 from pilotlight_predictor.server.handler_context import Server
 
 PACKAGE: Final = "nvidia.inferenceserver"
 TrtisHandler = Callable[[Server, GrpcRequest], Awaitable[bytes]]
-STATUS_RESPONSE = fields(request_status=REQUEST_STATUS, server_status=SERVER_STATUS)
-HEALTH_RESPONSE = fields(request_status=REQUEST_STATUS, health="bool")
-ONLY_STATUS = fields(request_status=REQUEST_STATUS)  # of profile responses and of errors
+STATUS_RESPONSE = message(request_status=REQUEST_STATUS, server_status=SERVER_STATUS)
+HEALTH_RESPONSE = message(request_status=REQUEST_STATUS, health=BOOL)
+ONLY_STATUS = message(request_status=REQUEST_STATUS)  # of profile responses and of errors
 
 
 class InferMessage(NamedTuple):

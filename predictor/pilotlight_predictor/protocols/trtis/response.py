@@ -101,7 +101,7 @@ def _classes(
 def error_status(error: PredictorError) -> dict[str, Any]:
     """Return the values of a RequestStatus; codes that TRTIS does not have are UNKNOWN."""
     code = _OTHER_CODES.get(error.code, error.code)
-    return {"code": code if code in CODES.numbers else "UNKNOWN", "msg": str(error)[:MAX_MESSAGE]}
+    return {"code": code if code in CODES.values else "UNKNOWN", "msg": str(error)[:MAX_MESSAGE]}
 
 
 def model_status(
@@ -122,7 +122,7 @@ def _config(config: ModelConfig) -> dict[str, Any]:
 
 def _version(state: str, stats: ModelStats | None) -> dict[str, Any]:
     name = _OTHER_STATES.get(state, f"MODEL_{state}")
-    values: dict[str, Any] = {"ready_state": name if name in MODEL_STATES.numbers else "MODEL_UNKNOWN"}
+    values: dict[str, Any] = {"ready_state": name if name in MODEL_STATES.values else "MODEL_UNKNOWN"}
     if stats is not None:
         values["infer_stats"] = _infer_stats(stats)
         values["model_execution_count"] = stats.execution_count

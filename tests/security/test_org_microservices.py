@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.embedded import FLOWER, IRIS, Platform
 from tests.eventually import eventually
+from tests.platform.microservices.conftest import predictors
 from tests.security.test_local_users import as_nobody, connect, listens_on_tcp, needs_root
 from tests.security.test_org_quotas import Attack
 
-from pilotlight.microservices.registry.registry_file import Registry
 from pilotlight.targets.local.supervisor.isolation import sandbox
 from pilotlight.wire.unix_socket import SCHEME
 
@@ -31,8 +31,9 @@ OUTPUTS = {"y": ("BYTES", [-1])}
 
 def attempt():
     try:
+        folder = os.open(os.path.dirname("SOCKET"), os.O_RDONLY)  # its path may be too long for an address
         with socket.socket(socket.AF_UNIX) as client:
-            client.connect("SOCKET")
+            client.connect(f"/proc/self/fd/{folder}/{os.path.basename('SOCKET')}")
         return "connected"
     except OSError as error:
         return type(error).__name__
@@ -44,7 +45,7 @@ class Model:
 
         found = [attempt()]
         if inputs["x"].any():  # not at the warm-up
-            own = f"/cache/{os.environ['INFERENCE_PORT']}"
+            own = f"/cache/{os.environ['INFERENCE_HTTP_PORT']}"
             os.unlink(own)
             os.symlink("SOCKET", own)
         return {"y": numpy.array(found, dtype=object)}
@@ -69,6 +70,12 @@ def attack() -> Iterator[Attack]:
         shutil.rmtree(folder)
 
 
+def leftovers(attack: Attack) -> list[str]:
+    """What replicas leave: copies of models, sockets and caches."""
+    home = attack.platform.home
+    return [*os.listdir(home.copies), *os.listdir(home.sockets)]
+
+
 def started(attack: Attack, org: str, artifact: str) -> str:
     """Return the path of a microservice whose model is loaded."""
     at = attack.experiment(org)
@@ -89,10 +96,11 @@ def victim(attack: Attack) -> Iterator[tuple[str, Path, int]]:
     """Its path in the API, its socket and its process."""
     shutil.copy(IRIS, attack.roots / "acme" / "model.onnx")
     path = started(attack, "acme", "model.onnx")
-    entry = Registry(attack.home.parent / "registry.json").read().entries[path.split("/")[-2]]
-    yield path, Path(entry.host_url.removeprefix(SCHEME)), int((entry.platform_job_id or "").partition(":")[0])
+    job = path.split("/")[-2]
+    (pid,), url = predictors(job), attack.platform.status(f"ims-{job}", "acme").url
+    yield path, Path(url.removeprefix(SCHEME)), pid
     attack.ok("POST", f"{path}/stop", org="acme")
-    assert list((attack.home / "microservices").iterdir()) == []
+    assert leftovers(attack) == []
 
 
 @needs_root
@@ -122,4 +130,4 @@ def test_the_sandbox_of_another_org_calls_none_and_has_the_control_process_call_
         assert attack.ask("POST", f"{path}/inference", FLOWER, "acme").status == 200
     finally:
         attack.ok("POST", f"{intruder}/stop", org="lab")
-    assert not os.path.lexists(attack.home / "microservices" / f"{intruder.split('/')[-2]}.cache")
+    assert len(leftovers(attack)) == 2  # copy and sockets of the victim

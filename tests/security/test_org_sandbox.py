@@ -7,7 +7,6 @@ mount namespace shows this interpreter.
 import ctypes
 import json
 import os
-import shlex
 import shutil
 import socket
 import subprocess
@@ -21,7 +20,6 @@ from typing import Any
 import pytest
 from tests.daemons.availability import Unavailable
 from tests.daemons.debian import unpacked
-from tests.ports import free_port
 
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor.isolation import sandbox, sandbox_launcher
@@ -32,22 +30,8 @@ ATTACK = Path(__file__).with_name("sandbox_attack.py")
 MEMORY_MIB, PROCESSES = 384, 64
 OTHER_UID = 61000
 SECRETS = {"HF_TOKEN": "operators-own", "DATABASE_URL": "postgres://u:p@db", "TAO_ADMIN_KEY": "never"}
-# Run the attack to its end, and print how it ended and its log: as a job of the platform `local`, and as a replica of
-# the target `local`, which runs the model's own program in place of Python.
-JOB = """
-import json, os, re, sys
-from pilotlight.microservices.platforms.local import Local, within
-from pilotlight.microservices.registry.records import Job
-from pilotlight.targets.local.supervisor.isolation import sandbox, sandbox_launcher
-local, job = Local(dict(os.environ)), Job(**json.loads(sys.argv[1]))
-local.preflight(job)
-entry = local.start(job)
-within(100, lambda: re.search("exit code|ended by", local.status(job.id, entry).reason))
-seen = local.status(job.id, entry)
-local.stop(job.id, entry)
-left = os.listdir(os.environ["PILOTLIGHT_HOME"] + "/microservices")
-print(json.dumps([sandbox.detect().kind, seen.reason, seen.tail, left]))
-"""
+# Run the attack to its end, and print how it ended and its log, as a replica of the target `local`, which runs the
+# model's own program in place of Python.
 REPLICA = """
 import asyncio, json, os, sys
 from pathlib import Path
@@ -89,9 +73,9 @@ exec setpriv --reuid $UID_ --regid $UID_ --clear-groups "$@"
 class Stage:
     """A home with a token, a model with the attack, another org's folder, and a victim process."""
 
-    def __init__(self, folder: Path, kind: str, program: str, driver: str) -> None:
+    def __init__(self, folder: Path, kind: str, program: str) -> None:
         folder.chmod(0o755)
-        self.kind, self._driver, self._programs = kind, driver, folder / "bin"
+        self.kind, self._programs = kind, folder / "bin"
         self.home, self.other, self.model = folder / "home", folder / "acme", folder / "evil" / "model"
         for each in (self.home, self.other, self.model, folder / "base", self._programs):
             each.mkdir(parents=True)
@@ -135,14 +119,7 @@ class Stage:
 
     def run(self, *words: str, env: Mapping[str, str] = {}) -> tuple[str, list[dict[str, Any]], list[str]]:
         """Return why it ended, the lines that it printed, and what was left of it."""
-        command = f'exec "$PILOTLIGHT_PYTHON" {shlex.quote(str(self.model / ATTACK.name))} {shlex.join(words)}'
-        job = {
-            "id": "attack", "network_arch": "pilotlight", "model_path": str(self.model), "command": command,
-            "image": "pilotlight/predictor:1", "host_port": free_port(), "isolation": "sandbox",
-        }  # fmt: skip
-        call = [sys.executable, "-c", JOB, json.dumps(job)]
-        if self._driver == "replica":
-            call[2:] = [REPLICA, json.dumps([str(self.model), words])]
+        call = [sys.executable, "-c", REPLICA, json.dumps([str(self.model), words])]
         if not self._root:
             script = AS_OTHER_USER.replace("$UID_", str(OTHER_UID))
             other = ["sh", "-ec", script, "sh", sys.base_prefix, str(self._base)]
@@ -170,13 +147,8 @@ def bubblewrap() -> str:
         pytest.skip(str(reason))
 
 
-@pytest.fixture(params=["job", "replica"])
-def driver(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(params=["own uid", "user namespace", "bubblewrap"])
-def stage(request: pytest.FixtureRequest, driver: str) -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     kind, program = request.param, ""
     if sys.platform != "linux":
         pytest.skip("needs Linux")
@@ -187,7 +159,7 @@ def stage(request: pytest.FixtureRequest, driver: str) -> Iterator[Stage]:
     if kind == "bubblewrap":
         program = bubblewrap()
     with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to other users
-        made = Stage(Path(folder), kind, program, driver)
+        made = Stage(Path(folder), kind, program)
         yield made
         made.close()
 
@@ -212,7 +184,7 @@ def test_an_attacker_reads_writes_and_ends_only_its_own_and_takes_only_its_share
     assert told["processes"]["count"] <= PROCESSES
     assert told["processes"]["error"] == "Resource temporarily unavailable"
     assert not [pid for pid in os.listdir("/proc") if pid.isdecimal() and ATTACK.name.encode() in _command(pid)]
-    assert left == []  # neither log nor cache
+    assert left == []  # neither copy nor cache
     assert sorted(path.name for path in stage.model.iterdir()) == ["program", ATTACK.name]
 
 

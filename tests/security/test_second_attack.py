@@ -188,10 +188,10 @@ def test_a_link_in_place_of_the_model_during_its_start_serves_nobody_elses(attac
     model.write_bytes(IRIS.read_bytes())
     link.symlink_to(theirs / "1/model.onnx")
     at = attack.experiment()
+    copies, before = attack.platform.home.copies, set(attack.platform.home.copies.glob("*"))
     job_id = attack.ok("POST", f"{at}/inference_microservice/start", attack.train(at, "swapped/model.onnx"))["job_id"]
-    # All checks are done when its log is there, and its process is yet to read the model.
-    log = attack.home / "microservices" / f"{job_id}.log"
-    eventually(lambda: log.exists(), "the log", pause_s=0.0005)
+    # All checks of the API are done when a copy is begun, and its process is yet to read the model.
+    eventually(lambda: set(copies.glob("*")) - before, "the copy", pause_s=0.0005)
     link.replace(model)
     job = f"{at}/jobs/{job_id}/inference_microservice"
 
@@ -204,7 +204,7 @@ def test_a_link_in_place_of_the_model_during_its_start_serves_nobody_elses(attac
     model.write_bytes(IRIS.read_bytes())  # since the path is checked with each request
     assert b"theirs" not in attack.ask("POST", f"{job}/inference", FLOWER).body
     attack.ok("POST", f"{job}/stop")
-    assert not list((attack.home / "microservices").glob(f"{job_id}*"))
+    assert set(copies.glob("*")) == before
 
 
 @pytest.mark.parametrize("swapped", ["model", "model/1", "model/1/model.onnx"])

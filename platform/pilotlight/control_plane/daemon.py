@@ -158,7 +158,6 @@ async def serve(settings: Options, held_lock: int) -> int:
     """Run until shutdown; return the exit code. The API's port is bound first, so a failed start leaves nothing."""
     from pilotlight.control_plane import launchers, lost_state
     from pilotlight.gateway import listeners
-    from pilotlight.microservices.api.api_context import CONTEXT
     from pilotlight.targets.local import prometheus_process
     from pilotlight.targets.local.control.service_operations import Engine
 
@@ -185,8 +184,6 @@ async def serve(settings: Options, held_lock: int) -> int:
     async with _canaries(engine, settings):
         await shutdown.wait()
     housekeeping.cancel()
-    if shutdown.stop_all:
-        await runner.app[CONTEXT].stop_all()
     await runner.cleanup()
     await engine.close(stop_all=shutdown.stop_all, drain_s=shutdown.drain_s)
     if shutdown.stop_all:

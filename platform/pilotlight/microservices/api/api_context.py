@@ -146,11 +146,6 @@ class ApiContext:
         except PlatformError as error:
             log.warning("microservices are not served here: %s", error)
 
-    async def stop_all(self) -> None:
-        """Stop all microservices of this process, if it ever used any."""
-        if self._store is not None:
-            await self.operations.stop_all()
-
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()

@@ -67,9 +67,7 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
         path = str(Path(path).expanduser().absolute())
     model = container_command.parse(path, remote=request.remote)
     isolation, fetches = request.isolation, platform in FETCHING
-    inputs = container_command.CommandInputs(
-        job_id, request.network_arch, model, env, request.num_gpus, isolation, fetches
-    )
+    inputs = container_command.CommandInputs(job_id, request.network_arch, model, env, request.num_gpus, fetches)
     own = arch.command == OWN_COMMAND
     secrets = () if isolation else arch.secrets  # those of the operator are not for an org's model
     return Job(

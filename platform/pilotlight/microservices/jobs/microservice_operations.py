@@ -244,11 +244,6 @@ class MicroserviceOperations:
                 await self._blocking(sweep, pool=self._stops)
         await operation()
 
-    async def stop_all(self) -> None:
-        """Stop all microservices, at the end of the embedded platform."""
-        records = self.store.jobs_of_kind("inference_microservice", *NOT_STOPPED)
-        await asyncio.gather(*(self._stop_logged(record) for record in records))
-
     async def _stop_logged(self, record: JobRecord) -> None:
         try:
             await self.stop(record)

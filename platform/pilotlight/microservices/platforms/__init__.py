@@ -14,7 +14,7 @@ __all__ = ["PLATFORMS", "Option", "Platform", "platform"]
 TARGET: Final = ""  # the target of this name runs it
 # name: module, and TAO_EXECUTION_BACKEND of its containers
 PLATFORMS: Final[Mapping[str, tuple[str, str]]] = {
-    "local": ("local", "local-docker"),
+    "local": (TARGET, "local-docker"),
     "docker": (TARGET, "local-docker"),
     "kubernetes": ("kubernetes", "local-k8s"),
     "slurm": (TARGET, "slurm"),

@@ -33,9 +33,13 @@ def service_name(job_id: str) -> str:
     return f"ims-{job_id}"
 
 
+def has_sockets(job: Job, target: str) -> bool:
+    """Return whether its replica listens on unix sockets of its user in place of the port."""
+    return job.closed and target == "local"
+
+
 def service_document(job: Job, target: str, gpus: int) -> str:
     """Return the document for an embedded target; `gpus` are those that it gets there."""
-    name = service_name(job.id)
     mounts = _mounts(job.options.get(MOUNTS, "")) if target in MOUNTING else []
     if job.fetch:
         mount = {"name": "model", "mountPath": fetched(job.id), "readOnly": True}
@@ -52,9 +56,12 @@ def service_document(job: Job, target: str, gpus: int) -> str:
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
         "metadata": {
-            "name": name,
+            "name": service_name(job.id),
             "labels": {names.LABEL_VISIBILITY: "cluster-local", LABEL: job.id},
-            "annotations": {"serving.kserve.io/deploymentMode": "Stateful"},
+            "annotations": {
+                "serving.kserve.io/deploymentMode": "Stateful",
+                **({names.ANNOTATION_ISOLATION: job.isolation} if job.isolation else {}),
+            },
         },
         "spec": {"predictor": predictor},
     })  # fmt: skip
@@ -63,15 +70,17 @@ def service_document(job: Job, target: str, gpus: int) -> str:
 def _container(job: Job, target: str, gpus: int) -> dict[str, Json]:
     words = ["/bin/sh", "-c", _literal(job.command)]
     open_to = LOOPBACK if job.closed or target == "local" else "0.0.0.0"  # noqa: S104 - as the scripts publish it
+    # Other users of the machine reach a port of loopback: a process that is closed has sockets.
+    published = {"hostPort": job.host_port, "hostIP": open_to}
+    if has_sockets(job, target) or not job.host_port:
+        published = {}
     return {
         "name": job.id,
         "image": job.image,
         # The entry points of other images are needed, but Lepton has no use for them; the predictor's is replaced.
         **({"command": words} if is_own(job) or target == "lepton" else {"args": words}),
         "env": _variables(job),
-        "ports": [
-            {"containerPort": job.port, **({"hostPort": job.host_port, "hostIP": open_to} if job.host_port else {})}
-        ],
+        "ports": [{"containerPort": job.port, **published}],
         # It listens before its model is loaded, or much later: only its own status says more.
         "startupProbe": {"tcpSocket": {"port": job.port}, "periodSeconds": 1, "failureThreshold": START_S},
         "readinessProbe": {"tcpSocket": {"port": job.port}, "periodSeconds": 2},

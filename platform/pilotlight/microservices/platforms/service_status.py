@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pilotlight.microservices.registry.records import PlatformStatus, State
+from pilotlight.targets.error_from_log import failed_event
 from pilotlight.targets.target import ReplicaStatus, RevisionStatus, ServiceStatus
 
 RUNNING: Final = ("starting", "ready", "unready")  # states of replicas whose process or container runs
@@ -11,12 +12,26 @@ RUNNING: Final = ("starting", "ready", "unready")  # states of replicas whose pr
 
 def platform_status(status: ServiceStatus, tail: Sequence[str] = ()) -> PlatformStatus:
     """Return the status; `tail` are the last lines of its log."""
-    revision = next(iter(status.revisions), None)
-    replica = next(reversed(revision.replicas), None) if revision else None
+    revision, replica = next(iter(status.revisions), None), _replica(status)
     state = _state(status, revision, replica)
     reason = (revision.failure or revision.reason if revision else "") or status.message
     name = (replica.node or replica.handle or replica.name) if replica else ""
-    return PlatformStatus(state, name, "", "" if state == "running" else reason, tuple(tail))
+    return PlatformStatus(state, name, "", failed_event(tail) if state == "running" else reason, tuple(tail))
+
+
+def is_accepted(status: ServiceStatus) -> bool:
+    """Return whether its daemon or queue has it, its process listens, it awaits GPUs or its model, or it has failed."""
+    state, replica = platform_status(status).state, _replica(status)
+    if state not in ("pending", "running"):
+        return True
+    if status.target == "local":
+        return replica is not None and replica.state != "starting"
+    return state == "running" or (replica is not None and bool(replica.handle or replica.state == "waiting"))
+
+
+def _replica(status: ServiceStatus) -> ReplicaStatus | None:
+    revision = next(iter(status.revisions), None)
+    return next(reversed(revision.replicas), None) if revision else None
 
 
 def _state(status: ServiceStatus, revision: RevisionStatus | None, replica: ReplicaStatus | None) -> State:

@@ -5,21 +5,30 @@ this in threads.
 """
 
 import io
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from msgspec import structs
 
-from pilotlight.errors import NotFound, PlatformError, TimedOut
+from pilotlight.contract import is_predictor_image
+from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.platforms.commands import set_secrets, validate_job
 from pilotlight.microservices.platforms.containers import ForeignContainers
 from pilotlight.microservices.platforms.host_ports import check_free
-from pilotlight.microservices.platforms.service_document import MOUNTING, MOUNTS, service_document, service_name
-from pilotlight.microservices.platforms.service_status import platform_status
+from pilotlight.microservices.platforms.service_document import (
+    MOUNTING,
+    MOUNTS,
+    has_sockets,
+    service_document,
+    service_name,
+)
+from pilotlight.microservices.platforms.service_status import is_accepted, platform_status
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.targets import table
 from pilotlight.targets.docker import target as docker
@@ -31,6 +40,7 @@ from pilotlight.targets.programs import Programs
 from pilotlight.targets.secret_redaction import redact
 from pilotlight.targets.slurm import target as slurm
 from pilotlight.targets.target import Key, ServiceStatus, Target
+from pilotlight.wire.unix_socket import SCHEME, is_unix
 
 TAIL: Final = 50
 HEADING: Final = "==> "  # of another replica's lines
@@ -39,6 +49,7 @@ STOP_S: Final = 120.0  # its grace period, and what a daemon takes besides
 NAMESPACE: Final = Option("namespace", "where it runs")
 FOLDERS: Final = Option(MOUNTS, "folders of its machine that the container sees: /models:/models:ro, comma separated")
 ASKED_FOR: Final = ("account",)  # of those who run inference services by scripts, though a cluster may not need it
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 IS_DOWN: Final = "the platform is down; platformctl up starts it again"
 
 
@@ -59,6 +70,8 @@ class TargetService:
 
     def preflight(self, job: Job) -> None:
         job = self._resolved(job)
+        if self.name == "local":
+            _check_process(job)
         document = self._document(job)
         if self.name == "docker":
             docker.check_image(job.image, self._environ, job.options)
@@ -81,6 +94,8 @@ class TargetService:
 
     def _entry(self, job: Job, status: ServiceStatus, handle: str) -> Entry:
         url = f"http://localhost:{job.host_port}" if self._embedded else status.url
+        if has_sockets(job, self.name):  # each replica has its own in a folder there
+            url = status.url or f"{SCHEME}{self._home.sockets}"
         job_number = handle if self.name not in ("local", "docker", "brev") else None
         started, port = utc_now("seconds", "+00:00"), job.host_port or None
         namespace, instance = job.options.get(NAMESPACE.name), job.options.get("instance_id")
@@ -149,12 +164,13 @@ class TargetService:
                 target.status(key)
                 time.sleep(target.poll_s)
             raise TimedOut(f"{'/'.join(key)} did not end within {STOP_S:g} s", "stop it once more")
+        shutil.rmtree(self._home.logs / key[0] / key[1], ignore_errors=True)  # careless models write secrets there
         return True
 
     @contextmanager
     def open_route(self, job_id: str, entry: Entry) -> Iterator[str]:
-        """Yield the URL; beside `local` and `docker` that of a route of the target, which may be a tunnel."""
-        if self.name in ("local", "docker"):
+        """Yield the URL: a port of this machine, else a route of the target, such as a tunnel or a replica's socket."""
+        if self.name in ("local", "docker") and not is_unix(entry.host_url):
             yield entry.host_url
             return
         target = self._connect(start=False)
@@ -166,7 +182,7 @@ class TargetService:
             yield route.url
 
     def _document(self, job: Job) -> str:
-        """Return the document; where there are no GPUs it gets none."""
+        """Return the document; where there are no GPUs, or a process has its own choice of them, it gets none."""
         if not self._embedded:
             gpus = not job.options.get("resource_shape", "gpu.").startswith("cpu.")
         elif self.name == "slurm":
@@ -174,7 +190,7 @@ class TargetService:
         elif (devices := len(find_devices())) and job.num_gpus > devices:
             raise PlatformError(f"num_gpus = {job.num_gpus}, and this machine has {devices}", "--num-gpus N")
         else:
-            gpus = devices > 0
+            gpus = devices > 0 and not (self.name == "local" and VISIBLE in job.env)
         return service_document(job, self.name, job.num_gpus if gpus else 0)
 
 
@@ -199,20 +215,31 @@ def _apply(document: str, key: Key, target: Target, *, dry_run: bool = False) ->
 
 
 def _await_accepted(target: Target, key: Key) -> tuple[ServiceStatus, str]:
-    """Wait until its daemon or queue has it, a GPU is awaited, or it has failed; return what it is called there too.
+    """Wait until it is accepted; return what its daemon or queue calls it, too.
 
     The address of a cloud is awaited as well, but may come later.
     """
     until = time.monotonic() + ACCEPT_S
     while True:
         status, is_late = target.status(key), time.monotonic() > until
-        replica = next((each for row in status.revisions for each in row.replicas), None)
-        if platform_status(status).state != "pending" or (replica and (replica.handle or replica.state == "waiting")):
+        if is_accepted(status):
             if is_late or status.url or target.name not in table.REMOTE:
-                return status, replica.handle if replica else ""
+                return status, next((each.handle for row in status.revisions for each in row.replicas), "")
         elif is_late:
             raise TimedOut(f"{'/'.join(key)} was not started within {ACCEPT_S:g} s: {platform_status(status).reason}")
         time.sleep(target.poll_s)
+
+
+def _check_process(job: Job) -> None:
+    """Raise UsageError for what no process of this machine can run or load."""
+    if not is_predictor_image(job.image):
+        message = f"{job.image} is a container image, and the platform local runs processes of our own predictor"
+        raise UsageError(message, "use --platform docker or --platform kubernetes")
+    path = Path(job.model_path)
+    if path.is_absolute() and not path.exists():
+        raise UsageError(f"model_path = {path}, which does not exist")
+    if path.is_absolute() and job.folder and not path.is_dir():
+        raise UsageError(f"model_path = {path}, must be a directory for this network_arch")
 
 
 def _last_section(lines: Iterable[str]) -> list[str]:

@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Struct
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.registry.records import Isolation
 
 ENV_FOLDER: Final = "PILOTLIGHT_ARCHS"
 OWN: Final = Path(__file__).parent / "reference"
@@ -26,7 +25,6 @@ CLOUD: Final = ("s3", "gs", "gcs", "az", "azure", "abfs", "abfss", "wasbs", "htt
 PREFIX: Final = "umask 0 && "
 PORT: Final = 8080
 ENV_PYTHON: Final = "PILOTLIGHT_PYTHON"  # the predictor's interpreter, if not the first `python` of the PATH
-ENV_MODEL: Final = "INFERENCE_MODEL_PATH"
 MODEL_NAME: Final = "model"  # name of the predictor's only model
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+(?:@[\w./-]+)?")
@@ -58,7 +56,6 @@ class CommandInputs(Struct, frozen=True):
     model: ModelPath
     env: Mapping[str, str]
     num_gpus: int = 1
-    isolation: Isolation = ""
     fetches: bool = False  # whether the platform fetches models for images that read no stores
 
 
@@ -216,9 +213,8 @@ def _pilotlight(inputs: CommandInputs) -> str:
     """
     flags = ["--microservice", "--model-name", MODEL_NAME, "--log-format", "json"]
     off = ["--grpc-port", "-1", "--metrics-port", "-1", "--admin-loopback=false"]
-    # A model without a sandbox is named by ENV_MODEL, as a copy of the platform.
-    model = ["--model-code=false"] if inputs.isolation == "data" else ["--model-path", inputs.model.uri]
-    return f'exec "${{{ENV_PYTHON}:-python}}" -m pilotlight_predictor {shlex.join([*flags, *off, *model])}'
+    words = shlex.join([*flags, *off, "--model-path", inputs.model.uri])
+    return f'exec "${{{ENV_PYTHON}:-python}}" -m pilotlight_predictor {words}'
 
 
 def fetched(job_id: str) -> str:

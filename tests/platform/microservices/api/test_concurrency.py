@@ -1,31 +1,13 @@
 """Starts and stops that meet, and an API that ends between them: each has one outcome, and nothing is left behind."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
 from tests.embedded import IRIS, Platform
-from tests.platform.microservices.api.conftest import FLOWER, ORG, PATIENCE_S, Api
-
-
-def processes(job: str) -> list[str]:
-    """Those that were told to be this job."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        with suppress(OSError):
-            if f"TAO_API_JOB_ID={job}".encode() in (folder / "environ").read_bytes():
-                found.append(folder.name)
-    return found
-
-
-def wait_ended(job: str) -> None:
-    """The shell that notes the end of a predictor ends a moment after it."""
-    until = time.monotonic() + PATIENCE_S
-    while left := processes(job):
-        assert time.monotonic() < until, left
-        time.sleep(0.02)
+from tests.platform.microservices.api.conftest import FLOWER, ORG, Api
+from tests.platform.microservices.conftest import predictors
 
 
 def statuses(api: Api, experiment: str) -> dict[str, str]:
@@ -55,7 +37,7 @@ def test_a_stop_during_the_start_leaves_nothing(api: Api, iris: tuple[str, str])
     assert api.ok("POST", f"{at}/stop")["status"] == "stopped"
     assert api.ask("GET", f"{at}/status").status == 404
     assert statuses(api, experiment) == {job: "stopped"}
-    wait_ended(job)
+    assert not predictors(job)
 
 
 def test_two_stops_at_once_are_one_and_a_later_one_finds_nothing(api: Api, iris: tuple[str, str]) -> None:
@@ -98,14 +80,14 @@ def test_a_start_that_the_end_of_the_api_cut_off_is_made_up_for(api: Api, iris: 
     experiment, parent = iris
     job = api.start(experiment, parent)
     at = api.microservice(experiment, job)
-    api.wait(lambda: bool(processes(job)), "its process to begin")
+    api.wait(lambda: bool(predictors(job)), "its process to begin")
     api.platform.kill_control()
     api.wait_back()
     api.wait_loaded(at)
-    assert len(processes(job)) == 2  # a predictor and the shell that waits for it
+    assert len(predictors(job)) == 1
     assert api.ok("POST", f"{at}/inference", FLOWER)["status"] == "completed"
     api.ok("POST", f"{at}/stop")
-    wait_ended(job)
+    assert not predictors(job)
 
 
 def test_a_stop_that_the_end_of_the_api_cut_off_is_made_up_for(api: Api, iris: tuple[str, str]) -> None:
@@ -120,7 +102,7 @@ def test_a_stop_that_the_end_of_the_api_cut_off_is_made_up_for(api: Api, iris: t
             asked.result()
     api.wait_back()
     api.wait(lambda: statuses(api, experiment)[job] == "stopped", "the stop to be made up for")
-    wait_ended(job)
+    assert not predictors(job)
     assert api.ask("GET", f"{at}/status").status == 404
 
 
@@ -140,13 +122,20 @@ def test_a_stop_that_fails_is_told_and_can_be_asked_for_again(api: Api, iris: tu
     assert api.ok("POST", f"{at}/stop")["status"] == "stopped"
 
 
-def test_what_runs_ends_with_the_platform(tmp_path: Path) -> None:
-    env = {"PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry.json")}
+def test_what_runs_ends_with_the_platform_and_comes_back_with_it(tmp_path: Path) -> None:
+    env = {"PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry.json"), "HF_TOKEN": "hf_of-the-operator"}
     with Platform(tmp_path / "home", env) as platform:
         api = Api(platform)
         api.token = api.admin
         experiment, parent = api.train(IRIS)
         job = api.start(experiment, parent)
-        api.wait_loaded(api.microservice(experiment, job))
-        assert processes(job)
-    wait_ended(job)
+        at = api.microservice(experiment, job)
+        api.wait_loaded(at)
+        assert predictors(job)
+    assert not predictors(job)
+    with platform:
+        api.wait(lambda: bool(api.ok("GET", f"{at}/status")["model_loaded"]), "the model to be loaded again")
+        assert api.ok("POST", f"{at}/inference", FLOWER)["status"] == "completed"
+        (pid,) = predictors(job)
+        assert b"HF_TOKEN=hf_of-the-operator" in Path(f"/proc/{pid}/environ").read_bytes()  # it names this secret
+        api.ok("POST", f"{at}/stop")

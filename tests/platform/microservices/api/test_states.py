@@ -12,6 +12,7 @@ from tests.onnx_models import write_model
 from tests.platform.microservices.api.conftest import FLOWER, ORG, Api
 from tests.platform.microservices.api.test_batches import NODES
 from tests.platform.microservices.batch.conftest import COLOURS, DECLARED, picture
+from tests.platform.microservices.conftest import predictors
 
 WAITING = """
 import pathlib, time
@@ -42,8 +43,14 @@ def started(api: Api, artifact: Path) -> tuple[str, str]:
 
 
 def wait_status(api: Api, at: str, status: str) -> dict[str, object]:
-    api.wait(lambda: api.ok("GET", f"{at}/status")["status"] == status, f"the status {status}")
-    return dict(api.ok("GET", f"{at}/status"))
+    told: dict[str, object] = {}
+
+    def reached() -> bool:
+        told.update(api.ok("GET", f"{at}/status"))
+        return told["status"] == status
+
+    api.wait(reached, f"the status {status}")
+    return told
 
 
 def test_a_model_that_loads_is_202_until_it_answers_and_one_failing_request_is_503(api: Api, tmp_path: Path) -> None:
@@ -182,22 +189,28 @@ def test_an_empty_body_is_told_with_what_it_must_have(api: Api, iris: tuple[str,
     assert (login.status, login.json()["error"].endswith("with ngc_key, ngc_org_name")) == (400, True)
 
 
-def test_a_process_that_dies_is_told_and_not_202_for_ever(api: Api, iris: tuple[str, str]) -> None:
-    at, _ = started(api, IRIS)
-    api.wait_loaded(at)
-    api.ok("POST", f"{at}/inference", FLOWER)
-    pid = int(str(api.ok("GET", f"{at}/status")["pod_name"]).rpartition("-")[2])
-    os.kill(pid, signal.SIGKILL)
-    api.wait(lambda: api.ask("POST", f"{at}/inference", FLOWER).status == 503, "its death to be told")
-
-    def noted() -> bool:
-        return "SIGKILL" in str(api.ok("GET", f"{at}/status")["initialization_error"])
-
-    api.wait(noted, "how it ended to be noted")  # by the shell that waits for it, a moment after its end
+def test_a_process_that_dies_is_told_and_not_202_for_ever(api: Api, tmp_path: Path) -> None:
+    """Each time that it is started."""
+    (tmp_path / "model.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    at, _ = started(api, tmp_path / "model.py")
     told = wait_status(api, at, "error")
+    assert "signal 9" in str(told["initialization_error"])
     assert told["pod_status"] == "Failed"
     assert "crashed" in [each["name"] for each in told["diagnosis"]]  # type: ignore[attr-defined]
+    api.wait(lambda: api.ask("POST", f"{at}/inference", FLOWER).status == 503, "its death to be told")
     api.ok("POST", f"{at}/stop")
+
+
+def test_a_process_that_was_killed_is_started_again(api: Api, iris: tuple[str, str]) -> None:
+    at, job = started(api, IRIS)
+    api.wait_loaded(at)
+    api.ok("POST", f"{at}/inference", FLOWER)
+    (pid,) = predictors(job)
+    os.kill(pid, signal.SIGKILL)
+    api.wait(lambda: predictors(job) not in ([], [pid]), "another process")
+    api.wait(lambda: api.ask("POST", f"{at}/inference", FLOWER).status == 200, "an answer of it")
+    api.ok("POST", f"{at}/stop")
+    assert not predictors(job)
 
 
 def test_a_network_of_a_container_is_refused_where_there_are_none(api: Api, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +12,16 @@ from uuid import uuid4
 
 import pytest
 from tests import object_stores
+from tests.embedded import Platform
 from tests.object_stores import AZURE_ACCOUNT
 from tests.onnx_models import write_model, write_python
+from tests.platform.microservices.conftest import PORTS, QUICK
 
 from pilotlight.microservices.batch import jobs
 from pilotlight.microservices.batch.job_folder import Batch, Progress
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.registry.records import Workspace
-from pilotlight.targets.local.home_directory import Home, home
+from pilotlight.targets.local.home_directory import Home
 
 PATIENCE_S = 100.0
 LOOPBACK = Limits(networks=("127.0.0.0/8", "::1/128"), allow_http=True)
@@ -47,7 +50,7 @@ def predict(x):
 
 @dataclass
 class Here:
-    """A platform of the test's own, with a workspace in a folder of this machine."""
+    """The platform of all tests here, with a workspace of the test's own in a folder of this machine."""
 
     home: Home
     environ: dict[str, str]
@@ -73,18 +76,19 @@ class Here:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Here]:
+def here(tmp_path: Path, embedded: Platform) -> Iterator[Here]:
     clean = {name: value for name, value in os.environ.items() if not FOREIGN.search(name)}
     own = {
-        "PILOTLIGHT_HOME": str(tmp_path / "home"),
+        "PILOTLIGHT_HOME": str(embedded.home.root),
         "PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry.json"),
     }
     (tmp_path / "workspace" / "in").mkdir(parents=True)
-    made = Here(home({**clean, **own}), {**clean, **own}, tmp_path)
+    made = Here(embedded.home, {**clean, **PORTS, **QUICK, **own}, tmp_path)
     yield made
     for each in jobs.list_jobs(made.home, made.environ):
         jobs.cancel(made.home, each.job_id, made.environ)
         made.wait(each.job_id)
+    shutil.rmtree(made.home.root / "batch", ignore_errors=True)
 
 
 def picture(colour: str, size: tuple[int, int] = (5, 4)) -> bytes:

@@ -14,6 +14,7 @@ from tests.embedded import Platform
 from tests.eventually import eventually
 from tests.onnx_models import write_python
 from tests.platform.microservices.batch.conftest import DECLARED, LOOPBACK, Here, picture
+from tests.platform.microservices.conftest import predictors
 
 from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
 from pilotlight.microservices.batch import jobs, workspace_storage
@@ -21,18 +22,11 @@ from pilotlight.microservices.batch.job_folder import Progress, job_folder
 from pilotlight.microservices.registry.model_kinds import InvalidParameters
 from pilotlight.microservices.registry.records import Workspace
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.targets.local.supervisor.process_inspection import Identity
+from pilotlight.targets.local.home_directory import Home
 
 
-def predictor(here: Here, job_id: str) -> Identity:
-    """The process that serves the job's model."""
-
-    def named() -> str | None:
-        entry = job_folder(here.home, job_id).entry()
-        return entry.platform_job_id if entry else None
-
-    pid, boot, ticks = eventually(named, "the job has started its model").split(":")
-    return Identity(int(pid), boot, int(ticks))
+def started(job_id: str) -> None:
+    eventually(lambda: predictors(job_id), "the job has started its model")
 
 
 def numbers(here: Here, *values: float) -> None:
@@ -55,7 +49,7 @@ def test_pictures_are_classified_scored_and_the_model_is_ended(here: Here, colou
     job = here.start(
         here.batch(colours, declared=DECLARED, labels="in/labels.csv", parameters={"batch_size": 3, "top_k": 1})
     )
-    process = predictor(here, job)
+    started(job)
     done = here.wait(job)
     assert (done.state, done.total, done.done, done.failed, done.skipped) == ("done", 5, 5, 1, 0), done.message
     assert done.percent == 100.0
@@ -68,7 +62,7 @@ def test_pictures_are_classified_scored_and_the_model_is_ended(here: Here, colou
     assert metrics["accuracy"] == 0.6
     assert metrics["classes"]["red"]["recall"] == 0.5
     assert metrics["classes"]["blue"] == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "count": 1}
-    assert not process.alive
+    assert not predictors(job)
     assert registry(here.environ).read().entries == {}
     eventually(lambda: not job_folder(here.home, job).spool.exists(), "what was kept for a resume is gone")
 
@@ -76,7 +70,7 @@ def test_pictures_are_classified_scored_and_the_model_is_ended(here: Here, colou
 def test_a_job_that_is_cancelled_ends_its_model_and_goes_on_when_resumed(here: Here, gated: Path) -> None:
     numbers(here, 1, 2, 3, 4)
     job = here.start(here.batch(gated, "tensors"))
-    process = predictor(here, job)
+    started(job)
     eventually(lambda: (here.root / "asked").exists(), "the third file is under way")
     eventually(lambda: here.look(job).done == 2, "two are done")
     with pytest.raises(Conflict, match="under way"):
@@ -84,7 +78,7 @@ def test_a_job_that_is_cancelled_ends_its_model_and_goes_on_when_resumed(here: H
     jobs.cancel(here.home, job, here.environ)
     (here.root / "open").touch()  # what is in flight may finish, as a predictor that is told to end lets it
     assert here.wait(job).state == "canceled"
-    assert not process.alive
+    assert not predictors(job)
     assert not (here.root / "workspace/out/results.jsonl").exists()
     kept_before = {path: path.stat().st_mtime_ns for path in (here.root / "workspace/out/files").iterdir()}
     assert len(kept_before) >= 2
@@ -101,19 +95,19 @@ def test_a_job_that_is_cancelled_ends_its_model_and_goes_on_when_resumed(here: H
 def test_a_job_whose_process_is_killed_is_told_so_tidied_and_taken_up(here: Here, gated: Path) -> None:
     numbers(here, 1, 3)
     job = here.start(here.batch(gated, "tensors"))
-    process = predictor(here, job)
+    started(job)
     eventually(lambda: (here.root / "asked").exists(), "the second file is under way")
     eventually(lambda: here.look(job).done == 1, "one is done")
     runner = job_folder(here.home, job).runner()
     assert runner is not None
     os.kill(runner.pid, signal.SIGKILL)
     eventually(lambda: not runner.alive, "the job's process is gone")
-    assert process.alive
+    assert predictors(job)
     (here.root / "open").touch()
     seen = here.look(job)
     assert seen.state == "failed"
     assert "resume it to go on" in seen.message
-    assert not process.alive
+    assert not predictors(job)
 
     jobs.resume(here.home, job, here.environ)
     done = here.wait(job)
@@ -125,7 +119,8 @@ def test_a_job_whose_process_is_killed_is_told_so_tidied_and_taken_up(here: Here
 def pulling(here: Here, gated: Path) -> Iterator[str]:
     """A job whose model is being started by a Docker that takes its time."""
     numbers(here, 1)
-    here.environ |= docker_stand_in.installed(here.root)
+    here.home = Home(here.root / "home")
+    here.environ |= {**docker_stand_in.installed(here.root), "PILOTLIGHT_HOME": str(here.home.root)}
     with Platform(here.home.root, here.environ):
         job = here.start(here.batch(gated, "tensors", platform="docker"))
         eventually(lambda: docker_stand_in.containers(here.root) == {job}, "Docker is at it")
@@ -299,7 +294,7 @@ def predict(x):
 
 def test_a_model_sees_no_credentials_of_workspaces(here: Here, tmp_path: Path) -> None:
     numbers(here, 1)
-    here.environ["WORKSPACE_OTHER__KEY"] = "of another team"
+    here.environ["WORKSPACE_OTHER__KEY"] = "of another team"  # as in that of the platform
     job = here.start(here.batch(write_python(tmp_path / "models", "model", SEES), "tensors"))
     assert here.wait(job).state == "done"
     assert results(here)[0]["results"]["outputs"][0]["data"] == [""]

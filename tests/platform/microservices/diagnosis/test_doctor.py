@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from tests.embedded import Platform
 from tests.serving import START_S
 
 from pilotlight.microservices.jobs import launcher
@@ -53,9 +54,12 @@ def test_it_says_which_sandbox_there_is_for_code_of_orgs(
     assert "none (unshare: Operation not permitted)" in found["message"]
 
 
-def test_an_ill_microservice_is_found_with_its_cause(environ: dict[str, str], tmp_path: Path) -> None:
+def test_an_ill_microservice_is_found_with_its_cause(
+    environ: dict[str, str], tmp_path: Path, embedded: Platform
+) -> None:
     import time
 
+    environ["PILOTLIGHT_HOME"] = str(embedded.home.root)
     assert checked(environ) == []
     (tmp_path / "model.onnx").write_bytes(b"no model at all")
     job = launcher.build_job(launcher.StartRequest("pilotlight", str(tmp_path / "model.onnx"), "local"), environ)

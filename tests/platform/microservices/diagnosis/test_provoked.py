@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +13,8 @@ from typing import Any
 
 import pytest
 from tests import object_stores
+from tests.embedded import Platform
+from tests.eventually import eventually
 from tests.onnx_models import write_python
 from tests.ports import free_port
 from tests.serving import RunningServer
@@ -22,10 +23,13 @@ from pilotlight.errors import PlatformError
 from pilotlight.microservices.diagnosis import Advice, Evidence, diagnose
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.inference.predict import predict
+from pilotlight.microservices.jobs import launcher
+from pilotlight.microservices.jobs.launcher import StartRequest
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.registry.model_kinds import InvalidParameters, schema, validate
-from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
+from pilotlight.microservices.registry.records import Entry, PlatformStatus
+from pilotlight.microservices.registry.registry_file import registry
 
 IDENTITY = 'INPUTS = {"x": ("FP32", [1])}\nOUTPUTS = {"x": ("FP32", [1])}\n\n\ndef predict(x):\n    return x\n'
 
@@ -178,46 +182,24 @@ def environ(tmp_path: Path) -> Mapping[str, str]:
     return {**clean, "PILOTLIGHT_HOME": str(tmp_path / "home")}
 
 
-def test_a_crash_after_the_start(tmp_path: Path, environ: Mapping[str, str]) -> None:
-    """The platform local, and a process that listens once and dies: whoever polls would see 202 for ever."""
-    import shlex
+DIES = "import os\nprint('the driver went away', flush=True)\nos._exit(3)\n"
 
-    listens = (
-        "import os, socket, time\n"
-        "s = socket.create_server(('127.0.0.1', int(os.environ['INFERENCE_PORT'])))\n"
-        "s.accept()\n"
-        "raise SystemExit('the driver went away')\n"
-    )
-    port = free_port()
-    job = Job(
-        "00000000-0000-4000-8000-000000000001", "pilotlight", "hf_model://a/b", "pilotlight/predictor:1",
-        f"exec {shlex.quote(sys.executable)} -c {shlex.quote(listens)}", host_port=port,
-    )  # fmt: skip
+
+def test_a_crash_after_the_start(tmp_path: Path, embedded: Platform) -> None:
+    """A predictor that listens and dies while it loads: whoever polls would see 202 for ever."""
+    environ = {**embedded.env, "PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry.json")}
+    model = write_python(tmp_path / "models", "model", DIES)
+    job = launcher.build_job(StartRequest("pilotlight", str(model), "local", host_port=free_port()), environ)
     here = platform("local", environ)
-    here.preflight(job)
-    entry: Entry = here.start(job)
+    entry = launcher.start(job, here, registry(environ))
     try:
-        seen = _ended(here, job.id, entry)
-        found = diagnose(Evidence(job_id=job.id, phase="initializing", platform=seen))
+        eventually(lambda: here.status(job.id, entry).state == "failed", "its end")
+        found = diagnose(Evidence(job_id=job.id, phase="initializing", platform=here.status(job.id, entry)))
         assert found[0].name == "crashed"
         assert "the driver went away" in found[0].cause
         assert f"platformctl microservice logs {job.id}" in found[0].advice
     finally:
         here.stop(job.id, entry)
-
-
-def _ended(here: Any, job_id: str, entry: Entry) -> PlatformStatus:
-    """A connection after that of the start makes it die."""
-    import socket
-
-    deadline = time.monotonic() + 60
-    while (seen := here.status(job_id, entry)).state == "running":
-        assert time.monotonic() < deadline
-        try:
-            socket.create_connection(("127.0.0.1", entry.host_port), timeout=5).close()
-        except OSError:
-            time.sleep(0.02)
-    return seen
 
 
 def test_a_stop_that_the_platform_refuses(tmp_path: Path, environ: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Microservices from the command line, as a person or a script types it, with registry and home of the test's own."""
+"""Microservices from the command line, as a person or a script types it, with a registry of the test's own."""
 
 import json
 import os
@@ -13,6 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from tests.embedded import Platform
+from tests.platform.microservices.conftest import PORTS, QUICK
 
 from platformctl import main
 
@@ -49,10 +51,13 @@ class Ctl:
 
     def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Off a terminal, within this process."""
+        return self.platformctl("microservice", *words, **environ)
+
+    def platformctl(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         told, noted = StringIO(), StringIO()
         own = patch.dict(os.environ, {**self.environ, **environ}, clear=True)
         with own, chdir(self.folder), redirect_stdout(told), redirect_stderr(noted):
-            code = main.run(["microservice", *words])
+            code = main.run(words)
         return subprocess.CompletedProcess(words, code, told.getvalue(), noted.getvalue())
 
     def apart(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -83,15 +88,23 @@ class Ctl:
 
 
 @pytest.fixture
-def ctl(tmp_path: Path) -> Iterator[Ctl]:
+def ctl(tmp_path: Path, embedded: Platform) -> Iterator[Ctl]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     own = {
-        "PILOTLIGHT_HOME": str(tmp_path / "home"), "PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry.json")
-    }  # fmt: skip
-    made = Ctl({**kept, **own}, tmp_path)
+        "PILOTLIGHT_HOME": str(embedded.home.root),
+        "PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry.json"),
+    }
+    made = Ctl({**kept, **PORTS, **QUICK, **own}, tmp_path)
     yield made
     for job_id in [name for name in made.registry if name != "latest"]:
         made.run("stop", job_id)
+
+
+@pytest.fixture
+def alone(ctl: Ctl, tmp_path: Path) -> Iterator[Ctl]:
+    """One with a home of its own, where no platform runs until a verb starts it."""
+    yield Ctl({**ctl.environ, "PILOTLIGHT_HOME": str(tmp_path / "home")}, tmp_path)
+    assert ctl.platformctl("down", PILOTLIGHT_HOME=str(tmp_path / "home")).returncode == 0
 
 
 @pytest.fixture

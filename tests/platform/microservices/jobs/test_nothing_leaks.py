@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.embedded import Platform
+from tests.platform.microservices.conftest import QUICK
 from tests.platform.microservices.jobs.conftest import Ctl, write_model
 
 from pilotlight.targets.secret_redaction import NAMES
@@ -41,6 +43,13 @@ def arguments() -> str:
         with suppress(OSError):
             found.append((folder / "cmdline").read_bytes().decode(errors="replace"))
     return "\n".join(found)
+
+
+@pytest.fixture
+def ctl(ctl: Ctl, tmp_path: Path) -> Iterator[Ctl]:
+    """With a platform whose own environment has them all."""
+    with Platform(tmp_path / "home", {**QUICK, **PLANTED}):
+        yield Ctl({**ctl.environ, "PILOTLIGHT_HOME": str(tmp_path / "home")}, tmp_path)
 
 
 @pytest.fixture

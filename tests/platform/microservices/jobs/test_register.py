@@ -4,11 +4,17 @@ import json
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from tests.object_stores import S3_SECRET, moto, s3_bucket
 from tests.platform.microservices.jobs.conftest import Ctl
 
 from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.targets.local.home_directory import Home
+
+
+@pytest.fixture
+def ctl(alone: Ctl) -> Ctl:
+    return alone
 
 
 def told(ctl: Ctl, *words: str) -> dict[str, str]:

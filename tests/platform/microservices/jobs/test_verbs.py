@@ -43,6 +43,18 @@ def test_a_whole_life(ctl: Ctl, model: Path) -> None:
     assert ctl.registry == {}
 
 
+def test_it_starts_the_platform_ends_with_it_and_comes_back_with_it(alone: Ctl, model: Path) -> None:
+    started = alone.start(model, "--ready")
+    assert alone.platformctl("down").returncode == 0
+    status = json.loads(alone.do("status", "-o", "json"))
+    assert (status["state"], status["reason"]) == ("stopped", "the platform is down; platformctl up starts it again")
+    assert alone.platformctl("up").returncode == 0
+    assert "hello" in alone.do("infer", "--prompt", "hello", "--accept-defaults")
+    assert f"ims-{started['job_id']}" in alone.platformctl("list").stdout
+    alone.do("stop", "--yes")
+    assert f"ims-{started['job_id']}" not in alone.platformctl("list").stdout
+
+
 def test_a_log_is_followed_until_its_microservice_ends(ctl: Ctl, model: Path) -> None:
     job_id = ctl.start(model, "--ready")["job_id"]
     with subprocess.Popen(
@@ -212,7 +224,8 @@ def test_pictures_are_sent_to_a_classifier_and_named_by_its_labels(ctl: Ctl, tmp
     wrong = ctl.run("infer", "--image", "red.png", "--parameter", "top_k=no")
     assert (wrong.returncode, 'top_k = "no", must be a whole number' in wrong.stderr) == (2, True)
     ctl.do("stop", "--yes")
-    assert not list((tmp_path / "home" / "microservices").glob(f"{started['job_id']}*"))
+    home = Path(ctl.environ["PILOTLIGHT_HOME"])
+    assert not [path for path in home.rglob(f"*{started['job_id']}*") if path.is_file()]
 
 
 def test_what_ends_at_once_is_told_and_taken_back(ctl: Ctl, model: Path) -> None:
@@ -234,7 +247,7 @@ def test_what_ends_at_once_is_told_and_taken_back(ctl: Ctl, model: Path) -> None
         (("start", "stranger", "--model-path", "/m"), "stranger has no container command"),
         (("start", "stranger", "--model-path", "/m"), "there are classification, classification_pyt"),
         (("start", "cosmos-rl", "--model-path", "/"), "use --platform docker"),
-        (("start", "cosmos-rl", "--model-path", "/", "--namespace", "x"), "--namespace is no option"),
+        (("start", "cosmos-rl", "--model-path", "/", "--partition", "x"), "--partition is no option"),
         (("start", "pilotlight", "--model-path", "/", "--env", "HF_TOKEN=x"), "HF_TOKEN is a secret"),
         (("start", "pilotlight", "--model-path", "/", "--secret", "HF_TOKEN"), "HF_TOKEN is not set"),
         (("start", "cosmos-rl", "--platform", "slurm", "--model-path", "/m"), "partition"),

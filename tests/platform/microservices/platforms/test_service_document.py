@@ -52,6 +52,14 @@ def test_what_the_api_starts_and_processes_of_this_machine_are_reached_from_it_a
     assert container(OWN, "local").host_ip == "127.0.0.1"
 
 
+def test_what_the_api_starts_as_a_process_has_sockets_and_the_isolation_of_its_org() -> None:
+    text = f"{OWN.command} --model-path /m"
+    for isolation in ("", "data", "sandbox"):
+        found = container(replace(OWN, command=text, closed=True, isolation=isolation), "local")
+        assert (found.host_port, found.isolation) == (0, isolation)
+        assert found.args[-2:] == ("--model-path", "/m")
+
+
 def test_the_command_follows_the_entry_point_of_other_images_and_replaces_ours() -> None:
     assert (container(TAO).command, container(TAO).args) == ((), ("/bin/sh", "-c", TAO.command))
     assert container(OWN).command == ("/bin/sh", "-c", OWN.command)

@@ -1,8 +1,9 @@
 """What a target says of a service, in the words of microservices."""
 
 import pytest
+from msgspec import structs
 
-from pilotlight.microservices.platforms.service_status import platform_status
+from pilotlight.microservices.platforms.service_status import is_accepted, platform_status
 from pilotlight.targets.target import Phase, ReplicaStatus, RevisionStatus, ServiceStatus
 
 
@@ -37,6 +38,33 @@ def replica(state: str, reason: str = "") -> ReplicaStatus:
 def test_states_of_services_are_states_of_microservices(seen: ServiceStatus, state: str, reason: str) -> None:
     found = platform_status(seen, ["last words"])
     assert (found.state, found.reason, found.tail) == (state, reason, ("last words",))
+
+
+def test_a_model_that_cannot_be_loaded_is_the_reason_of_one_that_runs() -> None:
+    line = '{"level": "ERROR", "event": "model.failed", "message": "no weights here"}'
+    assert platform_status(status("Ready", replica("ready"), ready=1), [line]).reason == "no weights here"
+
+
+@pytest.mark.parametrize(
+    ("target", "seen", "accepted"),
+    [
+        ("docker", status("Progressing", replica("starting")), True),
+        ("docker", status("Progressing", replica("pending")), True),
+        ("docker", status("Progressing", structs.replace(replica("pending"), handle="")), False),
+        ("docker", status("Progressing", structs.replace(replica("waiting"), handle="")), True),
+        ("docker", status("Progressing"), False),
+        ("local", status("Progressing", replica("starting")), False),  # it does not listen yet
+        ("local", status("Ready", replica("ready"), ready=1), True),
+        ("local", status("Progressing", replica("pending", "copying the model")), True),
+        ("local", status("Progressing", replica("waiting")), True),
+        ("local", status("Progressing", replica("starting"), failure="exit code 3"), True),
+        ("local", status("Progressing"), False),
+    ],
+)
+def test_a_start_returns_when_its_daemon_has_it_or_its_process_listens(
+    target: str, seen: ServiceStatus, accepted: bool
+) -> None:
+    assert is_accepted(structs.replace(seen, target=target)) is accepted
 
 
 def test_a_container_or_a_job_is_the_pod() -> None:

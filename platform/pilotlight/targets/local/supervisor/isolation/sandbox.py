@@ -22,7 +22,6 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.quantities import parse_quantity
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor.isolation import sandbox_launcher
-from pilotlight.targets.local.supervisor.isolation.cgroups import Limits
 from pilotlight.targets.local.supervisor.isolation.sandbox_launcher import Plan
 
 ENV_MEMORY: Final = "PILOTLIGHT_API_SANDBOX_MEMORY"
@@ -96,7 +95,7 @@ def plan(
     name: str, uid: int, model: tuple[str, str], command: Sequence[str], home: Home, cache: Path,
     environ: Mapping[str, str],
 ) -> Plan:  # fmt: skip
-    """Return the plan of a job or replica. `model` is its file or folder, and the path at which the sandbox has it.
+    """Return the plan of a replica. `model` is its file or folder, and the path at which the sandbox has it.
 
     A model that is no path is fetched by the sandbox. Raise where there is no sandbox, or the model is unreadable.
     """
@@ -122,13 +121,6 @@ def plan(
         tuple(command), uid, read_only, ((str(cache.resolve()), CACHE),), tuple(map(str, devices)),
         sandbox.bubblewrap, str(home.root), name, int(memory), cpus, int(processes),
     )  # fmt: skip
-
-
-def remove_group(home: Home, job_id: str) -> None:
-    """Remove the control group of a sandbox that has ended."""
-    limits = Limits(home)
-    if limits.name != "watchdog":
-        limits.finish(job_id)
 
 
 def _visible() -> tuple[tuple[str, str], ...]:

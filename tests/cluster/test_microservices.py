@@ -9,12 +9,12 @@ from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.platform.microservices.platforms.contract import SECRET, Ground, PlatformContract, clean_environment
 
 from pilotlight.errors import PlatformError
-from pilotlight.microservices.platforms.kubernetes import Kubernetes
+from pilotlight.microservices.platforms.cluster_service import ClusterService
 from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import registry
 
 MODEL = "/models/iris/model.onnx"  # in the bed's image
-KINDS = "statefulsets,services,secrets,pods"
+KINDS = "statefulsets,services,secrets,serviceaccounts,poddisruptionbudgets,controllerrevisions,pods"
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def ground(cluster: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest
         kinds = "statefulsets,services,pods,events,configmaps,controllerrevisions"
         return cluster.kubectl("-n", namespace, "get", kinds, "--output=json")
 
-    return Ground(Kubernetes(environ), environ, registry(environ), options, MODEL, written=written)
+    return Ground(ClusterService(environ), environ, registry(environ), options, MODEL, written=written)
 
 
 class TestKubernetes(PlatformContract):
@@ -38,33 +38,32 @@ class TestKubernetes(PlatformContract):
 
 
 def left(cluster: Cluster, namespace: str, job_id: str) -> list[str]:
-    found = cluster.get(KINDS, "-n", namespace, "-l", f"pilotlight.dev/microservice={job_id}")
+    found = cluster.get(KINDS, "-n", namespace, "-l", f"pilotlight.dev/service=ims-{job_id}")
     return [f"{each['kind']}/{each['metadata']['name']}" for each in (found or {"items": []})["items"]]
 
 
-def test_stateful_set_service_and_secret_come_and_go_together(
-    cluster: Cluster, namespace: str, ground: Ground
-) -> None:  # fmt: skip
+def test_its_objects_come_and_go_together(cluster: Cluster, namespace: str, ground: Ground) -> None:
     job = ground.job()
     with ground.started(job) as entry:
         ground.until_ready(job, entry)
-        there = set(left(cluster, namespace, job.id))
-        assert there == {f"{kind}/ims-{job.id}" for kind in ("StatefulSet", "Service", "Secret")} | {
-            f"Pod/ims-{job.id}-0"
-        }
+        there = left(cluster, namespace, job.id)
+        assert {f"Secret/ims-{job.id}", f"Service/ims-{job.id}"} <= set(there)
+        assert [each.partition("/")[0] for each in there].count("StatefulSet") == 1
         service = cluster.get("service", f"ims-{job.id}", "-n", namespace)
         assert (service["spec"]["type"], service["spec"]["ports"][0]["port"]) == ("LoadBalancer", 8080)
-        secret = cluster.get("secret", f"ims-{job.id}", "-n", namespace)
-        assert secret["metadata"]["ownerReferences"][0]["kind"] == "StatefulSet"
+        assert entry.host_url == f"http://ims-{job.id}.{namespace}.svc.cluster.local:8080"
+        assert entry.platform_job_id == f"ims-{job.id}"
     seconds_until(lambda: left(cluster, namespace, job.id) == [], "nothing of it is left", 120)
 
 
-def test_whoever_deletes_the_stateful_set_deletes_the_rest(cluster: Cluster, namespace: str, ground: Ground) -> None:
+def test_one_whose_stateful_set_somebody_deleted_is_stopped_and_a_stop_removes_the_rest(
+    cluster: Cluster, namespace: str, ground: Ground
+) -> None:
     job = ground.job()
     with ground.started(job) as entry:
-        cluster.kubectl("-n", namespace, "delete", "statefulset", f"ims-{job.id}")
-        seconds_until(lambda: left(cluster, namespace, job.id) == [], "the Secret and the Service are gone", 120)
-        assert ground.platform.status(job.id, entry).state == "gone"
+        cluster.kubectl("-n", namespace, "delete", "statefulset", "-l", f"pilotlight.dev/service=ims-{job.id}")
+        assert ground.until(job, entry, "stopped").reason
+    seconds_until(lambda: left(cluster, namespace, job.id) == [], "the Secret and the Service are gone", 120)
 
 
 def test_a_start_that_the_cluster_refuses_halfway_leaves_nothing(
@@ -72,8 +71,8 @@ def test_a_start_that_the_cluster_refuses_halfway_leaves_nothing(
 ) -> None:  # fmt: skip
     ground.options = {**ground.options, "memory": "plenty"}
     job = ground.job()
-    with pytest.raises(PlatformError, match=r"plenty|quantities"):
-        ground.platform.start(job)
+    with pytest.raises(PlatformError, match=r"plenty|quantities"), ground.started(job):
+        pass
     assert left(cluster, namespace, job.id) == []
 
 
@@ -83,7 +82,8 @@ def test_an_image_that_cannot_be_had_is_told(ground: Ground) -> None:
     with ground.started(job) as entry:
         seen = ground.until(job, entry, "failed")
     assert "dev.local/pilotlight/predictor:none cannot be had" in seen.reason
-    assert (seen.pod_name, seen.pod_status) == (f"ims-{job.id}-0", "Pending")
+    assert seen.pod_name.startswith(f"ims-{job.id[:-1]}")
+    assert seen.pod_status == "Pending"
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_life_from_the_command_line(cluster: Cluster, namespace: str) -> None:
     assert started["namespace"] == namespace
     status = json.loads(ctl("status", "-o", "json"))
     assert (status["state"], status["pod_status"], status["model"]) == ("running", "Running", "ready")
-    assert status["pod_name"] == f"ims-{started['job_id']}-0"
+    assert status["pod_name"].startswith(f"ims-{started['job_id'][:-1]}")
     assert "ready" in ctl("logs")
     ctl("infer", "--prompt", "x", "--accept-defaults", code=2)  # iris is no model for a chat, and says so
     assert ctl("stop", "--yes") == f"stopped {started['job_id']}\n"

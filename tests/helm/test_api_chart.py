@@ -9,10 +9,15 @@ from tests.helm.conftest import Release
 from tests.judges.helm import HelmFailed
 from tests.judges.verdict import assert_valid
 
-from pilotlight.microservices.platforms.kubernetes import KINDS
+from pilotlight.targets.kubernetes.releases import API as RELEASE
 from platformctl.commands.platform.api import api
 
 ON = {"enabled": True, "namespaces": ["acme"]}
+# What a microservice consists of, and its releases.
+KINDS = (
+    ("apps/v1", "StatefulSet"), ("v1", "Service"), ("v1", "ServiceAccount"), ("v1", "Secret"),
+    ("policy/v1", "PodDisruptionBudget"), RELEASE,
+)  # fmt: skip
 
 
 def of_api(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

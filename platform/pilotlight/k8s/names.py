@@ -56,6 +56,8 @@ ANNOTATION_WAKE_BY: Final = f"{DOMAIN}/wake-by"  # activator at zero: "gateway" 
 ANNOTATION_SIZE: Final = f"{DOMAIN}/model-size"
 ANNOTATION_CANARY: Final = f"{DOMAIN}/canary"  # canary policy of its next release, as YAML: spec/canary_policy.py
 ANNOTATION_PARK: Final = f"{DOMAIN}/park"  # "true": its predictor frees GPU memory while idle
+# "LoadBalancer": the entry Service of a raw or stateful service is one, on the port of its container.
+ANNOTATION_EXPOSE: Final = f"{DOMAIN}/expose"
 # On documents and pod templates of the target local: how a model of others is run, always from a private copy. "data":
 # without code of its own; "sandbox": with code, in a sandbox.
 ANNOTATION_ISOLATION: Final = f"{DOMAIN}/isolation"
@@ -77,7 +79,7 @@ COMPONENT_ANNOTATIONS: Final = (
 )  # fmt: skip
 SERVICE_ANNOTATIONS: Final = (
     *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_SIZE, ANNOTATION_CANARY, ANNOTATION_PARK,
-    ANNOTATION_ISOLATION, *RELEASE_ANNOTATIONS,
+    ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, *RELEASE_ANNOTATIONS,
 )  # fmt: skip
 CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE)
 

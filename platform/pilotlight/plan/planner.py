@@ -225,6 +225,7 @@ def _plan(
         hosts=(f"{service.name}-{service.namespace}.{capabilities.domain}",) if public else (),
         gateway=dict(capabilities.route_parent) if public else {},
         monitoring=capabilities.prometheus_operator and scraping,
+        expose=service.annotations.get(names.ANNOTATION_EXPOSE, ""),
         annotations=document_annotations.for_workload_objects(service.annotations),
         activator=activator_of(workloads, service, capabilities),
         access_file=_access_file(service) if any(work.enforces_access for work in workloads) else "",

@@ -139,6 +139,7 @@ class Plan:
     hosts: tuple[str, ...] = ()
     gateway: Mapping[str, str] = field(default_factory=dict)  # parent of HTTPRoutes; empty: none is rendered
     monitoring: bool = True
+    expose: str = ""  # type of the entry Service; empty: ClusterIP
     annotations: Mapping[str, str] = field(default_factory=dict)
     activator: Activator | None = None  # None: requests go straight to the entry's Service
     access_file: str = ""  # access rules that its pods enforce, the content of a Secret; empty: they enforce none

@@ -167,7 +167,11 @@ def address_of(plan: Plan) -> Json:
         shares = ",".join(f"{work.name}={share}" for work, share in backends_of(plan))
         split = {"annotations": {names.ANNOTATION_SHARES: shares}} if plan.activator.kind == "gateway" else {}
         return {"name": name, **split, "externalName": host, "ports": ports}
-    return {"name": name, "selector": service_selector_of(entry), "ports": ports_of(entry)[:1]}
+    port = ports_of(entry)[0]
+    if plan.expose:  # on the port that clients of the container alone would use
+        return {"name": name, "type": plan.expose, "selector": service_selector_of(entry),
+                "ports": [{**port, "port": port["targetPort"]}]}  # fmt: skip
+    return {"name": name, "selector": service_selector_of(entry), "ports": [port]}
 
 
 def hosts_in_cluster(plan: Plan) -> list[str]:

@@ -12,6 +12,7 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.names import (
     ACCESS_ANNOTATIONS,
     ANNOTATION_CANARY,
+    ANNOTATION_EXPOSE,
     ANNOTATION_ISOLATION,
     ANNOTATION_PARK,
     CATALOGUE_ANNOTATIONS,
@@ -51,7 +52,9 @@ POLICY: Final = Record("canary", {
 }, "What a new revision must prove before it gets all requests.")  # fmt: skip
 
 
-CHOICES: Final = {ANNOTATION_PARK: ("true", "false"), ANNOTATION_ISOLATION: ISOLATIONS}
+CHOICES: Final = {
+    ANNOTATION_PARK: ("true", "false"), ANNOTATION_EXPOSE: ("LoadBalancer",), ANNOTATION_ISOLATION: ISOLATIONS,
+}  # fmt: skip
 
 
 def check_annotations(document: Node, problems: Problems) -> None:

@@ -47,7 +47,7 @@ class Condition(Struct, frozen=True):
 
 class ReplicaStatus(Struct, frozen=True):
     name: str
-    state: str
+    state: str  # of a pod: ready, or its phase in lower case
     node: str = ""  # that runs it; empty: the machine of the control process
     handle: str = ""  # name of its container or id of its job; empty: a process
     reason: str = ""  # why it is not ready
@@ -80,7 +80,7 @@ class RevisionStatus(Struct, frozen=True):
     retry_in_s: float | None = None  # until the next start, in the backoff after a failure
     verified: bool = True  # false: has been ready, and its model has not answered a warm-up or a request yet
     failure: str = ""  # why its last start failed or its last replica crashed; empty once it is ready
-    replicas: tuple[ReplicaStatus, ...] = ()  # of embedded targets
+    replicas: tuple[ReplicaStatus, ...] = ()
 
 
 class ServiceStatus(Struct, frozen=True):
@@ -90,7 +90,7 @@ class ServiceStatus(Struct, frozen=True):
     phase: Phase
     url: str
     mode: str = ""
-    urls: Mapping[str, str] = {}  # http, https, port, grpc or grpcs (with TLS), host
+    urls: Mapping[str, str] = {}  # http, https, port, grpc or grpcs (with TLS), host; of a cluster also load_balancer
     conditions: tuple[Condition, ...] = ()
     revisions: tuple[RevisionStatus, ...] = ()  # newest first
     message: str = ""  # one sentence if the phase is not Ready, or it is unverified
@@ -185,9 +185,9 @@ class ServiceVerbs(Protocol):
 
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus: ...
     def set_secret(self, key: Key, values: Mapping[str, str]) -> None:
-        """Set the values of a service's own Secret, which has its name; before it is applied. Empty: there is none.
+        """Set the values of a service's own Secret, which has its name, before it is applied.
 
-        They are in no release. `delete` removes them; an embedded platform keeps them in memory only.
+        They are in no release and are removed with the service; only a cluster stores them.
         """
 
     def delete(self, key: Key) -> None: ...

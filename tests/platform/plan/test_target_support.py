@@ -64,6 +64,7 @@ USES: dict[str, tuple[str, str]] = {
         "transformer:"),
     "access rules and rate limits, our": (PLAIN.replace(RAW, RAW + TOKENS), "auth-tokens"),
     "access rules and rate limits, other": (PLAIN.replace(RAW, RAW + TOKENS).replace(MODEL, FOREIGN), "auth-tokens"),
+    "load balancer": (PLAIN.replace(RAW, f"{RAW}    pilotlight.dev/expose: LoadBalancer\n"), "pilotlight.dev/expose"),
     "gRPC": (PLAIN + "      protocolVersion: grpc-v2\n", "protocolVersion:"),
 }  # fmt: skip
 REFUSABLE = [row for row in TABLE if any(cell.verdict == "refused" or cell.needs for cell in row.cells)]

@@ -186,6 +186,10 @@ def stateful() -> Plan:
     return service(workload(mode="stateful", replicas=1))
 
 
+def stateful_exposed() -> Plan:
+    return service(workload(mode="stateful", replicas=1), gateway={}, expose="LoadBalancer")
+
+
 def stateful_routed() -> Plan:
     engine = workload(mode="stateful", replicas=3, disruption={"maxUnavailable": 1}, strategy={"type": "OnDelete"})
     return service(engine, gateway=GATEWAY, hosts=("iris.example.com",))
@@ -212,7 +216,7 @@ PLANS = {
     made.__name__.replace("_", "-"): made
     for made in (
         serverless, serverless_canary, raw_latency, raw_hpa_foreign, raw_canary, raw_from_zero, raw_interceptor,
-        multi_node, multi_node_ray, disaggregated, disaggregated_serverless_router, stateful, stateful_routed,
-        serverless_access, raw_access_foreign,
+        multi_node, multi_node_ray, disaggregated, disaggregated_serverless_router, stateful, stateful_exposed,
+        stateful_routed, serverless_access, raw_access_foreign,
     )
 }  # fmt: skip

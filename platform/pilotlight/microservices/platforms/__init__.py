@@ -16,7 +16,7 @@ TARGET: Final = ""  # the target of this name runs it
 PLATFORMS: Final[Mapping[str, tuple[str, str]]] = {
     "local": (TARGET, "local-docker"),
     "docker": (TARGET, "local-docker"),
-    "kubernetes": ("kubernetes", "local-k8s"),
+    "kubernetes": ("cluster_service", "local-k8s"),
     "slurm": (TARGET, "slurm"),
     "lepton": (TARGET, "lepton"),
     "brev": (TARGET, "local-docker"),

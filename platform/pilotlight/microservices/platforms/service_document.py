@@ -1,5 +1,4 @@
 """A microservice as an InferenceService: one stateful replica with a port of its own and no route of a gateway. Pure.
-
 The shell command is the same on every target. Secrets are references to the service's own Secret, whose values are set
 apart from the document.
 """
@@ -22,6 +21,9 @@ GRACE_S: Final = 40  # a predictor drains within 30
 START_S: Final = 86400  # without a listener so long it has failed
 GPU: Final = "nvidia.com/gpu"
 MEMORY: Final = "1Gi"  # requested, so that the plan adds no limit
+SHARED_MEMORY: Final = "1Gi"  # of a pod
+KUBERNETES: Final = "kubernetes"
+MODELS: Final = "/models"  # where a volume claim is mounted
 MOUNTS: Final = "mounts"  # option of targets with containers
 MOUNTING: Final = ("docker", "brev")  # those where it is no option of the target, but volumes of the document
 LABEL: Final = f"{names.DOMAIN}/microservice"
@@ -39,11 +41,14 @@ def has_sockets(job: Job, target: str) -> bool:
 
 
 def service_document(job: Job, target: str, gpus: int) -> str:
-    """Return the document for an embedded target; `gpus` are those that it gets there."""
+    """Return the document for a target; `gpus` are those that it gets there."""
     mounts = _mounts(job.options.get(MOUNTS, "")) if target in MOUNTING else []
     if job.fetch:
         mount = {"name": "model", "mountPath": fetched(job.id), "readOnly": True}
         mounts.append((mount, {"name": "model", "emptyDir": {}}))
+    pull = job.options.get("image_pull_secret") if target == KUBERNETES else None
+    if target == KUBERNETES:
+        mounts += _cluster_mounts(job)
     predictor = {
         "minReplicas": 1,
         "maxReplicas": 1,
@@ -51,7 +56,10 @@ def service_document(job: Job, target: str, gpus: int) -> str:
         "containers": [_container(job, target, gpus) | {"volumeMounts": [mount for mount, _ in mounts]}],
         "volumes": [volume for _, volume in mounts],
         **({"initContainers": [_fetch(job)]} if job.fetch else {}),
+        **({"imagePullSecrets": [{"name": pull}]} if pull else {}),
     }
+    # A load balancer's address is public in most clouds; clients of the API go through that.
+    public = {names.ANNOTATION_EXPOSE: "LoadBalancer"} if target == KUBERNETES and not job.closed else {}
     return json.dumps({
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
@@ -61,6 +69,7 @@ def service_document(job: Job, target: str, gpus: int) -> str:
             "annotations": {
                 "serving.kserve.io/deploymentMode": "Stateful",
                 **({names.ANNOTATION_ISOLATION: job.isolation} if job.isolation else {}),
+                **public,
             },
         },
         "spec": {"predictor": predictor},
@@ -72,20 +81,45 @@ def _container(job: Job, target: str, gpus: int) -> dict[str, Json]:
     open_to = LOOPBACK if job.closed or target == "local" else "0.0.0.0"  # noqa: S104 - as the scripts publish it
     # Other users of the machine reach a port of loopback: a process that is closed has sockets.
     published = {"hostPort": job.host_port, "hostIP": open_to}
-    if has_sockets(job, target) or not job.host_port:
+    if target == KUBERNETES or has_sockets(job, target) or not job.host_port:
         published = {}
     return {
         "name": job.id,
         "image": job.image,
-        # The entry points of other images are needed, but Lepton has no use for them; the predictor's is replaced.
-        **({"command": words} if is_own(job) or target == "lepton" else {"args": words}),
+        # The entry points of other images prepare docker's machine; clouds have no use for them. Ours is replaced.
+        **({"command": words} if is_own(job) or target in (KUBERNETES, "lepton") else {"args": words}),
         "env": _variables(job),
         "ports": [{"containerPort": job.port, **published}],
         # It listens before its model is loaded, or much later: only its own status says more.
         "startupProbe": {"tcpSocket": {"port": job.port}, "periodSeconds": 1, "failureThreshold": START_S},
         "readinessProbe": {"tcpSocket": {"port": job.port}, "periodSeconds": 2},
-        "resources": {"requests": {"memory": MEMORY}, **({"limits": {GPU: str(gpus)}} if gpus else {})},
+        **_cluster_rights(job, target),
+        "resources": _resources(job, target, gpus),
     }
+
+
+def _resources(job: Job, target: str, gpus: int) -> dict[str, Json]:
+    wanted = {name: job.options.get(name) for name in ("cpu", "memory")} if target == KUBERNETES else {}
+    requests = {"memory": MEMORY, **{name: amount for name, amount in wanted.items() if amount}}
+    limits = {**({"memory": wanted["memory"]} if wanted.get("memory") else {}), **({GPU: str(gpus)} if gpus else {})}
+    return {"requests": requests, **({"limits": limits} if limits else {})}
+
+
+def _cluster_rights(job: Job, target: str) -> dict[str, Json]:
+    """Return the security context of the predictor on a cluster; other images may need root."""
+    if target != KUBERNETES or not contract.is_predictor_image(job.image):
+        return {}
+    rights = {"allowPrivilegeEscalation": False, "runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}}
+    return {"securityContext": rights}
+
+
+def _cluster_mounts(job: Job) -> list[tuple[dict[str, Json], dict[str, Json]]]:
+    memory = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}
+    mounts = [({"name": "shared-memory", "mountPath": "/dev/shm"}, memory)]  # noqa: S108 - the container's own
+    if claim := job.options.get("volume_claim"):
+        volume = {"name": "models", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+        mounts.append(({"name": "models", "mountPath": MODELS}, volume))
+    return mounts
 
 
 def _fetch(job: Job) -> dict[str, Json]:

@@ -7,7 +7,7 @@ from pilotlight.microservices.registry.records import PlatformStatus, State
 from pilotlight.targets.error_from_log import failed_event
 from pilotlight.targets.target import ReplicaStatus, RevisionStatus, ServiceStatus
 
-RUNNING: Final = ("starting", "ready", "unready")  # states of replicas whose process or container runs
+RUNNING: Final = ("starting", "ready", "unready", "running")  # states of replicas whose process or container runs
 
 
 def platform_status(status: ServiceStatus, tail: Sequence[str] = ()) -> PlatformStatus:
@@ -16,7 +16,11 @@ def platform_status(status: ServiceStatus, tail: Sequence[str] = ()) -> Platform
     state = _state(status, revision, replica)
     reason = (revision.failure or revision.reason if revision else "") or status.message
     name = (replica.node or replica.handle or replica.name) if replica else ""
-    return PlatformStatus(state, name, "", failed_event(tail) if state == "running" else reason, tuple(tail))
+    phase = ""
+    if replica and status.target == "kubernetes":
+        name, phase = replica.name, "Running" if replica.state == "ready" else replica.state.capitalize()
+    reason = failed_event(tail) if state == "running" else reason
+    return PlatformStatus(state, name, phase, reason, tuple(tail))
 
 
 def is_accepted(status: ServiceStatus) -> bool:

@@ -7,7 +7,7 @@ this in threads.
 import io
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -83,16 +83,17 @@ class TargetService:
     def start(self, job: Job) -> Entry:
         job = self._resolved(job)
         document, key = self._document(job), _job_key(job)
-        target = self._connect(self._chosen(job))
+        target = self._connect(self._chosen(job), context=job.options.get("context", ""))
         self._set_secret(target, job)
         _apply(document, key, target)
-        return self._entry(job, *_await_accepted(target, key))
+        return self._entry(job, target, key)
 
     def _chosen(self, job: Job) -> dict[str, str]:
         """Return those of its options that the target takes."""
         return {name: value for name, value in job.options.items() if name in self._target_options}
 
-    def _entry(self, job: Job, status: ServiceStatus, handle: str) -> Entry:
+    def _entry(self, job: Job, target: Target, key: Key) -> Entry:
+        status, handle = _await_accepted(target, key)
         url = f"http://localhost:{job.host_port}" if self._embedded else status.url
         if has_sockets(job, self.name):  # each replica has its own in a folder there
             url = status.url or f"{SCHEME}{self._home.sockets}"
@@ -102,8 +103,10 @@ class TargetService:
         instance = instance or (handle if self.name == "brev" else None)  # one that was created has its name
         return Entry(self.name, job.network_arch, url, started, port, job_number, instance, namespace)
 
-    def _connect(self, options: Mapping[str, str] | None = None, *, start: bool = True) -> Target:
-        return table.connect(self.name, self._environ, start=start, options=options)
+    def _connect(
+        self, options: Mapping[str, str] | None = None, *, start: bool = True, context: str | None = ""
+    ) -> Target:
+        return table.connect(self.name, self._environ, start=start, options=options, context=context or "")
 
     def _resolved(self, job: Job) -> Job:
         """Return the job with all its options. Raise UsageError for what is missing or could be misinterpreted."""
@@ -113,7 +116,7 @@ class TargetService:
 
     def restore(self, job: Job) -> None:
         """Give the values of its secrets to the control process, also to a new one: it keeps them in memory only."""
-        if self._embedded and job.secrets:
+        if self._embedded and set_secrets(job, self._environ):
             self._set_secret(self._connect(), job)
 
     def _set_secret(self, target: Target, job: Job) -> None:
@@ -124,14 +127,13 @@ class TargetService:
     def status(self, job_id: str, entry: Entry) -> PlatformStatus:
         is_down, key = self._embedded and living(self._home) is None, _key(job_id, entry.namespace)
         if not is_down:
-            target = self._connect(start=False)
+            target = self._connect(start=False, context=entry.instance_id)
             with suppress(NotFound):
                 status = target.status(key)
                 if self.name in table.REMOTE and not status.url:  # nothing runs there that has a log
                     return platform_status(status)
-                failed = platform_status(status).state == "failed"
-                tail = _last_section(target.logs(key, follow=False, previous=failed, replica="", tail=TAIL))
-                return platform_status(status, [redact(line, self._environ) for line in tail])
+                seen = platform_status(status, [redact(line, self._environ) for line in _tail(target, status)])
+                return structs.replace(seen, reason=redact(seen.reason, self._environ))
         if self._foreign is not None and (foreign := self._foreign.status(job_id)) is not None:
             return foreign
         if is_down and self._home.database.exists():
@@ -139,7 +141,7 @@ class TargetService:
         return PlatformStatus("gone", reason=f"{self.name} has no service of it")
 
     def stop(self, job_id: str, entry: Entry) -> None:
-        if (not self._embedded or self._home.database.exists()) and self._delete(_key(job_id, entry.namespace)):
+        if (not self._embedded or self._home.database.exists()) and self._delete(job_id, entry):
             return
         if self._foreign is not None:
             self._foreign.stop(job_id)
@@ -147,14 +149,12 @@ class TargetService:
             words = ["scancel", f"--jobname={job_id}", *filter(None, [entry.platform_job_id])]
             Programs(self._environ).run(words)
 
-    def _delete(self, key: Key) -> bool:
+    def _delete(self, job_id: str, entry: Entry) -> bool:
         """Delete the service and wait for its end; return whether there was one."""
-        target = self._connect()
+        target, key = self._connect(context=entry.instance_id), _key(job_id, entry.namespace)
         try:
             target.delete(key)
         except NotFound:
-            if not self._embedded:
-                target.set_secret(key, {})  # of a start that failed
             return False
         if self.name in table.REMOTE:  # an instance may take minutes to end
             return True
@@ -173,7 +173,7 @@ class TargetService:
         if self.name in ("local", "docker") and not is_unix(entry.host_url):
             yield entry.host_url
             return
-        target = self._connect(start=False)
+        target = self._connect(start=False, context=entry.instance_id)
         status = target.status(_key(job_id, entry.namespace))
         if not status.url:
             reason = platform_status(status).reason
@@ -184,7 +184,7 @@ class TargetService:
     def _document(self, job: Job) -> str:
         """Return the document; where there are no GPUs, or a process has its own choice of them, it gets none."""
         if not self._embedded:
-            gpus = not job.options.get("resource_shape", "gpu.").startswith("cpu.")
+            gpus = self._has_gpus(job)
         elif self.name == "slurm":
             gpus = slurm.has_gpus(self._environ, job.options["partition"])
         elif (devices := len(find_devices())) and job.num_gpus > devices:
@@ -192,6 +192,10 @@ class TargetService:
         else:
             gpus = devices > 0 and not (self.name == "local" and VISIBLE in job.env)
         return service_document(job, self.name, job.num_gpus if gpus else 0)
+
+    def _has_gpus(self, job: Job) -> bool:
+        """Return whether a target that is not embedded gets its number of GPUs from the document."""
+        return not job.options.get("resource_shape", "gpu.").startswith("cpu.")
 
 
 def _key(job_id: str, namespace: str | None) -> Key:
@@ -242,9 +246,15 @@ def _check_process(job: Job) -> None:
         raise UsageError(f"model_path = {path}, must be a directory for this network_arch")
 
 
-def _last_section(lines: Iterable[str]) -> list[str]:
-    """Return the lines of the last replica, after its heading."""
+def _tail(target: Target, status: ServiceStatus) -> list[str]:
+    """Return the last lines of the last replica, after its heading; of one that has failed those of its last run."""
     section: list[str] = []
-    for line in lines:
-        section = [] if line.startswith(HEADING) else [*section, line]
+    key = status.namespace, status.name
+    failed = platform_status(status).state == "failed"
+    for previous in (True, False) if failed else (False,):
+        with suppress(NotFound):  # its workload is gone
+            for line in target.logs(key, follow=False, previous=previous, replica="", tail=TAIL):
+                section = [] if line.startswith(HEADING) else [*section, line]
+        if section:
+            break
     return section

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s.model_pins import is_local
-from pilotlight.k8s.names import ACCESS_DIR, ANNOTATION_CANARY, ANNOTATION_ISOLATION, ANNOTATION_PARK
+from pilotlight.k8s.names import ACCESS_DIR, ANNOTATION_CANARY, ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_PARK
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.model_storage import location
@@ -146,6 +146,10 @@ def _devices(context: PlanContext, workload: Workload) -> str:
 def _parking(context: PlanContext, _: Workload) -> str:
     parks = context.service.annotations.get(ANNOTATION_PARK) == "true"
     return f"metadata.annotations.{ANNOTATION_PARK}" if parks else ""
+
+
+def _exposed(context: PlanContext, _: Workload) -> str:
+    return f"metadata.annotations.{ANNOTATION_EXPOSE}" if ANNOTATION_EXPOSE in context.service.annotations else ""
 
 
 def _isolation(context: PlanContext, _: Workload) -> str:
@@ -324,6 +328,9 @@ TABLE: Final[tuple[FeatureRow, ...]] = (
         refused("users of this machine reach its port past the gateway"),
         refused("users of its node reach its port past the gateway"), _NO_GATEWAY, _NO_GATEWAY,
     ), "PL375", "use our predictor, or remove the annotation"),
+    FeatureRow("load balancer of its own (`pilotlight.dev/expose`)", _exposed, only_kubernetes(
+        "Service of type LoadBalancer; not with Knative", "it has no load balancers"),
+        "PL375", "remove the annotation"),
     FeatureRow("gRPC", _grpc, (
         _GATEWAY, yes("h2c Services"), _GATEWAY, _GATEWAY, refused("its endpoints speak HTTP/1.1"),
         refused("one port of the instance is opened, for HTTP"),

@@ -17,7 +17,7 @@ from pilotlight.k8s.manifest import Manifest, in_apply_order
 from pilotlight.k8s.quantities import quantity_or_zero
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import MANAGER, Cluster, KubeApiError
-from pilotlight.targets.kubernetes.preflight import pod_templates
+from pilotlight.targets.kubernetes.preflight import pod_templates, referenced_objects
 from pilotlight.targets.kubernetes.scale_traffic_overrides import is_knative, revision_of
 from pilotlight.targets.target import Key
 
@@ -90,7 +90,8 @@ def _conflicts(manifest: Manifest, error: KubeApiError) -> Iterator[str]:
         value: Json = manifest.document
         for name in field.strip(".").split("."):
             value = value.get(name) if isinstance(value, Mapping) else None  # None: the path includes a list
-        ours = f"; the document says {value}" if isinstance(value, str | int | bool) else ""
+        shown = isinstance(value, str | int | bool) and manifest.kind != "Secret"
+        ours = f"; the document says {value}" if shown else ""
         yield f"  {field}: set by {manager}{ours}"
 
 
@@ -149,24 +150,15 @@ def own_secret(key: Key, values: Mapping[str, str]) -> Document:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
 
 
-def uses_own_secret(key: Key, workloads: Iterable[Document]) -> bool:
-    """Whether a variable of a pod is in a Secret of the service's name."""
-    for pod in pod_templates(workloads):
-        for container in (*(pod.spec.get("initContainers") or ()), *pod.spec["containers"]):
-            for each in container.get("env") or ():
-                if ((each.get("valueFrom") or {}).get("secretKeyRef") or {}).get("name") == key[1]:
-                    return True
-    return False
-
-
-def delete_own_secret(cluster: Cluster, key: Key) -> None:
-    """Delete the service's own Secret, if there is one: another of this name is the user's."""
-    document = own_secret(key, {})
-    with suppress(NotFound):
-        # A patch without a change: accounts that deploy need not be permitted to read Secrets.
-        existing = cluster.merge(document, {}).document
-        if kinds.labels(existing).get(names.LABEL_SERVICE) == key[1]:
-            cluster.delete(document)
+def delete_own_secret(cluster: Cluster, key: Key, manifests: Iterable[Document]) -> None:
+    """Delete the service's own Secret, if its pods refer to one of its name; without our label it is the user's."""
+    document, reference = own_secret(key, {}), ("Secret", key[1])
+    if any(reference in referenced_objects(pod.spec) for pod in pod_templates(manifests)):
+        with suppress(NotFound):
+            # A patch without a change: whoever deploys need not be permitted to read Secrets.
+            existing = cluster.merge(document, {}).document
+            if kinds.labels(existing).get(names.LABEL_SERVICE) == key[1]:
+                cluster.delete(document)
 
 
 def delete(cluster: Cluster, documents: Iterable[Document]) -> None:

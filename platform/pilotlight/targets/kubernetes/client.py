@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -135,7 +136,7 @@ def connect(context: str = "") -> KubeConnection:
         raise PlatformError(message, "pip install 'pilotlight[kubernetes]'") from error
     configuration = client.Configuration()
     loading: Any = config
-    files = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+    files = _kubeconfig()
     has_kubeconfig = any(os.path.exists(each) for each in files.split(os.pathsep))
     try:
         if has_kubeconfig or context or not os.environ.get("KUBERNETES_SERVICE_HOST"):
@@ -147,6 +148,20 @@ def connect(context: str = "") -> KubeConnection:
         hint = "set KUBECONFIG, or name one of `kubectl config get-contexts` with --context"
         raise NotFound(f"{where}: {error}", hint) from error
     return KubeConnection(client.ApiClient(configuration))
+
+
+def current_context() -> str:
+    """Return the current context of the kubeconfig; empty inside a pod, which has none."""
+    from kubernetes import config
+
+    loading: Any = config
+    with suppress(config.ConfigException):
+        return str(loading.list_kube_config_contexts(_kubeconfig())[1]["name"])
+    return ""
+
+
+def _kubeconfig() -> str:
+    return os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
 
 
 def _read(response: Any, request_line: str) -> KubeResponse:

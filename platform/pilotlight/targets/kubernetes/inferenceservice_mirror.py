@@ -57,7 +57,8 @@ def _address(status: ServiceStatus) -> dict[str, str]:
     if not entry:
         return {}
     name = entry[0].workload if status.mode == "serverless" else names.entry_service(status.name)
-    return {"url": _internal_url(name, status.namespace)}
+    own = status.urls.get("cluster", "") if status.mode != "serverless" else ""  # with its port
+    return {"url": own or _internal_url(name, status.namespace)}
 
 
 def _condition(condition: Condition, before: Mapping[str, Json], now: str) -> dict[str, Json]:

@@ -258,6 +258,13 @@ def devices(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
         yield f"{wanted[name]} asks for {name}, which no node of this cluster has: {fix}"
 
 
+def has_gpus(cluster: Cluster) -> bool:
+    """Whether a node has GPUs; False without permission to list nodes."""
+    nodes = kinds.unless_forbidden(lambda: cluster.list("v1", "Node"), ())
+    amounts = [each for node in nodes for each in ((node.get("status") or {}).get("allocatable") or {}).items()]
+    return any(is_gpu(name) and quantity_or_zero(count) > 0 for name, count in amounts)
+
+
 def shared_gpus(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
     """Check that parking pods share GPUs: freed GPU memory is useless if the pod has the GPU for itself."""
     parks = [pod.owner for pod in pod_templates(manifests) if requests_parking(pod.spec) and gpu_resources(pod.spec)]

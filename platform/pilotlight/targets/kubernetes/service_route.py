@@ -183,7 +183,8 @@ def open_route(cluster: Cluster, status_url: str, host: str, namespace: str = ""
     """
     url = urlsplit(status_url)
     headers = {"Host": host}
-    if configured := os.environ.get(SETTING):
+    exposed = url.port and service_of(host)  # a Service with a port of its own is behind no ingress
+    if (configured := os.environ.get(SETTING)) and not exposed:
         if urlsplit(configured).scheme not in ("http", "https"):
             raise UsageError(f"{SETTING} = {configured}, must be a URL such as http://10.0.0.1")
         return OpenRoute(configured.rstrip("/") + url.path, headers, _nothing)

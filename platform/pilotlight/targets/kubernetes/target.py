@@ -58,6 +58,7 @@ class KubernetesTarget:
     def __init__(self, cluster: Cluster, *, force: bool = False, prometheus: str = "") -> None:
         self.cluster = cluster
         self._force, self._prometheus = force, prometheus
+        self._secrets: dict[Key, Document] = {}  # own Secrets of services, written by `apply`
 
     @classmethod
     def connect(cls, context: str = "", *, force: bool = False, prometheus: str = "") -> "KubernetesTarget":
@@ -93,6 +94,7 @@ class KubernetesTarget:
         manifests = apply_overrides(release.manifests, {} if reset else read_overrides(current.workloads))
         known, warnings = preflight.drop_unknown_optional(self.cluster, manifests)
         documents = with_live_templates(known, current.workloads)
+        documents += [self._secrets[key]] if key in self._secrets else []
         self._check_requirements(key, documents)
         warnings = [*warnings, *kubernetes_apply.dry_run(self.cluster, documents, force=self._force)]
         if dry_run and current.workloads:
@@ -183,10 +185,7 @@ class KubernetesTarget:
         return observe_events.events(self.cluster, key, follow)
 
     def set_secret(self, key: Key, values: Mapping[str, str]) -> None:
-        if values:
-            kubernetes_apply.apply(self.cluster, [kubernetes_apply.own_secret(key, values)], force=self._force)
-        else:
-            kinds.unless_forbidden(lambda: kubernetes_apply.delete_own_secret(self.cluster, key), None)
+        self._secrets[key] = kubernetes_apply.own_secret(key, values)
 
     def delete(self, key: Key) -> None:
         """Delete the objects, then the releases: after an interruption the service is still listed."""
@@ -196,8 +195,9 @@ class KubernetesTarget:
         kubernetes_apply.delete(self.cluster, kubernetes_apply.owned(self.cluster, key))
         rules = kubernetes_apply.access_secret(key, current.workloads)
         kinds.unless_forbidden(lambda: kubernetes_apply.delete(self.cluster, rules), None)
-        if kubernetes_apply.uses_own_secret(key, current.workloads):
-            self.set_secret(key, {})
+        released = [each for release in kubernetes_releases.stored(self.cluster, key) for each in release.manifests]
+        kinds.unless_forbidden(lambda: kubernetes_apply.delete_own_secret(self.cluster, key, released), None)
+        self._secrets.pop(key, None)
         inferenceservice_mirror.delete(self.cluster, key)
         kubernetes_apply.delete(self.cluster, current.of(kubernetes_releases.API))
 

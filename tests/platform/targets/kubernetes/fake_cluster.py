@@ -134,6 +134,8 @@ class PaperCluster:
         if request.query.get("watch"):
             return await self._watch(request)
         found = [each for each in self.objects if _is(each, api_version, namespace, rest)]
+        if request.method == "DELETE":
+            self.objects = [each for each in self.objects if each not in found]
         if len(rest) > 1:
             return web.json_response(found[0]) if found else _refusal(404, f"{rest[0]} {rest[1]} not found")
         chosen = [each for each in found if _selected(each, request.query.get("labelSelector", ""))]

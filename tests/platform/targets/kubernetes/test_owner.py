@@ -10,6 +10,7 @@ from pilotlight.targets.kubernetes.apply import (
     access_secret,
     check_history_not_helm,
     check_not_helm,
+    delete_own_secret,
     helm_release,
     not_owned,
 )
@@ -73,3 +74,25 @@ def test_the_secret_of_access_rules_goes_with_the_service_that_mounts_it(volume:
     workload = named("apps/v1", "Deployment", "lab", "iris-predictor", spec={"template": {"spec": pod}})
     found = [each["metadata"]["name"] for each in access_secret(("lab", "iris"), [workload])]
     assert found == (["iris-access"] if (volume, secret) == ("access", "iris-access") else [])
+
+
+@pytest.mark.parametrize(
+    ("label", "reference", "left"), [("iris", "iris", 0), ("", "iris", 1), ("rose", "iris", 1), ("iris", "other", 1)]
+)
+def test_a_services_own_secret_goes_with_it_and_one_of_the_user_stays(label: str, reference: str, left: int) -> None:
+    variable = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": reference, "key": "TOKEN"}}}
+    template = {"spec": {"containers": [{"name": "main", "env": [variable]}]}}
+    workload = named("apps/v1", "StatefulSet", "lab", "iris-predictor", spec={"template": template})
+    secret = named("v1", "Secret", "lab", "iris", metadata={"labels": {names.LABEL_SERVICE: label}})
+    with PaperCluster(secret) as paper:
+        delete_own_secret(paper.cluster(), ("lab", "iris"), [workload])
+        assert len(paper.objects) == left
+
+
+def test_a_secret_that_is_gone_already_is_no_error() -> None:
+    variable = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "iris", "key": "TOKEN"}}}
+    workload = named(
+        "apps/v1", "StatefulSet", "lab", "iris", spec={"template": {"spec": {"containers": [{"env": [variable]}]}}}
+    )
+    with PaperCluster() as paper:
+        delete_own_secret(paper.cluster(), ("lab", "iris"), [workload])

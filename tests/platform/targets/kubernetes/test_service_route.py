@@ -77,6 +77,14 @@ def test_an_address_from_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -
     assert (way.url, way.headers) == ("http://127.0.0.1:31080", {"Host": HOST})
 
 
+def test_a_service_with_a_port_of_its_own_is_behind_no_ingress(server: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTLIGHT_INGRESS", "http://127.0.0.1:31080/")
+    service = named("v1", "Service", "lab", "iris", spec={"clusterIP": "127.0.0.1", "ports": [{"port": server}]})
+    with PaperCluster(service) as paper:
+        way = open_route(paper.cluster(), f"http://iris.lab.svc:{server}", f"iris.lab.svc:{server}")
+    assert way.url == f"http://127.0.0.1:{server}"
+
+
 def test_a_load_balancer_is_tried_before_the_cluster_address(server: int) -> None:
     balanced = {"loadBalancer": {"ingress": [{"ip": "127.0.0.1"}]}}
     service = {**kourier(server, clusterIP="127.0.0.2"), "status": balanced}

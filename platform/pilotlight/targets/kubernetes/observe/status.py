@@ -1,6 +1,6 @@
 """Status of a service on a cluster, from a snapshot: rows of revisions, phase, conditions, addresses. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from pilotlight.targets.kubernetes.observe.diagnosis import (
 )
 from pilotlight.targets.kubernetes.observe.snapshot import Snapshot, created, is_ending
 from pilotlight.targets.kubernetes.scale_traffic_overrides import is_knative, revision_of
-from pilotlight.targets.target import Condition, ModelState, Phase, RevisionStatus, ServiceStatus
+from pilotlight.targets.target import Condition, ModelState, Phase, ReplicaStatus, RevisionStatus, ServiceStatus
 
 Json = Any
 Document = Mapping[str, Json]
@@ -89,6 +89,7 @@ def _knative_row(
         name, str(workload["metadata"]["name"]), role_of(workload), percent, tags, ready, starting,
         max(int(status.get("desiredReplicas") or 0), ready), state, reason,
         url=next((str(each["url"]) for each in shares if each.get("url")), ""), **_model(revision),
+        replicas=_replicas(pods),
     )  # fmt: skip
 
 
@@ -139,8 +140,20 @@ def _raw_row(
     return RevisionStatus(
         revision, name, role_of(workload), percent, (), ready, len(pods) - ready,
         wanted if newest else 0, state, reason, decision=_decision(snapshot, name) if newest else "",
-        **_model(pods[0] if pods else workload["spec"].get("template") or {}),
+        replicas=_replicas(pods), **_model(pods[0] if pods else workload["spec"].get("template") or {}),
     )  # fmt: skip
+
+
+def _replicas(pods: Iterable[Document]) -> tuple[ReplicaStatus, ...]:
+    return tuple(
+        ReplicaStatus(
+            str(pod["metadata"]["name"]),
+            "ready" if is_ready(pod) else str((pod.get("status") or {}).get("phase") or "Pending").lower(),
+            str(pod["spec"].get("nodeName") or ""),
+        )
+        for pod in pods
+        if not is_ending(pod)
+    )
 
 
 def _model(pod: Document) -> dict[str, Any]:
@@ -305,7 +318,7 @@ def _route_problem(snapshot: Snapshot) -> str:
 
 
 def addresses(snapshot: Snapshot) -> dict[str, str]:
-    """Return the URLs: `http` for clients, `cluster` for use inside."""
+    """Return the URLs: `http` for clients, `cluster` for use inside, `load_balancer` where a Service is one."""
     namespace, name = snapshot.key
     for workload in entries(snapshot.workloads)[:1]:
         if is_knative(workload):
@@ -318,7 +331,12 @@ def addresses(snapshot: Snapshot) -> dict[str, str]:
     service = snapshot.named(("v1", "Service"), names.entry_service(name))
     port = next((each["port"] for each in ((service or {}).get("spec") or {}).get("ports") or ()), 80)
     inside += "" if port == 80 else f":{port}"
-    return {"http": f"http://{hosts[0]}" if hosts else inside, "cluster": inside}
+    urls = {"http": f"http://{hosts[0]}" if hosts else inside, "cluster": inside}
+    for each in snapshot.of(("v1", "Service")):
+        for ingress in ((each.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ():
+            host, number = str(ingress.get("ip") or ingress.get("hostname")), each["spec"]["ports"][0]["port"]
+            urls["load_balancer"] = f"http://[{host}]:{number}" if ":" in host else f"http://{host}:{number}"
+    return urls
 
 
 def _conditions(

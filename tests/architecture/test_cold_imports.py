@@ -69,3 +69,13 @@ def test_parking_comes_only_to_servers_that_park() -> None:
     code = "import sys, pilotlight_predictor.bootstrap.application; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {name for name in done.stdout.split() if name.startswith("pilotlight_predictor.models.parking.")}
+
+
+def test_an_api_over_a_cluster_loads_no_control_process() -> None:
+    code = (
+        "import sys, pilotlight.control_plane.api_server;"
+        "from pilotlight.microservices.platforms import platform; platform('kubernetes', {}); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pilotlight.targets.kubernetes.target" in done.stdout.split()
+    assert "pilotlight.targets.local.control.service_operations" not in done.stdout.split()

@@ -71,6 +71,19 @@ def test_limits_need_a_subgroup_for_the_control_process(tmp_path: Path) -> None:
     assert (unit / "k").is_dir()
 
 
+def test_a_sandbox_has_its_group_beside_the_subgroup_that_systemd_starts_it_in(tmp_path: Path) -> None:
+    """It is a child of the control process, which has made the group of the home."""
+    (tmp_path / "cgroup.controllers").touch()
+    unit, own = tmp_path / "pilotlight.service", "0::/pilotlight.service/control\n"
+    (unit / "control").mkdir(parents=True)
+    assert cgroups.find_groups("k", tmp_path, own, by_systemd=True) is not None
+    sandbox = cgroups.find_groups("k", tmp_path, own)
+    assert sandbox is not None
+    sandbox.confine("iris-1", 4711, 1 << 20, None)
+    assert (unit / "k/iris-1/cgroup.procs").read_text() == "4711"
+    assert not (unit / "control/k").exists()
+
+
 @pytest.mark.parametrize("system", [True, False])
 def test_systemd_understands_the_unit(tmp_path: Path, system: bool) -> None:
     if shutil.which("systemd-analyze") is None:

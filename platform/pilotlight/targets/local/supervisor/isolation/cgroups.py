@@ -243,7 +243,9 @@ def find_groups(key: str, mount: Path, own: str, *, by_systemd: bool = False) ->
     paths = {names: path for _, names, path in (line.split(":", 2) for line in own.splitlines())}
     if (mount / "cgroup.controllers").exists():
         group = _mounted(mount, paths.get("", "/"))
-        if group.name in (f"{key}-control", SYSTEMD_SUBGROUP if by_systemd else ""):
+        # Processes that the control process starts are in its subgroup too, beside the groups that it has made.
+        delegated = group.name == SYSTEMD_SUBGROUP and (by_systemd or (group.parent / key).is_dir())
+        if delegated or group.name == f"{key}-control":
             return CgroupsV2.prepare(group.parent, key)
         return None if by_systemd else CgroupsV2.prepare(group, key)
     memory, cpu = (

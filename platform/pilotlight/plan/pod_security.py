@@ -30,21 +30,24 @@ QUICK_PROBE_LEAVES_OUT: Final = frozenset(("periodSeconds", "failureThreshold", 
 
 
 def decide_level(context: PlanContext, volumes: list[Json], log: DecisionLog) -> Level:
-    """Return the Pod Security level that the pod meets; warn if it is not restricted."""
+    """Return the Pod Security level that the pod meets; warn if it is not restricted, where there are pods."""
     forced = context.capabilities.pod_security
     role, path = context.component.role, context.path()
+    has_pods = context.capabilities.target in ("", "kubernetes")
     if forced in LEVELS:
         log.decide(role, "pod security", forced, "--pod-security")
         return LEVELS[forced]
     beyond = list(_beyond_baseline(context.choice.pod, context.choice.container, volumes))
     if beyond:
-        log.warn("PL350", path, f"{', '.join(beyond)} needs a namespace that admits privileged pods")
+        if has_pods:
+            log.warn("PL350", path, f"{', '.join(beyond)} needs a namespace that admits privileged pods")
         return "privileged"
     if context.choice.is_pilotlight:
         log.decide(role, "pod security", "restricted", "our image needs nothing more")
         return "restricted"
     message = "the image is not ours and may need root, so its pods meet only baseline"
-    log.warn("PL351", path, f"{message}; force --pod-security restricted if it does not")
+    if has_pods:
+        log.warn("PL351", path, f"{message}; force --pod-security restricted if it does not")
     return "baseline"
 
 

@@ -71,6 +71,14 @@ def test_a_foreign_image_meets_baseline_with_a_warning_unless_forced() -> None:
     assert container(forced)["securityContext"]["runAsNonRoot"] is True
 
 
+@pytest.mark.parametrize("target", ["docker", "slurm"])
+def test_where_there_are_no_pods_nobody_is_warned_about_their_security(target: str) -> None:
+    options = {"partition": "cpu", "container": "pyxis"} if target == "slurm" else {}
+    made = planned(ome(runtime_name=FOREIGN), capabilities=Capabilities(target=target, target_options=options))
+    assert codes(made.warnings) == []
+    assert made.workloads[0].pod_security == "baseline"
+
+
 def test_what_reaches_into_the_node_is_warned_about() -> None:
     volumes = [{"name": "host", "hostPath": {"path": "/data"}}]
     made = planned(ome(pod={"volumes": volumes}))

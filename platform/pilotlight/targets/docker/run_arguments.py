@@ -38,9 +38,12 @@ SSH_FAILED: Final = 255
 CLIENT_ENDED: Final = "its docker client ended, and the container was removed"
 # Fetches models for images that cannot; files must be readable by the user of any image. Then becomes the client.
 _FETCH: Final = """umask 022; python=$0; home=$1; shift
-while [ "$1" != -- ]; do HOME=$home "$python" -P -m pilotlight_predictor fetch "$1" "$2" || exit; shift 2; done
+while [ "$1" != -- ]; do
+HOME=$home "$python" -P -m pilotlight_predictor fetch "$1" "$2" >/dev/null || exit; shift 2
+done
 shift; exec "$@"
 """
+PULLS: Final = {"Always": "always", "IfNotPresent": "missing", "Never": "never"}  # by imagePullPolicy
 QUOTE: Final = '"'
 _DEFAULT_NAMES: Final = ("kserve-container", "ome-container")  # of the containers of many services
 # Settings of a process of this machine that have no meaning in a container.
@@ -145,11 +148,13 @@ def client_command(
 
 def _run(launch: Launch, daemon: Daemon, home: Home, models: Iterable[str], gpus: Sequence[int | str]) -> list[str]:
     revision, container = launch.revision, launch.revision.container
+    pull = PULLS.get(container.pull_policy)
     labels = {"home": home.root, "namespace": revision.namespace, "service": revision.service}
     return [
         "docker", "run", f"--name={container_name(launch)}", f"--cidfile={id_file(home, launch.replica)}",
         *(f"--label={LABEL}.{name}={value}" for name, value in {**labels, "replica": launch.replica}.items()),
-        "--log-driver=none", *_network(container, daemon), *privileges(container, daemon),
+        "--log-driver=none", *([f"--pull={pull}"] if pull else []),
+        *_network(container, daemon), *privileges(container, daemon),
         *limits(container, daemon, gpus), *gpu_arguments(",".join(map(str, gpus)), 0, daemon.gpus),
         *map(bind_mount, (*container.mounts, *_home_mounts(launch, daemon, home, models))),
     ]  # fmt: skip

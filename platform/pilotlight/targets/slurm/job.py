@@ -135,7 +135,7 @@ def _fetch(launch: Launch, number: int, folder: str, python: str) -> tuple[str, 
     hidden = {name: f"{_FETCH}{number}_{name}" for name in env}
     exports = "".join(f'export {name}="${other}"; ' for name, other in hidden.items())
     words = shlex.join((python, "-P", "-m", "pilotlight_predictor", "fetch", fetch.uri, folder))
-    lines = f"( {exports}exec {words} ) || exit 97\n"
+    lines = f"( {exports}exec {words} ) >/dev/null || exit 97\n"
     return lines, {hidden[name]: value for name, value in env.items()}
 
 

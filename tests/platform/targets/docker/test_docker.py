@@ -78,6 +78,13 @@ def test_another_image_is_reached_by_a_port_of_loopback(ground: TargetGround) ->
         assert docker(ground.platform.env, "port", name).startswith("8000/tcp -> 127.0.0.1:")
 
 
+def test_an_image_that_must_not_be_pulled_is_not(ground: TargetGround) -> None:
+    document = FILES.replace(f"image: {OTHER}", f"image: {OTHER}-missing\n    imagePullPolicy: Never")
+    ground.platform.deploy(document + "    model: {modelFormat: {name: folder}}\n")
+    ground.wait(lambda: "No such image" in ground.platform.status().message, "the reason")
+    ground.delete()
+
+
 def test_a_model_for_another_image_is_fetched_first(ground: TargetGround) -> None:
     serve = partial(SimpleHTTPRequestHandler, directory=IRIS.parent)
     with ThreadingHTTPServer(("127.0.0.1", 0), serve) as store:
@@ -85,6 +92,8 @@ def test_a_model_for_another_image_is_fetched_first(ground: TargetGround) -> Non
         uri = f"http://127.0.0.1:{store.server_port}"
         with ground.deployed(f"{FILES}    model: {{modelFormat: {{name: folder}}, storageUri: {uri}/model.onnx}}\n"):
             assert ground.platform.ask("/iris/mnt/models/model.onnx", None).body == IRIS.read_bytes()
+            log = ground.platform.target.logs(("default", "iris"), follow=False, previous=False, replica="", tail=-1)
+            assert not [line for line in log if line.startswith("/")], "the log is the server's"
         ground.platform.deploy(f"{FILES}    model: {{modelFormat: {{name: folder}}, storageUri: {uri}/missing.onnx}}\n")
         ground.wait(lambda: "missing.onnx" in ground.platform.status().message, "the reason")
         ground.delete()

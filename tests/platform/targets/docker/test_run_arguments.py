@@ -1,5 +1,6 @@
 """A replica as arguments of `docker run`, and what docker says about a container. No daemon."""
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -251,3 +252,13 @@ def test_models_of_an_image_that_cannot_fetch_are_fetched_first_and_mounted() ->
     assert f"--mount=type=bind,source={words[6]},target=/mnt/models,readonly" in words
     assert env == {"HF_TOKEN": "x", "AWS_SECRET_ACCESS_KEY": "x", "TOKEN": "y", contract.ENV_MODEL_PINS: ""}
     assert "--env=AWS_SECRET_ACCESS_KEY" not in words
+    script = [*words[:3], "/bin/echo", *words[4:8], "echo", "served"]
+    assert subprocess.run(script, capture_output=True, text=True).stdout == "served\n", "the log is the server's"
+
+
+@pytest.mark.parametrize(
+    ("policy", "words_of_docker"),
+    [("Always", ["--pull=always"]), ("IfNotPresent", ["--pull=missing"]), ("Never", ["--pull=never"]), ("", [])],
+)
+def test_the_pull_policy_of_the_pod_is_dockers(policy: str, words_of_docker: list[str]) -> None:
+    assert [word for word in words(VLLM, pull_policy=policy) if word.startswith("--pull")] == words_of_docker

@@ -303,6 +303,7 @@ def container_of(
         env={name: map_path(value, paths) for name, value in variables.values.items() if name != ENV_ACCESS_FILE},
         port=serving, replica_env=tuple(variables.own_name), secret_env=tuple(variables.secret), mounts=mounts,
         fetches=fetches, pins=decode(str(annotations.get(ANNOTATION_PINS, ""))), options=options,
+        pull_policy=str(main.get("imagePullPolicy") or ""),
         **_resources(mapping_at(main, "resources"), problems), **_host_port(main, serving),
     )  # fmt: skip
     spec = _isolated(spec, annotations.get(ANNOTATION_ISOLATION), target_of(template), problems)

@@ -74,6 +74,7 @@ class ContainerSpec:
     options: Mapping[str, str] = field(default_factory=dict)  # of the target
     secret_env: SecretVariables = ()
     isolation: Isolation = ""
+    pull_policy: str = ""  # Always, IfNotPresent or Never; empty: as the launcher does
 
     @property
     def own_health(self) -> bool:

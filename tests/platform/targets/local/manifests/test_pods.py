@@ -41,6 +41,7 @@ def test_variables_come_from_everywhere_that_a_pod_could_get_them_from() -> None
         "WHERE": "lab", "LABEL": "c", "ADDRESS": "127.0.0.1",
     }  # fmt: skip
     assert (found.replica_env, found.args) == (("WHO",), ("1",))
+    assert container(imagePullPolicy="Never").pull_policy == "Never"
 
 
 @pytest.mark.parametrize(

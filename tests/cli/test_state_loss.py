@@ -19,6 +19,7 @@ from tests.eventually import eventually
 from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor.process_inspection import home_processes
+from pilotlight.targets.slurm.job import Note, home_key
 
 
 @pytest.fixture
@@ -140,6 +141,28 @@ def test_services_at_zero_keep_their_routes_when_the_state_is_lost(environ: dict
     code, _, err = typed(environ, "down")
     assert code == 0, err
     assert not processes_of(home)
+
+
+@pytest.mark.parametrize("words", [("down",), ("up", "--forget")], ids=" ".join)
+def test_a_job_of_a_lost_state_goes_on_until_somebody_wants_its_end(
+    words: tuple[str, ...], environ: dict[str, str], home: Home, tmp_path: Path
+) -> None:
+    (home.run / "slurm/iris-1").mkdir(parents=True, mode=0o700)
+    job = f"17|RUNNING|n1|iris-1|{Note(home_key(home)).text}|None"
+    programs = {"squeue": f'[ -e "$0.ended" ] || echo "{job}"', "scancel": f": > {tmp_path}/squeue.ended"}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
+    code, _, err = typed(environ, "up")
+    assert code == 1
+    assert "is new while slurm runs iris-1: the state was lost" in err
+    assert not (tmp_path / "squeue.ended").exists()
+    code, _, err = typed(environ, *words)
+    assert code == 0, err
+    assert (tmp_path / "squeue.ended").exists()
+    assert not list(home.run.glob("slurm/*"))
+    typed(environ, "down")
 
 
 def test_down_ends_everything_with_a_damaged_state(running: dict[str, str], home: Home) -> None:

@@ -173,6 +173,9 @@ async def serve(settings: Options, held_lock: int) -> int:
     try:
         if not settings.forget:
             await lost_state.check(settings.home, engine.store)
+        elif engine.store.is_new:
+            for message in await launchers.sweep_all(settings.home):
+                log.warning("not all ended: %s", message)
         await engine.start()
         runner = await _api(engine, settings, shutdown, listener)
     except (PlatformError, OSError) as error:

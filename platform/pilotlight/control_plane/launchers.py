@@ -1,6 +1,7 @@
 """Launchers other than that of `local`, imported when the first service uses them."""
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Final
@@ -16,6 +17,8 @@ LAUNCHERS: Final[Mapping[str, str]] = {
     "docker": "pilotlight.targets.docker.launcher:DockerLauncher",
     "slurm": "pilotlight.targets.slurm.launcher:SlurmLauncher",
 }
+# What they leave in `run` of a home for as long as a replica is not known to have ended.
+TRACES: Final[Mapping[str, str]] = {"docker": "*.container", "slurm": "slurm/*"}
 
 
 def factories(launchers: Mapping[str, str] = LAUNCHERS) -> dict[str, LauncherFactory]:
@@ -29,11 +32,36 @@ def _make(path: str, processes: ProcessLauncher) -> Launcher:
 
 
 async def sweep_all(home: Home, launchers: Mapping[str, str] = LAUNCHERS) -> list[str]:
-    """End what all launchers run for a home that has no control process; return the errors."""
+    """End what all launchers run for a home that has no control process, and remove its traces; return the errors.
+
+    One that has left no trace in the home may not be installed or configured, which is no error.
+    """
     errors = []
     for name, make in factories(launchers).items():
         try:
             await make(ProcessLauncher(home, "")).sweep(())
+            for trace in list(home.run.glob(TRACES[name])):
+                shutil.rmtree(trace) if trace.is_dir() else trace.unlink()
         except (PlatformError, OSError) as error:
-            errors.append(f"{name}: {error}")
+            if has_traces(home, [name]):
+                errors.append(f"{name}: {error}")
     return errors
+
+
+async def running(home: Home, launchers: Mapping[str, str] = LAUNCHERS) -> list[str]:
+    """Return in words which launchers run replicas for a home that has no control process, or cannot say."""
+    found = []
+    for name, make in factories(launchers).items():
+        if not has_traces(home, [name]):
+            continue
+        try:
+            if replicas := await make(ProcessLauncher(home, "")).running():
+                found.append(f"{name} runs {', '.join(sorted(replicas))}")
+        except (PlatformError, OSError) as error:
+            found.append(f"{name} may run replicas ({error})")
+    return found
+
+
+def has_traces(home: Home, launchers: Iterable[str] = TRACES) -> bool:
+    """Whether replicas of these launchers may run for a home."""
+    return any(any(home.run.glob(TRACES[name])) for name in launchers)

@@ -6,11 +6,12 @@ routing table. It refuses instead; gateway and replicas keep serving until `rest
 
 import asyncio
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from pilotlight.control_plane import launchers
 from pilotlight.errors import PlatformError
 from pilotlight.gateway import fd_channel
 from pilotlight.gateway.control_link import GatewayMessage, Hello
@@ -26,23 +27,28 @@ REMOVED: Final = (
 )
 
 
-def refusal(database: Path, routes: int, replicas: Collection[int]) -> str:
-    """Return why a control process with a new state must not start; empty: it may."""
-    if not routes and not replicas:
+def refusal(database: Path, routes: int, replicas: Collection[int], elsewhere: Sequence[str] = ()) -> str:
+    """Return why a control process with a new state must not start; empty: it may.
+
+    `elsewhere` says what launchers other than that of `local` run.
+    """
+    if not routes and not replicas and not elsewhere:
         return ""
-    running = []
+    running = list[str]()
     if routes:
         running.append(f"the gateway routes {routes} service{'s' if routes > 1 else ''}")
     if replicas:
         running.append(f"replicas run (pids {', '.join(map(str, sorted(replicas)))})")
+    running += elsewhere
     return f"{database} is new while {' and '.join(running)}: the state was lost; {FRESH_START}"
 
 
 async def check(home: Home, store: Store) -> None:
     """Raise PlatformError if the store is new though the home's gateway or replicas serve. Call it with the lock."""
-    if store.is_new and (
-        why := refusal(home.database, await _routes(home), [pid for pid, _ in replica_processes(home)])
-    ):
+    if not store.is_new:
+        return
+    replicas = [pid for pid, _ in replica_processes(home)]
+    if why := refusal(home.database, await _routes(home), replicas, await launchers.running(home)):
         raise PlatformError(why)
 
 

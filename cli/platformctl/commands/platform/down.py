@@ -45,6 +45,7 @@ def down(timeout: float, uninstall: bool, system: bool | None) -> None:
         installation.uninstall(system)
     if not is_running():
         record_stopped(home())
+        end_elsewhere(by_traces=True)
         output.note("the platform is not running")
         output.data({"ended": [], "replicas": 0}, ())
         return
@@ -53,15 +54,10 @@ def down(timeout: float, uninstall: bool, system: bool | None) -> None:
         target = targets.local(start=True)
     except PlatformError as error:
         # It cannot start: its state is damaged, was removed, or another program has its port.
-        import asyncio
-
-        from pilotlight.control_plane import launchers
-
         output.note(f"{error}; ending its processes by their pids")
         record_stopped(home())
         processes = end_processes(home(), timeout)
-        for message in asyncio.run(launchers.sweep_all(home())):
-            output.note(f"not all ended: {message}")
+        end_elsewhere()
         replicas = {role for role in processes.values() if role.startswith("replica ")}
         output.note(f"ended {', '.join(f'{role} (pid {pid})' for pid, role in processes.items())}")
         output.data({"ended": [], "replicas": len(replicas), "pids": list(processes)}, ())
@@ -70,6 +66,16 @@ def down(timeout: float, uninstall: bool, system: bool | None) -> None:
     plurals = ["" if number == 1 else "s" for number in (len(names), count)]
     output.note(f"ended {len(names)} service{plurals[0]} with {count} replica{plurals[1]}, gateway, API")
     output.data({"ended": names, "replicas": count}, names)
+
+
+def end_elsewhere(*, by_traces: bool = False) -> None:
+    """End containers and jobs of a home that has no control process; `by_traces`: only if it has any of them."""
+    import asyncio
+
+    from pilotlight.control_plane import launchers
+
+    for message in () if by_traces and not launchers.has_traces(home()) else asyncio.run(launchers.sweep_all(home())):
+        output.note(f"not all ended: {message}")
 
 
 def shut_down(target: "LocalTarget", timeout: float) -> tuple[list[str], int]:

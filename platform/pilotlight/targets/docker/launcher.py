@@ -60,21 +60,24 @@ class DockerLauncher:
         handle.adopt(self.processes.adopt(record, handle))
         return handle
 
+    async def running(self) -> list[str]:
+        return [replica for _, replica in await self.containers(ended=False)]
+
     async def sweep(self, known: Collection[str]) -> None:
-        with suppress(PlatformError):  # of a daemon that does not answer
-            for container, replica in await self.containers():
-                if replica not in known:
-                    await self.docker("rm", "--force", "--volumes", container)
+        for container, replica in await self.containers():
+            if replica not in known:
+                await self.docker("rm", "--force", "--volumes", container)
 
     async def close(self, leave_running: bool) -> None:
         if not leave_running:
-            await self.sweep(())
+            with suppress(PlatformError):  # of a daemon that does not answer
+                await self.sweep(())
 
-    async def containers(self, *labels: str) -> list[tuple[str, str]]:
-        """Return id and replica of this home's containers, ended ones too. Raise PlatformError."""
+    async def containers(self, *labels: str, ended: bool = True) -> list[tuple[str, str]]:
+        """Return id and replica of this home's containers. Raise PlatformError."""
         row = f'--format={{{{.ID}}}} {{{{.Label "{LABEL}.replica"}}}}'
         filters = [f"--filter=label={LABEL}.{label}" for label in (f"home={self.home.root}", *labels)]
-        lines = (await self.docker("ps", "--all", "--no-trunc", row, *filters)).splitlines()
+        lines = (await self.docker("ps", *["--all"] * ended, "--no-trunc", row, *filters)).splitlines()
         return [(words[0], words[1]) for line in lines if len(words := line.split()) == 2]
 
     async def inspect(self, container: str) -> Mapping[str, Any]:

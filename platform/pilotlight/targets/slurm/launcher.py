@@ -270,9 +270,10 @@ class SlurmLauncher:
         self._tunnels.close(name)
         shutil.rmtree(job_folder(self._home, name), ignore_errors=True)
 
+    async def running(self) -> list[str]:
+        return [name for name, job in (await asyncio.to_thread(self._queue)).items() if not job.over]
+
     async def sweep(self, known: Collection[str]) -> None:
-        if shutil.which("squeue", path=self._programs.environ.get("PATH")) is None:
-            return
         for name, job in (await asyncio.to_thread(self._queue)).items():
             if name not in known and not job.over:
                 await asyncio.to_thread(self._programs.run, ["scancel", job.id])

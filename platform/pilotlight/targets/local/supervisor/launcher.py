@@ -123,6 +123,9 @@ class Launcher(Protocol):
         may not have received its signal: cancel it if it is still pending.
         """
 
+    async def running(self) -> list[str]:
+        """Return the replicas of this home, those without a record too. Raise PlatformError if they are not known."""
+
     async def sweep(self, known: Collection[str]) -> None:
         """End the replicas of this home that are not in `known`, a live collection: replicas start during the call."""
 

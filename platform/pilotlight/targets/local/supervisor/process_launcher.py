@@ -40,6 +40,7 @@ from pilotlight.targets.local.supervisor.process_inspection import (
     boot_id,
     exit_recorder,
     identify,
+    replica_processes,
     usage,
 )
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
@@ -299,6 +300,9 @@ class ProcessLauncher:
         """Remove what a replica leaves; return whether the kernel killed it for its memory. Blocking."""
         _remove([self.home.sockets / replica, self.home.copies / replica])
         return self.limits.finish(replica)
+
+    async def running(self) -> list[str]:
+        return [replica for _, replica in replica_processes(self.home)]
 
     async def sweep(self, known: Collection[str]) -> None:
         await asyncio.to_thread(self.limits.sweep, known)

@@ -5,6 +5,7 @@ Called from one event loop; every call returns at once, and `on_change` reports 
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from shutil import rmtree
@@ -133,7 +134,8 @@ class Supervisor:
         return self._launchers[name]
 
     async def _sweep(self, launcher: Launcher) -> None:
-        with log_and_continue(f"ending what {launcher.name} runs without a record"):
+        what = f"ending what {launcher.name} runs without a record"
+        with log_and_continue(what), suppress(PlatformError):  # of a daemon that does not answer
             await launcher.sweep(self._running)
 
     def launch(self, launch: Launch) -> Replica:

@@ -83,6 +83,9 @@ class Scripted:
         self.handles[record.id] = Handle(observer)
         return self.handles[record.id]
 
+    async def running(self) -> list[str]:
+        return sorted(self.handles)
+
     async def sweep(self, known: Collection[str]) -> None:
         self.swept.append(sorted(known))
 
@@ -339,6 +342,7 @@ class Remnants(Scripted):
 
 
 def test_a_home_without_a_control_process_is_swept_by_every_launcher(tmp_path: Path) -> None:
-    table = dict.fromkeys(("one", "two"), f"{__name__}:Remnants")
-    assert asyncio.run(launchers.sweep_all(Home(tmp_path), table)) == ["two: it does not answer"]
+    table = dict.fromkeys(("docker", "slurm"), f"{__name__}:Remnants")
+    (tmp_path / "run/slurm/job").mkdir(parents=True)
+    assert asyncio.run(launchers.sweep_all(Home(tmp_path), table)) == ["slurm: it does not answer"]
     assert Remnants.swept_homes == [tmp_path]

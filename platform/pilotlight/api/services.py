@@ -3,6 +3,7 @@
 Bodies are the Structs of `targets.target`. Canaries are written with optimistic locking by version.
 """
 
+import asyncio
 import os
 from collections.abc import Callable
 from typing import Any, Final
@@ -14,7 +15,8 @@ from pilotlight import __version__
 from pilotlight.api.json_bodies import json_response
 from pilotlight.api.route_types import Route
 from pilotlight.api.target_adapters import BACKEND, ENGINE, STOP
-from pilotlight.errors import UsageError
+from pilotlight.errors import NotFound, UsageError
+from pilotlight.targets import table
 from pilotlight.targets.target import CanaryRecord, Key, Release, SampleBody, ServiceStatus, ServiceVerbs, Share
 
 BOUNDS: Final = ("minReplicas", "maxReplicas")
@@ -58,6 +60,14 @@ async def set_secret(request: web.Request) -> web.Response:
     values = json.decode(await request.read(), type=dict[str, str])
     request.app[ENGINE].set_secret(key_of(request), values)
     return json_response({})
+
+
+async def check_target(request: web.Request) -> web.Response:
+    """Return the findings of a target's checks, in the environment of this process, which runs its replicas."""
+    options, name = json.decode(await request.read(), type=dict[str, str]), request.match_info["name"]
+    if (module := table.module(name)) is None:
+        raise NotFound(f"{name} has no checks here")
+    return _json(await asyncio.to_thread(lambda: list(module.findings(os.environ, options))))
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -134,6 +144,10 @@ SHUTDOWN: Final = Route(
 SECRET: Final = Route(
     "PUT", f"{SERVICE}/secret", set_secret, "Set the values of its own Secret, kept in memory.", dict[str, str],
     {200: dict[str, Any]},
+)  # fmt: skip
+CHECKS: Final = Route(
+    "POST", "/api/v1/targets/{name}/checks", check_target, "Check what docker or slurm needs.", dict[str, str],
+    {200: list[dict[str, str]]},
 )  # fmt: skip
 ROUTES: Final = (
     Route("GET", "/api/v1/version", version, "Version and process id of the API.", responses={200: dict[str, Any]}),

@@ -49,11 +49,11 @@ SERVICE_ROUTES: Final = (*services.ROUTES, *streams.ROUTES, *services.CANARY_ROU
 AREAS: Final[tuple[Area, ...]] = (
     HEALTH,
     METRICS,
-    Area("services", require_admin, (services.SHUTDOWN, services.SECRET, *SERVICE_ROUTES)),
+    Area("services", require_admin, (services.SHUTDOWN, services.SECRET, services.CHECKS, *SERVICE_ROUTES)),
     Area("scraping", require_admin, metrics.ROUTES, internal=True),
     Area("replicas", authorize_metrics, metrics.REPLICA_ROUTES, internal=True),
 )
-# A standalone API can neither shut its target down, set secrets nor list the scrape addresses of its replicas.
+# A standalone API can neither shut down or check its target, set secrets nor list the scrape addresses of its replicas.
 TARGET_AREAS: Final = (
     HEALTH,
     METRICS,

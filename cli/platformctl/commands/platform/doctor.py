@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Iterator
+from typing import cast
 
 import click
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.targets import table
 from pilotlight.targets.kubernetes.target import KubernetesTarget
+from pilotlight.targets.local.client import LocalTarget
+from pilotlight.targets.local.control_process_launcher import living
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.target import Finding
 from platformctl import output, targets
@@ -24,7 +27,7 @@ def doctor(service_options: targets.ServiceOptions) -> int:
     """Check this machine: Python, runtimes, GPUs, ports, disk, limits, microservices. Ends with 1 where one fails.
 
     With --target kubernetes the cluster: Knative, KEDA, gateways, rights in the namespace, metrics, GPUs. With another
-    target what that one needs: its daemon, queue or account.
+    target what that one needs: its daemon, queue or account; of docker and slurm as the control process sees it.
 
     Example: platformctl doctor --target kubernetes -n models
     """
@@ -51,6 +54,8 @@ def _findings(service_options: targets.ServiceOptions) -> Iterator[Finding]:
         yield from local_checks.microservice_findings(home())
     elif name == "kubernetes":
         yield from _of_cluster(service_options)
+    elif name in targets.EMBEDDED and living(home()) is not None:
+        yield from cast(LocalTarget, service_options.connect_read_only()).findings()
     elif module is not None:
         yield from module.findings(os.environ, options)
     else:

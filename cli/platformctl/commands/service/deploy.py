@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilotlight.errors import PlatformError
 from pilotlight.release import apply as release_apply
 from platformctl import options, output, targets
 from platformctl.canary import start
@@ -37,7 +38,12 @@ def deploy(
     Example: platformctl deploy -f service.yaml
     """
     offline = apply_options.dry_run == "client" and not apply_options.diff and document_options.files
-    target = None if offline else targets.connect(document_options.target or targets.LOCAL)
+    name = document_options.target or targets.LOCAL
+    if document_options.files:
+        targets.options_of(name, complete=True)  # before anything is started
+    target = None if offline else targets.connect(name)
+    if document_options.files:
+        _check_target(target)
     read = rollout.request_from_files if document_options.files else rollout.request_from_target
     mode: PinMode = "compare" if apply_options.dry_run else "record" if no_snapshot else "snapshot"
     request = replace(read(document_options, target, mode), reset=reset)
@@ -47,6 +53,17 @@ def deploy(
             return
     apply = release_apply.apply if tool is None else helm.apply
     rollout.run(request, target, apply_options, strict=document_options.strict, apply=apply)
+
+
+def _check_target(target: "Target | None") -> None:
+    """Raise PlatformError for what docker or slurm lacks, before a release is stored."""
+    from pilotlight.targets.local.client import LocalTarget
+
+    if not isinstance(target, LocalTarget) or target.name == targets.LOCAL:
+        return
+    for finding in target.findings():
+        if finding.level == "fail":
+            raise PlatformError(f"{target.name}: {finding.message}", finding.fix)
 
 
 def _start_canaries(

@@ -70,16 +70,21 @@ def read_daemon(info: Mapping[str, Any], gpus: Gpus, user: str) -> Daemon:
 
 def check(container: ContainerSpec, daemon_host: str) -> None:
     """Raise UsageError for what containers cannot do here; `daemon_host` is DOCKER_HOST of the control process."""
-    host = container.options.get("docker_host", "")
+    check_host(container.options, daemon_host)
+    own = contract.is_predictor_image(container.image)
+    if container.options.get("network") == "host" and not own and container.host_port != container.port:
+        problem = f"network = host, but {container.image} listens on port {container.port} of the machine itself"
+        raise UsageError(f"{problem}; leave network out: its port is published then")
+
+
+def check_host(options: Mapping[str, str], daemon_host: str) -> None:
+    """Raise UsageError unless DOCKER_HOST of the control process is this machine's, and the one that is wanted."""
+    host = options.get("docker_host", "")
     if host and host != daemon_host:
         problem = f"docker_host = {host}, but the control process has DOCKER_HOST = {daemon_host or 'none'}"
         raise UsageError(problem, "platformctl down, then platformctl up with DOCKER_HOST set")
     if is_remote(daemon_host):
         raise UsageError(f"DOCKER_HOST = {daemon_host}: its containers cannot be reached; use a daemon of this machine")
-    own = contract.is_predictor_image(container.image)
-    if container.options.get("network") == "host" and not own and container.host_port != container.port:
-        problem = f"network = host, but {container.image} listens on port {container.port} of the machine itself"
-        raise UsageError(f"{problem}; leave network out: its port is published then")
 
 
 def is_remote(host: str) -> bool:

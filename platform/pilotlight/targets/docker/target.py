@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pilotlight import __version__, contract
-from pilotlight.errors import PlatformError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.targets.options import Option
 from pilotlight.targets.programs import Programs
 from pilotlight.targets.target import Finding
@@ -20,14 +20,14 @@ IMAGE: Final = f"{contract.LOCAL_CAPABILITIES['image']}:{__version__}"
 
 def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator[Finding]:
     """Yield what containers need of the daemon: that it answers, a bridge, our image, GPUs."""
-    from pilotlight.targets.docker.run_arguments import DAEMON, gpus_here, is_remote, read_daemon
+    from pilotlight.targets.docker.run_arguments import DAEMON, check_host, gpus_here, read_daemon
 
-    host = options.get("docker_host", "")
-    if is_remote(host):
-        problem = f"DOCKER_HOST = {host} is on another machine, whose containers cannot be reached"
-        yield Finding("fail", "daemon", problem, "use the daemon of this machine")
+    programs = Programs(environ)
+    try:
+        check_host(options, environ.get("DOCKER_HOST", ""))
+    except UsageError as error:
+        yield Finding("fail", "daemon", str(error), error.hint)
         return
-    programs = Programs({**environ, **({"DOCKER_HOST": host} if host else {})})
     try:
         info = json.loads(programs.run_checked(["docker", "info", "--format={{json .}}"], hint=DAEMON))
         if not info.get("ServerVersion"):

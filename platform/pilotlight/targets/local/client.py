@@ -29,6 +29,7 @@ from pilotlight.targets.local.control_process_launcher import Address
 from pilotlight.targets.target import (
     CanaryRecord,
     Event,
+    Finding,
     Key,
     LogLine,
     Release,
@@ -43,6 +44,7 @@ Json = Any
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_S: Final = 30.0
+CHECKS_S: Final = 300.0  # for programs of daemons that do not answer
 POLL_S: Final = 0.05
 STREAM_TIMEOUT_S: Final = 60.0  # followed streams send a line at least every 10 s
 BY_EXIT_CODE: Final[Mapping[int, type[PlatformError]]] = {
@@ -136,6 +138,12 @@ class LocalTarget:
     def set_secret(self, key: Key, values: Mapping[str, str]) -> None:
         """Set the values of a service's own Secret, before it is applied; the control process keeps them in memory."""
         self._request("PUT", f"{path(key)}/secret", dict[str, Json], values)
+
+    def findings(self) -> Sequence[Finding]:
+        """Return the checks of docker or slurm, made by the control process: its environment counts."""
+        where, options = f"/api/v1/targets/{self.name}/checks", json.encode(self._options)
+        with self._response("POST", where, options, CHECKS_S, False) as response:
+            return _decoded(response.read(), tuple[Finding, ...])
 
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
         """Yield log lines, with a heading like `tail` where another replica's lines begin."""

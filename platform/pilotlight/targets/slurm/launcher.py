@@ -12,7 +12,6 @@ import socket
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from time import monotonic
-from typing import Final
 
 from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.targets.local.delayed_queue import log_and_continue
@@ -37,9 +36,9 @@ from pilotlight.targets.slurm.job import (
 from pilotlight.targets.slurm.queue import ACCOUNT, QUEUE, Queued, fields, read_account, read_exit, read_queue
 from pilotlight.targets.slurm.script import SlurmJob, sbatch_arguments, script
 from pilotlight.targets.slurm.ssh_tunnel import Forwards, Tunnel, Tunnels
+from pilotlight.targets.slurm.target import check_conf
 
 POLL_S, CALM_POLL_S, CALM_S = 1.0, 5.0, 60.0
-ENV_CONF: Final = "SLURM_CONF"
 log = logging.getLogger("pilotlight.slurm")
 
 
@@ -107,16 +106,14 @@ class SlurmLauncher:
         self._watching: asyncio.Task[None] | None = None
 
     def check(self, revision: RevisionSpec) -> None:
-        options, own = revision.container.options, self._programs.environ.get(ENV_CONF, "")
+        options = revision.container.options
         if not options.get("partition"):
             raise UsageError("partition is missing", "--target-option partition=NAME; sinfo shows those of the cluster")
         if revision.container.host_port and revision.container.own_health:
             raise UsageError(f"hostPort = {revision.container.host_port}: a job has no port of this machine; remove it")
         if options.get("address", "tunnel") not in ("tunnel", "node"):
             raise UsageError(f"address = {options['address']}, must be tunnel or node")
-        if options.get("conf", own) != own:
-            problem = f"{ENV_CONF} = {options['conf']}, but the control process has {own or 'none'}"
-            raise UsageError(problem, f"platformctl down, then platformctl up with {ENV_CONF} set")
+        check_conf(options, self._programs.environ)
         container_of(revision.container)
 
     def start(self, launch: Launch, record: Replica, observer: LaunchObserver) -> JobHandle:

@@ -23,12 +23,22 @@ OPTIONS: Final = (
     Option("address", "tunnel (by ssh to the node), or node (its address, open to the cluster)", default="tunnel"),
     Option("conf", "configuration of the cluster, as in SLURM_CONF of the control process", variables=("SLURM_CONF",)),
 )
+ENV_CONF: Final = "SLURM_CONF"
 LOCAL_FILE_SYSTEMS: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"})
+
+
+def check_conf(options: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """Raise UsageError if the control process, whose environment this is, uses another cluster."""
+    own = environ.get(ENV_CONF, "")
+    if options.get("conf", own) != own:
+        problem = f"{ENV_CONF} = {options['conf']}, but the control process has {own or 'none'}"
+        raise UsageError(problem, f"platformctl down, then platformctl up with {ENV_CONF} set")
 
 
 def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator[Finding]:
     programs = Programs(environ)
     try:
+        check_conf(options, environ)
         printed = programs.run_checked(["sinfo", "--noheader", "--format=%R|%a|%D"])
         nodes = programs.run_checked(["scontrol", "--oneliner", "show", "node"]).splitlines()
     except PlatformError as error:

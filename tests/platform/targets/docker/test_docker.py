@@ -1,5 +1,6 @@
 """The contract of targets, kept by containers of a real Docker daemon, and what is of containers alone."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from tests.e2e.embedded.test_components import SPLIT, split
 from tests.embedded import IRIS, Platform
 from tests.platform.targets.target_contract import TargetContract, TargetGround
 
+from pilotlight.control_plane.launchers import running
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.plan.types import Capabilities
 from pilotlight.targets.docker.target import findings
@@ -202,6 +204,17 @@ def test_a_router_finds_its_engines_on_the_network_of_the_machine(ground: Target
 def test_doctor_checks_the_daemon_and_the_image(docker_engine: Mapping[str, str], ground: TargetGround) -> None:
     levels = {each.check: each.level for each in findings(docker_engine, {})}
     assert levels == {"daemon": "ok", "image": "ok"}
-    silent = list(findings(docker_engine, {"docker_host": "unix:///nowhere/docker.sock"}))
+    silent = list(findings({**docker_engine, "DOCKER_HOST": "unix:///nowhere/docker.sock"}, {}))
     assert [(each.level, each.check) for each in silent] == [("fail", "daemon")]
     assert "systemctl start docker" in silent[0].fix
+    assert {each.level for each in ground.platform.target.findings()} == {"ok"}, "the control process has the daemon"
+
+
+def test_a_container_counts_when_the_state_is_lost(
+    docker_engine: Mapping[str, str], ground: TargetGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PATH", "DOCKER_HOST"):
+        monkeypatch.setenv(name, docker_engine[name])
+    with ground.deployed(FILES + "    model: {modelFormat: {name: folder}}\n"):
+        (name,) = ground.replicas()
+        assert asyncio.run(running(ground.platform.home)) == [f"docker runs {name}"]

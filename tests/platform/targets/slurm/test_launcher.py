@@ -19,6 +19,7 @@ from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, Sta
 from tests.ports import free_port
 
 from pilotlight.targets.local.manifests.service_spec_types import Fetch, Probe
+from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica
 from pilotlight.targets.slurm.launcher import SlurmLauncher
 from pilotlight.wire.http_client import request
@@ -58,6 +59,7 @@ async def test_a_replica_is_pending_then_ready_and_drains_without_a_kill(
         assert there.states() == ["pending", "starting", "ready"]
         assert (replica.launcher, replica.node) == ("slurm", os.uname().nodename)
         assert await answers(replica)
+        assert await SlurmLauncher(ProcessLauncher(there.home, ""), slurm_cluster).running() == [replica.id]
         shown = run(slurm_cluster, "scontrol", "show", "job", "--details", replica.handle)
         script = run(slurm_cluster, "scontrol", "write", "batch_script", replica.handle, "-")
         assert SECRET not in shown + script

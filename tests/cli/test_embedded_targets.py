@@ -1,0 +1,79 @@
+"""Verbs of docker and slurm whose programs only the control process has: stand-ins that print what theirs do."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests import fake_docker
+from tests.cli.conftest import Call
+from tests.embedded import IRIS, Platform, serverless
+
+from platformctl.services import status_views
+
+SLURM = {"sinfo": "gpu|up|1", "scontrol": f"NodeName=a NodeHostName={os.uname().nodename}"}
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    folder = tmp_path_factory.mktemp("programs")
+    env = fake_docker.installed(folder)
+    for name, printed in SLURM.items():
+        (folder / "programs" / name).write_text(f"#!/bin/sh\necho '{printed}'\n")
+        (folder / "programs" / name).chmod(0o755)
+    with Platform(tmp_path_factory.mktemp("home"), {**env, "XDG_STAND_IN": str(folder)}, name="docker") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def at_home(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTLIGHT_HOME", str(platform.home.root))
+    for name in ("DOCKER_HOST", "SLURM_PARTITION", "SLURM_CONF"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def checks(call: Call, *words: str) -> dict[str, dict[str, str]]:
+    return {each["check"]: each for each in json.loads(call("doctor", *words, "-o", "json").out)["checks"]}
+
+
+def test_doctor_asks_the_control_process(call: Call) -> None:
+    assert checks(call, "--target", "docker")["daemon"]["level"] == "ok"
+    assert checks(call, "--target", "slurm", "--target-option", "partition=gpu")["partition"]["level"] == "ok"
+    other = checks(call, "--target", "docker", "--target-option", "docker_host=unix:///other")["daemon"]
+    assert "the control process has DOCKER_HOST = none" in other["message"]
+    conf = checks(call, "--target", "slurm", "--target-option", "conf=/other")["controller"]
+    assert "SLURM_CONF = /other, but the control process has none" in conf["message"]
+
+
+def test_a_partition_that_does_not_exist_is_refused_before_anything_is_stored(
+    call: Call, platform: Platform, tmp_path: Path
+) -> None:
+    (tmp_path / "iris.yaml").write_text(serverless().replace("minReplicas: 0", "minReplicas: 1"))
+    words = ("deploy", "-f", str(tmp_path / "iris.yaml"), "--target", "slurm")
+    done = call(*words, "--target-option", "partition=gqu")
+    assert (done.code, done.out) == (1, "")
+    assert "slurm: gqu: the cluster has no such partition" in done.err
+    assert "--target-option partition=gpu" in done.err
+    assert not platform.target.list_all(None)
+
+
+def test_a_partition_that_is_missing_is_told_before_the_platform_is_started(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOTLIGHT_HOME", str(tmp_path / "home"))
+    done = call("deploy", "-f", "examples/services/iris.yaml", "--target", "slurm")
+    assert done.code == 2
+    assert "slurm needs partition" in done.err
+    assert not (tmp_path / "home").exists()
+
+
+def test_list_names_the_targets_that_have_services(call: Call, platform: Platform) -> None:
+    assert status_views.elsewhere(None, None) == []
+    platform.deploy(serverless(uri=IRIS.as_uri()))
+    done = call("list")
+    assert "no services" in done.err
+    assert "1 on docker: platformctl list --target docker" in done.err
+    assert "1 on docker" not in call("list", "--target", "docker").err
+    assert "1 on docker" not in call("list", "-n", "other").err
+    platform.empty()

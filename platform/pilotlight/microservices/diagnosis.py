@@ -232,10 +232,11 @@ def _cannot_stop(evidence: Evidence) -> Iterator[Advice]:
     advice = "wait for what goes on and stop it once more" if pending else "stop it once more"
     if evidence.platform and evidence.platform.pod_name:
         advice += f"; kubectl get statefulsets,pods shows what holds {evidence.platform.pod_name}"
+    by_hand = f"`kubectl delete statefulset -l pilotlight.dev/microservice={evidence.job_id}`"
     yield Advice(
         "cannot_stop",
         f"it has been stopping for {evidence.phase_s:.0f} s{pending}{why}",
-        f"{advice}; on Kubernetes `kubectl delete statefulset` of its name takes it away by hand",
+        f"{advice}; on Kubernetes {by_hand} takes it away by hand",
     )
 
 

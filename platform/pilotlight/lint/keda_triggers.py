@@ -103,15 +103,11 @@ def least(scaled: Part) -> int:
     return scaled.get("spec", "minReplicaCount").integer(0)
 
 
-@rule(
-    "PL400", "error", "unknown key in a trigger's metadata", "ScaledObject",
-    why="""KEDA ignores metadata keys that it does not know: no error, no event, and the setting has no effect. A typing
-        error in ignoreNullValues or activationThreshold thus goes unnoticed until the day it is needed.""",
-    fix="""
-        metadata:
-          serverAddress: http://prometheus-operated.monitoring.svc:9090
-          activationThreshold: "1"      # not activationTreshold""",
-)  # fmt: skip
+@rule("PL400", "error", "unknown key in a trigger's metadata", "ScaledObject", fix="""
+    metadata:
+      serverAddress: http://prometheus-operated.monitoring.svc:9090
+      activationThreshold: "1"      # not activationTreshold
+""")  # fmt: skip
 def unknown_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         known = TYPES.get(trigger.get("type").text())
@@ -125,15 +121,11 @@ def unknown_key(scaled: Part, _: LintContext) -> Hits:
             yield entry, f"KEDA's {trigger.get('type').text()} trigger ignores {entry.key}; {hint}"
 
 
-@rule(
-    "PL401", "error", "metadata key that KEDA has removed", "ScaledObject",
-    why="""The key worked in an older KEDA. Since then it is ignored (metricName, cortexOrgID) or refused, so that the
-        whole trigger fails (type on cpu and memory since 2.18).""",
-    fix="""
-        - type: cpu
-          metricType: Utilization       # not metadata.type
-          metadata: {value: "70"}""",
-)  # fmt: skip
+@rule("PL401", "error", "metadata key that KEDA has removed", "ScaledObject", fix="""
+    - type: cpu
+      metricType: Utilization       # not metadata.type
+      metadata: {value: "70"}
+""")  # fmt: skip
 def removed_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         known = TYPES.get(trigger.get("type").text())
@@ -142,15 +134,11 @@ def removed_key(scaled: Part, _: LintContext) -> Hits:
                 yield entry, f"{entry.key} is gone from this trigger; {known.removed[entry.key]}"
 
 
-@rule(
-    "PL402", "error", "operator in a trigger's metadata", "ScaledObject",
-    why="""KEDA has no comparison operators: a trigger always scales up while the value is above its threshold. OME
-        writes `operator` into its ScaledObjects, where nothing reads it, so LessThanOrEqual scales the wrong way.""",
-    fix="""
-        metadata:
-          threshold: "1"
-          query: 10 / clamp_min(sum(rate(tokens_total[1m])), 0.001)   # inverted: falls while the rate rises""",
-)  # fmt: skip
+@rule("PL402", "error", "operator in a trigger's metadata", "ScaledObject", fix="""
+    metadata:
+      threshold: "1"
+      query: 10 / clamp_min(sum(rate(tokens_total[1m])), 0.001)   # inverted: falls while the rate rises
+""")  # fmt: skip
 def operator_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         operator = trigger.get("metadata", "operator")
@@ -160,14 +148,10 @@ def operator_key(scaled: Part, _: LintContext) -> Hits:
             yield operator, f"operator = {operator.text()} {effect}"
 
 
-@rule(
-    "PL403", "error", "trigger lacks required metadata", "ScaledObject",
-    why="""KEDA cannot build the scaler without it. The ScaledObject is accepted by the API server, never becomes Ready,
-        and the workload stays at whatever count it has.""",
-    fix="""
-        - type: prometheus
-          metadata: {serverAddress: …, query: …, threshold: "0.5"}""",
-)  # fmt: skip
+@rule("PL403", "error", "trigger lacks required metadata", "ScaledObject", fix="""
+    - type: prometheus
+      metadata: {serverAddress: …, query: …, threshold: "0.5"}
+""")  # fmt: skip
 def missing_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         kind = trigger.get("type").text()
@@ -180,10 +164,7 @@ def missing_key(scaled: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL404", "error", "threshold that is no number", "ScaledObject",
-    why="""KEDA parses thresholds as plain numbers. `500ms`, `70%` or `1k` fail, and the ScaledObject never becomes
-        Ready.""",
-    fix="""
-        metadata: {threshold: "0.5"}      # seconds, not 500ms""",
+    fix='metadata: {threshold: "0.5"}      # seconds, not 500ms',
 )  # fmt: skip
 def threshold_not_number(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
@@ -195,10 +176,7 @@ def threshold_not_number(scaled: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL405", "error", "metadata value that is no text", "ScaledObject",
-    why="""Trigger metadata is a map of texts. The API server refuses an unquoted number or truth value ("expected
-        string"), and some tools send it on as they read it.""",
-    fix="""
-        metadata: {threshold: "5", ignoreNullValues: "false"}""",
+    fix='metadata: {threshold: "5", ignoreNullValues: "false"}',
 )  # fmt: skip
 def value_not_text(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
@@ -207,16 +185,11 @@ def value_not_text(scaled: Part, _: LintContext) -> Hits:
                 yield entry, f"{entry.key} = {entry.display}, must be a text in quotes"
 
 
-@rule(
-    "PL406", "error", "AverageValue on a latency or a utilisation", "ScaledObject",
-    why="""AverageValue, the default, means replicas = ceil(value / threshold) and ignores how many run: a p95 of 0.9 s
-        over a threshold of 0.5 s gives 2 replicas even when 8 are busy. Value means ceil(ready × value / threshold),
-        which is what a number that does not grow with the replicas needs.""",
-    fix="""
-        - type: prometheus
-          metricType: Value
-          metadata: {query: histogram_quantile(0.95, …), threshold: "0.5"}""",
-)  # fmt: skip
+@rule("PL406", "error", "AverageValue on a latency or a utilisation", "ScaledObject", fix="""
+    - type: prometheus
+      metricType: Value
+      metadata: {query: histogram_quantile(0.95, …), threshold: "0.5"}
+""")  # fmt: skip
 def average_of_latency(scaled: Part, _: LintContext) -> Hits:
     if scaled.get("spec", "advanced", "scalingModifiers", "formula"):
         return
@@ -231,16 +204,11 @@ def average_of_latency(scaled: Part, _: LintContext) -> Hits:
             yield metric_type or trigger, f"metricType AverageValue{what} {effect}"
 
 
-@rule(
-    "PL407", "warning", "empty result of a latency query counts as zero", "ScaledObject",
-    why="""ignoreNullValues is true unless set: an empty result, NaN or infinity becomes 0, that is, perfect latency.
-        The workload is scaled down exactly when scraping breaks, and to zero where minReplicaCount is 0. With "false"
-        it is an error, which the fallback answers.""",
-    fix="""
-        metadata: {ignoreNullValues: "false"}
-        # and on the ScaledObject:
-        fallback: {failureThreshold: 3, replicas: 2, behavior: currentReplicasIfHigher}""",
-)  # fmt: skip
+@rule("PL407", "warning", "empty result of a latency query counts as zero", "ScaledObject", fix="""
+    metadata: {ignoreNullValues: "false"}
+    # and on the ScaledObject:
+    fallback: {failureThreshold: 3, replicas: 2, behavior: currentReplicasIfHigher}
+""")  # fmt: skip
 def null_is_zero(scaled: Part, _: LintContext) -> Hits:
     for trigger in latency_triggers(scaled):
         setting = trigger.get("metadata", "ignoreNullValues")
@@ -250,16 +218,11 @@ def null_is_zero(scaled: Part, _: LintContext) -> Hits:
             yield setting or trigger.get("metadata"), message
 
 
-@rule(
-    "PL408", "warning", "query that is NaN while nobody asks", "ScaledObject",
-    why="""A quantile or an average over no requests is 0/0 = NaN. KEDA before 2.20 turned it into a huge negative
-        number; since then it is 0 or an error, by ignoreNullValues, so that an idle service is taken for a broken one.
-        A comparison drops NaN, and `or` puts a real 0 in its place.""",
-    fix="""
-        query: >-
-          (histogram_quantile(0.95, sum by (le) (rate(x_bucket[2m]))) >= 0
-           and on() sum(rate(x_count[2m])) > 0) or 0 * sum(up{job="x"})""",
-)  # fmt: skip
+@rule("PL408", "warning", "query that is NaN while nobody asks", "ScaledObject", fix="""
+    query: >-
+      (histogram_quantile(0.95, sum by (le) (rate(x_bucket[2m]))) >= 0
+       and on() sum(rate(x_count[2m])) > 0) or 0 * sum(up{job="x"})
+""")  # fmt: skip
 def unguarded_nan(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled, "prometheus"):
         if promql_text.may_be_nan(query_of(trigger)):
@@ -268,14 +231,8 @@ def unguarded_nan(scaled: Part, _: LintContext) -> Hits:
 
 
 @rule(
-    "PL409", "warning", "vector(0) hides a lost scrape", "ScaledObject",
-    why="""`or vector(0)` is there even when nothing of the service is scraped: a broken ServiceMonitor reads as latency
-        0 and scales down to the minimum under full load. With at least one replica there is always a target, so
-        `0 * sum(up{…})` is 0 when idle and empty when scraping is lost, which reaches the fallback. (At minReplicaCount
-        0 nothing is scraped while idle, and vector(0) is right.)""",
-    fix="""
-        query: (…) or 0 * sum(up{job="my-model"})""",
-)  # fmt: skip
+    "PL409", "warning", "vector(0) hides a lost scrape", "ScaledObject", fix='query: (…) or 0 * sum(up{job="my-model"})'
+)
 def zero_hides_lost_scrape(scaled: Part, _: LintContext) -> Hits:
     for trigger in latency_triggers(scaled) if least(scaled) >= 1 else ():
         if promql_text.ends_in_zero(query_of(trigger)):
@@ -285,10 +242,7 @@ def zero_hides_lost_scrape(scaled: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL410", "warning", "query that may return several series", "ScaledObject",
-    why="""KEDA takes a result of one element; two are the error "returned multiple elements", and scaling stops. It
-        shows only when a second replica, pod or label value appears, that is, at the first scale-up.""",
-    fix="""
-        query: sum(my_requests_in_flight{service="m"})      # not my_requests_in_flight{service="m"}""",
+    fix='query: sum(my_requests_in_flight{service="m"})      # not my_requests_in_flight{service="m"}',
 )  # fmt: skip
 def several_series(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled, "prometheus"):
@@ -300,10 +254,7 @@ def several_series(scaled: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL411", "error", "metricType that the trigger does not have", "ScaledObject",
-    why="""cpu and memory are resource metrics (Utilization or AverageValue); all other triggers are external metrics
-        (AverageValue or Value). KEDA refuses to build the scaler otherwise.""",
-    fix="""
-        - {type: cpu, metricType: Utilization, metadata: {value: "70"}}""",
+    fix='- {type: cpu, metricType: Utilization, metadata: {value: "70"}}',
 )  # fmt: skip
 def metric_type_of_trigger(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
@@ -317,13 +268,7 @@ def metric_type_of_trigger(scaled: Part, _: LintContext) -> Hits:
             yield trigger, f"the {trigger.get('type').text()} trigger needs a metricType: {' or '.join(allowed)}"
 
 
-@rule(
-    "PL412", "error", "two triggers of one name", "ScaledObject",
-    why="""Trigger names must be unique: KEDA's webhook refuses the ScaledObject, and without the webhook one trigger
-        stands in for the other in formulas and metrics.""",
-    fix="""
-        triggers: [{name: p95, …}, {name: queue, …}]""",
-)  # fmt: skip
+@rule("PL412", "error", "two triggers of one name", "ScaledObject", fix="triggers: [{name: p95, …}, {name: queue, …}]")
 def same_name(scaled: Part, _: LintContext) -> Hits:
     seen: set[str] = set()
     for trigger in triggers(scaled):
@@ -335,10 +280,7 @@ def same_name(scaled: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL413", "error", "cpu or memory trigger without a request to compare with", "ScaledObject",
-    why="""Utilisation is a percentage of the container's request. Without a request (or a limit, from which it is
-        taken) the HPA reports FailedGetResourceMetric and never scales; KEDA's webhook refuses the object.""",
-    fix="""
-        resources: {requests: {cpu: "1", memory: 2Gi}}      # in every container of the workload""",
+    fix='resources: {requests: {cpu: "1", memory: 2Gi}}      # in every container of the workload',
 )  # fmt: skip
 def resource_without_request(scaled: Part, context: LintContext) -> Hits:
     target = target_of(scaled, context)
@@ -352,9 +294,7 @@ def resource_without_request(scaled: Part, context: LintContext) -> Hits:
 
 @rule(
     "PL414", "error", "useCachedMetrics on a trigger that has no cache", "ScaledObject",
-    why="""KEDA does not poll cpu, memory and cron, so there is nothing to cache; its webhook refuses the object.""",
-    fix="""
-        - type: cron                # without useCachedMetrics""",
+    fix="- type: cron                # without useCachedMetrics",
 )  # fmt: skip
 def cache_without_polling(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled, "cron", *RESOURCE_TYPES):

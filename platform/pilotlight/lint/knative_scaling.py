@@ -57,16 +57,12 @@ def camel(key: str) -> str:
 LEGACY: Final = {camel(key): key for key in KEYS if "-" in key}
 
 
-@rule(
-    "PL450", "error", "autoscaling annotations on the Service", KNATIVE,
-    why="""They belong to the revision. On the Service's own metadata Knative's webhook refuses them; older versions
-        took them and did nothing.""",
-    fix="""
-        spec:
-          template:
-            metadata:
-              annotations: {autoscaling.knative.dev/min-scale: "0"}""",
-)  # fmt: skip
+@rule("PL450", "error", "autoscaling annotations on the Service", KNATIVE, fix="""
+    spec:
+      template:
+        metadata:
+          annotations: {autoscaling.knative.dev/min-scale: "0"}
+""")  # fmt: skip
 def on_the_service(service: Part, _: LintContext) -> Hits:
     for entry in service.get("metadata", "annotations").entries():
         if entry.key.startswith(GROUP):
@@ -75,10 +71,7 @@ def on_the_service(service: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL451", "warning", "legacy annotation name", KNATIVE,
-    why="""The camel-case names are kept only for old manifests, and where both are written the kebab-case one wins
-        without a word.""",
-    fix="""
-        autoscaling.knative.dev/min-scale: "0"      # not minScale""",
+    fix='autoscaling.knative.dev/min-scale: "0"      # not minScale',
 )  # fmt: skip
 def legacy_name(service: Part, _: LintContext) -> Hits:
     for key, entry in annotations(service):
@@ -86,13 +79,7 @@ def legacy_name(service: Part, _: LintContext) -> Hits:
             yield entry, f"{entry.key} is the legacy name; write {GROUP}{LEGACY[key]}"
 
 
-@rule(
-    "PL452", "error", "unknown autoscaling annotation", KNATIVE,
-    why="""Knative reads the annotations that it knows and passes over all others, so a typing error leaves the default:
-        no minimum, no maximum, a window of 60 s.""",
-    fix="""
-        autoscaling.knative.dev/scale-down-delay: 5m""",
-)  # fmt: skip
+@rule("PL452", "error", "unknown autoscaling annotation", KNATIVE, fix="autoscaling.knative.dev/scale-down-delay: 5m")
 def unknown_annotation(service: Part, _: LintContext) -> Hits:
     for key, entry in annotations(service):
         if key not in KEYS and key not in LEGACY:
@@ -101,14 +88,10 @@ def unknown_annotation(service: Part, _: LintContext) -> Hits:
             yield entry, f"Knative does not know {entry.key}; {hint}"
 
 
-@rule(
-    "PL453", "warning", "class hpa does not scale to zero", KNATIVE,
-    why="""The hpa class hands the revision to a Kubernetes HPA, which keeps at least one replica. min-scale 0, or none,
-        therefore means 1: the cost of an idle pod that the file does not show.""",
-    fix="""
-        autoscaling.knative.dev/class: hpa.autoscaling.knative.dev
-        autoscaling.knative.dev/min-scale: "1" """,
-)  # fmt: skip
+@rule("PL453", "warning", "class hpa does not scale to zero", KNATIVE, fix="""
+    autoscaling.knative.dev/class: hpa.autoscaling.knative.dev
+    autoscaling.knative.dev/min-scale: "1"
+""")  # fmt: skip
 def hpa_at_zero(service: Part, _: LintContext) -> Hits:
     least = annotation(service, "min-scale")
     if annotation(service, "class").text() == HPA and least.integer(0) == 0:
@@ -116,14 +99,10 @@ def hpa_at_zero(service: Part, _: LintContext) -> Hits:
         yield least or annotation(service, "class"), message
 
 
-@rule(
-    "PL454", "error", "metric that the class does not have", KNATIVE,
-    why="""The kpa class scales by concurrency or rps, measured in its sidecar; cpu, memory and custom metrics need the
-        hpa class. Knative's webhook refuses the combination. Neither can scale by latency.""",
-    fix="""
-        autoscaling.knative.dev/class: hpa.autoscaling.knative.dev
-        autoscaling.knative.dev/metric: cpu""",
-)  # fmt: skip
+@rule("PL454", "error", "metric that the class does not have", KNATIVE, fix="""
+    autoscaling.knative.dev/class: hpa.autoscaling.knative.dev
+    autoscaling.knative.dev/metric: cpu
+""")  # fmt: skip
 def metric_of_class(service: Part, _: LintContext) -> Hits:
     metric, class_name = annotation(service, "metric"), annotation(service, "class").text(KPA)
     if metric and class_name == KPA and metric.text() not in KPA_METRICS:
@@ -133,14 +112,10 @@ def metric_of_class(service: Part, _: LintContext) -> Hits:
         yield annotation(service, "class"), f"class = {class_name}, must be {KPA} or {HPA}"
 
 
-@rule(
-    "PL455", "error", "number out of bounds", KNATIVE,
-    why="""Knative's webhook refuses targets below 0.01, utilisations outside 1–100, panic windows outside 1–100, panic
-        thresholds outside 110–1000, and scales that are no whole numbers.""",
-    fix="""
-        autoscaling.knative.dev/target: "10"
-        autoscaling.knative.dev/target-utilization-percentage: "70" """,
-)  # fmt: skip
+@rule("PL455", "error", "number out of bounds", KNATIVE, fix="""
+    autoscaling.knative.dev/target: "10"
+    autoscaling.knative.dev/target-utilization-percentage: "70"
+""")  # fmt: skip
 def numbers(service: Part, _: LintContext) -> Hits:
     for key, (least, most) in NUMBERS.items():
         entry = annotation(service, key)
@@ -153,14 +128,7 @@ def numbers(service: Part, _: LintContext) -> Hits:
             yield entry, message
 
 
-@rule(
-    "PL456", "error", "duration out of bounds", KNATIVE,
-    why="""Durations are Go's (`90s`, `1h30m`): window is 6s to 1h, scale-down-delay and the retention period 0s to 1h,
-        progress-deadline and rollout-duration not negative; all but the retention in whole seconds. The webhook
-        refuses the rest, a bare number included.""",
-    fix="""
-        autoscaling.knative.dev/window: 60s""",
-)  # fmt: skip
+@rule("PL456", "error", "duration out of bounds", KNATIVE, fix="autoscaling.knative.dev/window: 60s")
 def durations(service: Part, _: LintContext) -> Hits:
     bounded = [(annotation(service, key), *bounds) for key, bounds in DURATIONS.items()]
     template = service.get("spec", "template", "metadata", "annotations")
@@ -174,13 +142,7 @@ def durations(service: Part, _: LintContext) -> Hits:
             yield entry, f"{entry.key} = {entry.text()}, must be a duration as 90s, {bounds}"
 
 
-@rule(
-    "PL457", "error", "activation-scale out of bounds", KNATIVE,
-    why="""activation-scale is the count to start with from zero: at least 2, not below min-scale and not above
-        max-scale, or Knative's webhook refuses it.""",
-    fix="""
-        autoscaling.knative.dev/activation-scale: "2" """,
-)  # fmt: skip
+@rule("PL457", "error", "activation-scale out of bounds", KNATIVE, fix='autoscaling.knative.dev/activation-scale: "2"')
 def activation_scale(service: Part, _: LintContext) -> Hits:
     scale, least, most = (annotation(service, key) for key in ("activation-scale", "min-scale", "max-scale"))
     count = scale.integer(0)
@@ -188,28 +150,20 @@ def activation_scale(service: Part, _: LintContext) -> Hits:
         yield scale, f"activation-scale = {scale.text()}, must be at least 2 and between min-scale and max-scale"
 
 
-@rule(
-    "PL458", "error", "max-scale below min-scale", KNATIVE,
-    why="""Knative's webhook refuses it. max-scale 0 means no limit.""",
-    fix="""
-        autoscaling.knative.dev/min-scale: "1"
-        autoscaling.knative.dev/max-scale: "4" """,
-)  # fmt: skip
+@rule("PL458", "error", "max-scale below min-scale", KNATIVE, fix="""
+    autoscaling.knative.dev/min-scale: "1"
+    autoscaling.knative.dev/max-scale: "4"
+""")  # fmt: skip
 def max_below_min(service: Part, _: LintContext) -> Hits:
     least, most = annotation(service, "min-scale"), annotation(service, "max-scale")
     if 0 < most.integer(0) < least.integer(0):
         yield most, f"max-scale = {most.text()} is below min-scale = {least.text()}"
 
 
-@rule(
-    "PL459", "warning", "target above containerConcurrency", KNATIVE,
-    why="""containerConcurrency is the hard limit of requests in one pod, and Knative aims for the smaller of the two:
-        with containerConcurrency 1 a target of 10 means 1, at 70 % utilisation even 0.7, so each request in flight
-        asks for a pod and a half.""",
-    fix="""
-        containerConcurrency: 10
-        # and the annotation autoscaling.knative.dev/target: "7" """,
-)  # fmt: skip
+@rule("PL459", "warning", "target above containerConcurrency", KNATIVE, fix="""
+    containerConcurrency: 10
+    # and the annotation autoscaling.knative.dev/target: "7"
+""")  # fmt: skip
 def target_above_limit(service: Part, _: LintContext) -> Hits:
     target, limit = annotation(service, "target"), service.get("spec", "template", "spec", "containerConcurrency")
     concurrency = annotation(service, "metric").text("concurrency") == "concurrency"
@@ -217,13 +171,7 @@ def target_above_limit(service: Part, _: LintContext) -> Hits:
         yield target, f"target = {target.text()} has no effect above containerConcurrency = {limit.integer(0)}"
 
 
-@rule(
-    "PL460", "warning", "no max-scale", KNATIVE,
-    why="""Without max-scale there is no upper bound: a burst of requests, each waiting for a slow model, starts as many
-        pods as there are requests.""",
-    fix="""
-        autoscaling.knative.dev/max-scale: "4" """,
-)  # fmt: skip
+@rule("PL460", "warning", "no max-scale", KNATIVE, fix='autoscaling.knative.dev/max-scale: "4"')
 def no_max_scale(service: Part, _: LintContext) -> Hits:
     if service.get("spec", "template") and annotation(service, "max-scale").integer(0) == 0:
         maximum = annotation(service, "max-scale")
@@ -232,10 +180,7 @@ def no_max_scale(service: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL461", "info", "initial-scale 0 needs the cluster's consent", KNATIVE,
-    why="""Knative refuses initial-scale 0 unless config-autoscaler has allow-zero-initial-scale: "true". Where it is
-        allowed, a revision is Ready before any pod of it ever ran, so a broken one looks healthy.""",
-    fix="""
-        autoscaling.knative.dev/initial-scale: "1" """,
+    fix='autoscaling.knative.dev/initial-scale: "1"',
 )  # fmt: skip
 def initial_scale(service: Part, _: LintContext) -> Hits:
     scale = annotation(service, "initial-scale")

@@ -33,16 +33,12 @@ def revision(service: Part) -> Part:
     return service.get("spec", "template", "spec")
 
 
-@rule(
-    "PL462", "error", "progress deadline below the startup budget", KNATIVE,
-    why="""A revision that is not ready within the progress deadline (600 s unless set) is marked failed and scaled to
-        zero, however long its startup probe would still allow: the model is thrown away while it loads.""",
-    fix="""
-        spec:
-          template:
-            metadata:
-              annotations: {serving.knative.dev/progress-deadline: 1800s}""",
-)  # fmt: skip
+@rule("PL462", "error", "progress deadline below the startup budget", KNATIVE, fix="""
+    spec:
+      template:
+        metadata:
+          annotations: {serving.knative.dev/progress-deadline: 1800s}
+""")  # fmt: skip
 def short_deadline(service: Part, _: LintContext) -> Hits:
     setting = service.get("spec", "template", "metadata", "annotations", PROGRESS_DEADLINE)
     deadline = quantities.parse_duration(setting.text()) if setting else DEFAULT_PROGRESS_DEADLINE
@@ -55,15 +51,10 @@ def short_deadline(service: Part, _: LintContext) -> Hits:
         yield setting or service.get("spec", "template"), message
 
 
-@rule(
-    "PL463", "warning", "probe that slows the cold start", KNATIVE,
-    why="""Knative's sidecar runs a readiness probe without periodSeconds every 50 ms until it succeeds. With
-        periodSeconds it goes by the kubelet's whole seconds, and a startupProbe makes the pod unready until the kubelet
-        has run it; both add up to a period to each cold start.""",
-    fix="""
-        readinessProbe: {httpGet: {path: /v2/health/ready}}     # no periodSeconds, no startupProbe
-        # the time to load goes into the annotation serving.knative.dev/progress-deadline""",
-)  # fmt: skip
+@rule("PL463", "warning", "probe that slows the cold start", KNATIVE, fix="""
+    readinessProbe: {httpGet: {path: /v2/health/ready}}     # no periodSeconds, no startupProbe
+    # the time to load goes into the annotation serving.knative.dev/progress-deadline
+""")  # fmt: skip
 def slow_probe(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
         period, startup = container.get("readinessProbe", "periodSeconds"), container.get("startupProbe")
@@ -75,13 +66,7 @@ def slow_probe(service: Part, _: LintContext) -> Hits:
             yield startup, message
 
 
-@rule(
-    "PL464", "error", "timeoutSeconds beyond the cluster's limit", KNATIVE,
-    why="""Knative's webhook refuses a timeout above max-revision-timeout-seconds of config-defaults, which is 600
-        unless an operator raised it; the activator then needs a longer termination grace period too.""",
-    fix="""
-        timeoutSeconds: 600""",
-)  # fmt: skip
+@rule("PL464", "error", "timeoutSeconds beyond the cluster's limit", KNATIVE, fix="timeoutSeconds: 600")
 def long_timeout(service: Part, _: LintContext) -> Hits:
     timeout = revision(service).get("timeoutSeconds")
     if timeout and not 0 <= timeout.integer(-1) <= MAX_TIMEOUT:
@@ -91,10 +76,7 @@ def long_timeout(service: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL465", "error", "reserved port or port name", KNATIVE,
-    why="""8012, 8013, 8022, 9090, 9091 and 8008 belong to Knative's sidecar in the same pod. One port of one container
-        takes the traffic, and its name only says the protocol: http1 or h2c.""",
-    fix="""
-        ports: [{name: h2c, containerPort: 8081}]       # gRPC; metrics are scraped without declaring their port""",
+    fix="ports: [{name: h2c, containerPort: 8081}]       # gRPC; metrics are scraped without declaring their port",
 )  # fmt: skip
 def ports(service: Part, _: LintContext) -> Hits:
     serving = [container for container in containers(service) if any(container.get("ports").each())]
@@ -113,12 +95,7 @@ def ports(service: Part, _: LintContext) -> Hits:
         yield serving[1].get("ports"), "a second container declares a port: only the one that gets the traffic may"
 
 
-@rule(
-    "PL466", "error", "reserved environment variable", KNATIVE,
-    why="""Knative sets PORT, K_SERVICE, K_CONFIGURATION and K_REVISION itself and refuses a template that does.""",
-    fix="""
-        ports: [{containerPort: 8000}]      # sets PORT""",
-)  # fmt: skip
+@rule("PL466", "error", "reserved environment variable", KNATIVE, fix="ports: [{containerPort: 8000}]      # sets PORT")
 def variables(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
         for variable in container.get("env").each():
@@ -127,12 +104,7 @@ def variables(service: Part, _: LintContext) -> Hits:
                 yield variable.get("name"), message
 
 
-@rule(
-    "PL467", "error", "reserved container name", KNATIVE,
-    why="""queue-proxy is Knative's sidecar. A container of that name is refused.""",
-    fix="""
-        containers: [{name: predictor, …}]""",
-)  # fmt: skip
+@rule("PL467", "error", "reserved container name", KNATIVE, fix="containers: [{name: predictor, …}]")
 def container_name(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
         if container.get("name").text() == "queue-proxy":
@@ -141,10 +113,7 @@ def container_name(service: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL468", "error", "probe threshold without a period", KNATIVE,
-    why="""A readiness probe without periodSeconds is Knative's own, which retries until the progress deadline;
-        failureThreshold and timeoutSeconds mean nothing to it and are refused.""",
-    fix="""
-        readinessProbe: {httpGet: {path: /v2/health/ready}}""",
+    fix="readinessProbe: {httpGet: {path: /v2/health/ready}}",
 )  # fmt: skip
 def threshold_without_period(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
@@ -154,26 +123,17 @@ def threshold_without_period(service: Part, _: LintContext) -> Hits:
                 yield probe.get(key), f"{key} is refused without periodSeconds; leave it out"
 
 
-@rule(
-    "PL469", "error", "containerConcurrency out of bounds", KNATIVE,
-    why="""0 (no limit) to 1000, unless config-defaults says otherwise.""",
-    fix="""
-        containerConcurrency: 10""",
-)  # fmt: skip
+@rule("PL469", "error", "containerConcurrency out of bounds", KNATIVE, fix="containerConcurrency: 10")
 def concurrency(service: Part, _: LintContext) -> Hits:
     limit = revision(service).get("containerConcurrency")
     if limit and not 0 <= limit.integer(-1) <= MAX_CONCURRENCY:
         yield limit, f"containerConcurrency = {limit.text()}, must be 0 to {MAX_CONCURRENCY}"
 
 
-@rule(
-    "PL470", "info", "needs a Knative feature flag", KNATIVE,
-    why="""Knative refuses these pod fields unless their flag in the ConfigMap config-features is enabled, and all of
-        them are off in a fresh installation.""",
-    fix="""
-        kubectl patch configmap/config-features -n knative-serving --type merge \\
-          -p '{"data": {"kubernetes.podspec-nodeselector": "enabled"}}'""",
-)  # fmt: skip
+@rule("PL470", "info", "needs a Knative feature flag", KNATIVE, fix="""
+    kubectl patch configmap/config-features -n knative-serving --type merge \\
+      -p '{"data": {"kubernetes.podspec-nodeselector": "enabled"}}'
+""")  # fmt: skip
 def features(service: Part, _: LintContext) -> Hits:
     pod = revision(service)
     for field, flag in POD_FEATURES.items():
@@ -195,10 +155,7 @@ def features(service: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL471", "error", "field that Knative refuses", KNATIVE,
-    why="""A revision's pods are Knative's: how they restart, end and are named is not the template's to say, and there
-        is no feature flag for it. The grace period follows from timeoutSeconds.""",
-    fix="""
-        timeoutSeconds: 300         # instead of terminationGracePeriodSeconds""",
+    fix="timeoutSeconds: 300         # instead of terminationGracePeriodSeconds",
 )  # fmt: skip
 def refused_field(service: Part, _: LintContext) -> Hits:
     for field in REFUSED_POD_FIELDS:
@@ -210,14 +167,10 @@ def refused_field(service: Part, _: LintContext) -> Hits:
                 yield container.get(field), f"{field} is refused in a Knative Service; delete it"
 
 
-@rule(
-    "PL472", "warning", "each rollout needs its GPUs twice", KNATIVE,
-    why="""Knative starts a new revision beside the old one, always (maxUnavailable is 0), and moves traffic only when
-        it is ready. On a full node pool the new pod is Pending until the progress deadline, and the rollout fails.""",
-    fix="""
-        # keep one replica's GPUs free, scale the old revision to zero first (min-scale "0", no traffic),
-        # or use a Deployment with strategy: {type: Recreate}""",
-)  # fmt: skip
+@rule("PL472", "warning", "each rollout needs its GPUs twice", KNATIVE, fix="""
+    # keep one replica's GPUs free, scale the old revision to zero first (min-scale "0", no traffic),
+    # or use a Deployment with strategy: {type: Recreate}
+""")  # fmt: skip
 def double_gpus(service: Part, _: LintContext) -> Hits:
     each = sum(gpus(container) for container in containers(service))
     replicas = max(annotation(service, "min-scale").integer(0), 1)
@@ -235,15 +188,11 @@ def revision_name(service: Part) -> Part:
     return service.get("spec", "template", "metadata", "name")
 
 
-@rule(
-    "PL473", "error", "traffic does not add up to 100", KNATIVE,
-    why="""Knative's webhook refuses a route whose percentages do not add up to 100; an entry without percent counts
-        as 0.""",
-    fix="""
-        traffic:
-        - {revisionName: m-00001, percent: 90}
-        - {revisionName: m-00002, percent: 10, tag: canary}""",
-)  # fmt: skip
+@rule("PL473", "error", "traffic does not add up to 100", KNATIVE, fix="""
+    traffic:
+    - {revisionName: m-00001, percent: 90}
+    - {revisionName: m-00002, percent: 10, tag: canary}
+""")  # fmt: skip
 def percentages(service: Part, _: LintContext) -> Hits:
     entries = traffic(service)
     total = sum(entry.get("percent").integer(0) for entry in entries)
@@ -254,16 +203,11 @@ def percentages(service: Part, _: LintContext) -> Hits:
             yield entry.get("percent"), f"percent = {entry.get('percent').text()}, must be 0 to 100"
 
 
-@rule(
-    "PL474", "warning", "traffic by name to revisions without names", KNATIVE,
-    why="""Without template.metadata.name Knative invents the next revision's name (m-00002), which no file can know.
-        Every change of the template then makes a revision that gets no traffic until somebody edits the names; two
-        environments drift apart.""",
-    fix="""
-        spec:
-          template: {metadata: {name: m-v2}}
-          traffic: [{revisionName: m-v2, percent: 100}]""",
-)  # fmt: skip
+@rule("PL474", "warning", "traffic by name to revisions without names", KNATIVE, fix="""
+    spec:
+      template: {metadata: {name: m-v2}}
+      traffic: [{revisionName: m-v2, percent: 100}]
+""")  # fmt: skip
 def unnamed_revision(service: Part, _: LintContext) -> Hits:
     latest = any(entry.get("latestRevision").boolean(default=False) for entry in traffic(service))
     for entry in traffic(service):
@@ -272,12 +216,7 @@ def unnamed_revision(service: Part, _: LintContext) -> Hits:
             yield entry.get("revisionName"), f"{pinned}: what this file deploys gets no traffic; name the revision"
 
 
-@rule(
-    "PL475", "error", "one tag twice", KNATIVE,
-    why="""A tag is a host name of its own (TAG-SERVICE.…) and can lead to one revision only.""",
-    fix="""
-        traffic: [{tag: stable, …}, {tag: canary, …}]""",
-)  # fmt: skip
+@rule("PL475", "error", "one tag twice", KNATIVE, fix="traffic: [{tag: stable, …}, {tag: canary, …}]")
 def same_tag(service: Part, _: LintContext) -> Hits:
     seen: set[str] = set()
     for entry in traffic(service):
@@ -287,14 +226,7 @@ def same_tag(service: Part, _: LintContext) -> Hits:
         seen.add(tag)
 
 
-@rule(
-    "PL476", "error", "tag or name that makes no host name", KNATIVE,
-    why="""TAG-SERVICE becomes one label of a host name and the name of a Kubernetes Service: lower-case letters, digits
-        and hyphens, at most 63 characters together. The webhook does not check the sum; the route then never becomes
-        ready.""",
-    fix="""
-        tag: canary""",
-)  # fmt: skip
+@rule("PL476", "error", "tag or name that makes no host name", KNATIVE, fix="tag: canary")
 def tag_label(service: Part, _: LintContext) -> Hits:
     for entry in traffic(service):
         tag = entry.get("tag")
@@ -305,14 +237,10 @@ def tag_label(service: Part, _: LintContext) -> Hits:
             yield tag, f"{host} has {len(host)} characters, at most {LONGEST_LABEL} fit a host name; shorten the tag"
 
 
-@rule(
-    "PL477", "error", "revision name without the service's prefix", KNATIVE,
-    why="""A revision that is named by hand must be called SERVICE-something, a DNS label of at most 63 characters, or
-        Knative's webhook refuses the Service.""",
-    fix="""
-        metadata: {name: m}
-        spec: {template: {metadata: {name: m-v2}}}""",
-)  # fmt: skip
+@rule("PL477", "error", "revision name without the service's prefix", KNATIVE, fix="""
+    metadata: {name: m}
+    spec: {template: {metadata: {name: m-v2}}}
+""")  # fmt: skip
 def revision_prefix(service: Part, _: LintContext) -> Hits:
     revision, prefix = revision_name(service), f"{name(service)}-"
     if revision and not revision.text().startswith(prefix):
@@ -324,10 +252,7 @@ def revision_prefix(service: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL478", "error", "traffic entry that names both or the wrong target", KNATIVE,
-    why="""An entry of a Service leads either to a named revision or to the latest one; configurationName belongs to a
-        Route of its own. The webhook refuses contradictions.""",
-    fix="""
-        traffic: [{latestRevision: true, percent: 100}]""",
+    fix="traffic: [{latestRevision: true, percent: 100}]",
 )  # fmt: skip
 def contradiction(service: Part, _: LintContext) -> Hits:
     for entry in traffic(service):

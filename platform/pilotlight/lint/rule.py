@@ -135,7 +135,7 @@ Check = Callable[[Part, LintContext], Hits]
 
 
 class Finding(NamedTuple):
-    """One finding. `fix` is a snippet; the reason is the rule's `why`."""
+    """One finding. `fix` is a snippet; docs/lint.md has the rule's reason."""
 
     rule: str
     severity: Severity
@@ -166,7 +166,6 @@ class Rule:
     severity: Severity
     title: str
     kinds: tuple[str, ...]  # empty: all
-    why: str
     fix: str
     check: Check
 
@@ -179,8 +178,8 @@ class Rule:
         ]
 
 
-def rule(code: str, severity: Severity, title: str, *kinds: str, why: str, fix: str) -> Callable[[Check], Rule]:
-    return partial(Rule, code, severity, title, kinds, " ".join(why.split()), dedent(fix).strip())
+def rule(code: str, severity: Severity, title: str, *kinds: str, fix: str) -> Callable[[Check], Rule]:
+    return partial(Rule, code, severity, title, kinds, dedent(fix).strip())
 
 
 def kind_of(part: Part) -> str:

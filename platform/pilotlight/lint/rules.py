@@ -1,4 +1,4 @@
-"""Table of all rules, in the order of their identifiers; docs/lint.md is generated from it.
+"""Table of all rules, in the order of their identifiers; docs/lint.md has the reason of each.
 
 A rule is a function under `@rule(…)` in the module of its kind.
 """

@@ -33,12 +33,8 @@ SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a mount in a pod
 
 
 @rule(
-    "PL479", "error", "annotation or label that is no text",
-    why="""Values of annotations and labels are texts. An unquoted 0, 1 or true is a number or a truth value in YAML,
-        and the API server refuses the whole object ("cannot unmarshal number into Go struct field").""",
-    fix="""
-        annotations: {autoscaling.knative.dev/min-scale: "0"}""",
-)  # fmt: skip
+    "PL479", "error", "annotation or label that is no text", fix='annotations: {autoscaling.knative.dev/min-scale: "0"}'
+)
 def value_not_text(part: Part, _: LintContext) -> Hits:
     for metadata in (part.get("metadata"), part.get("spec", "template", "metadata")):
         for field in ("annotations", "labels"):
@@ -47,14 +43,10 @@ def value_not_text(part: Part, _: LintContext) -> Hits:
                     yield entry, f"{entry.key} = {entry.display}, must be a text in quotes"
 
 
-@rule(
-    "PL480", "error", "replicas beside an autoscaler", "Deployment", "StatefulSet", "LeaderWorkerSet",
-    why="""Each apply of the file sets the count back to `replicas`, under full load as well: an autoscaled 8 becomes 1
-        until the autoscaler notices. Where the field is left out, apply leaves the count alone.""",
-    fix="""
-        spec:
-          # replicas: left out, the autoscaler owns it""",
-)  # fmt: skip
+@rule("PL480", "error", "replicas beside an autoscaler", "Deployment", "StatefulSet", "LeaderWorkerSet", fix="""
+    spec:
+      # replicas: left out, the autoscaler owns it
+""")  # fmt: skip
 def replicas_owned(workload: Part, context: LintContext) -> Hits:
     replicas = workload.get("spec", "replicas")
     for scaler in autoscalers_of(workload, context) if replicas else ():
@@ -62,14 +54,10 @@ def replicas_owned(workload: Part, context: LintContext) -> Hits:
         yield replicas, f"replicas = {replicas.text()} fights {owner} at each apply; delete the field"
 
 
-@rule(
-    "PL481", "warning", "liveness probe equal to the readiness probe", *PODS,
-    why="""Readiness says "send nothing now", liveness "restart it". When both ask the same, a pod that is only busy or
-        waits for a dependency is killed, loads its model again, and the load of the others grows.""",
-    fix="""
-        readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}}
-        livenessProbe: {httpGet: {path: /v2/health/live, port: 8080}, failureThreshold: 6}""",
-)  # fmt: skip
+@rule("PL481", "warning", "liveness probe equal to the readiness probe", *PODS, fix="""
+    readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}}
+    livenessProbe: {httpGet: {path: /v2/health/live, port: 8080}, failureThreshold: 6}
+""")  # fmt: skip
 def same_probes(workload: Part, _: LintContext) -> Hits:
     for container in containers(workload):
         live, ready = container.get("livenessProbe"), container.get("readinessProbe")
@@ -79,15 +67,11 @@ def same_probes(workload: Part, _: LintContext) -> Hits:
                 yield live, message
 
 
-@rule(
-    "PL486", "info", "no PodDisruptionBudget", "Deployment", "StatefulSet",
-    why="""Draining a node, as each cluster upgrade does, evicts all its pods at once. A budget makes it wait until the
-        replacement has loaded its model.""",
-    fix="""
-        apiVersion: policy/v1
-        kind: PodDisruptionBudget
-        spec: {maxUnavailable: 1, selector: {matchLabels: {app: my-model}}}""",
-)  # fmt: skip
+@rule("PL486", "info", "no PodDisruptionBudget", "Deployment", "StatefulSet", fix="""
+    apiVersion: policy/v1
+    kind: PodDisruptionBudget
+    spec: {maxUnavailable: 1, selector: {matchLabels: {app: my-model}}}
+""")  # fmt: skip
 def no_budget(workload: Part, context: LintContext) -> Hits:
     labels = workload.get("spec", "template", "metadata", "labels").value
     counts = [
@@ -102,13 +86,7 @@ def no_budget(workload: Part, context: LintContext) -> Hits:
         yield workload.get("metadata", "name"), message
 
 
-@rule(
-    "PL487", "error", "progress deadline below the startup budget", "Deployment",
-    why="""A Deployment that makes no progress for progressDeadlineSeconds (600 unless set) is reported as failed, and
-        whoever waits for the rollout rolls it back, while the startup probe would still let the model load.""",
-    fix="""
-        progressDeadlineSeconds: 1800""",
-)  # fmt: skip
+@rule("PL487", "error", "progress deadline below the startup budget", "Deployment", fix="progressDeadlineSeconds: 1800")
 def short_deadline(deployment: Part, _: LintContext) -> Hits:
     setting, budget = deployment.get("spec", "progressDeadlineSeconds"), startup_budget(deployment)
     deadline = setting.integer(DEFAULT_PROGRESS_DEADLINE)
@@ -122,10 +100,7 @@ def short_deadline(deployment: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL489", "warning", "no readiness probe", *WORKLOADS,
-    why="""Without one a pod gets traffic as soon as its process runs, minutes before the model is loaded, and a rollout
-        ends the old pods at that moment.""",
-    fix="""
-        readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, periodSeconds: 5}""",
+    fix="readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, periodSeconds: 5}",
 )  # fmt: skip
 def no_readiness(workload: Part, context: LintContext) -> Hits:
     every = list(containers(workload)) if serves_model(workload, context) else []
@@ -135,10 +110,7 @@ def no_readiness(workload: Part, context: LintContext) -> Hits:
 
 @rule(
     "PL490", "warning", "liveness probe that may kill a model while it loads", *PODS,
-    why="""Without a startup probe the liveness probe runs from the start. When it gives up before the model is loaded,
-        the container is restarted and loads from the beginning, for ever.""",
-    fix="""
-        startupProbe: {httpGet: {path: /v2/health/live, port: 8080}, periodSeconds: 5, failureThreshold: 180}""",
+    fix="startupProbe: {httpGet: {path: /v2/health/live, port: 8080}, periodSeconds: 5, failureThreshold: 180}",
 )  # fmt: skip
 def liveness_kills_load(workload: Part, context: LintContext) -> Hits:
     for container in containers(workload) if serves_model(workload, context) else ():
@@ -150,26 +122,14 @@ def liveness_kills_load(workload: Part, context: LintContext) -> Hits:
             yield live, message
 
 
-@rule(
-    "PL491", "error", "HPA at zero", "HorizontalPodAutoscaler",
-    why="""minReplicas 0 needs the alpha feature gate HPAScaleToZero and an external or object metric; elsewhere the API
-        server refuses it. Scaling to zero is what KEDA and Knative are for.""",
-    fix="""
-        minReplicas: 1""",
-)  # fmt: skip
+@rule("PL491", "error", "HPA at zero", "HorizontalPodAutoscaler", fix="minReplicas: 1")
 def hpa_at_zero(hpa: Part, _: LintContext) -> Hits:
     minimum = hpa.get("spec", "minReplicas")
     if minimum and minimum.integer(1) == 0:
         yield minimum, "minReplicas = 0 is refused without the feature gate HPAScaleToZero; use a ScaledObject"
 
 
-@rule(
-    "PL482", "error", "GPU request without an equal limit", *PODS,
-    why="""GPUs cannot be overcommitted: Kubernetes takes the limit for the request and refuses a request alone, or one
-        that differs.""",
-    fix="""
-        resources: {limits: {nvidia.com/gpu: "1"}}""",
-)  # fmt: skip
+@rule("PL482", "error", "GPU request without an equal limit", *PODS, fix='resources: {limits: {nvidia.com/gpu: "1"}}')
 def gpu_request(workload: Part, _: LintContext) -> Hits:
     for container in containers(workload):
         for entry in gpu_entries(container.get("resources", "requests")):
@@ -180,11 +140,7 @@ def gpu_request(workload: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL483", "warning", "memory below twice the model", *PODS,
-    why="""While a model loads, its file and its tensors are in memory at once, and runtimes keep buffers beside them.
-        Below twice its size the kernel ends the pod in the middle of the load (OOMKilled), and again after each
-        restart.""",
-    fix="""
-        resources: {requests: {memory: 32Gi}, limits: {memory: 32Gi}}     # a model of 16 GB""",
+    fix="resources: {requests: {memory: 32Gi}, limits: {memory: 32Gi}}     # a model of 16 GB",
 )  # fmt: skip
 def small_memory(workload: Part, context: LintContext) -> Hits:
     size = size_of(workload, context)
@@ -196,13 +152,7 @@ def small_memory(workload: Part, context: LintContext) -> Hits:
             yield memory, message
 
 
-@rule(
-    "PL484", "warning", "GPU image without a GPU", *PODS,
-    why="""The image is one of a GPU runtime, but no container asks for a GPU: the pod lands on any node and fails there
-        at start, or runs a hundred times slower.""",
-    fix="""
-        resources: {limits: {nvidia.com/gpu: "1"}}""",
-)  # fmt: skip
+@rule("PL484", "warning", "GPU image without a GPU", *PODS, fix='resources: {limits: {nvidia.com/gpu: "1"}}')
 def gpu_image(workload: Part, _: LintContext) -> Hits:
     every = list(containers(workload))
     for container in every if not any(gpus(each) for each in every) else ():
@@ -213,10 +163,7 @@ def gpu_image(workload: Part, _: LintContext) -> Hits:
 
 @rule(
     "PL485", "warning", "too little CPU beside a GPU", *PODS,
-    why="""Tokenising, decoding images and copying run on the CPU. With less than one core for each GPU the device waits
-        for its input, and a throttled process misses its probes.""",
-    fix="""
-        resources: {requests: {cpu: "4"}, limits: {nvidia.com/gpu: "1"}}""",
+    fix='resources: {requests: {cpu: "4"}, limits: {nvidia.com/gpu: "1"}}',
 )  # fmt: skip
 def little_cpu(workload: Part, _: LintContext) -> Hits:
     for container in containers(workload):
@@ -226,14 +173,10 @@ def little_cpu(workload: Part, _: LintContext) -> Hits:
             yield cpu or resources, f"cpu = {cpu.text('not set')} for {count:g} GPUs; request at least {count:g} cores"
 
 
-@rule(
-    "PL488", "warning", "rolling update needs spare GPUs", "Deployment",
-    why="""A rolling update starts the new pod before it ends the old one (maxSurge 25 %, rounded up, unless set). On a
-        full node pool the new pod stays Pending for ever, because the old one keeps the GPU that it waits for.""",
-    fix="""
-        strategy: {type: Recreate}
-        # or: {type: RollingUpdate, rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}""",
-)  # fmt: skip
+@rule("PL488", "warning", "rolling update needs spare GPUs", "Deployment", fix="""
+    strategy: {type: Recreate}
+    # or: {type: RollingUpdate, rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}
+""")  # fmt: skip
 def surge_gpus(deployment: Part, _: LintContext) -> Hits:
     each, strategy = sum(gpus(container) for container in containers(deployment)), deployment.get("spec", "strategy")
     surge = strategy.get("rollingUpdate", "maxSurge").text("25%")
@@ -242,14 +185,10 @@ def surge_gpus(deployment: Part, _: LintContext) -> Hits:
         yield strategy or deployment.get("spec"), message
 
 
-@rule(
-    "PL492", "warning", "shared memory of 64 MB beside a GPU", *PODS,
-    why="""Containers get 64 MB of /dev/shm. GPU runtimes pass tensors between their processes through it and end with
-        "bus error" or "unable to open shared memory" when it is full.""",
-    fix="""
-        volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 1Gi}}]
-        volumeMounts: [{name: shm, mountPath: /dev/shm}]""",
-)  # fmt: skip
+@rule("PL492", "warning", "shared memory of 64 MB beside a GPU", *PODS, fix="""
+    volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 1Gi}}]
+    volumeMounts: [{name: shm, mountPath: /dev/shm}]
+""")  # fmt: skip
 def shared_memory(workload: Part, _: LintContext) -> Hits:
     for container in containers(workload):
         mounts = {mount.get("mountPath").text() for mount in container.get("volumeMounts").each()}
@@ -258,15 +197,10 @@ def shared_memory(workload: Part, _: LintContext) -> Hits:
             yield container, message
 
 
-@rule(
-    "PL493", "error", "access annotations that are not enforced", "InferenceService", *PODS,
-    why="""Tokens, JWTs and rate limits in annotations of pilotlight.dev are enforced by our predictor, with the rules
-        of a mounted Secret, or by our gateway in front of images of others. A server of others in a Knative Service,
-        or in pods that everybody may call, answers requests without a token, and nothing says so.""",
-    fix="""
-        # let platformctl render the objects of the InferenceService: it mounts the Secret, or closes the pods
-        metadata: {annotations: {serving.kserve.io/deploymentMode: Standard}}""",
-)  # fmt: skip
+@rule("PL493", "error", "access annotations that are not enforced", "InferenceService", *PODS, fix="""
+    # let platformctl render the objects of the InferenceService: it mounts the Secret, or closes the pods
+    metadata: {annotations: {serving.kserve.io/deploymentMode: Standard}}
+""")  # fmt: skip
 def access_not_enforced(part: Part, context: LintContext) -> Hits:
     written = [entry for entry in part.get("metadata", "annotations").entries() if entry.key in ACCESS_ANNOTATIONS]
     if not written:

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from tests.platform.lint.lint_cases import scaled
 
 from pilotlight.lint import RULES, lint, lint_files
-from pilotlight.lint.docs import page
 from pilotlight.spec.problems import InvalidDocument
 
-DOCS = Path(__file__).parents[3] / "docs" / "lint.md"
 KEYS = ["rule", "severity", "object", "path", "file", "line", "column", "message", "fix"]
 
 # What a person would call right: a latency ScaledObject that wakes from zero, and its Deployment.
@@ -132,10 +130,6 @@ def test_files_that_are_not_there_are_named_all_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidDocument) as caught:
         lint_files([str(tmp_path / "gone.yaml"), str(tmp_path / "empty")])
     assert [Path(problem.location.file).name for problem in caught.value.problems] == ["gone.yaml", "empty"]
-
-
-def test_the_page_is_what_the_rules_say() -> None:
-    assert DOCS.read_text("utf-8") == page(), "run: python -m pilotlight.lint.docs > docs/lint.md"
 
 
 def test_loading_the_rules_loads_no_parser() -> None:

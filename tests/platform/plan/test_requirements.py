@@ -3,9 +3,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.platform.plan.building import annotated, codes, in_mode, keda, kserve, ome, planned, raw
+from tests.platform.spec.problem_codes import CODES
 
 from pilotlight.plan.types import Capabilities
-from pilotlight.spec.problems import CODES
 from pilotlight.spec.service import NodeGroup, Service
 
 PLAN = Path(__file__).parents[3] / "platform" / "pilotlight" / "plan"

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.platform.spec.problem_codes import CODES
 
 from pilotlight.contract import LOCAL_CAPABILITIES
 from pilotlight.k8s.names import ANNOTATION_TARGET, ANNOTATION_TARGET_OPTIONS
@@ -11,7 +12,7 @@ from pilotlight.plan.support.target_support import AVAILABLE, TABLE, TARGETS, Fe
 from pilotlight.plan.types import Capabilities
 from pilotlight.release.apply import document_text
 from pilotlight.release.plan_and_render import Sources, plan_documents, read
-from pilotlight.spec.problems import CODES, InvalidDocument, Problem
+from pilotlight.spec.problems import InvalidDocument, Problem
 
 PLAIN = """\
 apiVersion: serving.kserve.io/v1beta1

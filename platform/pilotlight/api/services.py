@@ -67,7 +67,7 @@ async def check_target(request: web.Request) -> web.Response:
     options, name = json.decode(await request.read(), type=dict[str, str]), request.match_info["name"]
     if (module := table.module(name)) is None:
         raise NotFound(f"{name} has no checks here")
-    return _json(await asyncio.to_thread(lambda: list(module.findings(os.environ, options))))
+    return json_response(await asyncio.to_thread(lambda: list(module.findings(os.environ, options))))
 
 
 async def delete(request: web.Request) -> web.Response:

@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from pilotlight.canary import actions, next_action, stored_history
+from pilotlight.canary import actions, next_action, observation, stored_history
 from pilotlight.canary.actions import (
     Action,
     Finish,
@@ -32,14 +32,6 @@ from pilotlight.canary.actions import (
 )
 from pilotlight.canary.analysis import Judgement
 from pilotlight.canary.canary_state import Canary
-from pilotlight.canary.observation import (
-    ROLLED_BACK_NOTE,
-    RolloutState,
-    measure,
-    observe,
-    prime_metrics,
-    revision_names,
-)
 from pilotlight.canary.probes import Deadline, example_error, send_probes
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.k8s.timestamps import format_utc
@@ -55,7 +47,7 @@ NOT_READY_INTERVAL_S: Final = 1.0  # between ticks while the canary is not ready
 def start_canary(target: Target, release: Release, stable: Release, policy: CanaryPolicy, now: datetime) -> Canary:
     """Save a canary of a release that was deployed with the stable one; a running canary is superseded."""
     key = (release.namespace, release.name)
-    revision, baseline = revision_names(release, stable)
+    revision, baseline = observation.revision_names(release, stable)
     canary = Canary(policy, revision, baseline, release.generation, stable.generation, format_utc(now))
     for _ in range(stored_history.MAX_ATTEMPTS):
         stored = target.canary(key)
@@ -146,7 +138,7 @@ class CanaryRunner:
 
     def _reconcile(self, leased: CanaryRecord, seconds: float) -> tuple[CanaryRecord, Canary, Canary | None]:
         """Return the stored state, the canary after this tick, and the canary of a newer release that replaces it."""
-        state = observe(self._target, leased.key, stored_history.require_running(leased))
+        state = observation.observe(self._target, leased.key, stored_history.require_running(leased))
         at = format_utc(self._now())
         if state.outcome == "superseded":
             ended = actions.apply_action(state.canary, Finish("Superseded", "another document was deployed"), at)
@@ -160,7 +152,7 @@ class CanaryRunner:
         if judgement is not None:
             canary = next_action.record_judgement(canary, judgement)
         action = next_action.next_action(canary, judgement, state.conditions)
-        prime_metrics(self._target, state, action)
+        observation.prime_metrics(self._target, state, action)
         if not isinstance(action, Wait | Pause | Resume):
             # Measuring takes time: another runner may have taken over an expired lease.
             leased = self._renew_lease(leased)
@@ -174,14 +166,14 @@ class CanaryRunner:
         after = replace(actions.apply_action(canary, action, at), generation=generation)
         return leased, replace(after, renewed_at=stored_history.require_running(leased).renewed_at), None
 
-    def _measure_if_due(self, key: Key, state: RolloutState, canary: Canary, at: str) -> Judgement | None:
+    def _measure_if_due(self, key: Key, state: observation.RolloutState, canary: Canary, at: str) -> Judgement | None:
         """Return the judgement; None if no measurement is due or possible."""
         last = self._measured.get(key)
         # 0.8: a tick may come a little early.
         early = last is not None and self._clock() - last < 0.8 * canary.policy.interval_s
         if not canary.weight or early or state.conditions.failed:
             return None
-        return measure(self._target, dataclasses.replace(state, canary=canary), at)
+        return observation.measure(self._target, dataclasses.replace(state, canary=canary), at)
 
     def _save(self, leased: CanaryRecord, seen: Canary, canary: Canary, successor: Canary | None) -> Canary | None:
         """Save the canary, merged with commands since `seen`; None if another runner has taken over."""
@@ -214,7 +206,7 @@ def apply_release(
     return target.traffic((status.namespace, status.name), None) if overridden else status
 
 
-def execute(target: Target, state: RolloutState, action: Action, deadline: Deadline) -> int:
+def execute(target: Target, state: observation.RolloutState, action: Action, deadline: Deadline) -> int:
     """Execute an action and return the generation of the service. The deadline is that of probes."""
     if isinstance(action, SetWeight):
         return _set_weight(target, state, action.percent)
@@ -224,7 +216,7 @@ def execute(target: Target, state: RolloutState, action: Action, deadline: Deadl
         request = release_history.redeploy_request(state.newest, None, "canary promoted", newest=state.newest)
         return _apply(target, state, request)
     if isinstance(action, RollBack):
-        note = f"{ROLLED_BACK_NOTE}: {action.reason}"
+        note = f"{observation.ROLLED_BACK_NOTE}: {action.reason}"
         request = release_history.redeploy_request(state.stable(), None, note, newest=state.newest)
         return _apply(target, state, request)
     if isinstance(action, SendProbes):
@@ -232,10 +224,10 @@ def execute(target: Target, state: RolloutState, action: Action, deadline: Deadl
     return state.newest.generation
 
 
-def restart_superseded(target: Target, state: RolloutState, at: str) -> Canary | None:
+def restart_superseded(target: Target, state: observation.RolloutState, at: str) -> Canary | None:
     """Restart the canary for a newer release with a stable one; None if that release has all traffic."""
     try:
-        revision, stable = revision_names(state.newest, state.stable())
+        revision, stable = observation.revision_names(state.newest, state.stable())
     except PlatformError:
         return None
     if release_history.receives_all_traffic(state.newest):
@@ -244,17 +236,17 @@ def restart_superseded(target: Target, state: RolloutState, at: str) -> Canary |
     return replace(restart(state.canary, revision, generation, at), stable=stable)
 
 
-def _set_weight(target: Target, state: RolloutState, percent: int) -> int:
+def _set_weight(target: Target, state: observation.RolloutState, percent: int) -> int:
     note = f"canary {percent} %"
     request = release_history.redeploy_request(state.newest, percent, note, newest=state.newest, judged=True)
     return _apply(target, state, request)
 
 
-def _apply(target: Target, state: RolloutState, wanted: apply.ReleaseRequest) -> int:
+def _apply(target: Target, state: observation.RolloutState, wanted: apply.ReleaseRequest) -> int:
     return apply_release(target, wanted, state.newest.generation).generation
 
 
-def _send_probes(target: Target, state: RolloutState, action: SendProbes, deadline: Deadline) -> None:
+def _send_probes(target: Target, state: observation.RolloutState, action: SendProbes, deadline: Deadline) -> None:
     requested = ((state.canary.revision, action.count), (state.canary.stable, action.baseline))
     variants = [(find_revision(state.status, name), count) for name, count in requested if count]
     running = [(revision, count) for revision, count in variants if revision is not None]

@@ -8,20 +8,7 @@ from typing import Any, Final
 
 from msgspec import json
 
-from pilotlight.contract import (
-    LABEL_NAMESPACE,
-    LABEL_REVISION,
-    LABEL_SERVICE,
-    LATENCY_BUCKETS,
-    METRIC_GATEWAY_COLD_STARTS,
-    METRIC_GATEWAY_DURATION,
-    METRIC_GATEWAY_ERRORS,
-    METRIC_GATEWAY_HELD,
-    METRIC_GATEWAY_IN_FLIGHT,
-    METRIC_GATEWAY_LOST,
-    METRIC_GATEWAY_REJECTED,
-    METRIC_GATEWAY_WAITING,
-)
+from pilotlight import contract
 from pilotlight.gateway.control_link import BackendReport, Report
 from pilotlight.gateway.proxy.data_plane import DataPlane
 from pilotlight.gateway.routing_table import Route, Table
@@ -32,14 +19,14 @@ from pilotlight.wire.prometheus_text import Family, MetricKind
 
 INTERVAL_S: Final = 1.0
 FAMILIES: Final[tuple[tuple[str, MetricKind, str], ...]] = (
-    (METRIC_GATEWAY_WAITING, "gauge", "Requests that wait for a replica."),
-    (METRIC_GATEWAY_IN_FLIGHT, "gauge", "Requests that a replica has."),
-    (METRIC_GATEWAY_HELD, "summary", "Time that requests waited for a replica."),
-    (METRIC_GATEWAY_DURATION, "histogram", "Time that replicas took to answer."),
-    (METRIC_GATEWAY_ERRORS, "counter", "Answers of 500 and above, and requests without an answer."),
-    (METRIC_GATEWAY_LOST, "counter", "Requests whose replica ended without an answer."),
-    (METRIC_GATEWAY_COLD_STARTS, "counter", "Requests that waited for a replica to start."),
-    (METRIC_GATEWAY_REJECTED, "counter", "Requests that the gateway itself turned away."),
+    (contract.METRIC_GATEWAY_WAITING, "gauge", "Requests that wait for a replica."),
+    (contract.METRIC_GATEWAY_IN_FLIGHT, "gauge", "Requests that a replica has."),
+    (contract.METRIC_GATEWAY_HELD, "summary", "Time that requests waited for a replica."),
+    (contract.METRIC_GATEWAY_DURATION, "histogram", "Time that replicas took to answer."),
+    (contract.METRIC_GATEWAY_ERRORS, "counter", "Answers of 500 and above, and requests without an answer."),
+    (contract.METRIC_GATEWAY_LOST, "counter", "Requests whose replica ended without an answer."),
+    (contract.METRIC_GATEWAY_COLD_STARTS, "counter", "Requests that waited for a replica to start."),
+    (contract.METRIC_GATEWAY_REJECTED, "counter", "Requests that the gateway itself turned away."),
 )
 Series = tuple[str, str, str]  # namespace, route, revision
 
@@ -85,7 +72,7 @@ class Totals:
     def __init__(self) -> None:
         self.waiting = self.in_flight = self.held = self.rejected = self.errors = self.cold_starts = self.lost = 0
         self.held_s = self.latency_s = 0.0
-        self.buckets = [0] * (len(LATENCY_BUCKETS) + 1)
+        self.buckets = [0] * (len(contract.LATENCY_BUCKETS) + 1)
 
     def add(self, report: BackendReport) -> None:
         self.waiting, self.in_flight = report.waiting, report.in_flight
@@ -130,17 +117,23 @@ class Metrics:
     def _families(self) -> Iterable[Family]:
         families = {name: Family(name, kind, text) for name, kind, text in FAMILIES}
         for (namespace, name, revision), totals in sorted(self._totals.items()):
-            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: name, LABEL_REVISION: revision}
-            families[METRIC_GATEWAY_WAITING].add(totals.waiting, **labels)
-            families[METRIC_GATEWAY_IN_FLIGHT].add(totals.in_flight, **labels)
-            families[METRIC_GATEWAY_HELD].add_summary(totals.held, totals.held_s, **labels)
-            families[METRIC_GATEWAY_DURATION].add_histogram(LATENCY_BUCKETS, totals.buckets, totals.latency_s, **labels)
-            families[METRIC_GATEWAY_ERRORS].add(totals.errors, **labels)
-            families[METRIC_GATEWAY_LOST].add(totals.lost, **labels)
-            families[METRIC_GATEWAY_COLD_STARTS].add(totals.cold_starts, **labels)
+            labels = {
+                contract.LABEL_NAMESPACE: namespace,
+                contract.LABEL_SERVICE: name,
+                contract.LABEL_REVISION: revision,
+            }
+            families[contract.METRIC_GATEWAY_WAITING].add(totals.waiting, **labels)
+            families[contract.METRIC_GATEWAY_IN_FLIGHT].add(totals.in_flight, **labels)
+            families[contract.METRIC_GATEWAY_HELD].add_summary(totals.held, totals.held_s, **labels)
+            families[contract.METRIC_GATEWAY_DURATION].add_histogram(
+                contract.LATENCY_BUCKETS, totals.buckets, totals.latency_s, **labels
+            )
+            families[contract.METRIC_GATEWAY_ERRORS].add(totals.errors, **labels)
+            families[contract.METRIC_GATEWAY_LOST].add(totals.lost, **labels)
+            families[contract.METRIC_GATEWAY_COLD_STARTS].add(totals.cold_starts, **labels)
         for (namespace, name, reason), count in sorted(self._rejections().items()):
-            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: name, "reason": reason}
-            families[METRIC_GATEWAY_REJECTED].add(count, **labels)
+            labels = {contract.LABEL_NAMESPACE: namespace, contract.LABEL_SERVICE: name, "reason": reason}
+            families[contract.METRIC_GATEWAY_REJECTED].add(count, **labels)
         return families.values()
 
     def _rejections(self) -> dict[tuple[str, str, str], int]:

@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pilotlight.catalogue.accelerator_selection import (
-    AcceleratorClass,
-    devices_needed,
-    name_of,
-    select_accelerator,
-    supported_classes,
-)
+from pilotlight.catalogue import accelerator_selection
 from pilotlight.catalogue.catalogue import BUILT_IN
 from pilotlight.catalogue.runtime_documents import expand, implied_env
 from pilotlight.catalogue.runtime_merge import (
@@ -180,26 +174,26 @@ def _on_accelerator(
         selector.setdefault("acceleratorClass", named)
     if not selector or component.role not in SERVES_MODEL:
         return choice
-    classes = supported_classes(choice.runtime, catalogue.accelerators)
-    accelerator, reasons = select_accelerator(selector, classes, choice.model)
+    classes = accelerator_selection.supported_classes(choice.runtime, catalogue.accelerators)
+    accelerator, reasons = accelerator_selection.select_accelerator(selector, classes, choice.model)
     path = field_path(component, "acceleratorOverride") if component.accelerator else "spec.acceleratorSelector"
     if accelerator is None:
         log.error("PL306", path, "; ".join(reasons))
         return choice
-    log.decide(component.role, "accelerator", name_of(accelerator), reasons[-1])
-    tuned = with_accelerator_config(choice.container, selection.format, name_of(accelerator))
+    log.decide(component.role, "accelerator", accelerator_selection.name_of(accelerator), reasons[-1])
+    tuned = with_accelerator_config(choice.container, selection.format, accelerator_selection.name_of(accelerator))
     return _with_devices(component, replace(choice, container=tuned), accelerator, log)
 
 
 def _with_devices(
-    component: Component, choice: RuntimeChoice, accelerator: AcceleratorClass, log: DecisionLog
+    component: Component, choice: RuntimeChoice, accelerator: accelerator_selection.AcceleratorClass, log: DecisionLog
 ) -> RuntimeChoice:
     """Set the device count unless the user did; a runtime's count fits its smallest model, and may be too low."""
     spec = accelerator.get("spec") or {}
     selector = (spec.get("discovery") or {}).get("nodeSelector") or {}
     pod = {**choice.pod, "nodeSelector": {**selector, **choice.pod.get("nodeSelector", {})}}
     choice, had = replace(choice, pod=pod), quantities.gpu_count(choice.container)
-    needed = -(-devices_needed(accelerator, choice.model) // _nodes(component, choice))
+    needed = -(-accelerator_selection.devices_needed(accelerator, choice.model) // _nodes(component, choice))
     groups = [group.runner or {} for group in (component.leader, component.worker) if group is not None]
     inline = component.model.container if component.model else {}
     written = [component.runner or {}, inline, *component.pod.get("containers", ()), *groups]

@@ -6,21 +6,12 @@ from typing import Any
 
 from pilotlight.catalogue.runtime_merge import group_size
 from pilotlight.k8s import names
-from pilotlight.plan import document_annotations, environment_variables, model_pins
+from pilotlight.plan import document_annotations, environment_variables, model_pins, traffic
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.model_storage import model_uris
 from pilotlight.plan.pods import PodTemplate, decide_template
 from pilotlight.plan.probes import progress_deadline
 from pilotlight.plan.scaling.scaling import decide_scaling, replicas_of
-from pilotlight.plan.traffic import (
-    canary_percent,
-    check_canary,
-    decide_traffic,
-    is_split,
-    relabelled,
-    revision_name,
-    stable_revision,
-)
 from pilotlight.plan.types import Current, DecisionLog, Scaling, Traffic, Workload
 
 Json = Any
@@ -34,18 +25,18 @@ def decide_workloads(
         return [_with_traffic(context, _workload(context, entry, 0, log), current, log)]
     if canaries:
         return _with_declared_canaries(context, canaries, entry, log)
-    percent = canary_percent(context, current)
+    percent = traffic.canary_percent(context, current)
     known = bool(current.revisions.get(context.name) or current.traffic.get(context.name))
-    split = is_split(context, percent) and (known or context.mode == "stateful")
+    split = traffic.is_split(context, percent) and (known or context.mode == "stateful")
     workload = _with_traffic(context, _workload(context, entry, 1 if split else 0, log), current, log)
-    stable = stable_revision(context.name, workload.revision, current)
+    stable = traffic.stable_revision(context.name, workload.revision, current)
     if split and (context.mode == "stateful" or stable):
         return _with_stable(context, workload, stable, current, log)
     return [workload]
 
 
 def _with_traffic(context: PlanContext, workload: Workload, current: Current, log: DecisionLog) -> Workload:
-    return replace(workload, traffic=decide_traffic(context, workload.revision, current, log))
+    return replace(workload, traffic=traffic.decide_traffic(context, workload.revision, current, log))
 
 
 def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -> Workload:
@@ -55,7 +46,7 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
     template = decide_template(context, timeout_s, account, log)
     scaling = decide_scaling(context, least, log)
     deadline = progress_deadline(context, log)
-    revision = revision_name(context, template, _revision_fields(context, scaling, timeout_s, deadline))
+    revision = traffic.revision_name(context, template, _revision_fields(context, scaling, timeout_s, deadline))
     log.decide(component.role, "revision", revision, "hash of the rendered pod template")
     uris = model_uris(context)
     for uri, pin in model_pins.pins_of(context, uris).items():
@@ -120,7 +111,7 @@ def _with_stable(
     context: PlanContext, workload: Workload, stable: str, current: Current, log: DecisionLog
 ) -> list[Workload]:
     """Return the stable workload, unchanged, and the new revision as a canary workload."""
-    if not check_canary(context, stable, current, log):
+    if not traffic.check_canary(context, stable, current, log):
         return [workload]
     if workload.internal:
         message = "requests are split where they enter; a component behind another one cannot have a canary of its own"
@@ -129,8 +120,8 @@ def _with_stable(
     workers = workload.worker_template
     canary = replace(
         workload, name=name, canary=True, traffic=(),
-        template=relabelled(workload.template, context.name, name),
-        worker_template=relabelled(workers, context.name, name) if workers is not None else None,
+        template=traffic.relabelled(workload.template, context.name, name),
+        worker_template=traffic.relabelled(workers, context.name, name) if workers is not None else None,
     )  # fmt: skip
     stable_workload = replace(workload, revision=stable, template=current.templates[stable])
     return [stable_workload, canary]

@@ -10,18 +10,7 @@ from typing import Any, Final
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_SERVICE, METRIC_COLD_START
 from pilotlight.k8s import names
 from pilotlight.plan.types import Plan, Scaling, Traffic, Trigger, Workload
-from pilotlight.render.http_routes import (
-    SCALE_TARGETS,
-    address_of,
-    exposed_in,
-    hosts_in_cluster,
-    metrics_port_name_of,
-    network_of,
-    ports_of,
-    route_of,
-    selector_of,
-    service_selector_of,
-)
+from pilotlight.render import http_routes
 from pilotlight.render.jinja_templates import plain
 
 Json = Any
@@ -74,8 +63,8 @@ def template_values(plan: Plan) -> dict[str, Json]:
         "annotations": plan.annotations,
         "serviceAccount": {"create": bool(plan.service_account), "name": plan.service_account},
         "workloads": [_workload(plan, work) for work in plan.workloads if work.mode != "virtual"],
-        "address": address_of(plan),
-        "route": route_of(plan),
+        "address": http_routes.address_of(plan),
+        "route": http_routes.route_of(plan),
         "monitoring": {
             "enabled": plan.monitoring,
             "name": names.rules(plan.name),
@@ -92,7 +81,7 @@ def template_values(plan: Plan) -> dict[str, Json]:
 
 
 def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
-    exposed = exposed_in(plan, work)
+    exposed = http_routes.exposed_in(plan, work)
     hidden = work.mode == "serverless" and not exposed and names.LABEL_VISIBILITY not in work.labels
     visibility = {names.LABEL_VISIBILITY: "cluster-local"} if hidden else {}  # not on the public gateway
     return {
@@ -103,8 +92,8 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
         "revision": {"name": work.revision},
         "labels": {**plan.labels, **work.labels},
         "annotations": {**plan.annotations, **work.annotations},
-        "selector": selector_of(work),
-        "serviceSelector": service_selector_of(work),
+        "selector": http_routes.selector_of(work),
+        "serviceSelector": http_routes.service_selector_of(work),
         "serviceLabels": {**plan.labels, **work.labels, **names.selector(work.name), **visibility},
         "headlessName": names.headless(work.name),
         "monitorSelector": names.selector(work.name),
@@ -117,15 +106,15 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
         "containerConcurrency": work.container_concurrency,
         "timeoutSeconds": work.timeout_seconds,
         "traffic": _traffic(work),
-        "ports": ports_of(work),
-        "network": network_of(plan, work),
+        "ports": http_routes.ports_of(work),
+        "network": http_routes.network_of(plan, work),
         "disruption": work.disruption,
         "scaling": _scaling(work),
         "authentications": [{"name": name, "spec": spec} for name, spec in work.scaling.authentications.items()],
         "interceptor": _interceptor(plan, work),
         "monitored": plan.monitoring and work.metrics_port is not None,
         "metricsPort": work.metrics_port,
-        "metricsPortName": metrics_port_name_of(work),
+        "metricsPortName": http_routes.metrics_port_name_of(work),
         "clusters": _ray_clusters(work),
     }
 
@@ -157,7 +146,7 @@ def _scaling(work: Workload) -> dict[str, Json]:
     scaling: Scaling = work.scaling
     return {
         "scaler": scaling.scaler,
-        "target": {**SCALE_TARGETS.get(work.mode, {}), "name": work.name},
+        "target": {**http_routes.SCALE_TARGETS.get(work.mode, {}), "name": work.name},
         "minReplicas": scaling.min_replicas,
         "maxReplicas": scaling.max_replicas,
         "annotations": scaling.annotations,
@@ -188,7 +177,11 @@ def _interceptor(plan: Plan, work: Workload) -> Json:
     routes = [metadata["interceptorRoute"] for metadata in pushing if "interceptorRoute" in metadata]
     if not routes or plan.activator is None:
         return None
-    return {"name": routes[0], "hosts": [*plan.hosts, *hosts_in_cluster(plan)], "spec": plan.activator.route}
+    return {
+        "name": routes[0],
+        "hosts": [*plan.hosts, *http_routes.hosts_in_cluster(plan)],
+        "spec": plan.activator.route,
+    }
 
 
 def _ray_clusters(work: Workload) -> list[str]:

@@ -9,23 +9,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.k8s.names import (
-    ACCESS_ANNOTATIONS,
-    ANNOTATION_CANARY,
-    ANNOTATION_EXPOSE,
-    ANNOTATION_ISOLATION,
-    ANNOTATION_PARK,
-    CATALOGUE_ANNOTATIONS,
-    COMPONENT_ANNOTATIONS,
-    DOMAIN,
-    ISOLATIONS,
-    SERVICE_ANNOTATIONS,
-)
+from pilotlight.k8s import names
 from pilotlight.spec.field_types import Anything, Boolean, Field, Integer, Number, OneOf, Record, child_path, suggestion
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.yaml_nodes import Node, parse
 
-PREFIX: Final = f"{DOMAIN}/"
+PREFIX: Final = f"{names.DOMAIN}/"
 OF_DOCUMENT: Final = "metadata.annotations"
 PATH: Final = "spec.canary"
 POLICY: Final = Record("canary", {
@@ -53,16 +42,17 @@ POLICY: Final = Record("canary", {
 
 
 CHOICES: Final = {
-    ANNOTATION_PARK: ("true", "false"), ANNOTATION_EXPOSE: ("LoadBalancer",), ANNOTATION_ISOLATION: ISOLATIONS,
+    names.ANNOTATION_PARK: ("true", "false"), names.ANNOTATION_EXPOSE: ("LoadBalancer",),
+    names.ANNOTATION_ISOLATION: names.ISOLATIONS,
 }  # fmt: skip
 
 
 def check_annotations(document: Node, problems: Problems) -> None:
     """Report annotations of our domain that have no effect (PL115), and invalid values (PL116, PL117, PL118)."""
     service = document.text("kind") == "InferenceService"
-    on_document = SERVICE_ANNOTATIONS if service else CATALOGUE_ANNOTATIONS
+    on_document = names.SERVICE_ANNOTATIONS if service else names.CATALOGUE_ANNOTATIONS
     for path, node in _annotations(document, ""):
-        known = on_document if path == OF_DOCUMENT else COMPONENT_ANNOTATIONS
+        known = on_document if path == OF_DOCUMENT else names.COMPONENT_ANNOTATIONS
         if service and path == OF_DOCUMENT:
             _check_access(path, dict(_entries(node)), problems)
         for name, value in _entries(node):
@@ -70,7 +60,7 @@ def check_annotations(document: Node, problems: Problems) -> None:
                 elsewhere = path != OF_DOCUMENT and name in on_document
                 reason = f"has no effect here; put it under {OF_DOCUMENT}" if elsewhere else _unknown(name, known)
                 problems.error("PL115", value.key_location, child_path(path, name), reason)
-            elif name == ANNOTATION_CANARY and isinstance(value.value, str):
+            elif name == names.ANNOTATION_CANARY and isinstance(value.value, str):
                 from pilotlight.spec.canary_policy import parse_block, parse_policy  # few documents need it
 
                 try:
@@ -83,7 +73,7 @@ def check_annotations(document: Node, problems: Problems) -> None:
 
 
 def _check_access(path: str, annotations: dict[str, Node], problems: Problems) -> None:
-    written = {name: str(annotations[name].value) for name in ACCESS_ANNOTATIONS if name in annotations}
+    written = {name: str(annotations[name].value) for name in names.ACCESS_ANNOTATIONS if name in annotations}
     if not written:
         return
     from pilotlight.k8s.access_annotations import check  # few documents need it
@@ -142,18 +132,18 @@ def move_to_annotation(document: Node, problems: Problems) -> None:
     annotations = _child_map(_child_map(document, "metadata", block.key_location), "annotations", block.key_location)
     if not isinstance(annotations.value, dict):
         return  # reported when the annotations are validated
-    if ANNOTATION_CANARY in annotations.value:
-        message = f"excludes the annotation {ANNOTATION_CANARY}, which says the same; keep one of them"
+    if names.ANNOTATION_CANARY in annotations.value:
+        message = f"excludes the annotation {names.ANNOTATION_CANARY}, which says the same; keep one of them"
         problems.error("PL111", block.key_location, PATH, message)
         return
-    annotations.value[ANNOTATION_CANARY] = Node(block.location, json.dumps(block.plain()), block.key_location)
+    annotations.value[names.ANNOTATION_CANARY] = Node(block.location, json.dumps(block.plain()), block.key_location)
 
 
 def move_to_spec(document: Node) -> None:
     """Replace the annotation by `spec.canary`, in place, so that `--set` can edit a stored document."""
     spec, metadata = document.get("spec"), document.get("metadata")
     annotations = metadata.get("annotations") if metadata else None
-    written = annotations.get(ANNOTATION_CANARY) if annotations else None
+    written = annotations.get(names.ANNOTATION_CANARY) if annotations else None
     if spec is None or annotations is None or written is None or not isinstance(written.value, str):
         return
     blocks = parse(written.value, written.location.file, silent := Problems())
@@ -161,7 +151,7 @@ def move_to_spec(document: Node) -> None:
     if not valid or not isinstance(spec.value, dict) or "canary" in spec.value:
         return  # reported when the annotation is validated
     assert isinstance(annotations.value, dict)
-    del annotations.value[ANNOTATION_CANARY]
+    del annotations.value[names.ANNOTATION_CANARY]
     blocks[0].key_location = written.key_location
     spec.value["canary"] = blocks[0]
 

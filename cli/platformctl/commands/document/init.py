@@ -15,34 +15,25 @@ from pilotlight.catalogue.catalogue import builtin
 from pilotlight.errors import NotFound
 from pilotlight.spec.field_types import suggestion
 from platformctl import output
-from platformctl.services.scaffold import (
-    OURS,
-    Answers,
-    Load,
-    Mode,
-    Model,
-    document,
-    format_of,
-    name_for,
-    recommend,
-    size_of,
-)
+from platformctl.services import scaffold
 
 
 @click.command()
 @click.argument("model", required=False)
 @click.option("--name", help="Of the service; made from the model's unless told.")
 @click.option("--format", "model_format", help="onnx, sklearn, huggingface, …; seen from the files unless told.")
-@click.option("--load", type=click.Choice(get_args(Load)), help="Is the load steady, or does it vary?")
+@click.option("--load", type=click.Choice(get_args(scaffold.Load)), help="Is the load steady, or does it vary?")
 @click.option("--cold-starts/--no-cold-starts", default=None, help="May a first request wait for the model to load?")
 @click.option("--nodes", type=click.IntRange(1), help="How many nodes one replica needs.")
 @click.option("--gpus", type=click.IntRange(0), help="How many GPUs one pod needs.")
 @click.option("--latency", type=click.FloatRange(0), help="Seconds that most requests must stay below; scales by it.")
-@click.option("--mode", type=click.Choice(get_args(Mode)), help="Take this one, whatever would be recommended.")
+@click.option(
+    "--mode", type=click.Choice(get_args(scaffold.Mode)), help="Take this one, whatever would be recommended."
+)
 @click.option("--to", "target", default="service.yaml", show_default=True, help="The file to write; - is stdout.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 def init(
-    model: str | None, name: str | None, model_format: str | None, mode: Mode | None, target: str, force: bool,
+    model: str | None, name: str | None, model_format: str | None, mode: scaffold.Mode | None, target: str, force: bool,
     **typed: Any,
 ) -> None:  # fmt: skip
     """Write a commented service.yaml for MODEL: a path, a URI, or the name of a known model.
@@ -56,10 +47,10 @@ def init(
     )
     known = replace(known, name=name or known.name)
     answers = collect_answers(typed, known)
-    recommended, reason = recommend(answers)
+    recommended, reason = scaffold.recommend(answers)
     chosen = mode or recommended
     check(known, answers, chosen)
-    text = document(known, answers, chosen, reason if chosen == recommended else "as asked for", target)
+    text = scaffold.document(known, answers, chosen, reason if chosen == recommended else "as asked for", target)
     if target == "-":
         output.text(text)
     else:
@@ -70,13 +61,13 @@ def init(
         output.note(f"next: platformctl deploy -f {target}; what was decided: platformctl explain -f {target}")
 
 
-def describe_model(model: str, model_format: str | None, target: str) -> Model:
+def describe_model(model: str, model_format: str | None, target: str) -> scaffold.Model:
     """Inspect the model. A relative path is written relative to the document."""
     if not model:
         raise click.UsageError("no MODEL is given: a path, a URI, or the name of a known model")
     if "://" not in model and not Path(model).exists():
         return catalogue_model(model)
-    detected = model_format or format_of(model)
+    detected = model_format or scaffold.format_of(model)
     if not detected:
         raise click.UsageError(f"{model} does not tell its format; say it with --format")
     uri = model
@@ -84,21 +75,21 @@ def describe_model(model: str, model_format: str | None, target: str) -> Model:
         folder = Path(target).parent if target != "-" else Path()
         seen = Path(os.path.relpath(model, folder)).as_posix()
         uri = seen if seen.startswith("..") else f"./{seen}"
-    return Model(name_for(model), uri, detected, size=size_of(model))
+    return scaffold.Model(scaffold.name_for(model), uri, detected, size=scaffold.size_of(model))
 
 
-def catalogue_model(name: str) -> Model:
+def catalogue_model(name: str) -> scaffold.Model:
     names = tuple(model.name for model in builtin().models)
     if name in names:
-        return Model(name, known=name)
+        return scaffold.Model(name, known=name)
     hint = suggestion(name, names) or f"; known are {', '.join(names)}"
     raise NotFound(f"{name} is neither a file here nor a URI nor a known model{hint}")
 
 
-def collect_answers(typed: dict[str, Any], model: Model) -> Answers:
+def collect_answers(typed: dict[str, Any], model: scaffold.Model) -> scaffold.Answers:
     """Return the flags, completed by prompts on a terminal, else by defaults."""
     flags = {name: value for name, value in typed.items() if value is not None}
-    answers = replace(Answers(), **flags)
+    answers = replace(scaffold.Answers(), **flags)
     if not sys.stdin.isatty():
         return answers
     if "nodes" not in flags:
@@ -110,14 +101,14 @@ def collect_answers(typed: dict[str, Any], model: Model) -> Answers:
         answers = replace(answers, cold_starts=confirm("May a first request wait for the model to load?", True))
     if "gpus" not in flags:
         answers = replace(answers, gpus=prompt_for("How many GPUs does one pod need?", 0))
-    if recommend(answers)[0] == "raw" and has_latency_metric(model) and "latency" not in flags:
+    if scaffold.recommend(answers)[0] == "raw" and has_latency_metric(model) and "latency" not in flags:
         answers = replace(
             answers, latency=prompt_for("Below how many seconds must most requests stay (0: scale by CPU)?", 0.0)
         )
     return answers
 
 
-def check(model: Model, answers: Answers, mode: Mode) -> None:
+def check(model: scaffold.Model, answers: scaffold.Answers, mode: scaffold.Mode) -> None:
     if mode == "multi-node" and answers.nodes < 2:
         raise click.UsageError("multi-node needs to know how many nodes one replica has: --nodes 2")
     if mode == "multi-node" and not model.known and model.format != "huggingface":
@@ -128,8 +119,8 @@ def check(model: Model, answers: Answers, mode: Mode) -> None:
         raise click.UsageError(f"only our own predictor measures latency, and {what} runs on another; {advice}")
 
 
-def has_latency_metric(model: Model) -> bool:
-    return model.format in OURS
+def has_latency_metric(model: scaffold.Model) -> bool:
+    return model.format in scaffold.OURS
 
 
 def prompt_for(question: str, default: Any) -> Any:

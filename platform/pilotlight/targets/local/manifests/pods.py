@@ -14,15 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from pilotlight.contract import ENV_ACCESS_FILE, GRPC_PORT, HTTP_PORT, is_predictor_image
+from pilotlight.k8s import names
 from pilotlight.k8s.model_pins import decode
-from pilotlight.k8s.names import (
-    ACCESS_DIR,
-    ANNOTATION_ISOLATION,
-    ANNOTATION_PINS,
-    ANNOTATION_TARGET,
-    ANNOTATION_TARGET_OPTIONS,
-    ISOLATIONS,
-)
 from pilotlight.targets.local.manifests.object_lookup import SOURCES, Objects, at, mapping_at
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Fetch, Mount, Probe
 from pilotlight.targets.local.scaling.from_manifests import quantity_of
@@ -82,7 +75,7 @@ RULES: Final[Mapping[str, PodRules]] = {
 
 def rules_of(target: str, options: Mapping[str, str], refused: list[str]) -> PodRules:
     if target not in RULES:
-        refused.append(f"annotation {ANNOTATION_TARGET} = {target}: must be one of {', '.join(RULES)}")
+        refused.append(f"annotation {names.ANNOTATION_TARGET} = {target}: must be one of {', '.join(RULES)}")
     if target == "slurm" and options.get("container", "none") == "none":
         return SLURM_PROCESS
     return RULES.get(target, DOCKER)
@@ -90,15 +83,17 @@ def rules_of(target: str, options: Mapping[str, str], refused: list[str]) -> Pod
 
 def target_of(template: Mapping[str, Json]) -> str:
     """Return the target whose launcher runs the replicas of a pod template."""
-    return str(mapping_at(template, "metadata", "annotations").get(ANNOTATION_TARGET) or "local")
+    return str(mapping_at(template, "metadata", "annotations").get(names.ANNOTATION_TARGET) or "local")
 
 
 def _options(annotations: Mapping[str, Json], refused: list[str]) -> dict[str, str]:
     try:
-        options = json.loads(annotations.get(ANNOTATION_TARGET_OPTIONS, "{}"))
+        options = json.loads(annotations.get(names.ANNOTATION_TARGET_OPTIONS, "{}"))
         return {name: str(value) for name, value in options.items()}
     except (AttributeError, TypeError, ValueError):
-        refused.append(f'annotation {ANNOTATION_TARGET_OPTIONS}: must be a JSON object, as in {{"partition": "gpu"}}')
+        refused.append(
+            f'annotation {names.ANNOTATION_TARGET_OPTIONS}: must be a JSON object, as in {{"partition": "gpu"}}'
+        )
         return {}
 
 
@@ -190,7 +185,7 @@ def _mounts(pod: Mapping[str, Json], container: Mapping[str, Json], refused: lis
             folder = str(volume["hostPath"]["path"]).rstrip("/")
             source = f"{folder}/{inside}" if inside else folder or "/"
             mounts.append(Mount(source, path, bool(mount.get("readOnly"))))
-        elif "emptyDir" not in volume and path != ACCESS_DIR:
+        elif "emptyDir" not in volume and path != names.ACCESS_DIR:
             refused.append(_refusal(str(mount["name"]), path, volume))
     return tuple(mounts)
 
@@ -262,15 +257,15 @@ def _isolated(spec: ContainerSpec, written: Json, target: str, refused: list[str
     if not written:
         return spec
     problem = ""
-    if written not in ISOLATIONS:
-        problem = f"must be {' or '.join(ISOLATIONS)}"
+    if written not in names.ISOLATIONS:
+        problem = f"must be {' or '.join(names.ISOLATIONS)}"
     elif target != "local":
         problem = f"only processes of the target local are isolated by it, not those of {target}; remove it"
     elif tuple(spec.command[1:3]) == PROGRAMS[1]:
         problem = "only a predictor has a model to isolate, and this is a router; remove it"
     elif spec.host_port:
         problem = "other users of the machine must not reach it; remove hostPort"
-    refused += [f"annotation {ANNOTATION_ISOLATION} = {written}: {problem}"] if problem else []
+    refused += [f"annotation {names.ANNOTATION_ISOLATION} = {written}: {problem}"] if problem else []
     return replace(spec, isolation=written)
 
 
@@ -302,11 +297,11 @@ def container_of(
         name=str(main.get("name") or "main"), image=image, command=command, args=args,
         env={name: map_path(value, paths) for name, value in variables.values.items() if name != ENV_ACCESS_FILE},
         port=serving, replica_env=tuple(variables.own_name), secret_env=tuple(variables.secret), mounts=mounts,
-        fetches=fetches, pins=decode(str(annotations.get(ANNOTATION_PINS, ""))), options=options,
+        fetches=fetches, pins=decode(str(annotations.get(names.ANNOTATION_PINS, ""))), options=options,
         pull_policy=str(main.get("imagePullPolicy") or ""),
         **_resources(mapping_at(main, "resources"), problems), **_host_port(main, serving),
     )  # fmt: skip
-    spec = _isolated(spec, annotations.get(ANNOTATION_ISOLATION), target_of(template), problems)
+    spec = _isolated(spec, annotations.get(names.ANNOTATION_ISOLATION), target_of(template), problems)
     startup, readiness, liveness = (_probe(main, name, spec, problems) for name in PROBES)
     if not rules.foreign_images and command and tuple(command[1:3]) not in PROGRAMS:
         problems.append(f"command {' '.join(command)}: only the image's own programs are run here; {ELSEWHERE}")

@@ -20,7 +20,7 @@ from pilotlight.k8s.model_pins import is_local
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, RevisionSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
-from pilotlight.targets.local.supervisor import container_command, logs, shim
+from pilotlight.targets.local.supervisor import container_command, logs, process_inspection, shim
 from pilotlight.targets.local.supervisor.container_command import Command
 from pilotlight.targets.local.supervisor.forkserver_client import ForkRequest, PilotLights, family_of
 from pilotlight.targets.local.supervisor.isolation.cgroups import Limits
@@ -32,17 +32,6 @@ from pilotlight.targets.local.supervisor.launcher import (
     start_failure,
 )
 from pilotlight.targets.local.supervisor.output_pipes import OutputPipes
-from pilotlight.targets.local.supervisor.process_inspection import (
-    ENV_REPLICA,
-    ExitWatch,
-    Identity,
-    age_s,
-    boot_id,
-    exit_recorder,
-    identify,
-    replica_processes,
-    usage,
-)
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
 from pilotlight.targets.local.supervisor.shim import Exit
 
@@ -63,9 +52,9 @@ class ProcessHandle:
         self._launcher, self._record, self._observer, self._container = launcher, record, observer, container
         self.exit_file = shim.exit_file(launcher.home, record.id)
         self._shim_pid, self._output = 0, -1
-        self._identity = Identity(record.pid, record.boot_id, record.start_ticks)
-        self._watch: ExitWatch | None = None
-        self._recorder: Identity | None = None
+        self._identity = process_inspection.Identity(record.pid, record.boot_id, record.start_ticks)
+        self._watch: process_inspection.ExitWatch | None = None
+        self._recorder: process_inspection.Identity | None = None
         self._confining: asyncio.Future[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[None] | None = None
@@ -114,8 +103,8 @@ class ProcessHandle:
 
     def attach(self, pid: int, *, forked: bool = False) -> None:
         """Watch and confine the process `pid`; 0: it could not be started."""
-        identity = identify(pid)
-        self._identity = identity or Identity(pid, boot_id(), 0)
+        identity = process_inspection.identify(pid)
+        self._identity = identity or process_inspection.Identity(pid, process_inspection.boot_id(), 0)
         self._observer.on_process(self._identity, forked)
         if identity is None:
             self._finish()
@@ -129,8 +118,8 @@ class ProcessHandle:
             self.send(self._requested)
 
     def watch(self) -> None:
-        self._recorder = exit_recorder(self._identity.pid)
-        self._watch = ExitWatch(self._identity.pid, self._finish)
+        self._recorder = process_inspection.exit_recorder(self._identity.pid)
+        self._watch = process_inspection.ExitWatch(self._identity.pid, self._finish)
 
     def send(self, number: signal.Signals) -> None:
         if self._watch is not None:
@@ -145,10 +134,10 @@ class ProcessHandle:
         self.send(signal.SIGKILL)
 
     def usage(self) -> Usage:
-        return usage(self._identity.pid) if self._identity.pid else Usage()
+        return process_inspection.usage(self._identity.pid) if self._identity.pid else Usage()
 
     def age_s(self) -> float:
-        return age_s(self._identity)
+        return process_inspection.age_s(self._identity)
 
     def _finish(self) -> None:
         self._observer.on_ending()
@@ -272,18 +261,18 @@ class ProcessLauncher:
         Its output is the replica's log. Raise OSError if it cannot be started.
         """
         handle = ProcessHandle(self, record, observer)
-        handle.execute_logged(argv, {**env, ENV_HOME: str(self.home.root), ENV_REPLICA: record.id})
+        handle.execute_logged(argv, {**env, ENV_HOME: str(self.home.root), process_inspection.ENV_REPLICA: record.id})
         return handle
 
     def adopt(self, record: Replica, observer: ProcessObserver) -> ProcessHandle | Ended:
         handle = ProcessHandle(self, record, observer)
-        if Identity(record.pid, record.boot_id, record.start_ticks).alive:
+        if process_inspection.Identity(record.pid, record.boot_id, record.start_ticks).alive:
             handle.watch()
             handle.send(signal.SIGCONT)  # the last supervisor may have died while it had frozen the process
             return handle
         if not record.pid:
             return NOT_STARTED
-        if record.boot_id != boot_id():
+        if record.boot_id != process_inspection.boot_id():
             return Ended(reason="the machine was restarted", lost=True)
         return Ended(shim.read_exit(handle.exit_file) or Exit())
 
@@ -302,7 +291,7 @@ class ProcessLauncher:
         return self.limits.finish(replica)
 
     async def running(self) -> list[str]:
-        return [replica for _, replica in replica_processes(self.home)]
+        return [replica for _, replica in process_inspection.replica_processes(self.home)]
 
     async def sweep(self, known: Collection[str]) -> None:
         await asyncio.to_thread(self.limits.sweep, known)

@@ -1,11 +1,13 @@
+import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.platform.plan.building import annotated, changed, codes, in_mode, keda, ome, planned, refusals
 
-from pilotlight.plan.support.field_support import MODES, PASSED_ON, TABLE, FieldRow, markdown
+from pilotlight.k8s.knative_features import KNATIVE_POD_FIELDS, POD_FLAGS
+from pilotlight.plan.support import field_support
 from pilotlight.plan.types import Current, Mode, Plan
 from pilotlight.spec import kserve_fields, ome_fields
 from pilotlight.spec.service import KedaConfig, ModelSpec, NodeGroup, ScalingMetric, Service
@@ -13,6 +15,42 @@ from pilotlight.spec.service import KedaConfig, ModelSpec, NodeGroup, ScalingMet
 NAMES: dict[Mode, str] = {
     "serverless": "Serverless", "raw": "RawDeployment", "multi-node": "MultiNode", "stateful": "Stateful",
 }  # fmt: skip
+MODES: tuple[Mode, ...] = ("serverless", "raw", "multi-node", "stateful")
+PAGE = (Path(__file__).parents[3] / "docs" / "modes.md").read_text(encoding="utf-8")
+
+
+class Cell(NamedTuple):
+    """What the page says about a field in a mode."""
+
+    verdict: str
+    how: str
+
+
+class FieldRow(NamedTuple):
+    """One row of the page's table: the field by its name in OME, and in KServe where that differs."""
+
+    field: str
+    kserve: str
+    cells: dict[Mode, Cell]
+
+
+def read_table() -> list[FieldRow]:
+    """Return the rows of the page; a cell without a verdict says how the field is honoured."""
+    table = PAGE.partition("| field | serverless | raw | multi-node | stateful |\n")[2].partition("\n\n")[0]
+    rows = []
+    for line in table.splitlines()[1:]:
+        name, *texts = line.strip("| ").split(" | ")
+        names = re.fullmatch(r"`([^`]+)`(?:, KServe `(\w+)`)?", name)
+        assert names, line
+        cells = (re.fullmatch(r"(?:\*\*(.+?)\*\*: )?(.+)", text) for text in texts)
+        values = [Cell(cell[1] or "honoured", cell[2]) for cell in cells if cell]
+        rows.append(FieldRow(names[1], names[2] or "", dict(zip(MODES, values, strict=True))))
+    return rows
+
+
+TABLE = read_table()
+# Pod fields that are passed on as they are, behind a Knative flag, or dropped for Knative.
+PASSED_ON = [row.field for row in TABLE[[row.field for row in TABLE].index("activeDeadlineSeconds") :]]
 SCALED = {"query": "sum(x)", "threshold": "2"}
 LATENCY = ScalingMetric("external", "prometheus", "Value", "1", "sum(x)", "http://p:9090")
 
@@ -116,7 +154,7 @@ def test_the_table_and_the_uses_have_the_same_fields() -> None:
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.field)
 def test_every_field_does_in_every_mode_what_the_table_says(row: FieldRow, mode: Mode) -> None:
     before, after = USES[row.field]
-    cell = row.cell(mode)
+    cell = row.cells[mode]
     if cell.verdict == "refused":
         assert refusals(service(after, mode), current=CURRENT), cell.how
         return
@@ -126,13 +164,15 @@ def test_every_field_does_in_every_mode_what_the_table_says(row: FieldRow, mode:
     if mode == "stateful" and row.field in ("maxReplicas", "scaleMetricType"):
         before, after = ({**use, "annotations": {"ome.io/autoscalerClass": "hpa"}} for use in (before, after))
     plain, used = (planned(service(use, mode), current=CURRENT) for use in (before, after))
+    code = "PL359" if row.field in PASSED_ON else "PL360"
     warned = [
         warning
         for warning in used.warnings
-        if warning.code == cell.code and warning.path == f"spec.engine.{row.field.partition(' (')[0]}"
+        if warning.code == code and warning.path == f"spec.engine.{row.field.partition(' (')[0]}"
     ]
     if cell.verdict == "no effect":
-        assert warned
+        assert len(warned) == 1
+        assert code == "PL359" or warned[0].message == f"has no effect in {mode} mode: {cell.how}"
         assert without_words(used) == without_words(plain), "it has an effect after all"
     else:
         assert not warned
@@ -141,11 +181,10 @@ def test_every_field_does_in_every_mode_what_the_table_says(row: FieldRow, mode:
 
 def test_every_field_that_a_component_can_have_is_on_the_page() -> None:
     """In the table; what has no mode to depend on is explained below it."""
-    page = (Path(__file__).parents[3] / "docs" / "modes.md").read_text()
     records = [ome_fields.record(name) for name in ("EngineSpec", "DecoderSpec", "RouterSpec")]
     records += [kserve_fields.record(name) for name in ("PredictorSpec", "TransformerSpec", "ExplainerSpec")]
     fields = {name for record in records for name in record.fields}
-    assert not sorted(name for name in fields if f"`{name}`" not in page and f"`{name}." not in page)
+    assert not sorted(name for name in fields if f"`{name}`" not in PAGE and f"`{name}." not in PAGE)
 
 
 def test_keda_config_of_the_whole_service_is_warned_about_in_serverless_mode() -> None:
@@ -158,11 +197,23 @@ def test_what_only_our_predictor_can_do_is_warned_about_with_a_foreign_one() -> 
     assert codes(made.warnings).count("PL361") == 2
 
 
-def test_the_page_shows_the_table_as_it_is() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "modes.md").read_text()
-    assert markdown() in page, (
-        "run: python -c 'from pilotlight.plan.support.field_support import markdown; print(markdown())'"
-    )
+def test_the_page_and_the_warnings_have_the_same_fields_without_effect() -> None:
+    shown = {
+        (row.field.partition(" (")[0], row.kserve, mode, cell.how)
+        for row in TABLE
+        for mode, cell in row.cells.items()
+        if cell.verdict == "no effect" and row.field not in PASSED_ON
+    }
+    warned = {(row.field, row.kserve, mode, why) for row in field_support.TABLE for mode, why in row.why.items()}
+    assert shown == warned
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if row.field in PASSED_ON], ids=lambda row: row.field)
+def test_the_page_says_what_knative_does_with_a_pod_field(row: FieldRow) -> None:
+    how = "pod template" if row.field in KNATIVE_POD_FIELDS else "Knative refuses it, so it is left out"
+    flagged = "pod template; Knative needs a feature flag, which requirements list"
+    assert row.cells["serverless"].how == (flagged if row.field in POD_FLAGS else how)
+    assert {row.cells[mode] for mode in MODES[1:]} == {Cell("honoured", "pod template")}
 
 
 def test_scraping_that_is_switched_off_makes_no_monitors() -> None:

@@ -50,8 +50,8 @@ format: $(VENV)/.test ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: $(VENV)/.test ## what mypy says about the three packages
-	$(BIN)/mypy $(PACKAGES)
+types: $(VENV)/.test ## what mypy says about the three packages and the generators of schemas
+	$(BIN)/mypy $(PACKAGES) schemas
 
 unit: $(VENV)/.test ## the tests alone
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not long and not cluster and not platform and not security"
@@ -100,7 +100,7 @@ bench-cluster: $(VENV)/.test ## cold starts and autoscalers on the test bed, whi
 	$(BIN)/python -m bench.cluster
 
 charts: $(VENV)/.test ## write what follows from the charts' values, lint them, and pack them into dist/
-	$(BIN)/python helm/document.py
+	$(BIN)/python -m helm.document
 	$(BIN)/python -m tests.judges.helm dist helm/inference-service helm/inference-platform
 
 docs: $(VENV)/.run ## write the pages that are made from code

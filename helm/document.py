@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import yaml
+from schemas import crds
 
 from pilotlight.k8s.manifest import Manifest, to_yaml
 from pilotlight.observability.files import dashboard_files, rules_text
 from pilotlight.plan.types import Plan, Scaling, Workload
 from pilotlight.render import values_of
-from pilotlight.schemas import crds
 
 Json = Any
 HERE: Final = Path(__file__).parent

@@ -20,7 +20,7 @@ LABEL = re.compile(r"\w[\[(]+([a-z_0-9]+(?:/[a-z_0-9]+)+)(?::[^\])]*)?[\])]")
 
 @cache
 def sources() -> tuple[Path, ...]:
-    folders = (*PACKAGES, "tests", "bench", "helm", "requirements", "examples")
+    folders = (*PACKAGES, "tests", "bench", "helm", "schemas", "requirements", "examples")
     return tuple(path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
 
 

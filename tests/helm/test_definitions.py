@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from schemas.crds import KINDS, definition
+from schemas.json_schema import EITHER, OPEN
 from tests.helm.conftest import CHARTS, Release
 from tests.judges.schemas import tightened
 from tests.judges.verdict import assert_valid
 
-from pilotlight.schemas.crds import KINDS, definition
-from pilotlight.schemas.json_schema import EITHER, OPEN
 from pilotlight.spec.load_documents import load
 
 BOTH = {"install": True, "groups": ["ome.io", "serving.kserve.io"]}

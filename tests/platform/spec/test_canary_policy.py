@@ -4,10 +4,10 @@ import io
 import json
 
 import pytest
+from schemas import json_schema
 
 from pilotlight.errors import UsageError
 from pilotlight.k8s.names import ANNOTATION_CANARY
-from pilotlight.schemas import json_schema
 from pilotlight.spec import kserve_fields, ome_fields
 from pilotlight.spec.annotation_checks import POLICY
 from pilotlight.spec.canary_policy import KEYS, parse_policy, policy_from_annotations

@@ -5,8 +5,8 @@ import sys
 from typing import Any
 
 import pytest
+from schemas import generate_pod_fields
 
-from pilotlight.schemas import generate_pod_fields
 from pilotlight.spec import pod_fields
 from pilotlight.spec.field_types import ListOf, MapOf, Record, RecordRef, Type
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from schemas.crds import STATUS
+from schemas.json_schema import record_schema
 from tests.judges.schemas import tightened
 
-from pilotlight.schemas.crds import STATUS
-from pilotlight.schemas.json_schema import record_schema
 from pilotlight.targets.kubernetes.inferenceservice_mirror import is_managed, to_object, to_status
 from pilotlight.targets.target import Condition, RevisionStatus, ServiceStatus
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import yaml
+from schemas import json_schema
 
-from pilotlight.schemas import json_schema
 from pilotlight.spec.field_types import ListOf, MapOf, Record, RecordRef, Type
 from pilotlight.spec.load_documents import load
 
 jsonschema = pytest.importorskip("jsonschema")
-ROOT = Path(__file__).resolve().parents[3]
-GUIDE = Path(__file__).parents[1] / "spec" / "documents" / "ome-guide"
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = Path(__file__).parents[1] / "platform" / "spec" / "documents" / "ome-guide"
 OME = {"apiVersion": "ome.io/v1beta1", "kind": "InferenceService", "metadata": {"name": "a"}}
 
 

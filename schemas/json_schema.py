@@ -1,6 +1,6 @@
 """JSON Schemas of the documents for editors, and structural schemas for CRDs, from the types that read the documents.
 
-`python -m pilotlight.schemas.json_schema DIRECTORY` writes the former; schemas/ holds them, and a test compares.
+`python -m schemas.json_schema DIRECTORY` writes the former; schemas/ holds them, and a test compares.
 """
 
 import json

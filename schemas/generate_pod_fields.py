@@ -1,6 +1,6 @@
 """Generator of data/core_fields.json: fields and types of the pod spec, from the models of Kubernetes' Python client.
 
-Run `python -m pilotlight.schemas.generate_pod_fields` (extra `kubernetes`) when the pinned Kubernetes changes; a test
+Run `python -m schemas.generate_pod_fields` (extra `kubernetes`) when the pinned Kubernetes changes; a test
 compares the file with its output. Nothing else imports it.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 # A type is written as text: `string`, `bool`, `int`, `int 1..65535`, `quantity`, `int-or-string`, `any`, `A|B` for a
 # choice, `[T]` for a list, `{T}` for a map; any other word names a record. A field that ends in `!` is required.
-TARGET: Final = Path(__file__).parent.parent / "spec" / "data" / "core_fields.json"
+TARGET: Final = Path(__file__).parents[1] / "platform" / "pilotlight" / "spec" / "data" / "core_fields.json"
 ROOTS: Final = ("V1PodSpec", "V1DeploymentStrategy", "V2HorizontalPodAutoscalerBehavior")
 _PLAIN: Final = {
     "str": "string", "bool": "bool", "int": "int", "float": "number", "datetime": "string", "object": "any",

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from schemas.json_schema import OPEN, record_schema, type_schema
+
 from pilotlight.catalogue.document_types import accelerator_type, model_type, runtime_type, weights_type
 from pilotlight.k8s.names import ANNOTATION_DEFINITION, CATEGORY
-from pilotlight.schemas.json_schema import OPEN, record_schema, type_schema
 from pilotlight.spec import kserve_fields, ome_fields
 from pilotlight.spec.field_types import Boolean, Field, Integer, ListOf, MapOf, OneOf, Record, String
 

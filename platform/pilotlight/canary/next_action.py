@@ -4,7 +4,6 @@ Each tick the runner calls `add_elapsed`, `record_judgement` if a measurement wa
 the action at the target, calls `apply_action` and saves the result.
 """
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
@@ -33,8 +32,6 @@ PAUSED_MANUALLY: Final = "by hand"
 AWAITING_PROMOTION: Final = "every check passed; platformctl canary promote gives it all requests"
 MIN_COMPARISON_S: Final = 8.0  # a shorter window may contain no scrape, which would look like no traffic
 PROBE_LOOKS: Final = 8  # looks after probes within which these must have been scraped
-
-Rule = Callable[[Canary, Judgement | None, Conditions], Action | None]
 
 
 def add_elapsed(canary: Canary, seconds: float, conditions: Conditions) -> Canary:
@@ -73,22 +70,19 @@ def record_judgement(canary: Canary, judgement: Judgement) -> Canary:
 
 
 def next_action(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action:
-    """Return the action of the first rule that applies. `judgement` is that of this tick, None if no measurement was
-    due."""
+    """Return the next action; what ends a canary precedes what advances it. `judgement` is that of this tick, None if
+    no measurement was due."""
     if canary.phase in ENDED:
         return Wait(canary.reason)
-    actions = (rule(canary, judgement, conditions) for rule in RULES)
-    return next((action for action in actions if action is not None), Wait())
+    return _ending(canary, conditions) or _requested(canary, conditions) or _advance(canary, judgement)
 
 
-def _superseded_or_aborted(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
+def _ending(canary: Canary, conditions: Conditions) -> Action | None:
+    # Also while paused: a canary that waits for a decision must not serve errors.
     if conditions.newer:
         return Finish("Superseded", "a newer release was deployed")
-    return RollBack("aborted by hand") if canary.command == "abort" else None
-
-
-def _failed(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
-    # Also while paused: a canary that waits for a decision must not serve errors.
+    if canary.command == "abort":
+        return RollBack("aborted by hand")
     if conditions.failed:
         return RollBack(f"{canary.revision} does not start: {conditions.failed}")
     if canary.failures >= max(canary.policy.failure_limit, 1):
@@ -97,26 +91,20 @@ def _failed(canary: Canary, judgement: Judgement | None, conditions: Conditions)
     return RollBack(f"not through its steps within the deadline of {canary.policy.deadline_s:g} s") if late else None
 
 
-def _pause_requested(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
+def _requested(canary: Canary, conditions: Conditions) -> Action | None:
+    """Return the action of a command or of a pause; None if the canary goes on by itself."""
+    paused, promoted = canary.phase == "Paused", canary.weight >= 100
     if canary.command == "pause":
-        return Wait(canary.reason) if canary.phase == "Paused" else Pause(PAUSED_MANUALLY)
-    return None
-
-
-def _not_ready(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
-    return None if conditions.ready else Wait(f"{canary.revision} is not ready")
-
-
-def _requested(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
-    if canary.command == "promote-full":
-        return _finish_promotion(canary) if canary.weight >= 100 else Promote()
-    if canary.command == "promote":
-        return _finish_promotion(canary) if canary.weight >= 100 else _next_step(canary)
-    return Resume() if canary.command == "resume" and canary.phase == "Paused" else None
-
-
-def _stays_paused(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
-    return Wait(canary.reason) if canary.phase == "Paused" else None
+        return Wait(canary.reason) if paused else Pause(PAUSED_MANUALLY)
+    if not conditions.ready:
+        return Wait(f"{canary.revision} is not ready")
+    if canary.command in PROMOTE_COMMANDS and promoted:
+        return _finish_promotion(canary)
+    if canary.command in PROMOTE_COMMANDS:
+        return Promote() if canary.command == "promote-full" else _next_step(canary)
+    if paused:
+        return Resume() if canary.command == "resume" else Wait(canary.reason)
+    return _finish_promotion(canary) if promoted else None
 
 
 def _finish_promotion(canary: Canary) -> Action:
@@ -124,34 +112,24 @@ def _finish_promotion(canary: Canary) -> Action:
     return Wait(f"{canary.stable} keeps its replicas for another {left:.0f} s") if left > 0 else Finish("Promoted")
 
 
-def _last_weight(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
-    return _finish_promotion(canary) if canary.weight >= 100 else None
-
-
-def _weight_of_step(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
+def _advance(canary: Canary, judgement: Judgement | None) -> Action:
     weight = canary.policy.steps[canary.step]
-    if canary.weight == weight:
-        return None
-    return SetWeight(weight) if weight < 100 else _promotion_gate(canary)
-
-
-def _not_measured(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
+    if canary.weight != weight:
+        return SetWeight(weight) if weight < 100 else _promotion_gate(canary)
     if canary.errors >= ERROR_LIMIT:
         return Pause(f"{canary.errors} measurements in a row could not be made: {_last_reason(canary, 'Error')}")
-    if _baked(canary) and judgement is not None:
-        return None
-    left = canary.policy.bake_s - canary.baked_s
-    baking = f"at {canary.weight} % for another {left:.0f} s at least"
-    return Wait(baking if left > 0 else "waits for the next measurement")
+    if judgement is None or not _baked(canary):
+        left = canary.policy.bake_s - canary.baked_s
+        baking = f"at {canary.weight} % for another {left:.0f} s at least"
+        return Wait(baking if left > 0 else "waits for the next measurement")
+    if judgement.verdict == "Inconclusive":
+        missing = judgement.missing_requests or judgement.missing_baseline_requests
+        return (_too_few_requests if missing else _inconclusive)(canary, judgement)
+    return _next_step(canary) if judgement.verdict == "Successful" else Wait(judgement.reason)
 
 
-def _too_few_requests(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
+def _too_few_requests(canary: Canary, judgement: Judgement) -> Action:
     """Apply on_no_data: no data is neither failure nor success."""
-    if judgement is None or judgement.verdict != "Inconclusive":
-        return None
-    missing, missing_baseline = judgement.missing_requests, judgement.missing_baseline_requests
-    if not missing and not missing_baseline:
-        return None
     # While requests arrive, wait for them: probes among them would bias the metrics of users.
     if _has_traffic(canary) and canary.inconclusive < canary.policy.inconclusive_limit:
         return Wait(judgement.reason)
@@ -163,7 +141,7 @@ def _too_few_requests(canary: Canary, judgement: Judgement | None, conditions: C
     if canary.policy.on_no_data == "fail":
         return RollBack(reason)
     if canary.policy.on_no_data == "probe" and not canary.probes:
-        return SendProbes(missing, missing_baseline)
+        return SendProbes(judgement.missing_requests, judgement.missing_baseline_requests)
     probing = canary.policy.on_no_data == "probe" and canary.inconclusive < PROBE_LOOKS
     return Wait("probes were sent and are not in the metrics yet") if probing else Pause(reason)
 
@@ -177,27 +155,12 @@ def _has_traffic(canary: Canary) -> bool:
     return any(later > earlier for earlier, later in pairwise(counts[-IDLE_LOOKS - 1 :]))
 
 
-def _inconclusive(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
-    if judgement is None or judgement.verdict != "Inconclusive":
-        return None
+def _inconclusive(canary: Canary, judgement: Judgement) -> Action:
     if canary.inconclusive < canary.policy.inconclusive_limit:
         return Wait(judgement.reason)
     if canary.policy.on_inconclusive == "pass":
         return _next_step(canary)
     return (RollBack if canary.policy.on_inconclusive == "fail" else Pause)(judgement.reason)
-
-
-def _successful(canary: Canary, judgement: Judgement | None, conditions: Conditions) -> Action | None:
-    if judgement is not None and judgement.verdict == "Successful":
-        return _next_step(canary)
-    return Wait(judgement.reason if judgement is not None else "")
-
-
-# The first rule that returns an action decides. Rules that end a canary precede those that advance it.
-RULES: Final[tuple[Rule, ...]] = (
-    _superseded_or_aborted, _failed, _pause_requested, _not_ready, _requested, _stays_paused, _last_weight,
-    _weight_of_step, _not_measured, _too_few_requests, _inconclusive, _successful,
-)  # fmt: skip
 
 
 def _next_step(canary: Canary) -> Action:

@@ -106,7 +106,6 @@ charts: $(VENV)/.test ## write what follows from the charts' values, lint them, 
 docs: $(VENV)/.run ## write the pages that are made from code
 	$(BIN)/python -m tests.predictor.config.settings_page > docs/settings.md
 	$(BIN)/python -m tests.predictor.metrics.metrics_page > docs/metrics.md
-	$(BIN)/python -c "import pathlib; from pilotlight.plan.support.target_support import write_table; write_table(pathlib.Path('docs/targets.md'))"
 
 screenshots: $(VENV)/.test ## take the pictures of docs/console.md from a running platform, in three minutes
 	$(BIN)/python -m tests.platform.console.screenshots

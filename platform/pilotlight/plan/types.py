@@ -172,7 +172,7 @@ class Capabilities:
         default_factory=lambda: {"name": "pilotlight", "namespace": "pilotlight-system"}
     )
     domain: str = "example.com"  # services are `<name>-<namespace>.<domain>`
-    target: str = ""  # name of the target, whose column of plan/support/target_support.py counts; empty: any
+    target: str = ""  # name of the target, whose refusals of plan/support/target_support.py count; empty: any
     target_options: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -8,7 +8,7 @@ from tests.platform.spec.problem_codes import CODES
 
 from pilotlight.contract import LOCAL_CAPABILITIES
 from pilotlight.k8s.names import ANNOTATION_TARGET, ANNOTATION_TARGET_OPTIONS
-from pilotlight.plan.support.target_support import AVAILABLE, TABLE, TARGETS, FeatureRow, markdown
+from pilotlight.plan.support.target_support import AVAILABLE, TABLE, TARGETS, FeatureRow
 from pilotlight.plan.types import Capabilities
 from pilotlight.release.apply import document_text
 from pilotlight.release.plan_and_render import Sources, plan_documents, read
@@ -68,7 +68,7 @@ USES: dict[str, tuple[str, str]] = {
     "load balancer": (PLAIN.replace(RAW, f"{RAW}    pilotlight.dev/expose: LoadBalancer\n"), "pilotlight.dev/expose"),
     "gRPC": (PLAIN + "      protocolVersion: grpc-v2\n", "protocolVersion:"),
 }  # fmt: skip
-REFUSABLE = [row for row in TABLE if any(cell.verdict == "refused" or cell.needs for cell in row.cells)]
+PAGE = (Path(__file__).parents[3] / "docs" / "targets.md").read_text(encoding="utf-8")
 
 
 def use_of(row: FeatureRow) -> tuple[str, str]:
@@ -88,22 +88,26 @@ def problems(folder: Path, text: str, target: str, **options: str) -> list[Probl
     return []
 
 
-def test_every_row_has_a_cell_for_each_target_and_a_use_here() -> None:
-    assert all(len(row.cells) == len(TARGETS) for row in TABLE)
-    assert len(USES) == len(REFUSABLE) == len({id(use_of(row)) for row in REFUSABLE})
-    assert all(row.code in CODES and row.instead for row in REFUSABLE)
+def test_every_row_refuses_something_and_has_a_use_here() -> None:
+    assert all({*row.refused, *row.needs} and {*row.refused, *row.needs} <= {*TARGETS} for row in TABLE)
+    assert not [row.feature for row in TABLE if row.refused.keys() & row.needs.keys()]
+    assert len(USES) == len(TABLE) == len({id(use_of(row)) for row in TABLE})
+    assert all(row.code in CODES and row.instead for row in TABLE)
     assert len({row.feature for row in TABLE}) == len(TABLE)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("row", REFUSABLE, ids=lambda row: row.feature)
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.feature)
 def test_a_feature_is_refused_where_the_table_says_so_at_its_line(row: FeatureRow, target: str, tmp_path: Path) -> None:
     text, line = use_of(row)
-    found = [problem for problem in problems(tmp_path, text, target) if row.cell(target).how in problem.message]
-    if row.cell(target).verdict == "yes" and not row.cell(target).needs:
-        assert not found
+    why = row.refused.get(target) or row.needs.get(target, ("", ""))[0]
+    if not why:
+        texts = [*row.refused.values(), row.instead]
+        found = problems(tmp_path, text, target)
+        assert not [problem for problem in found if any(each in problem.message for each in texts)]
         return
-    (problem,) = [each for each in found if each.code == (row.code if not row.cell(target).needs else "PL376")][:1]
+    found = [problem for problem in problems(tmp_path, text, target) if why in problem.message]
+    (problem,) = [each for each in found if each.code == (row.code if target in row.refused else "PL376")][:1]
     assert line in text.splitlines()[problem.location.line - 1], problem
     assert problem.location.column > 0
 
@@ -139,7 +143,7 @@ def test_a_target_that_nobody_named_refuses_nothing(tmp_path: Path) -> None:
 
 def test_errors_recommend_targets_that_can_be_named() -> None:
     assert set(AVAILABLE) <= set(TARGETS)
-    assert all(any(row.cell(each).verdict == "yes" for each in AVAILABLE) for row in TABLE)
+    assert all({*AVAILABLE} - row.refused.keys() for row in TABLE)
 
 
 def templates(folder: Path, capabilities: Capabilities) -> list[dict[str, Any]]:
@@ -172,6 +176,17 @@ def test_nothing_changes_for_local_and_kubernetes(tmp_path: Path) -> None:
     assert '"target":"docker"' in document_text(documents.services[0], Capabilities(target="docker"))
 
 
-def test_the_documented_table_is_this_one() -> None:
-    page = Path(__file__).parents[3] / "docs" / "targets.md"
-    assert markdown() in page.read_text(), "run: make docs"
+def test_the_page_shows_what_is_refused_and_what_needs_an_option() -> None:
+    head, _, *lines = PAGE.partition("## Every feature on every target\n")[2].partition("\n| feature ")[2].splitlines()
+    assert head == f"| {' | '.join(TARGETS)} |"
+    shown: dict[str, dict[str, str]] = {}
+    for line in lines[: lines.index("")] if "" in lines else lines:
+        feature, *cells = line.strip("| ").split(" | ")
+        assert len(cells) == len(TARGETS), line
+        special = {name: cell for name, cell in zip(TARGETS, cells, strict=True) if "**" in cell or "(option" in cell}
+        shown |= {feature: special} if special else {}
+    assert shown == {
+        row.feature: {name: f"**refused**: {why}" for name, why in row.refused.items()}
+        | {name: f"{how} (option `{option}`)" for name, (how, option) in row.needs.items()}
+        for row in TABLE
+    }

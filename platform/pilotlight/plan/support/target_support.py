@@ -1,12 +1,11 @@
-"""Table of target support: every feature of a document on every target works or is refused.
+"""Features of a document that some targets refuse, or run with an option only: errors PL371 to PL376 of plan().
 
-Shown in docs/targets.md; plan() takes its errors PL371 to PL376 from it if the name of the target is known. What only
-the machine, daemon or cluster knows is checked by the target itself when it applies the manifests.
+docs/targets.md shows every feature on every target, and a test compares. What only the machine, daemon or cluster knows
+is checked by the target itself when it applies the manifests.
 """
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s.model_pins import is_local
@@ -25,41 +24,26 @@ _METRIC: Final = "autoscaling.knative.dev/metric"
 _FILES: Final = frozenset({"secret", "configMap", "projected", "downwardAPI"})
 
 
-class Support(NamedTuple):
-    """Support of a feature on a target. `needs`: the option, NAME or NAME=VALUE, without which it is refused."""
-
-    verdict: Literal["yes", "refused"]
-    how: str
-    needs: str = ""
-
-
 class FeatureRow(NamedTuple):
-    """One feature. `field` returns the path of the field that asks for it; empty: the workload does without."""
+    """One feature, and the targets that do not just run it.
+
+    `field` returns the path of the field that asks for it; empty: the workload does without.
+    """
 
     feature: str
     field: Callable[[PlanContext, Workload], str]
-    cells: tuple[Support, Support, Support, Support, Support, Support]
-    code: str = ""
-    instead: str = ""  # remedy in the document
-
-    def cell(self, target: str) -> Support:
-        return self.cells[TARGETS.index(target)]
+    refused: Mapping[str, str]  # why, by target
+    code: str
+    instead: str  # remedy in the document
+    needs: Mapping[str, tuple[str, str]] = {}  # by target: how it runs, and the option for it, NAME or NAME=VALUE
 
 
-def yes(how: str, needs: str = "") -> Support:
-    return Support("yes", how, needs)
+def _refused_by(*targets: str, why: str) -> dict[str, str]:
+    return dict.fromkeys(targets, why)
 
 
-def refused(why: str) -> Support:
-    return Support("refused", why)
-
-
-def only_kubernetes(how: str, why: str) -> tuple[Support, Support, Support, Support, Support, Support]:
-    return (refused(why), yes(how), refused(why), refused(why), refused(why), refused(why))
-
-
-def _always_supported(_: PlanContext, __: Workload) -> str:
-    return ""
+def _only_kubernetes(why: str) -> dict[str, str]:
+    return {target: why for target in TARGETS if target != "kubernetes"}
 
 
 def _main(workload: Workload) -> dict[str, Json]:
@@ -227,123 +211,77 @@ def _grpc(context: PlanContext, workload: Workload) -> str:
     return context.path("model.protocolVersion") if workload.port_name == "h2c" else ""
 
 
-_NO_GATEWAY: Final = refused(NO_GATEWAY)
-_ONE_CONTAINER: Final = "a replica is one container here"
-_ONE_INSTANCE: Final = refused("one container on one instance serves it, and nothing scales that")
-_GATEWAY: Final = yes("gateway")
-_NO_FETCH: Final = refused("its container has no init containers, and the image fetches nothing itself")
+_NO_GATEWAY: Final = _refused_by("lepton", "brev", why=NO_GATEWAY)
+_NO_CONTAINERS: Final = "only our own predictor runs without containers"
+_NO_FILES: Final = "it cannot read files of this machine"
+_NO_FETCH: Final = "its container has no init containers, and the image fetches nothing itself"
+_ONE_INSTANCE: Final = "one container on one instance serves it, and nothing scales that"
+_BY_QUERIES: Final = "its autoscaler sees queries per minute and GPUs only"
+_PARKED: Final = "a parked replica would keep the GPU that its container was given"
+_NO_PROCESS: Final = "its replicas are no processes of this machine, which the annotation is about"
 
-TABLE: Final[tuple[FeatureRow, ...]] = (
-    FeatureRow("our predictor", _always_supported, (
-        yes("process, as installed"), yes("pods"), yes("container"),
-        yes("job: as installed, or in a container with the option `container`"), yes("endpoint"),
-        yes("container on an instance"),
-    )),
-    FeatureRow("other images", _foreign, (
-        refused("only our own predictor runs without containers"), yes("pods"), yes("container"),
-        yes("in a container of the job", needs="container"), yes("endpoint"), yes("container on an instance"),
-    ), "PL373", "use a runtime with our predictor"),
-    FeatureRow("several containers, init containers of your own", _several_containers, only_kubernetes(
-        "pods", _ONE_CONTAINER), "PL373", "keep the main container alone"),
-    FeatureRow("several nodes (`leader`, `worker`, `workerSpec`)", _several_nodes, only_kubernetes(
-        "LeaderWorkerSet or RayCluster", "a replica runs on one machine here"), "PL373", "remove the workers"),
-    FeatureRow("model in a folder of this machine", _local_model, (
-        yes("snapshot of it"), yes("a path of the image or of the node; relative ones are refused"),
-        yes("snapshot of it, mounted"), yes("nodes must see the same files"),
-        refused("it cannot read files of this machine"), refused("it cannot read files of this machine"),
-    ), "PL373", "put the model into a store such as s3://"),
-    FeatureRow("model in a store (s3, gs, az, https, hf), our predictor", _always_supported, (
-        yes("fetched by the predictor"),) * 6),
-    FeatureRow("model in a store, other images", _fetched_model, (
-        refused("only our own predictor runs without containers"), yes("fetched by an init container"),
-        yes("fetched on this machine, then mounted"), yes("fetched by the job before its container starts"),
-        _NO_FETCH, _NO_FETCH,
-    ), "PL373", "use our predictor"),
-    FeatureRow("volumes: `hostPath`", _volume(host=True, files=False), (
-        yes("the path itself"), yes("pods"), yes("mounted"), yes("the path itself, or mounted into the container"),
-        refused("its machines have no folders of yours"), yes("mounted, a folder of the instance"),
-    ), "PL373", "use a URI such as s3://"),
+TABLE: Final = (
+    FeatureRow("other images", _foreign, {"local": _NO_CONTAINERS}, "PL373", "use a runtime with our predictor",
+        needs={"slurm": ("in a container of the job", "container")}),
+    FeatureRow("several containers, init containers of your own", _several_containers,
+        _only_kubernetes("a replica is one container here"), "PL373", "keep the main container alone"),
+    FeatureRow("several nodes (`leader`, `worker`, `workerSpec`)", _several_nodes,
+        _only_kubernetes("a replica runs on one machine here"), "PL373", "remove the workers"),
+    FeatureRow("model in a folder of this machine", _local_model, _refused_by("lepton", "brev", why=_NO_FILES),
+        "PL373", "put the model into a store such as s3://"),
+    FeatureRow("model in a store, other images", _fetched_model,
+        {"local": _NO_CONTAINERS, "lepton": _NO_FETCH, "brev": _NO_FETCH}, "PL373", "use our predictor"),
+    FeatureRow("volumes: `hostPath`", _volume(host=True, files=False),
+        {"lepton": "its machines have no folders of yours"}, "PL373", "use a URI such as s3://"),
     FeatureRow("volumes: claims, images, CSI, NFS; models at pvc:// and oci://", _volume(host=False, files=False),
-        only_kubernetes("pods", "it has no such volumes"), "PL373", "use a hostPath or a URI such as s3://"),
-    FeatureRow("volumes: files of Secrets and ConfigMaps", _volume(host=False, files=True), only_kubernetes(
-        "pods", "such files are not written here"), "PL373", "give the values as env"),
-    FeatureRow("whole GPUs (`nvidia.com/gpu`)", _always_supported, (
-        yes("assigned by the platform"), yes("device plugin"), yes("assigned by the platform, `--gpus`"),
-        yes("`--gres=gpu:N`"), yes("by the shape of its machine"), yes("`--gpus`"),
-    )),
-    FeatureRow("MIG slices, devices of other vendors", _devices, only_kubernetes(
-        "device plugin", "only whole NVIDIA GPUs (nvidia.com/gpu) are assigned here"),
+        _only_kubernetes("it has no such volumes"), "PL373", "use a hostPath or a URI such as s3://"),
+    FeatureRow("volumes: files of Secrets and ConfigMaps", _volume(host=False, files=True),
+        _only_kubernetes("such files are not written here"), "PL373", "give the values as env"),
+    FeatureRow("MIG slices, devices of other vendors", _devices,
+        _only_kubernetes("only whole NVIDIA GPUs (nvidia.com/gpu) are assigned here"),
         "PL374", "ask for nvidia.com/gpu"),
-    FeatureRow("parking (`pilotlight.dev/park`)", _parking, (
-        yes("leaves the GPU at zero replicas"), yes("after its idle time, where pods share GPUs"),
-        *(refused("a parked replica would keep the GPU that its container was given"),) * 4,
-    ), "PL374", "remove the annotation"),
-    FeatureRow("isolation of a process (`pilotlight.dev/isolation`)", _isolation, (
-        yes("a private copy of the model, without its code or in a sandbox"),
-        *(refused("its replicas are no processes of this machine, which the annotation is about"),) * 5,
-    ), "PL373", "remove the annotation"),
-    FeatureRow("limits of memory and CPU", _always_supported, (
-        yes("control groups, or checked every second"), yes("pods"), yes("`--memory`, `--cpus`"),
-        yes("`--mem`, `--cpus-per-task`"), yes("by the shape of its machine"), yes("`--memory`, `--cpus`"),
-    )),
-    FeatureRow("scale to zero (`minReplicas: 0`)", _scale_to_zero, (
-        yes("gateway"), yes("Knative, or KEDA with a gateway"), yes("gateway"),
-        refused("a request cannot wait until the queue starts a job"),
-        refused("an endpoint at zero is not woken by a request"), _ONE_INSTANCE,
-    ), "PL371", "use minReplicas: 1"),
-    FeatureRow("several replicas (`minReplicas`)", _several_replicas, (
-        yes("processes"), yes("pods"), yes("containers"), yes("a job each"), yes("its own replicas"), _ONE_INSTANCE,
-    ), "PL371", "use minReplicas: 1"),
-    FeatureRow("autoscaling by requests in flight (`scaleMetric: concurrency`)", _by_requests(rate=False), (
-        yes("as Knative or KEDA would"), yes("Knative or KEDA"), yes("as Knative or KEDA would"),
-        yes("as Knative or KEDA would, with a job each"),
-        refused("its autoscaler counts queries per minute, as scaleMetric: rps does"), _ONE_INSTANCE,
-    ), "PL371", "leave out maxReplicas"),
-    FeatureRow("autoscaling by requests a second (`scaleMetric: rps`)", _by_requests(rate=True), (
-        yes("as Knative or KEDA would"), yes("Knative or KEDA"), yes("as Knative or KEDA would"),
-        yes("as Knative or KEDA would, with a job each"), yes("its own, by queries per minute"), _ONE_INSTANCE,
-    ), "PL371", "leave out maxReplicas"),
-    FeatureRow("autoscaling by latency or a query", _by_query, (
-        yes("metrics of the gateway"), yes("KEDA and Prometheus"), yes("metrics of the gateway"),
-        yes("metrics of the gateway"), refused("its autoscaler sees queries per minute and GPUs only"), _ONE_INSTANCE,
-    ), "PL371", "scale by requests"),
-    FeatureRow("autoscaling by CPU or memory", _by_usage, (
-        yes("usage of the processes"), yes("HPA"), yes("usage of the containers"),
-        refused("the usage of a job on another node is not measured"),
-        refused("its autoscaler sees queries per minute and GPUs only"), _ONE_INSTANCE,
-    ), "PL371", "use scaleMetric: concurrency"),
-    FeatureRow("traffic splits, canaries, tags", _split, (
-        _GATEWAY, yes("Knative, or weighted routes"), _GATEWAY, _GATEWAY, _NO_GATEWAY, _NO_GATEWAY,
-    ), "PL372", "release it at once"),
-    FeatureRow("several components (transformer, router, decoder)", _several_components, (
-        _GATEWAY, yes("Services"), yes("on the network of this machine", needs="network=host"),
-        refused("a job on another node does not reach the gateway of this machine"), _NO_GATEWAY, _NO_GATEWAY,
-    ), "PL375", "keep one component"),
-    FeatureRow("access rules and rate limits, our predictor", _access_rules(foreign=False), (
-        _GATEWAY, yes("pods"), yes("gateway; replicas listen on unix sockets"),
-        yes("gateway; replicas listen on unix sockets", needs="address=tunnel"), _NO_GATEWAY, _NO_GATEWAY,
-    ), "PL375", "remove the annotation"),
-    FeatureRow("access rules and rate limits, other images", _access_rules(foreign=True), (
-        refused("only our own predictor runs without containers"), yes("gateway and NetworkPolicy"),
-        refused("users of this machine reach its port past the gateway"),
-        refused("users of its node reach its port past the gateway"), _NO_GATEWAY, _NO_GATEWAY,
-    ), "PL375", "use our predictor, or remove the annotation"),
-    FeatureRow("load balancer of its own (`pilotlight.dev/expose`)", _exposed, only_kubernetes(
-        "Service of type LoadBalancer; not with Knative", "it has no load balancers"),
-        "PL375", "remove the annotation"),
-    FeatureRow("gRPC", _grpc, (
-        _GATEWAY, yes("h2c Services"), _GATEWAY, _GATEWAY, refused("its endpoints speak HTTP/1.1"),
-        refused("one port of the instance is opened, for HTTP"),
-    ), "PL375", "use protocolVersion: v2"),
-    FeatureRow("restart after a crash", _always_supported, (
-        yes("with backoff"), yes("kubelet"), yes("with backoff"), yes("a new job, with backoff"), yes("its own"),
-        yes("`--restart`"),
-    )),
-    FeatureRow("rolling update", _always_supported, (
-        yes("without a gap"), yes("without a gap"), yes("without a gap"), yes("without a gap"),
-        yes("its own for another image, shape or number of replicas; else with a gap"),
-        yes("with a gap: the container is replaced"),
-    )),
+    FeatureRow("parking (`pilotlight.dev/park`)", _parking,
+        _refused_by("docker", "slurm", "lepton", "brev", why=_PARKED), "PL374", "remove the annotation"),
+    FeatureRow("isolation of a process (`pilotlight.dev/isolation`)", _isolation,
+        _refused_by("kubernetes", "docker", "slurm", "lepton", "brev", why=_NO_PROCESS),
+        "PL373", "remove the annotation"),
+    FeatureRow("scale to zero (`minReplicas: 0`)", _scale_to_zero, {
+        "slurm": "a request cannot wait until the queue starts a job",
+        "lepton": "an endpoint at zero is not woken by a request",
+        "brev": _ONE_INSTANCE,
+    }, "PL371", "use minReplicas: 1"),
+    FeatureRow("several replicas (`minReplicas`)", _several_replicas, {"brev": _ONE_INSTANCE},
+        "PL371", "use minReplicas: 1"),
+    FeatureRow("autoscaling by requests in flight (`scaleMetric: concurrency`)", _by_requests(rate=False), {
+        "lepton": "its autoscaler counts queries per minute, as scaleMetric: rps does",
+        "brev": _ONE_INSTANCE,
+    }, "PL371", "leave out maxReplicas"),
+    FeatureRow("autoscaling by requests a second (`scaleMetric: rps`)", _by_requests(rate=True),
+        {"brev": _ONE_INSTANCE}, "PL371", "leave out maxReplicas"),
+    FeatureRow("autoscaling by latency or a query", _by_query, {"lepton": _BY_QUERIES, "brev": _ONE_INSTANCE},
+        "PL371", "scale by requests"),
+    FeatureRow("autoscaling by CPU or memory", _by_usage, {
+        "slurm": "the usage of a job on another node is not measured", "lepton": _BY_QUERIES, "brev": _ONE_INSTANCE,
+    }, "PL371", "use scaleMetric: concurrency"),
+    FeatureRow("traffic splits, canaries, tags", _split, _NO_GATEWAY, "PL372", "release it at once"),
+    FeatureRow("several components (transformer, router, decoder)", _several_components, {
+        "slurm": "a job on another node does not reach the gateway of this machine", **_NO_GATEWAY,
+    }, "PL375", "keep one component", needs={"docker": ("on the network of this machine", "network=host")}),
+    FeatureRow("access rules and rate limits, our predictor", _access_rules(foreign=False), _NO_GATEWAY,
+        "PL375", "remove the annotation",
+        needs={"slurm": ("gateway; replicas listen on unix sockets", "address=tunnel")}),
+    FeatureRow("access rules and rate limits, other images", _access_rules(foreign=True), {
+        "local": _NO_CONTAINERS,
+        "docker": "users of this machine reach its port past the gateway",
+        "slurm": "users of its node reach its port past the gateway",
+        **_NO_GATEWAY,
+    }, "PL375", "use our predictor, or remove the annotation"),
+    FeatureRow("load balancer of its own (`pilotlight.dev/expose`)", _exposed,
+        _only_kubernetes("it has no load balancers"), "PL375", "remove the annotation"),
+    FeatureRow("gRPC", _grpc, {
+        "lepton": "its endpoints speak HTTP/1.1",
+        "brev": "one port of the instance is opened, for HTTP",
+    }, "PL375", "use protocolVersion: v2"),
 )  # fmt: skip
 
 
@@ -353,37 +291,17 @@ def check_target(context: PlanContext, workload: Workload, log: DecisionLog) -> 
     if target not in TARGETS:
         return
     for row in TABLE:
-        cell = row.cell(target)
-        name, _, value = cell.needs.partition("=")
+        how, option = row.needs.get(target, ("", ""))
+        name, _, value = option.partition("=")
         written = options.get(name, "none")
         missing = bool(name) and (written != value if value else written == "none")
-        if (cell.verdict == "yes" and not missing) or not (path := row.field(context, workload)):
+        why = row.refused.get(target)
+        if not (why or missing) or not (path := row.field(context, workload)):
             continue
         if missing:
-            message = f"{target} runs it {cell.how}; add --target-option {name}={value or 'VALUE'}"
+            message = f"{target} runs it {how}; add --target-option {name}={value or 'VALUE'}"
             log.error("PL376", path, message)
         else:
-            *others, last = (each for each in AVAILABLE if row.cell(each).verdict == "yes")
+            *others, last = (each for each in AVAILABLE if each not in row.refused)
             elsewhere = f"{', '.join(others)} or {last}" if others else last
-            log.error(row.code, path, f"{target} cannot do it: {cell.how}; {row.instead}, or --target {elsewhere}")
-
-
-def markdown() -> str:
-    """Return the table of docs/targets.md."""
-    head = ["feature", *TARGETS]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for row in TABLE:
-        cells = [
-            (cell.how if cell.verdict == "yes" else f"**{cell.verdict}**: {cell.how}")
-            + (f" (option `{cell.needs}`)" if cell.needs else "")
-            for cell in row.cells
-        ]
-        lines.append(f"| {' | '.join([row.feature, *cells])} |")
-    return "\n".join(lines)
-
-
-def write_table(page: Path) -> None:
-    """Write the table into docs/targets.md between its markers; `make docs` does it."""
-    start, end = "<!-- table:start -->\n", "\n<!-- table:end -->"
-    before, _, rest = page.read_text(encoding="utf-8").partition(start)
-    page.write_text(f"{before}{start}{markdown()}{end}{rest.partition(end)[2]}", encoding="utf-8")
+            log.error(row.code, path, f"{target} cannot do it: {why}; {row.instead}, or --target {elsewhere}")

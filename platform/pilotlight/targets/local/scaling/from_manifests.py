@@ -48,17 +48,24 @@ class Fields:
     """Fields of one part of an object. Absent and null read as the default."""
 
     def __init__(self, owner: str, path: str, values: Mapping[str, Json] | None) -> None:
-        self.owner, self.path, self._values = owner, path, values or {}
+        self.owner, self.path, self.values = owner, path, values or {}
+
+    def _written(self, key: str) -> str:
+        """Return the name that a field has in the object."""
+        return key
+
+    def _value(self, key: str) -> Json:
+        return self.values.get(self._written(key))
 
     def error(self, key: str, must: str) -> UsageError:
-        value = self._values.get(key)
+        value = self._value(key)
         return UsageError(f"{self.owner}: {self._path(key)} = {value if value is not None else 'nothing'}, {must}")
 
     def __contains__(self, key: str) -> bool:
-        return self._values.get(key) is not None
+        return self._value(key) is not None
 
     def text(self, key: str, default: str = "") -> str:
-        value = self._values.get(key)
+        value = self._value(key)
         return default if value is None else str(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -96,49 +103,30 @@ class Fields:
         return value
 
     def within(self, key: str) -> "Fields":
-        value = self._values.get(key)
+        value = self._value(key)
         if value is not None and not isinstance(value, Mapping):
             raise self.error(key, "must be a mapping")
         return Fields(self.owner, self._path(key), value)
 
     def items(self, key: str) -> list["Fields"]:
-        values = self._values.get(key)
+        values = self._value(key)
         if values is not None and (isinstance(values, str) or not isinstance(values, Sequence)):
             raise self.error(key, "must be a list")
         return [Fields(self.owner, f"{self._path(key)}[{index}]", item) for index, item in enumerate(values or ())]
 
     def _path(self, key: str) -> str:
+        key = self._written(key)
         return f"{self.path}[{key}]" if "/" in key else f"{self.path}.{key}" if self.path else key
 
 
-class _Annotations:
+class _Autoscaling(Fields):
     """Annotations `autoscaling.knative.dev/…` by short name, also in Knative's older camel-case spelling."""
 
-    def __init__(self, annotations: Fields) -> None:
-        self._fields = annotations
-
-    def key(self, name: str) -> str:
-        first, *rest = name.split("-")
+    def _written(self, key: str) -> str:
+        first, *rest = key.split("-")
         camel = PREFIX + first + "".join(part.capitalize() for part in rest)
-        return camel if camel in self._fields and PREFIX + name not in self._fields else PREFIX + name
-
-    def __contains__(self, name: str) -> bool:
-        return self.key(name) in self._fields
-
-    def error(self, name: str, must: str) -> UsageError:
-        return self._fields.error(self.key(name), must)
-
-    def one_of(self, name: str, default: str, *choices: str) -> str:
-        return self._fields.one_of(self.key(name), default, *choices)
-
-    def count(self, name: str, default: int, low: int = 0) -> int:
-        return self._fields.count(self.key(name), default, low)
-
-    def number(self, name: str, default: float, low: float, high: float = float(MAX_INT32)) -> float:
-        return self._fields.number(self.key(name), default, low, high)
-
-    def seconds(self, name: str, default: float, low: float = 0.0) -> float:
-        return self._fields.seconds(self.key(name), default, low)
+        is_camel = self.values.get(PREFIX + key) is None and self.values.get(camel) is not None
+        return camel if is_camel else PREFIX + key
 
 
 def scaling_of(workload: Mapping[str, Json], autoscaler: Mapping[str, Json] | None) -> Scaling:
@@ -158,13 +146,13 @@ def _knative(service: Mapping[str, Json]) -> Scaling:
     template = Fields(object_name(service), "spec", service.get("spec")).within("template")
     annotations = template.within("metadata").within("annotations")
     concurrency = template.within("spec").count("containerConcurrency", 0)
-    autoscaling = _Annotations(annotations)
+    autoscaling = _Autoscaling(annotations.owner, annotations.path, annotations.values)
     if autoscaling.one_of("class", KPA_CLASS, KPA_CLASS, HPA_CLASS) == HPA_CLASS:
         return _knative_hpa(autoscaling)
     return _check_bounds(_kpa(autoscaling, annotations, concurrency), autoscaling)
 
 
-def _kpa(autoscaling: _Annotations, annotations: Fields, concurrency: int) -> Kpa:
+def _kpa(autoscaling: _Autoscaling, annotations: Fields, concurrency: int) -> Kpa:
     defaults = Kpa()
     burst = autoscaling.number("target-burst-capacity", defaults.burst_capacity, -1)
     if -1 < burst < 0:
@@ -195,7 +183,7 @@ def _kpa(autoscaling: _Annotations, annotations: Fields, concurrency: int) -> Kp
     )
 
 
-def _check_bounds(rules: Kpa, autoscaling: _Annotations) -> Kpa:
+def _check_bounds(rules: Kpa, autoscaling: _Autoscaling) -> Kpa:
     """Raise UsageError for bounds that contradict each other."""
     if rules.max_scale and rules.max_scale < rules.min_scale:
         raise autoscaling.error("max-scale", f"must be at least min-scale = {rules.min_scale}")
@@ -206,7 +194,7 @@ def _check_bounds(rules: Kpa, autoscaling: _Annotations) -> Kpa:
     return rules
 
 
-def _knative_hpa(autoscaling: _Annotations) -> Hpa:
+def _knative_hpa(autoscaling: _Autoscaling) -> Hpa:
     """Return the HPA that Knative creates for its hpa class: cpu in percent of the request, memory in MiB per pod."""
     name = autoscaling.one_of("metric", "cpu", "cpu", "memory")
     if name == "memory":

@@ -4,10 +4,10 @@ Within the tolerance of 10 % nothing changes. A missing metric prevents scale-do
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pilotlight.targets.local.scaling.types import Hpa, Metric, Observed, Policy, Rule, ScalingRules
+from pilotlight.targets.local.scaling.types import Hpa, Metric, Observed, Rule, ScalingRules
 
 Points = tuple[tuple[float, int], ...]  # time and count, or time and change; oldest first
 
@@ -122,13 +122,13 @@ def limit_rate(rules: Hpa, history: History, wanted: int, current: int, now: flo
     """Return the count that policies and bounds permit, and which of them limited it."""
     # The events of the period may have used up a policy: then hold, never reverse.
     if wanted > current:
-        allowed = max(current, _scale_up_limit(rules.up, history, current, now))
+        allowed = max(current, _policy_limit(rules.up, history, current, now, up=True))
         if wanted > min(allowed, rules.max_replicas):
             bound = rules.max_replicas <= allowed
             note = f"maximum {rules.max_replicas}" if bound else _policy_note(rules.up, "more")
             return min(allowed, rules.max_replicas), note
     elif wanted < current:
-        allowed = min(current, _scale_down_limit(rules.down, history, current, now))
+        allowed = min(current, _policy_limit(rules.down, history, current, now, up=False))
         if wanted < max(allowed, rules.min_replicas):
             bound = rules.min_replicas >= allowed
             note = f"minimum {rules.min_replicas}" if bound else _policy_note(rules.down, "fewer")
@@ -148,35 +148,20 @@ def record_scale_event(rules: Hpa, history: History, before: int, after: int, no
     return replace(history, ups=ups, downs=downs)
 
 
-def _scale_up_limit(rules: ScalingRules, history: History, current: int, now: float) -> int:
-    """Return the highest count that the policies permit."""
-    if rules.select == "Disabled":
+def _policy_limit(rules: ScalingRules, history: History, current: int, now: float, *, up: bool) -> int:
+    """Return the highest count that the policies permit, or the lowest when scaling down."""
+    if rules.select == "Disabled" or not rules.policies:
         return current
-    starts = ((policy, _period_start_replicas(policy, history, current, now)) for policy in rules.policies)
-    # As the HPA controller: ceil here, truncated when scaling down; rounded first, since 1 + 10 / 100 is inexact.
-    allowed = (n + p.value if p.type == "Pods" else math.ceil(round(n * (1 + p.value / 100), 6)) for p, n in starts)
-    return _pick(allowed, least=rules.select == "Min", default=current)
-
-
-def _scale_down_limit(rules: ScalingRules, history: History, current: int, now: float) -> int:
-    """Return the lowest count that the policies permit."""
-    if rules.select == "Disabled":
-        return current
-    starts = ((policy, _period_start_replicas(policy, history, current, now)) for policy in rules.policies)
-    allowed = (n - p.value if p.type == "Pods" else int(round(n * (1 - p.value / 100), 6)) for p, n in starts)
-    return _pick(allowed, least=rules.select == "Max", default=current)  # the largest change leaves the fewest
-
-
-def _pick(counts: Iterable[int], *, least: bool, default: int) -> int:
-    return min(counts, default=default) if least else max(counts, default=default)
-
-
-def _period_start_replicas(policy: Policy, history: History, current: int, now: float) -> int:
-    """Return the replica count at the start of the policy's period."""
-    since = now - policy.period_s
-    added = sum(n for at, n in history.ups if at > since)
-    removed = sum(n for at, n in history.downs if at > since)
-    return current - added + removed
+    # As the HPA controller: rounded up when scaling up, else truncated; to digits first, since 1 + 10 / 100 is inexact.
+    sign, whole = (1, math.ceil) if up else (-1, math.trunc)
+    allowed = []
+    for policy in rules.policies:
+        since = now - policy.period_s
+        changed = sum(n for at, n in history.ups if at > since) - sum(n for at, n in history.downs if at > since)
+        before = current - changed  # replicas at the start of the policy's period
+        percent = whole(round(before * (1 + sign * policy.value / 100), 6))
+        allowed.append(before + sign * policy.value if policy.type == "Pods" else percent)
+    return max(allowed) if up == (rules.select == "Max") else min(allowed)
 
 
 def _policy_note(rules: ScalingRules, word: str) -> str:

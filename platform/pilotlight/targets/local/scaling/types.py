@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-Json = Any
 DIGITS: Final = 6
 REPORT_DELAY_S: Final = 2  # a second is reported within this time after its end
 # As Knative: a window's seconds make up this share of the weighted average; the decay is at least 0.2.

@@ -5,15 +5,15 @@ UnsupportedQuery: it needs a Prometheus server.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
 
 from pilotlight.prometheus import histograms
 from pilotlight.targets.local.scaling.promql import parser, series
 from pilotlight.targets.local.scaling.promql.parser import Aggregation, UnsupportedQuery
+from pilotlight.targets.local.scaling.promql.series import Labels, SeriesStore
 
-Labels = tuple[tuple[str, str], ...]
 Vector = dict[Labels, float]
 Elements = Iterable[tuple[Labels, float | None]]
 Points = Sequence[tuple[float, float]]
@@ -40,35 +40,13 @@ def supported(query: str) -> str | None:
     return None
 
 
-class Evaluator:
+class Evaluator(SeriesStore):
     """Stored series of all services, and queries over them."""
-
-    def __init__(self) -> None:
-        self._store = series.SeriesStore()
 
     def watch(self, query: str) -> bool:
         """Store the query's metrics from now on; return whether any of them is new."""
-        fresh = [self._store.watch(selector) for selector in parser.selectors(parser.parse(query))]
+        fresh = [self.retain(selector) for selector in parser.selectors(parser.parse(query))]
         return any(fresh)
-
-    def ingest(self, text: str, labels: Mapping[str, str], now: float) -> None:
-        """Store a replica's exposition; `labels` identify it and must include those that queries select by."""
-        self._store.ingest(text, labels, now)
-
-    def record(self, name: str, labels: Mapping[str, str], value: float, now: float) -> None:
-        """Store a sample that does not come from a replica."""
-        self._store.record(name, labels, value, now)
-
-    def mark_down(self, labels: Mapping[str, str], now: float) -> None:
-        """Record a failed scrape of a replica."""
-        self._store.mark_down(labels, now)
-
-    def mark_ended(self, labels: Mapping[str, str]) -> None:
-        """Mark the series of an ended replica as stale."""
-        self._store.mark_ended(labels)
-
-    def __len__(self) -> int:
-        return len(self._store)
 
     def evaluate(self, query: str, now: float) -> float | None:
         """Return one number, None for an empty result. NaN is returned as such (see keda.query_value)."""
@@ -85,14 +63,14 @@ class Evaluator:
 
     def newest(self, query: str) -> float | None:
         """Return the time of the newest sample of the query's metrics; None: there is none."""
-        selected = [each for node in parser.selectors(parser.parse(query)) for each in self._store.select(node)]
+        selected = [each for node in parser.selectors(parser.parse(query)) for each in self.select(node)]
         return max((each.points[-1][0] for each in selected if each.points), default=None)
 
     def _value(self, node: parser.Node, now: float) -> float | Vector:
         if isinstance(node, parser.Number):
             return node.value
         if isinstance(node, parser.Selector):
-            present = ((each, series.at(each, now - node.offset_s)) for each in self._store.select(node))
+            present = ((each, series.at(each, now - node.offset_s)) for each in self.select(node))
             return {each.labels: value for each, value in present if value is not None}
         if isinstance(node, parser.Call):
             return self._call(node, now)
@@ -108,7 +86,7 @@ class Evaluator:
         first = node.arguments[0]
         if node.name in parser.RANGES and isinstance(first, parser.Selector):
             end = now - first.offset_s
-            windows = ((s.labels, series.within(s, end, first.range_s)) for s in self._store.select(first))
+            windows = ((s.labels, series.within(s, end, first.range_s)) for s in self.select(first))
             ranged = ((labels, over_range(node.name, points, first.range_s, end)) for labels, points in windows)
             return {labels: value for labels, value in ranged if value is not None}
         if node.name == "histogram_quantile":

@@ -6,12 +6,14 @@ use, and common user queries.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from pilotlight.errors import UsageError
 
+T = TypeVar("T")
 AGGREGATIONS: Final = ("sum", "avg", "min", "max", "count")
 RANGES: Final = ("rate", "increase", "irate", "avg_over_time", "max_over_time", "min_over_time", "sum_over_time")
 FUNCTIONS: Final = (
@@ -86,24 +88,21 @@ def parse(query: str) -> Node:
     return _Parser(query).parse()
 
 
+def _operands(node: Node) -> tuple[Node, ...]:
+    if isinstance(node, Binary):
+        return node.left, node.right
+    return node.arguments if isinstance(node, Call) else (node.of,) if isinstance(node, Aggregation) else ()
+
+
 def selectors(node: Node) -> list[Selector]:
     if isinstance(node, Selector):
         return [node]
-    if isinstance(node, Call):
-        return [selector for argument in node.arguments for selector in selectors(argument)]
-    if isinstance(node, Aggregation):
-        return selectors(node.of)
-    return [] if isinstance(node, Number) else [*selectors(node.left), *selectors(node.right)]
+    return [selector for operand in _operands(node) for selector in selectors(operand)]
 
 
 def _has_unused_range(node: Node) -> bool:
-    if isinstance(node, Call):
-        return any(_has_unused_range(argument) for argument in node.arguments[node.name in RANGES :])
-    if isinstance(node, Binary):
-        return _has_unused_range(node.left) or _has_unused_range(node.right)
-    if isinstance(node, Aggregation):
-        return _has_unused_range(node.of)
-    return isinstance(node, Selector) and node.range_s > 0
+    used = isinstance(node, Call) and node.name in RANGES  # by the function: its first argument
+    return (isinstance(node, Selector) and node.range_s > 0) or any(map(_has_unused_range, _operands(node)[used:]))
 
 
 def seconds(text: str) -> float:
@@ -182,15 +181,19 @@ class _Parser:
             raise self._unsupported(f"uses {self._peek()}, which is not evaluated here")
         return labels, ignoring
 
-    def _labels(self) -> tuple[str, ...]:
-        self._take("(")
-        labels: list[str] = []
-        while self._peek() != ")":
-            labels.append(self._take())
+    def _list(self, begin: str, end: str, item: Callable[[], T]) -> tuple[T, ...]:
+        """Parse items between two brackets, separated by commas."""
+        self._take(begin)
+        items: list[T] = []
+        while self._peek() != end:
+            items.append(item())
             if self._peek() == ",":
                 self._take(",")
-        self._take(")")
-        return tuple(labels)
+        self._take(end)
+        return tuple(items)
+
+    def _labels(self) -> tuple[str, ...]:
+        return self._list("(", ")", self._take)
 
     def _unary(self, depth: int) -> Node:
         if self._peek() == "-":
@@ -217,14 +220,7 @@ class _Parser:
             return self._selector(name)
         if name not in FUNCTIONS:
             raise self._unsupported(f"uses {name}(), which is not evaluated here")
-        self._take("(")
-        arguments: list[Node] = []
-        while self._peek() != ")":
-            arguments.append(self._level(0, depth))
-            if self._peek() == ",":
-                self._take(",")
-        self._take(")")
-        return self._call(name, tuple(arguments))
+        return self._call(name, self._list("(", ")", lambda: self._level(0, depth)))
 
     def _call(self, name: str, arguments: tuple[Node, ...]) -> Call:
         arity = {"histogram_quantile": 2, "clamp_min": 2, "clamp_max": 2, "clamp": 3}.get(name, 1)
@@ -251,14 +247,7 @@ class _Parser:
         return self._labels(), without
 
     def _selector(self, name: str) -> Selector:
-        matchers: list[tuple[str, str, str]] = []
-        if self._peek() == "{":
-            self._take("{")
-            while self._peek() != "}":
-                matchers.append(self._matcher())
-                if self._peek() == ",":
-                    self._take(",")
-            self._take("}")
+        matchers = self._list("{", "}", self._matcher) if self._peek() == "{" else ()
         if not name:
             raise self._unsupported("selects without a metric's name, which is not evaluated here")
         range_s = 0.0
@@ -269,7 +258,7 @@ class _Parser:
         offset_s = self._duration() if self._accept("offset") else 0.0
         if self._peek() == "@":
             raise self._unsupported("uses @, which is not evaluated here")
-        return Selector(name, tuple(matchers), range_s, offset_s)
+        return Selector(name, matchers, range_s, offset_s)
 
     def _duration(self) -> float:
         if self._kind() != "duration":

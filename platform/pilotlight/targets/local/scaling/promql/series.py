@@ -35,7 +35,7 @@ class SeriesStore:
         self._names: dict[str, float] = {}  # retention in seconds
         self._series: dict[str, dict[Labels, Series]] = {}
 
-    def watch(self, selector: Selector) -> bool:
+    def retain(self, selector: Selector) -> bool:
         """Store the selector's metric from now on; return whether its name is new."""
         fresh = selector.name not in self._names
         reach = selector.offset_s + (selector.range_s or LOOKBACK_S) + MARGIN_S
@@ -43,7 +43,7 @@ class SeriesStore:
         return fresh
 
     def ingest(self, text: str, labels: Mapping[str, str], now: float) -> None:
-        """Store one replica's exposition; `labels` are its own and win over those of the text."""
+        """Store one replica's exposition; `labels` are its own, win over those of the text, and identify it."""
         for line in text.splitlines():
             name = line.partition("{")[0].partition(" ")[0]
             if name in self._names and (match := _LINE.fullmatch(line)):

@@ -22,15 +22,16 @@ REJECTION_REASONS: Final = {401: "unauthorized", 403: "forbidden", 429: "rate", 
 
 
 class AccessAdmission:
-    """`on_rejected` is called with the route and a short reason."""
+    """`on_rejected` is called with the route and a short reason; X-Forwarded-For is believed of `trusted` proxies."""
 
     def __init__(
         self,
         on_rejected: Callable[[Route, str], None] = lambda route, reason: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        trusted: Networks = (),
     ) -> None:
-        self._on_rejected, self._clock, self._wall = on_rejected, clock, wall
+        self._on_rejected, self._clock, self._wall, self._trusted = on_rejected, clock, wall, trusted
         self._buckets = TokenBuckets()
 
     def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
@@ -42,7 +43,7 @@ class AccessAdmission:
         if isinstance(client, Refusal):
             refusal = client
         elif route.rate is not None:
-            key = (route.namespace, route.name, client or f"address:{client_address({}, peer, ())}")
+            key = (route.namespace, route.name, client or f"address:{client_address(headers, peer, self._trusted)}")
             refusal = check_rate(self._buckets, route.rate, key, realm, self._clock())
         if refusal is None:
             return None
@@ -51,14 +52,10 @@ class AccessAdmission:
 
 
 class FileAdmission(AccessAdmission):
-    """Admission by the rules of a file in place of the route's, for a router. Raises UsageError for an invalid file.
-
-    `trusted`: proxies whose X-Forwarded-For is believed.
-    """
+    """Admission by the rules of a file in place of the route's, for a router. Raises UsageError for an invalid file."""
 
     def __init__(self, path: str, trusted: Networks, on_error: Callable[[str], None]) -> None:
-        super().__init__()
-        self._trusted = trusted
+        super().__init__(trusted=trusted)
         try:
             self._file = AccessFile(path, on_error, self._clock())
         except (OSError, ValueError) as error:
@@ -66,6 +63,4 @@ class FileAdmission(AccessAdmission):
 
     def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
         rules = self._file.rules(self._clock())
-        if self._trusted and rules.rate is not None:
-            peer = client_address(headers, peer, self._trusted)
         return super().admit(structs.replace(route, access=rules.access, rate=rules.rate), headers, peer)

@@ -158,10 +158,6 @@ class ControlServer:
         self._lock: IO[bytes] | None = None
         self._listener: socket.socket | None = None
 
-    @property
-    def connected(self) -> bool:
-        return self._channel is not None
-
     async def open(self, wait_s: float = 5.0) -> None:
         """Lock the folder and listen; wait up to `wait_s` for a predecessor to exit. Raises AlreadyRunning."""
         self._lock = await _acquire_lock(self._folder / LOCK, wait_s)

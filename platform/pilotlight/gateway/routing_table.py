@@ -7,7 +7,7 @@ flight; a backend without replicas holds its requests until a later table has on
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from msgspec import Struct, json
+from msgspec import Struct
 
 from pilotlight.contract import HEADER_TAG, HEADER_TAG_KNATIVE, RESERVED_NAMES
 from pilotlight.wire.client_address import foreign_site
@@ -68,14 +68,6 @@ class Table(Struct, frozen=True):
     generation: int = 0
     routes: tuple[Route, ...] = ()
     allowed_hosts: tuple[str, ...] = ()  # that loopback listeners accept beside those of the routes
-
-
-def encode(table: Table) -> bytes:
-    return json.encode(table)
-
-
-def decode(raw: bytes) -> Table:
-    return json.decode(raw, type=Table)
 
 
 class RouteMatch(NamedTuple):

@@ -7,7 +7,7 @@ connections for a while, drains, and exits.
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import web
@@ -22,9 +22,7 @@ from pilotlight.gateway.control_link import Unreachable
 from pilotlight.gateway.listeners import BACKLOG, Address, bind, bind_ipv6
 from pilotlight.gateway.metrics_and_reports import log
 from pilotlight.gateway.proxy.data_plane import DataPlane
-from pilotlight.gateway.proxy.responses import Admission, ErrorResponse
 from pilotlight.gateway.routing_table import Route, Table
-from pilotlight.wire.client_address import Networks, client_address
 from pilotlight.wire.prometheus_text import CONTENT_TYPE
 
 # Longer than an ingress keeps idle connections (Envoy: 1 h): if the gateway closed first, a request could meet a
@@ -43,9 +41,10 @@ class ClusterGateway:
         self._api = KubeApi(settings.api, settings.credentials)
         self._state = ClusterState(self._api, settings, self._changed)
         self._demand = Demand()
-        access = AccessAdmission(lambda route, reason: self._load_reporter.metrics.rejected(route, reason))
-        self._admission = ProxiedAdmission(access, settings.proxies)
-        self._plane = DataPlane(lambda wake: self._load_reporter.on_wake(wake), _log_unreachable, self._admission)
+        admission = AccessAdmission(
+            lambda route, reason: self._load_reporter.metrics.rejected(route, reason), trusted=settings.proxies
+        )
+        self._plane = DataPlane(lambda wake: self._load_reporter.on_wake(wake), _log_unreachable, admission)
         self._plane.idle_s = IDLE_S
         self._plane.buffer_budget.limit = settings.memory // BUFFER_SHARE
         self._last_accept = 0.0  # time of the last accepted connection
@@ -187,18 +186,6 @@ class StatusServer:
     async def close(self) -> None:
         for runner in self._runners:
             await runner.cleanup()
-
-
-class ProxiedAdmission:
-    """Admission by the client's address instead of the proxy's."""
-
-    def __init__(self, admission: Admission, trusted: Networks) -> None:
-        self._admission, self._trusted = admission, trusted
-
-    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
-        if self._trusted and route.rate is not None:
-            peer = client_address(headers, peer, self._trusted)
-        return self._admission.admit(route, headers, peer)
 
 
 async def run(settings: ClusterSettings) -> None:

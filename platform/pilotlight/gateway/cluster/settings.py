@@ -41,17 +41,22 @@ def read(environ: Mapping[str, str]) -> ClusterSettings:
     missing = [name for name in ("POD_NAMESPACE", "POD_NAME", "POD_IP") if not environ.get(name)]
     if missing:
         raise UsageError(f"{missing[0]} is not set, must come from the pod's own fields (valueFrom.fieldRef)")
+
+    def port(name: str, default: int) -> int:
+        return int(number(environ, f"{PREFIX}{name}", default, 65535))
+
     return ClusterSettings(
         environ["POD_NAMESPACE"], environ["POD_NAME"], environ["POD_IP"], _api(environ),
         credentials=Path(environ.get(f"{PREFIX}CREDENTIALS") or CREDENTIALS),
         service=environ.get(f"{PREFIX}SERVICE") or "pilotlight-gateway",
         peers=environ.get(f"{PREFIX}PEERS") or "pilotlight-gateway-peers",
         host=environ.get(f"{PREFIX}HOST") or ALL_INTERFACES,
-        http_port=_port(environ, "HTTP_PORT", 8090), status_port=_port(environ, "STATUS_PORT", 8092),
-        peer_port=_port(environ, "PEER_PORT", 8093), scaler_port=_port(environ, "SCALER_PORT", 9090),
+        http_port=port("HTTP_PORT", 8090), status_port=port("STATUS_PORT", 8092),
+        peer_port=port("PEER_PORT", 8093), scaler_port=port("SCALER_PORT", 9090),
         proxies=parse_proxies(environ.get(f"{PREFIX}TRUSTED_PROXIES", ""), f"{PREFIX}TRUSTED_PROXIES"),
-        memory=int(_number(environ, "MEMORY_MIB", 2048, 1 << 30)) << 20,
-        leave_s=_number(environ, "LEAVE_S", 5.0, 600), drain_s=_number(environ, "DRAIN_S", 590.0, 86400),
+        memory=int(number(environ, f"{PREFIX}MEMORY_MIB", 2048, 1 << 30)) << 20,
+        leave_s=number(environ, f"{PREFIX}LEAVE_S", 5.0, 600),
+        drain_s=number(environ, f"{PREFIX}DRAIN_S", 590.0, 86400),
     )  # fmt: skip
 
 
@@ -76,16 +81,13 @@ def _api(environ: Mapping[str, str]) -> str:
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
-def _port(environ: Mapping[str, str], name: str, default: int) -> int:
-    return int(_number(environ, name, default, 65535))
-
-
-def _number(environ: Mapping[str, str], name: str, default: float, most: float) -> float:
-    written = environ.get(f"{PREFIX}{name}") or str(default)
+def number(environ: Mapping[str, str], name: str, default: float, most: float, least: float = 0.0) -> float:
+    """Return a setting that is a number. Raises UsageError, which names the variable."""
+    written = environ.get(name) or str(default)
     try:
         value = float(written)
     except ValueError:
-        value = -1.0
-    if not 0 <= value <= most:
-        raise UsageError(f"{PREFIX}{name} = {written}, must be a number from 0 to {most:g}")
+        value = float("nan")
+    if not least <= value <= most:
+        raise UsageError(f"{name} = {written}, must be a number from {least:g} to {most:g}")
     return value

@@ -9,7 +9,7 @@ from typing import Final
 
 from pilotlight.contract import ENV_ACCESS_FILE, ENV_ENDPOINTS_DIR, ENV_SETTINGS_PREFIX, ENV_TRUSTED_PROXIES, HTTP_PORT
 from pilotlight.errors import UsageError
-from pilotlight.gateway.cluster.settings import parse_proxies
+from pilotlight.gateway.cluster.settings import number, parse_proxies
 from pilotlight.wire.client_address import Networks
 
 ENV_PREFIX: Final = "PILOTLIGHT_ROUTER_"
@@ -68,9 +68,9 @@ def read(environ: Mapping[str, str]) -> RouterSettings:
     folder = environ.get(ENV_ENDPOINTS_DIR)
     return RouterSettings(
         engine, environ.get(f"{ENV_PREFIX}NAMESPACE") or "default", decoder, strategy,
-        _number(environ, f"{ENV_PREFIX}HEALTH_CHECK_INTERVAL_S", 10.0, 0.1, 3600),
+        number(environ, f"{ENV_PREFIX}HEALTH_CHECK_INTERVAL_S", 10.0, 3600, 0.1),
         Path(folder) if folder else None, environ.get(HOST) or ALL_INTERFACES,
-        int(_number(environ, PORT, HTTP_PORT, 0, 65535)), environ.get(ENV_ACCESS_FILE, ""),
+        int(number(environ, PORT, HTTP_PORT, 65535)), environ.get(ENV_ACCESS_FILE, ""),
         parse_proxies(environ.get(ENV_TRUSTED_PROXIES, ""), ENV_TRUSTED_PROXIES),
     )  # fmt: skip
 
@@ -122,14 +122,3 @@ def preferred(prefix: bytes, names: Loads) -> str:
 def overloaded(load: int, loads: Loads) -> bool:
     """Whether the load is far above the average; one is added to both, so that a few requests are no overload."""
     return load + 1 > OVERLOADED * (sum(loads.values()) / len(loads) + 1)
-
-
-def _number(environ: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
-    written = environ.get(name) or str(default)
-    try:
-        value = float(written)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
-        raise UsageError(f"{name} = {written}, must be a number from {least:g} to {most:g}")
-    return value

@@ -3,24 +3,20 @@
 from typing import Final
 
 from pilotlight import contract
-from pilotlight.observability.dashboards.builder import BY_SERVICE, Dashboard, Query, panel, rate, row, select
+from pilotlight.observability.dashboards.builder import LEGEND, Dashboard, Query, by_service, mean, panel, row, select
+from pilotlight.observability.dashboards.overview import READY
 
-LEGEND: Final = "{{inference_service}}"
 METRIC_LEGEND: Final = f"{LEGEND} {{{{metric}}}}"
-IS_READY: Final = 'state="ready"'
 
 
 def _state(state: str) -> Query:
-    chosen = select(contract.METRIC_REPLICAS, f'state="{state}"')
-    return Query(f"sum by ({BY_SERVICE}) ({chosen})", f"{LEGEND} {state}")
+    return Query(by_service("sum", select(contract.METRIC_REPLICAS, f'state="{state}"')), f"{LEGEND} {state}")
 
 
 def _at_zero() -> str:
     """Return the share of the last hour without a ready replica; services at zero are known from the gateway."""
-    ready = f"sum by ({BY_SERVICE}) ({select(contract.METRIC_REPLICAS, IS_READY)})"
-    answering = f"count by ({BY_SERVICE}) ({select(contract.METRIC_IN_FLIGHT)})"
-    known = f"0 * sum by ({BY_SERVICE}) ({select(contract.METRIC_GATEWAY_WAITING)})"
-    return f"avg_over_time((({ready} or {answering} or {known}) == bool 0)[1h:])"
+    known = by_service("sum", select(contract.METRIC_GATEWAY_WAITING))
+    return f"avg_over_time((({READY} or 0 * {known}) == bool 0)[1h:])"
 
 
 AUTOSCALING: Final = Dashboard(
@@ -33,10 +29,8 @@ AUTOSCALING: Final = Dashboard(
                 "What the autoscaler measures for each replica, and what it compares it with. On a cluster Knative "
                 "and KEDA measure; their own dashboards show it.",
                 "short",
-                Query(f"sum by ({BY_SERVICE}, metric) ({select(contract.METRIC_SCALE_SIGNAL)})", METRIC_LEGEND),
-                Query(
-                    f"max by ({BY_SERVICE}, metric) ({select(contract.METRIC_SCALE_TARGET)})", f"{METRIC_LEGEND} target"
-                ),
+                Query(by_service("sum", select(contract.METRIC_SCALE_SIGNAL), "metric"), METRIC_LEGEND),
+                Query(by_service("max", select(contract.METRIC_SCALE_TARGET), "metric"), f"{METRIC_LEGEND} target"),
             ),
             panel(
                 "Desired, starting, ready", "Desired above ready for long means that starts are slow or fail.", "short",
@@ -44,14 +38,11 @@ AUTOSCALING: Final = Dashboard(
             ),
             panel(
                 "Bounds", "How many replicas may run, by the document or set by hand.", "short",
-                Query(
-                    f"max by ({BY_SERVICE}, bound) ({select(contract.METRIC_REPLICA_LIMITS)})",
-                    f"{LEGEND} {{{{bound}}}}",
-                ),
+                Query(by_service("max", select(contract.METRIC_REPLICA_LIMITS), "bound"), f"{LEGEND} {{{{bound}}}}"),
             ),
             panel(
                 "Requests that wait", "At the gateway, for a replica. At zero replicas this is what wakes a service.",
-                "short", Query(f"sum by ({BY_SERVICE}) ({select(contract.METRIC_GATEWAY_WAITING)})", LEGEND),
+                "short", Query(by_service("sum", select(contract.METRIC_GATEWAY_WAITING)), LEGEND),
             ),
             panel(
                 "Decisions by reason", "Changes of a count in each interval, by the rule that decided.", "short",
@@ -70,7 +61,7 @@ AUTOSCALING: Final = Dashboard(
             "Cold starts",
             panel(
                 "Cold starts in an hour", "Requests that had to wait until a replica had started.", "short",
-                Query(f"sum by ({BY_SERVICE}) (increase({select(contract.METRIC_GATEWAY_COLD_STARTS)}[1h]))", LEGEND),
+                Query(by_service("sum", f"increase({select(contract.METRIC_GATEWAY_COLD_STARTS)}[1h])"), LEGEND),
             ),
             panel(
                 "Cold start by phase, p95",
@@ -82,9 +73,8 @@ AUTOSCALING: Final = Dashboard(
                 "Time that requests were held",
                 "Mean over requests that found no replica free; it comes on top of the latency.", "s",
                 Query(
-                    f"sum by ({BY_SERVICE}) ({rate(contract.METRIC_GATEWAY_HELD + '_sum')})"
-                    f" / (sum by ({BY_SERVICE}) ({rate(contract.METRIC_GATEWAY_HELD + '_count')}) > 0)"
-                    f" or 0 * sum by ({BY_SERVICE}) ({select(contract.METRIC_GATEWAY_WAITING)})",
+                    f"{mean(contract.METRIC_GATEWAY_HELD)}"
+                    f" or 0 * {by_service('sum', select(contract.METRIC_GATEWAY_WAITING))}",
                     LEGEND,
                 ),
             ),

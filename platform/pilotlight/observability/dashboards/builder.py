@@ -28,6 +28,7 @@ _KNOWN_NAMES: Final = (contract.METRIC_IN_FLIGHT, contract.METRIC_GATEWAY_WAITIN
 KNOWN: Final = f'{{__name__=~"{"|".join(_KNOWN_NAMES)}"}}'
 CHOSEN: Final = f'{contract.LABEL_NAMESPACE}=~"$namespace",{contract.LABEL_SERVICE}=~"$service"'
 BY_SERVICE: Final = f"{contract.LABEL_NAMESPACE}, {contract.LABEL_SERVICE}"
+LEGEND: Final = "{{inference_service}}"
 # Annotations on every time axis: name, colour, expression, title.
 _STEPS: Final = f'changes({contract.METRIC_CANARY_WEIGHT}{{{CHOSEN},side="canary"}}[1m]) > 0'
 _ALERTS: Final = f'ALERTS{{alertstate="firing",alertname=~"Pilotlight.+",{CHOSEN}}}'
@@ -98,12 +99,22 @@ def rate(metric: str, *more: str) -> str:
     return f"rate({select(metric, *more)}[$__rate_interval])"
 
 
-def quantile(share: float, metric: str, by: str) -> str:
+def quantile(share: float, metric: str, by: str = BY_SERVICE) -> str:
     """Return a quantile of a histogram, grouped by the labels `by`."""
     return f"histogram_quantile({share}, sum by (le, {by}) ({rate(metric + '_bucket')}))"
 
 
-def error_ratio(by: str) -> str:
+def by_service(function: str, expression: str, *labels: str) -> str:
+    """Aggregate an expression by service, and by `labels`."""
+    return f"{function} by ({', '.join((BY_SERVICE, *labels))}) ({expression})"
+
+
+def mean(metric: str, by: str = BY_SERVICE) -> str:
+    """Return the mean of a histogram or summary, grouped by the labels `by`."""
+    return f"sum by ({by}) ({rate(metric + '_sum')}) / (sum by ({by}) ({rate(metric + '_count')}) > 0)"
+
+
+def error_ratio(by: str = BY_SERVICE) -> str:
     """Return the error ratio as canary checks compute it: requests lost with their replica are errors.
 
     It is 0 without errors, instead of no series.

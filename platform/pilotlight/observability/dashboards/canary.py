@@ -3,23 +3,11 @@
 from typing import Final
 
 from pilotlight import contract
-from pilotlight.observability.dashboards.builder import (
-    BY_SERVICE,
-    Dashboard,
-    Query,
-    error_ratio,
-    panel,
-    quantile,
-    rate,
-    row,
-    select,
-)
+from pilotlight.observability.dashboards import builder
+from pilotlight.observability.dashboards.builder import LEGEND, Dashboard, Query, by_service, panel, rate, row, select
+from pilotlight.observability.rules import BY_REVISION, COUNT
 
-BY_REVISION: Final = f"{BY_SERVICE}, {contract.LABEL_REVISION}"
-LEGEND: Final = "{{inference_service}} {{revision}}"
-COUNT: Final = f"{contract.METRIC_REQUEST_DURATION}_count"
-
-
+REVISION: Final = f"{LEGEND} {{{{revision}}}}"
 CANARY: Final = Dashboard(
     "canary", "Pilotlight / Canary", "Canary and baseline side by side.",
     (
@@ -28,14 +16,15 @@ CANARY: Final = Dashboard(
             panel(
                 "Weight", "Share of the requests that each side gets, while a canary runs.", "percent",
                 Query(
-                    f"max by ({BY_REVISION}, side) ({select(contract.METRIC_CANARY_WEIGHT)})", f"{LEGEND} {{{{side}}}}"
+                    by_service("max", select(contract.METRIC_CANARY_WEIGHT), contract.LABEL_REVISION, "side"),
+                    f"{REVISION} {{{{side}}}}",
                 ),
             ),
             panel(
                 "Phase", "What the last canary of each service is doing, or how it ended.", "short",
                 Query(
-                    f"max by ({BY_SERVICE}, phase) ({select(contract.METRIC_CANARY_PHASE)} == 1)",
-                    "{{inference_service}} {{phase}}",
+                    by_service("max", f"{select(contract.METRIC_CANARY_PHASE)} == 1", "phase"),
+                    f"{LEGEND} {{{{phase}}}}",
                 ),
             ),
             panel(
@@ -44,8 +33,8 @@ CANARY: Final = Dashboard(
                 "ends in _ms; rates are shares of 1.",
                 "short",
                 Query(
-                    f"max by ({BY_SERVICE}, check, side) ({select(contract.METRIC_CANARY_CHECK)})",
-                    "{{inference_service}} {{check}} {{side}}",
+                    by_service("max", select(contract.METRIC_CANARY_CHECK), "check", "side"),
+                    f"{LEGEND} {{{{check}}}} {{{{side}}}}",
                 ),
             ),
         ),
@@ -53,16 +42,16 @@ CANARY: Final = Dashboard(
             "Side by side",
             panel(
                 "Latency by revision, p99", "Of every revision that answers: the canary beside its baseline.", "s",
-                Query(quantile(0.99, contract.METRIC_REQUEST_DURATION, BY_REVISION), LEGEND),
+                Query(builder.quantile(0.99, contract.METRIC_REQUEST_DURATION, BY_REVISION), REVISION),
             ),
             panel(
                 "Errors by revision",
                 "Share of the answers that are 5xx, and of requests that a replica took and never answered.",
-                "percentunit", Query(error_ratio(BY_REVISION), LEGEND),
+                "percentunit", Query(builder.error_ratio(BY_REVISION), REVISION),
             ),
             panel(
                 "Requests by revision", "Enough of them, or a check is inconclusive.", "reqps",
-                Query(f"sum by ({BY_REVISION}) ({rate(COUNT)})", LEGEND),
+                Query(by_service("sum", rate(COUNT), contract.LABEL_REVISION), REVISION),
             ),
         ),
     ),

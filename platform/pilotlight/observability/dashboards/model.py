@@ -3,7 +3,7 @@
 from typing import Final
 
 from pilotlight import contract
-from pilotlight.observability.dashboards.builder import Dashboard, Query, panel, quantile, rate, row, select
+from pilotlight.observability.dashboards.builder import Dashboard, Query, mean, panel, quantile, rate, row, select
 
 LEGEND: Final = "{{model}}"
 
@@ -32,11 +32,7 @@ MODEL: Final = Dashboard(
             panel(
                 "Batch size, mean", "Rows of an execution. Near 1 under load: allow batches, or a longer delay.",
                 "short",
-                Query(
-                    f"sum by (model) ({rate(contract.METRIC_BATCH_SIZE + '_sum')})"
-                    f" / (sum by (model) ({rate(contract.METRIC_BATCH_SIZE + '_count')}) > 0)",
-                    LEGEND,
-                ),
+                Query(mean(contract.METRIC_BATCH_SIZE, "model"), LEGEND),
             ),
             panel(
                 "Time in the queue, p95",

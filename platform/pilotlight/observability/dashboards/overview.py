@@ -3,28 +3,18 @@
 from typing import Final
 
 from pilotlight import contract
-from pilotlight.observability.dashboards.builder import (
-    BY_SERVICE,
-    Dashboard,
-    Query,
-    error_ratio,
-    panel,
-    quantile,
-    rate,
-    row,
-    select,
-)
-from pilotlight.observability.rules import BUDGET, ERROR_BUDGET, errors_of, requests_of
+from pilotlight.observability.dashboards import builder
+from pilotlight.observability.dashboards.builder import LEGEND, Dashboard, Query, by_service, panel, rate, row, select
+from pilotlight.observability.rules import BUDGET, COUNT, ERROR_BUDGET, errors_of, requests_of
 
-LEGEND: Final = "{{inference_service}}"
-COUNT: Final = f"{contract.METRIC_REQUEST_DURATION}_count"
-IS_READY: Final = 'state="ready"'
-IS_DESIRED: Final = 'state="desired"'
 
-READY: Final = (
-    f"sum by ({BY_SERVICE}) ({select(contract.METRIC_REPLICAS, IS_READY)})"
-    f" or count by ({BY_SERVICE}) ({select(contract.METRIC_IN_FLIGHT)})"
-)  # falls back to the replicas that export metrics, if the control process is not scraped
+def _replicas(state: str, *labels: str) -> str:
+    """Return the replicas in a state; those that export metrics, if the control process is not scraped."""
+    counted = by_service("sum", select(contract.METRIC_REPLICAS, f'state="{state}"'), *labels)
+    return f"{counted} or {by_service('count', select(contract.METRIC_IN_FLIGHT), *labels)}"
+
+
+READY: Final = _replicas("ready")
 
 
 def _budget_left() -> str:
@@ -42,13 +32,13 @@ OVERVIEW: Final = Dashboard(
             panel(
                 "Requests per second",
                 "Answered by replicas. Those that the gateway turned away are in their own panel.", "reqps",
-                Query(f"sum by ({BY_SERVICE}) ({rate(COUNT)})", LEGEND),
+                Query(by_service("sum", rate(COUNT)), LEGEND),
             ),
             panel(
                 "Errors",
                 "Share of the answers that are 5xx, and of requests that a replica took and never answered. Alerts "
                 "follow the error budget, not this line.",
-                "percentunit", Query(error_ratio(BY_SERVICE), LEGEND),
+                "percentunit", Query(builder.error_ratio(), LEGEND),
             ),
             panel(
                 "Error budget left",
@@ -74,7 +64,7 @@ OVERVIEW: Final = Dashboard(
             ),
             panel(
                 "Requests in flight", "Read by a replica and not yet answered.", "short",
-                Query(f"sum by ({BY_SERVICE}) ({select(contract.METRIC_IN_FLIGHT)})", LEGEND),
+                Query(by_service("sum", select(contract.METRIC_IN_FLIGHT)), LEGEND),
             ),
         ),
         row(
@@ -84,7 +74,7 @@ OVERVIEW: Final = Dashboard(
                     f"Latency, p{share * 100:g}",
                     "From the last byte of a request to the first byte of its answer, within a replica; waiting for a "
                     "cold start comes on top.",
-                    "s", Query(quantile(share, contract.METRIC_REQUEST_DURATION, BY_SERVICE), LEGEND),
+                    "s", Query(builder.quantile(share, contract.METRIC_REQUEST_DURATION), LEGEND),
                 )
                 for share in (0.5, 0.95, 0.99)
             ),
@@ -98,11 +88,7 @@ OVERVIEW: Final = Dashboard(
             panel(
                 "Replicas desired",
                 "What the autoscaler wants, by revision; where nobody exports it, the replicas that answer.", "short",
-                Query(
-                    f"sum by ({BY_SERVICE}, {contract.LABEL_REVISION}) ({select(contract.METRIC_REPLICAS, IS_DESIRED)})"
-                    f" or count by ({BY_SERVICE}, {contract.LABEL_REVISION}) ({select(contract.METRIC_IN_FLIGHT)})",
-                    "{{inference_service}} {{revision}}",
-                ),
+                Query(_replicas("desired", contract.LABEL_REVISION), f"{LEGEND} {{{{revision}}}}"),
             ),
             panel(
                 "Models by state",

@@ -25,6 +25,7 @@ from pilotlight.targets.local.control_process_launcher import HOST
 from pilotlight.targets.local.detached_process import start_detached
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor.process_inspection import ExitWatch, Identity, identify
+from pilotlight.wire.http_client import request
 from pilotlight.wire.machine import free_port, last_lines
 
 Json = Any
@@ -32,6 +33,7 @@ AUTO: Final = "auto"
 PORT: Final = 9090  # Prometheus' own, where it is free
 SCRAPE_S: Final = 5
 START_S: Final = 15.0  # with the gateway's, less than control_process.START_S
+READY_S: Final = 2.0
 STOP_S: Final = 10.0
 PAUSE_S: Final = 2.0  # backoff before a restart; doubled after each process that ended within SOON_S
 LONGEST_PAUSE_S: Final = 300.0
@@ -39,19 +41,6 @@ SOON_S: Final = 60.0
 RETENTION: Final = "15d"
 TAKEN: Final = "address already in use"
 log = logging.getLogger(__name__)
-
-
-async def is_ready(port: int) -> bool:
-    """Whether a Prometheus on this port is ready. Plain sockets, so that no HTTP client is imported at start."""
-    with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
-        async with asyncio.timeout(2):
-            reader, writer = await asyncio.open_connection(HOST, port)
-            try:
-                writer.write(f"GET /-/ready HTTP/1.0\r\nHost: {HOST}\r\n\r\n".encode())
-                return b" 200 " in await reader.readline()
-            finally:
-                writer.close()
-    return False
 
 
 def may_listen(pid: int, port: int) -> bool:
@@ -216,7 +205,8 @@ class PrometheusServer:
         until = loop.time() + START_S
         while (process := running(self._home)) is not None:
             # Another program may listen on the port: it must be this process that is ready.
-            ready = await is_ready(process.port) and await asyncio.to_thread(may_listen, process.pid, process.port)
+            response = await request(process.port, "/-/ready", READY_S, host=HOST)
+            ready = response.status == 200 and await asyncio.to_thread(may_listen, process.pid, process.port)
             if ready and process.identity.alive:
                 return process
             if loop.time() > until:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE, METRIC_REQUEST_DURATION
 from pilotlight.errors import PlatformError
+from pilotlight.observability.rules import BY_REVISION, COUNT, FAILED
 from pilotlight.targets.target import Sample, ServiceStatus
 
 Query = Callable[[str], Sequence[Sample]]
@@ -20,9 +21,6 @@ LatencyValues = Mapping[tuple[str, str, str], Mapping[str, float]]  # by (namesp
 WINDOW: Final = "5m"  # window of RevisionStatus' values
 TIMEOUT_S: Final = 2.0
 VALUE_LABEL: Final = "figure"  # label that distinguishes the values of the one query
-BY: Final = f"{LABEL_NAMESPACE}, {LABEL_SERVICE}, {LABEL_REVISION}"
-COUNT: Final = f"{METRIC_REQUEST_DURATION}_count"
-FAILED: Final = 'code=~"5.."'
 
 
 def with_latency(
@@ -40,9 +38,9 @@ def promql(statuses: Sequence[ServiceStatus]) -> str:
     """Return one query for all values of all revisions, to save round trips."""
     namespaces = _matcher(LABEL_NAMESPACE, sorted({status.namespace for status in statuses}))
     chosen = f"{namespaces},{_matcher(LABEL_SERVICE, sorted({status.name for status in statuses}))}"
-    requests = f"sum by ({BY}) (increase({COUNT}{{{chosen}}}[{WINDOW}]))"
-    failed = f"sum by ({BY}) (increase({COUNT}{{{chosen},{FAILED}}}[{WINDOW}]))"
-    buckets = f"sum by (le, {BY}) (rate({METRIC_REQUEST_DURATION}_bucket{{{chosen}}}[{WINDOW}]))"
+    requests = f"sum by ({BY_REVISION}) (increase({COUNT}{{{chosen}}}[{WINDOW}]))"
+    failed = f"sum by ({BY_REVISION}) (increase({COUNT}{{{chosen},{FAILED}}}[{WINDOW}]))"
+    buckets = f"sum by (le, {BY_REVISION}) (rate({METRIC_REQUEST_DURATION}_bucket{{{chosen}}}[{WINDOW}]))"
     queries = {
         "requests": requests,
         "error_percent": f"100 * ({failed} or 0 * {requests}) / ({requests} > 0)",

@@ -75,13 +75,9 @@ async def is_healthy(replica: Replica) -> bool:
     try:
         async with asyncio.timeout(HEALTH_S):
             for path in HEALTH_PATHS:
-                status = await _status(replica, path)
+                status = (await send_request(replica.host, replica.port, path)).status
                 if status != 404:
                     return status == 200
             return True
     except (OSError, TimeoutError, ValueError):
         return False
-
-
-async def _status(replica: Replica, path: str) -> int:
-    return (await send_request(replica.host, replica.port, path)).status

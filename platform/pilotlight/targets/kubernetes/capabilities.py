@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pilotlight.k8s.manifest import without_server_fields
 from pilotlight.k8s.quantities import gpu_count, is_gpu, quantity_or_zero
@@ -166,33 +166,23 @@ def free_gpus(nodes: Iterable[Document], pods: Iterable[Document]) -> int:
 FACTS: Final = (kinds_known, features, domain, keda, routes, gateway, http_add_on, prometheus, gpus)
 
 
-class CatalogueEntry(NamedTuple):
-    """One document with its origin, such as `cluster: ClusterServingRuntime vllm`."""
+def cluster_catalogue(
+    cluster: Cluster, namespaces: Iterable[str]
+) -> tuple[Sequence[tuple[str, Document]], Sequence[str]]:
+    """Return the documents of the cluster and of these namespaces with their origins, such as `cluster: BaseModel x`.
 
-    origin: str
-    document: Mapping[str, Json]
-
-
-class ClusterCatalogue(NamedTuple):
-    documents: tuple[CatalogueEntry, ...]
-    warnings: tuple[str, ...] = ()
-
-
-def cluster_catalogue(cluster: Cluster, namespaces: Iterable[str]) -> ClusterCatalogue:
-    """Return the documents of the cluster and of these namespaces; warn about kinds that may not be read.
-
-    They rank after -f and --catalog and before the built-in ones.
+    Also a warning about kinds that may not be read. They rank after -f and --catalog and before the built-in ones.
     """
-    documents: list[CatalogueEntry] = []
+    documents: list[tuple[str, Document]] = []
     forbidden: list[str] = []
     for version, kind, namespace in _locations(cluster, tuple(namespaces)):
         listed = unless_forbidden(partial(cluster.list, version, kind, namespace), None)
         if listed is None:
             forbidden.append(kind)
-        documents += [CatalogueEntry(origin(each), without_cluster_fields(each)) for each in listed or ()]
+        documents += [(origin(each), without_cluster_fields(each)) for each in listed or ()]
     named = ", ".join(dict.fromkeys(forbidden))
     warning = f"the cluster's {named} may not be read with your rights: nothing is chosen from them"
-    return ClusterCatalogue(tuple(documents), (warning,) if forbidden else ())
+    return documents, [warning] if forbidden else []
 
 
 def _locations(cluster: Cluster, namespaces: tuple[str, ...]) -> Iterable[tuple[str, str, str | None]]:

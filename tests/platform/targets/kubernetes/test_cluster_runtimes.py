@@ -48,8 +48,8 @@ def test_namespaces_are_asked_for_what_is_theirs_and_the_cluster_once() -> None:
 
 def test_a_document_is_as_somebody_wrote_it_and_says_where_it_is_from() -> None:
     found, warnings = cluster_catalogue(Few(), ["lab"])
-    assert [each.origin for each in found] == ["cluster: ServingRuntime lab/house", "cluster: ClusterBaseModel llama"]
-    assert found[0].document == {
+    assert [origin for origin, _ in found] == ["cluster: ServingRuntime lab/house", "cluster: ClusterBaseModel llama"]
+    assert found[0][1] == {
         "apiVersion": KSERVE,
         "kind": "ServingRuntime",
         "metadata": {"name": "house", "namespace": "lab"},
@@ -60,7 +60,7 @@ def test_a_document_is_as_somebody_wrote_it_and_says_where_it_is_from() -> None:
 
 def test_what_may_not_be_read_is_passed_over_and_said_once() -> None:
     found, warnings = cluster_catalogue(Few(("ServingRuntime",)), ["lab", "shop"])
-    assert [each.origin for each in found] == ["cluster: ClusterBaseModel llama"]
+    assert [origin for origin, _ in found] == ["cluster: ClusterBaseModel llama"]
     (sentence,) = warnings
     assert sentence.startswith("the cluster's ServingRuntime may not be read")
 

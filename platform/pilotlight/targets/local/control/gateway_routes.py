@@ -41,8 +41,8 @@ def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
     first = spec.workload(spec.entry[0][0]).revision
     if spec.exposed:
         yield Route(
-            spec.namespace, spec.name, backends, hosts=spec.hosts, port=run.port, timeout_s=first.timeout_s,
-            access=access(spec.access), rate=rate(spec.access), grpc_port=run.grpc_port,
+            spec.namespace, spec.name, backends, hosts=spec.hosts, port=run.ports["http"], timeout_s=first.timeout_s,
+            access=access(spec.access), rate=rate(spec.access), grpc_port=run.ports["grpc"],
             key=key(spec.namespace, spec.name) if len(entries) < len(spec.workloads) else "",
         )  # fmt: skip
     for workload in spec.workloads:
@@ -95,13 +95,13 @@ class ServicePorts:
     def restore(self, run: ServiceRun) -> None:
         """Set the stored ports before the first table: the gateway closes ports that it does not name."""
         for kind in self._required(run):
-            _set_port(run, kind, self._next(run, kind))
+            run.ports[kind] = self._next(run, kind)
 
     def open(self, run: ServiceRun) -> None:
         """Open the ports that a release needs; ports already open stay."""
         kinds = list(self._required(run))
-        if run.grpc_port and "grpc" not in kinds:
-            run.grpc_port = 0
+        if "grpc" not in kinds:
+            run.ports["grpc"] = 0
         if kinds:
             task = asyncio.get_running_loop().create_task(self._open(run, kinds))
             self._tasks.add(task)
@@ -109,8 +109,7 @@ class ServicePorts:
 
     def release(self, run: ServiceRun) -> None:
         """Close the ports of a deleted service: if no table has named them, none would close them."""
-        held = {"http": run.port, "grpc": run.grpc_port}
-        self._link.unlisten([f"127.0.0.1:{port}/{kind}" for kind, port in held.items() if port])
+        self._link.unlisten([f"127.0.0.1:{port}/{kind}" for kind, port in run.ports.items() if port])
 
     def close(self) -> None:
         for task in list(self._tasks):
@@ -132,7 +131,7 @@ class ServicePorts:
                 return
             port = self._next(run, kind, attempt)
             if not await self._link.listen([f"127.0.0.1:{port}/{kind}"]):
-                _set_port(run, kind, port)
+                run.ports[kind] = port
                 self._changed()
                 if run.deleting:
                     self.release(run)
@@ -150,10 +149,3 @@ def serves_grpc(spec: ServiceSpec) -> bool:
     entries = [spec.workload(name).revision.container for name, _ in spec.entry]
     on_grpc_port = (str(each.port) == each.env.get(ENV_GRPC_PORT, str(GRPC_PORT)) for each in entries)
     return any(on_grpc_port) and find_spec("grpc") is not None
-
-
-def _set_port(run: ServiceRun, kind: Kind, port: int) -> None:
-    if kind == "http":
-        run.port = port
-    else:
-        run.grpc_port = port

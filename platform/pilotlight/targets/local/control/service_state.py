@@ -195,7 +195,7 @@ class ServiceRun:
 
     def __init__(self, key: Key, generation: int, spec: ServiceSpec, zero_grace_s: float = 0.0) -> None:
         self.key, self.generation, self.spec, self.zero_grace_s = key, generation, spec, zero_grace_s
-        self.port = self.grpc_port = 0
+        self.ports = {"http": 0, "grpc": 0}  # its own, by kind; 0: none
         self.deleting = False
         self.rolled_back = ""  # why the release before this one was taken back
         self.unreadable = ""  # why the stored service cannot be run; then it has no workloads

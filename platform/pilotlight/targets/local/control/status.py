@@ -92,9 +92,9 @@ def _replica_url(view: ServiceView) -> str:
 def _urls(view: ServiceView, url: str) -> dict[str, str]:
     if not view.run.spec.exposed:
         return {"http": url} if url else {}
-    own = (view.run.port, view.run.grpc_port)
     # A port is shown only once the gateway routes it: an earlier request would be refused.
-    port, grpc_port = (port if port == applied else 0 for port, applied in zip(own, view.ports, strict=True))
+    own = zip(view.run.ports.values(), view.ports, strict=True)
+    port, grpc_port = (port if port == applied else 0 for port, applied in own)
     host = view.https.rpartition(":")[0] or "127.0.0.1"
     urls = {
         "http": url, "port": f"http://127.0.0.1:{port}" if port else "",

@@ -208,15 +208,10 @@ class SupervisedReplica:
         self._ended(self, ended)
 
     def stop_probing(self) -> None:
-        if self._parking is not None:
-            self._parking.cancel()
-            self._parking = None
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
-        if self._probing is not None:
-            self._probing.cancel()
-            self._probing = None
+        for task in (self._parking, self._reading, self._probing):
+            if task is not None:
+                task.cancel()
+        self._parking = self._reading = self._probing = None
 
     async def detach(self) -> None:
         """Stop watching and leave it running."""

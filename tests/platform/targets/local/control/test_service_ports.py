@@ -36,7 +36,7 @@ def test_a_port_that_opens_while_its_service_goes_is_given_up(tmp_path: Path) ->
         ports = ServicePorts(store, link, free_port(), EventRecorder(store), lambda: None)
         ports.open(link.run)
         async with asyncio.timeout(60):
-            while not link.run.port:
+            while not link.run.ports["http"]:
                 await asyncio.sleep(0)
         assert link.addresses == ()
         await link.close(stop_gateway=False, drain_s=0.0)
@@ -53,6 +53,6 @@ def test_a_service_that_is_not_exposed_has_no_port_of_the_gateway(tmp_path: Path
         ports = ServicePorts(store, Slow(Home(tmp_path), lambda word: None), 9000, EventRecorder(store), lambda: None)
         run = running(service(workload(revision()), exposed=False))
         ports.restore(run)
-        assert run.port == 0
+        assert run.ports["http"] == 0
     finally:
         store.close()

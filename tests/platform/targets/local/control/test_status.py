@@ -320,7 +320,7 @@ def test_each_component_has_a_condition_of_its_own() -> None:
 )
 def test_a_port_of_its_own_is_told_once_it_leads_to_the_service(led: tuple[int, int], told_of: dict[str, str]) -> None:
     run = single()
-    run.port, run.grpc_port = 8100, 8101
+    run.ports = {"http": 8100, "grpc": 8101}
     urls = status_of(ServiceView(run, (), 10.0, "http://127.0.0.1:8090", None, led)).urls
     assert urls["http"] == "http://127.0.0.1:8090/iris"
     assert told_of.items() <= urls.items()
@@ -329,7 +329,7 @@ def test_a_port_of_its_own_is_told_once_it_leads_to_the_service(led: tuple[int, 
 
 def test_with_https_the_address_is_told_and_grpc_is_told_to_have_tls() -> None:
     run = single()
-    run.port, run.grpc_port = 8100, 8101
+    run.ports = {"http": 8100, "grpc": 8101}
     view = ServiceView(run, (), 10.0, "http://127.0.0.1:8090", None, (8100, 8101), "0.0.0.0:8443")
     urls = status_of(view).urls
     assert urls["https"] == "https://0.0.0.0:8443/iris"

@@ -156,7 +156,7 @@ def _failed_in_foreground() -> int:
 
 async def serve(settings: Options, held_lock: int) -> int:
     """Run until shutdown; return the exit code. The API's port is bound first, so a failed start leaves nothing."""
-    from pilotlight.control_plane import launchers, lost_state
+    from pilotlight.control_plane import launcher_registry, lost_state
     from pilotlight.gateway import listeners
     from pilotlight.targets.local import prometheus_process
     from pilotlight.targets.local.control.service_operations import Engine
@@ -165,7 +165,7 @@ async def serve(settings: Options, held_lock: int) -> int:
     try:
         listener = listeners.bind(listeners.Address("127.0.0.1", settings.api_port), "PILOTLIGHT_API_PORT")
         prometheus = await prometheus_process.start(settings.home, settings.prometheus, settings.api_port)
-        engine = Engine(settings.home, settings.reconciler(prometheus), launchers=launchers.factories())
+        engine = Engine(settings.home, settings.reconciler(prometheus), launchers=launcher_registry.factories())
     except PlatformError as error:
         log.error("not started: %s", error)
         await prometheus_process.stop(settings.home)
@@ -174,7 +174,7 @@ async def serve(settings: Options, held_lock: int) -> int:
         if not settings.forget:
             await lost_state.check(settings.home, engine.store)
         elif engine.store.is_new:
-            for message in await launchers.sweep_all(settings.home):
+            for message in await launcher_registry.sweep_all(settings.home):
                 log.warning("not all ended: %s", message)
         await engine.start()
         runner = await _api(engine, settings, shutdown, listener)

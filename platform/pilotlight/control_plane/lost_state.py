@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from pilotlight.control_plane import launchers
+from pilotlight.control_plane import launcher_registry
 from pilotlight.errors import PlatformError
 from pilotlight.gateway import fd_channel
 from pilotlight.gateway.control_link import GatewayMessage, Hello
@@ -30,7 +30,7 @@ REMOVED: Final = (
 def refusal(database: Path, routes: int, replicas: Collection[int], elsewhere: Sequence[str] = ()) -> str:
     """Return why a control process with a new state must not start; empty: it may.
 
-    `elsewhere` says what launchers other than that of `local` run.
+    `elsewhere` has a phrase for each launcher other than that of `local` that runs replicas.
     """
     if not routes and not replicas and not elsewhere:
         return ""
@@ -48,7 +48,7 @@ async def check(home: Home, store: Store) -> None:
     if not store.is_new:
         return
     replicas = [pid for pid, _ in replica_processes(home)]
-    if why := refusal(home.database, await _routes(home), replicas, await launchers.running(home)):
+    if why := refusal(home.database, await _routes(home), replicas, await launcher_registry.describe_running(home)):
         raise PlatformError(why)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotlight.control_plane import launchers, lost_state
+from pilotlight.control_plane import launcher_registry, lost_state
 from pilotlight.errors import PlatformError
 from pilotlight.gateway.control_link import ControlServer, Hello
 from pilotlight.targets.local import control_process_launcher
@@ -82,9 +82,9 @@ def test_containers_and_jobs_count_as_what_serves(elsewhere: Home, name: str) ->
 
 def test_who_has_left_no_trace_in_a_home_has_nothing_left_to_end_there(elsewhere: Home) -> None:
     (elsewhere.root.parent / "squeue").write_text("#!/bin/sh\nexit 1\n")  # installed, and not configured
-    assert asyncio.run(launchers.sweep_all(elsewhere)) == []
+    assert asyncio.run(launcher_registry.sweep_all(elsewhere)) == []
     (elsewhere.run / TRACES["slurm"]).mkdir(parents=True)
-    assert asyncio.run(launchers.sweep_all(elsewhere)) == ["slurm: squeue failed: exit code 1"]
+    assert asyncio.run(launcher_registry.sweep_all(elsewhere)) == ["slurm: squeue failed: exit code 1"]
 
 
 def test_a_folder_that_was_removed_or_replaced_is_noticed(tmp_path: Path) -> None:

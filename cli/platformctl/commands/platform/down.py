@@ -45,7 +45,7 @@ def down(timeout: float, uninstall: bool, system: bool | None) -> None:
         installation.uninstall(system)
     if not is_running():
         record_stopped(home())
-        end_elsewhere(by_traces=True)
+        sweep_launchers(only_with_traces=True)
         output.note("the platform is not running")
         output.data({"ended": [], "replicas": 0}, ())
         return
@@ -57,7 +57,7 @@ def down(timeout: float, uninstall: bool, system: bool | None) -> None:
         output.note(f"{error}; ending its processes by their pids")
         record_stopped(home())
         processes = end_processes(home(), timeout)
-        end_elsewhere()
+        sweep_launchers()
         replicas = {role for role in processes.values() if role.startswith("replica ")}
         output.note(f"ended {', '.join(f'{role} (pid {pid})' for pid, role in processes.items())}")
         output.data({"ended": [], "replicas": len(replicas), "pids": list(processes)}, ())
@@ -68,13 +68,15 @@ def down(timeout: float, uninstall: bool, system: bool | None) -> None:
     output.data({"ended": names, "replicas": count}, names)
 
 
-def end_elsewhere(*, by_traces: bool = False) -> None:
-    """End containers and jobs of a home that has no control process; `by_traces`: only if it has any of them."""
+def sweep_launchers(*, only_with_traces: bool = False) -> None:
+    """End containers and jobs of a home without a control process; `only_with_traces`: if it has files of theirs."""
     import asyncio
 
-    from pilotlight.control_plane import launchers
+    from pilotlight.control_plane import launcher_registry
 
-    for message in () if by_traces and not launchers.has_traces(home()) else asyncio.run(launchers.sweep_all(home())):
+    if only_with_traces and not launcher_registry.has_traces(home()):
+        return
+    for message in asyncio.run(launcher_registry.sweep_all(home())):
         output.note(f"not all ended: {message}")
 
 

@@ -17,7 +17,7 @@ from tests.e2e.embedded.test_components import SPLIT, split
 from tests.embedded import IRIS, Platform
 from tests.platform.targets.target_contract import TargetContract, TargetGround
 
-from pilotlight.control_plane.launchers import running
+from pilotlight.control_plane.launcher_registry import describe_running
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.plan.types import Capabilities
 from pilotlight.targets.docker.target import findings
@@ -217,4 +217,4 @@ def test_a_container_counts_when_the_state_is_lost(
         monkeypatch.setenv(name, docker_engine[name])
     with ground.deployed(FILES + "    model: {modelFormat: {name: folder}}\n"):
         (name,) = ground.replicas()
-        assert asyncio.run(running(ground.platform.home)) == [f"docker runs {name}"]
+        assert asyncio.run(describe_running(ground.platform.home)) == [f"docker runs {name}"]

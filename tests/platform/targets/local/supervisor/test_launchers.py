@@ -12,7 +12,7 @@ from tests.eventually import eventually_async
 from tests.platform.targets.local.runs import replica
 from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch, lines, program
 
-from pilotlight.control_plane import launchers
+from pilotlight.control_plane import launcher_registry
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.control.persistence import StateWriter
 from pilotlight.targets.local.home_directory import Home
@@ -344,5 +344,5 @@ class Remnants(Scripted):
 def test_a_home_without_a_control_process_is_swept_by_every_launcher(tmp_path: Path) -> None:
     table = dict.fromkeys(("docker", "slurm"), f"{__name__}:Remnants")
     (tmp_path / "run/slurm/job").mkdir(parents=True)
-    assert asyncio.run(launchers.sweep_all(Home(tmp_path), table)) == ["slurm: it does not answer"]
+    assert asyncio.run(launcher_registry.sweep_all(Home(tmp_path), table)) == ["slurm: it does not answer"]
     assert Remnants.swept_homes == [tmp_path]

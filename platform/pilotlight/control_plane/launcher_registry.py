@@ -1,4 +1,4 @@
-"""Launchers other than that of `local`, imported when the first service uses them."""
+"""Table of the launchers other than that of `local`, imported when the first service uses them; their cleanup."""
 
 import shutil
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ LAUNCHERS: Final[Mapping[str, str]] = {
     "docker": "pilotlight.targets.docker.launcher:DockerLauncher",
     "slurm": "pilotlight.targets.slurm.launcher:SlurmLauncher",
 }
-# What they leave in `run` of a home for as long as a replica is not known to have ended.
+# Files below `run` of a home, from the start of a replica until it is known to have ended.
 TRACES: Final[Mapping[str, str]] = {"docker": "*.container", "slurm": "slurm/*"}
 
 
@@ -48,18 +48,18 @@ async def sweep_all(home: Home, launchers: Mapping[str, str] = LAUNCHERS) -> lis
     return errors
 
 
-async def running(home: Home, launchers: Mapping[str, str] = LAUNCHERS) -> list[str]:
-    """Return in words which launchers run replicas for a home that has no control process, or cannot say."""
-    found = []
+async def describe_running(home: Home, launchers: Mapping[str, str] = LAUNCHERS) -> list[str]:
+    """Return a phrase for each launcher that runs, or may run, replicas for a home that has no control process."""
+    phrases = []
     for name, make in factories(launchers).items():
         if not has_traces(home, [name]):
             continue
         try:
             if replicas := await make(ProcessLauncher(home, "")).running():
-                found.append(f"{name} runs {', '.join(sorted(replicas))}")
+                phrases.append(f"{name} runs {', '.join(sorted(replicas))}")
         except (PlatformError, OSError) as error:
-            found.append(f"{name} may run replicas ({error})")
-    return found
+            phrases.append(f"{name} may run replicas ({error})")
+    return phrases
 
 
 def has_traces(home: Home, launchers: Iterable[str] = TRACES) -> bool:

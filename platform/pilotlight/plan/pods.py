@@ -30,7 +30,7 @@ SHM_PATH: Final = "/dev/shm"  # noqa: S108 - the mount point that every CUDA pro
 SCRATCH: Final = "scratch"
 COLLOCATED: Final = "transformer-container"
 PUBLISHED: Final = Capabilities().image
-LAUNCHED: Final = ("docker", "slurm", "lepton", "brev")  # targets that their pod templates name
+ANNOTATED_TARGETS: Final = ("docker", "slurm", "lepton", "brev")  # named in annotations of pod templates
 _SECRET_NAME: Final = re.compile(
     r"(?:^|_)(?:PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIALS?|(?:API|ACCESS|SECRET|PRIVATE)_?KEY)$", re.IGNORECASE
 )
@@ -76,13 +76,13 @@ def metadata(context: PlanContext) -> dict[str, Json]:
     pins = encode(model_pins.pins_of(context, model_uris(context)))
     added = {name: value for name, value in service.annotations.items() if name == names.ANNOTATION_ISOLATION}
     added |= {names.ANNOTATION_PINS: pins} if pins else {}
-    launched = _launcher_annotations(context.capabilities)
-    return {"labels": labels, "annotations": {**document_annotations.for_pods(written), **added, **launched}}
+    target = _target_annotations(context.capabilities)
+    return {"labels": labels, "annotations": {**document_annotations.for_pods(written), **added, **target}}
 
 
-def _launcher_annotations(capabilities: Capabilities) -> dict[str, str]:
+def _target_annotations(capabilities: Capabilities) -> dict[str, str]:
     """Return the annotations of the target that runs it; none for processes of this machine and for clusters."""
-    if capabilities.target not in LAUNCHED:
+    if capabilities.target not in ANNOTATED_TARGETS:
         return {}
     options = dict(sorted(capabilities.target_options.items()))
     written = {names.ANNOTATION_TARGET_OPTIONS: json.dumps(options)} if options else {}

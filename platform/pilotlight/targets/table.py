@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 ENTRY_POINTS: Final = "pilotlight.targets"
 EMBEDDED: Final = ("local", "docker", "slurm")
 REMOTE: Final = ("lepton", "brev")
-MODULES = {name: f"pilotlight.targets.{name}.target" for name in ("docker", "slurm", *REMOTE)}
+MODULES = {
+    "docker": "pilotlight.targets.docker.options_and_checks",
+    "slurm": "pilotlight.targets.slurm.options_and_checks",
+    "lepton": "pilotlight.targets.lepton.endpoints",
+    "brev": "pilotlight.targets.brev.endpoints",
+}
 
 
 class TargetModule(Protocol):

@@ -31,14 +31,14 @@ from pilotlight.microservices.platforms.service_document import (
 from pilotlight.microservices.platforms.service_status import is_accepted, platform_status
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.targets import table
-from pilotlight.targets.docker import target as docker
+from pilotlight.targets.docker import options_and_checks as docker
 from pilotlight.targets.local.control_process_launcher import living
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.supervisor.gpus import find_devices
 from pilotlight.targets.options import Option, check_missing, resolve_options
 from pilotlight.targets.programs import Programs
 from pilotlight.targets.secret_redaction import redact
-from pilotlight.targets.slurm import target as slurm
+from pilotlight.targets.slurm import options_and_checks as slurm
 from pilotlight.targets.target import Key, ServiceStatus, Target
 from pilotlight.wire.unix_socket import SCHEME, is_unix
 

@@ -43,10 +43,9 @@ class Instances:
             )
         return instance
 
-    def create(self, name: str, options: Mapping[str, str]) -> Instance:
+    def create(self, name: str, options: Mapping[str, str]) -> None:
         self.programs.run_checked(create_arguments(name, options), timeout_s=CREATE_S, hint=LOGIN)
         self.programs.run_checked(["brev", "refresh"], hint=LOGIN)  # writes the ssh configuration
-        return self.running(name)
 
     def delete(self, name: str) -> None:
         self.programs.run_checked(["brev", "delete", name], hint=LOGIN)
@@ -73,8 +72,8 @@ def create_arguments(name: str, options: Mapping[str, str]) -> list[str]:
     """Return the arguments of `brev create`. Raise UsageError for two options that only Brev's console supports."""
     for option in ("cloud_cred_id", "workspace_group_id"):
         if options.get(option) and not options.get("instance_id"):
-            said = f"{option} = {options[option]}: brev create cannot be told it, it has no such flag ({FLAGS})"
-            raise UsageError(said, "create the instance in Brev's console with it, then give instance_id")
+            problem = f"{option} = {options[option]}: brev create has no such flag ({FLAGS})"
+            raise UsageError(problem, "create the instance in Brev's console with it, then give instance_id")
     kind = options.get("instance_type", "")
     return ["brev", "create", name, *(["--type", kind] if kind else ())]
 

@@ -44,7 +44,7 @@ class DockerLauncher:
 
     def __init__(self, processes: ProcessLauncher) -> None:
         self.processes, self.home = processes, processes.home
-        self.environ = {name: value for name, value in os.environ.items() if arguments.is_clients(name)}
+        self.environ = {name: value for name, value in os.environ.items() if arguments.changes_client(name)}
         self._daemon: Daemon | None = None
 
     def check(self, revision: RevisionSpec) -> None:

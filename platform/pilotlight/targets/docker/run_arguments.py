@@ -139,9 +139,9 @@ def client_command(
     """
     container = launch.revision.container
     env, words = variables(launch, daemon, home, gateway_url), _run(launch, daemon, home, models, gpus)
-    words += [f"--env={name}={value}" if is_clients(name) else f"--env={name}" for name, value in env.items()]
+    words += [f"--env={name}={value}" if changes_client(name) else f"--env={name}" for name, value in env.items()]
     words += image_arguments(container)
-    values = {name: value for name, value in env.items() if not is_clients(name)}
+    values = {name: value for name, value in env.items() if not changes_client(name)}
     if not container.fetches:
         return words, values
     pins = {contract.ENV_MODEL_PINS: encode(container.pins)}
@@ -170,7 +170,7 @@ def id_file(home: Home, replica: str) -> Path:
     return home.run / f"{replica}.container"
 
 
-def is_clients(name: str) -> bool:
+def changes_client(name: str) -> bool:
     """Whether a variable would change the docker client, and so cannot be passed by its environment."""
     return _CLIENT.fullmatch(name) is not None
 

@@ -46,8 +46,8 @@ class Workspace:
             raise PlatformError(f"the Lepton workspace does not answer: {done.summary}", LOGIN)
         there = set(re.findall(r"[\w-]+", done.out))
         if missing := [name for name in names if name not in there]:
-            said = f"the Lepton workspace has no secret called {missing[0]}"
-            raise PlatformError(said, "add it in the workspace's settings: its value is never sent from here")
+            problem = f"the Lepton workspace has no secret called {missing[0]}"
+            raise PlatformError(problem, "add it in the workspace's settings: its value is never sent from here")
 
     def log(self, name: str, tail: int) -> list[str]:
         """Return the last lines; none if there are none yet, or the workspace does not tell them."""
@@ -75,8 +75,8 @@ def address(document: Mapping[str, Json]) -> str:
     return str(endpoint.get("external_endpoint") or "").rstrip("/")
 
 
-def word_of(document: Mapping[str, Json]) -> str:
-    """Return Lepton's word for the state."""
+def state_of(document: Mapping[str, Json]) -> str:
+    """Return Lepton's name of the state."""
     return str((document.get("status") or {}).get("state") or "UNK")
 
 

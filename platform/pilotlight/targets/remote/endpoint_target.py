@@ -30,7 +30,7 @@ from pilotlight.targets.target import (
 
 Json = Any
 POLL_S: Final = 2.0
-PLACE: Final = "instance_id"  # option that a release cannot change: its container would stay there
+INSTANCE: Final = "instance_id"  # option of brev that no release changes: the container would stay on that instance
 
 
 class EndpointTarget:
@@ -63,9 +63,11 @@ class EndpointTarget:
             stored = store.service(key)
             overrides = {} if reset or stored is None else stored.overrides
             endpoint = endpoint_of(release.manifests, overrides, self._home_id())
-            if stored and (before := self._endpoint(stored).options.get(PLACE)) != endpoint.options.get(PLACE):
+            if stored and (before := self._endpoint(stored).options.get(INSTANCE)) != endpoint.options.get(INSTANCE):
                 hint = f"platformctl delete {service_argument(key)} --target {self.name}"
-                raise UsageError(f"{'/'.join(key)} runs with {PLACE} = {before}, delete it there first", hint)
+                raise UsageError(
+                    f"{'/'.join(key)} runs with {INSTANCE} = {before or 'none'}, delete it there first", hint
+                )
             self._endpoints.check(endpoint)
             if dry_run:
                 return status_of(endpoint, EndpointState("pending"), self.name)
@@ -121,7 +123,7 @@ class EndpointTarget:
         self._secrets[key] = dict(values)
 
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
-        self._refuse()
+        self._refuse("split traffic")
 
     def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
         return ()
@@ -130,13 +132,13 @@ class EndpointTarget:
         return None
 
     def save_canary(self, key: Key, state: str, version: str) -> CanaryRecord:
-        self._refuse()
+        self._refuse("run a canary")
 
     def query(self, promql: str) -> Sequence[Sample]:
-        self._refuse()
+        self._refuse("query metrics")
 
-    def _refuse(self) -> NoReturn:
-        raise UsageError(f"{self.name} cannot do it: {NO_GATEWAY}", "docs/targets.md has what each target can do")
+    def _refuse(self, verb: str) -> NoReturn:
+        raise UsageError(f"{self.name} cannot {verb}: {NO_GATEWAY}", "docs/targets.md has what each target can do")
 
     def open_route(self, status: ServiceStatus) -> AbstractContextManager[ServiceRoute]:
         with self._store() as store:

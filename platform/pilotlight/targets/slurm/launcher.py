@@ -33,10 +33,10 @@ from pilotlight.targets.slurm.job import (
     replica_route,
     scancel_arguments,
 )
+from pilotlight.targets.slurm.options_and_checks import check_conf
 from pilotlight.targets.slurm.queue import ACCOUNT, QUEUE, Queued, fields, read_account, read_exit, read_queue
 from pilotlight.targets.slurm.script import SlurmJob, sbatch_arguments, script
 from pilotlight.targets.slurm.ssh_tunnel import Forwards, Tunnel, Tunnels
-from pilotlight.targets.slurm.target import check_conf
 
 POLL_S, CALM_POLL_S, CALM_S = 1.0, 5.0, 60.0
 log = logging.getLogger("pilotlight.slurm")

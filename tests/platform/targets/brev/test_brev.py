@@ -18,8 +18,8 @@ from tests.platform.targets.remote_platform import (
 from tests.platform.targets.target_contract import KEY, SECRET, TargetContract, TargetGround
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.targets.brev.endpoints import findings
 from pilotlight.targets.brev.instances import read_instances
-from pilotlight.targets.brev.target import findings
 from pilotlight.targets.target import Share
 
 INSTANCE = {"name": "gpu-one", "id": "abc123def", "status": "RUNNING"}
@@ -163,6 +163,9 @@ def test_an_instance_is_created_where_none_is_named_and_goes_with_the_service(
     created = [row for row in json.loads(Path(environ["BREV_STAND_IN"]).read_text()) if row["name"] != "gpu-one"]
     assert [(row["name"][:5], row["instance_type"]) for row in created] == [("iris-", "g5.xlarge")]
     assert any(event.startswith("Failed: docker run on iris-") for event in platform.events(KEY))
+    reached = {**environ, "SSH_STAND_IN": "iris-*"}
+    with pytest.raises(UsageError, match="default/iris runs with instance_id = none, delete it there first"):
+        RemotePlatform("brev", reached, {"instance_id": "gpu-one"}).deploy(ground.document())
     platform.target.delete(KEY)
     assert json.loads(Path(environ["BREV_STAND_IN"]).read_text()) == [INSTANCE]
     assert not platform.target.list(None)
@@ -180,7 +183,7 @@ def test_a_value_given_at_the_start_reaches_the_container_by_name(ground: Target
 @pytest.mark.parametrize("option", ["cloud_cred_id", "workspace_group_id"])
 def test_what_brev_create_has_no_flag_for_is_refused(ground: TargetGround, option: str) -> None:
     platform = RemotePlatform("brev", ground.platform.env, {option: "x"})
-    with pytest.raises(UsageError, match=rf"{option} = x: brev create cannot be told it.*brev/cli") as refused:
+    with pytest.raises(UsageError, match=rf"{option} = x: brev create has no such flag .*brev/cli") as refused:
         platform.deploy(ground.document())
     assert refused.value.hint == "create the instance in Brev's console with it, then give instance_id"
 
@@ -215,7 +218,7 @@ def test_what_brev_cannot_do_is_refused_at_its_line(ground: TargetGround, text: 
 
 
 def test_verbs_that_need_our_gateway_are_refused(ground: TargetGround) -> None:
-    with pytest.raises(UsageError, match="brev cannot do it: no gateway of ours is in front of it"):
+    with pytest.raises(UsageError, match="brev cannot split traffic: no gateway of ours is in front of it"):
         ground.platform.target.traffic(KEY, [Share("a", 100)])
 
 
@@ -237,7 +240,7 @@ def test_doctor_checks_programs_account_and_instance(ground: TargetGround, tmp_p
 
 def test_a_shell_reads_the_script_as_it_was_meant() -> None:
     """With docker a function of bash that prints what it was given."""
-    from pilotlight.targets.brev.target import run_script
+    from pilotlight.targets.brev.endpoints import run_script
     from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec
     from pilotlight.targets.remote.endpoint import EndpointSpec
 

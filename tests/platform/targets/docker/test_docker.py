@@ -20,7 +20,7 @@ from tests.platform.targets.target_contract import TargetContract, TargetGround
 from pilotlight.control_plane.launcher_registry import describe_running
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.plan.types import Capabilities
-from pilotlight.targets.docker.target import findings
+from pilotlight.targets.docker.options_and_checks import findings
 
 pytestmark = pytest.mark.platform
 OTHER = "dev.local/other/server:1"  # not known as our predictor, though it is

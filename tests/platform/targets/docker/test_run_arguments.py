@@ -15,12 +15,12 @@ from pilotlight.targets.docker.run_arguments import (
     CLIENT_ENDED,
     Daemon,
     address,
+    changes_client,
     check,
     client_command,
     container_name,
     end_of,
     gpu_arguments,
-    is_clients,
     read_daemon,
     variables,
 )
@@ -97,7 +97,7 @@ def test_arguments_hold_names_of_variables_but_for_those_that_the_client_reads()
     assert {"--env=HF_TOKEN", "--env=PATH=/opt/bin", "--env=DOCKER_HOST=tcp://a"} <= set(arguments)
     assert not [word for word in arguments if "hf_secret" in word]
     assert values == {"HF_TOKEN": "hf_secret"}
-    assert [name for name in ("HTTP_PROXY", "GOOGLE_APPLICATION_CREDENTIALS", "PATHS") if is_clients(name)] == []
+    assert [name for name in ("HTTP_PROXY", "GOOGLE_APPLICATION_CREDENTIALS", "PATHS") if changes_client(name)] == []
 
 
 def test_a_command_replaces_the_entry_point_and_arguments_follow() -> None:

@@ -16,7 +16,7 @@ from tests.platform.targets.remote_platform import (
 from tests.platform.targets.target_contract import KEY, SECOND, SECRET, TargetContract, TargetGround
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.targets.lepton.target import LeptonEndpoints, create_arguments, findings
+from pilotlight.targets.lepton.endpoints import LeptonEndpoints, create_arguments, findings
 from pilotlight.targets.lepton.workspace import read_document
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec
 from pilotlight.targets.remote.endpoint import EndpointSpec
@@ -138,12 +138,12 @@ def test_what_lepton_cannot_do_is_refused_at_its_line(ground: TargetGround, text
 
 def test_verbs_that_need_our_gateway_are_refused_with_the_tables_sentence(ground: TargetGround) -> None:
     target = ground.platform.target
-    for refused in (
-        lambda: target.traffic(KEY, [Share("a", 100)]),
-        lambda: target.save_canary(KEY, "{}", ""),
-        lambda: target.query("up"),
+    for verb, refused in (
+        ("split traffic", lambda: target.traffic(KEY, [Share("a", 100)])),
+        ("run a canary", lambda: target.save_canary(KEY, "{}", "")),
+        ("query metrics", lambda: target.query("up")),
     ):
-        with pytest.raises(UsageError, match="lepton cannot do it: no gateway of ours is in front of it"):
+        with pytest.raises(UsageError, match=f"lepton cannot {verb}: no gateway of ours is in front of it"):
             refused()
     assert (target.canary(KEY), target.canaries(None)) == (None, ())
 
@@ -198,6 +198,7 @@ def test_words_of_lepton_are_states_of_endpoints(word: str, state: str, tmp_path
     assert (seen.state, word in seen.reason) == (state, state != "ready")
 
 
-def test_a_document_that_is_none_is_refused() -> None:
+def test_a_document_is_read_from_among_other_lines() -> None:
+    assert read_document('Using workspace x\n{"status": {"state": "Ready"}}\ndone\n') == {"status": {"state": "Ready"}}
     with pytest.raises(PlatformError, match="printed no JSON"):
         read_document("Traceback …")

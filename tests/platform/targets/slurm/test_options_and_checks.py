@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pilotlight.targets import table
-from pilotlight.targets.slurm import target
+from pilotlight.targets.slurm import options_and_checks
 from pilotlight.targets.target import Finding
 
 PARTITIONS = "gpu|up|2\nold|down|1\n"
@@ -22,7 +22,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def checked(environ: dict[str, str], **options: str) -> dict[str, Finding]:
-    return {each.check: each for each in target.findings(environ, options)}
+    return {each.check: each for each in options_and_checks.findings(environ, options)}
 
 
 def test_a_partition_must_exist_and_be_up(environ: dict[str, str]) -> None:
@@ -37,20 +37,20 @@ def test_a_partition_must_exist_and_be_up(environ: dict[str, str]) -> None:
 
 def test_a_controller_that_does_not_answer_is_the_only_finding(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'slurm_load_partitions: Unable to contact' >&2\nexit 1\n")
-    [found] = target.findings(environ, {"partition": "gpu"})
+    [found] = options_and_checks.findings(environ, {"partition": "gpu"})
     assert (found.level, found.check) == ("fail", "controller")
     assert "Unable to contact" in found.message
-    [missing] = target.findings({**environ, "PATH": "/nowhere"}, {})
+    [missing] = options_and_checks.findings({**environ, "PATH": "/nowhere"}, {})
     assert "sinfo is not on the PATH" in missing.message
 
 
 def test_files_that_other_nodes_may_not_see_are_a_warning(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = [each for each in target.findings(environ, {"partition": "gpu"}) if each.check == "files"]
+    files = [each for each in options_and_checks.findings(environ, {"partition": "gpu"}) if each.check == "files"]
     assert len(files) == 2
     assert str(tmp_path / "home") in files[0].message
-    monkeypatch.setattr(target, "LOCAL_FILE_SYSTEMS", frozenset())
+    monkeypatch.setattr(options_and_checks, "LOCAL_FILE_SYSTEMS", frozenset())
     assert checked(environ, partition="gpu")["files"].level == "ok"
     (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho NodeName=a NodeHostName={os.uname().nodename}\n")
     assert checked(environ, partition="gpu")["files"].message == "this machine is the only node"

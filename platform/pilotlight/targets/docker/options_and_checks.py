@@ -1,4 +1,4 @@
-"""Target docker: its options, and the checks of `platformctl doctor --target docker`."""
+"""Options of the target `docker`, and checks of its daemon and image, also for `platformctl doctor --target docker`."""
 
 import json
 from collections.abc import Iterator, Mapping

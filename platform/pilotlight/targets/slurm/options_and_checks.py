@@ -1,4 +1,4 @@
-"""Options of the target `slurm`, and its checks for `platformctl doctor --target slurm`."""
+"""Options of the target `slurm`, and checks of its cluster, also for `platformctl doctor --target slurm`."""
 
 import shutil
 import socket
@@ -36,6 +36,7 @@ def check_conf(options: Mapping[str, str], environ: Mapping[str, str]) -> None:
 
 
 def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield whether the controller answers, the partition is up, and nodes reach files and have tunnels."""
     programs = Programs(environ)
     try:
         check_conf(options, environ)

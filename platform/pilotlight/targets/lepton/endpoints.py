@@ -1,4 +1,4 @@
-"""Target lepton: an endpoint of the workspace for each service; options and checks.
+"""Endpoints of the target `lepton`, one of the workspace for each service; its options and checks.
 
 Variables go by a file that only this user reads, since arguments are visible to all users. Values of the service's own
 Secret are secrets of the workspace, referred to by their key.
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pilotlight.contract import is_predictor_image
 from pilotlight.errors import Conflict, PlatformError, UsageError
-from pilotlight.targets.lepton.workspace import LOGIN, MAX_LINES, Workspace, address, word_of
+from pilotlight.targets.lepton.workspace import LOGIN, MAX_LINES, Workspace, address, state_of
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.options import Option
 from pilotlight.targets.remote.endpoint import EndpointSpec, EndpointState, State, health_path, read_health
@@ -54,7 +54,7 @@ class LeptonEndpoints:
 
     def put(self, endpoint: EndpointSpec, secrets: Mapping[str, str]) -> None:
         document, wanted = self._workspace.get(endpoint.name), specification(endpoint)
-        if document is not None and word_of(document) == "Deleting":
+        if document is not None and state_of(document) == "Deleting":
             raise Conflict(f"Lepton still deletes the endpoint {endpoint.name}; run it again once it is gone")
         if document is not None and is_same_program(document.get("spec") or {}, wanted):
             image = endpoint.container.image
@@ -70,9 +70,9 @@ class LeptonEndpoints:
         document = self._workspace.get(endpoint.name)
         if document is None:
             return None
-        word, url = word_of(document), address(document)
-        state = _STATES.get(word, "pending")
-        reason = f"Lepton says {word}: lep endpoint events --name {endpoint.name} tells why"
+        name, url = state_of(document), address(document)
+        state = _STATES.get(name, "pending")
+        reason = f"Lepton says {name}: lep endpoint events --name {endpoint.name} tells why"
         if state == "ready":  # that it listens; its model may still be loading
             state, reason = self._health(endpoint, url)
         return EndpointState(state, url, reason, _replicas(document, endpoint))

@@ -1,7 +1,7 @@
-"""Target brev: a container on an instance for each service, by docker over ssh; options and checks.
+"""Endpoints of the target `brev`: a container on an instance for each service, by docker over ssh; options and checks.
 
 An instance that is created for a service has its name and is deleted with it. The container publishes one port, on the
-loopback of the instance unless the option `address` opens it.
+loopback of the instance unless the option `address` or a hostIP opens it.
 """
 
 import json
@@ -74,7 +74,7 @@ class BrevEndpoints:
         instance = self._instances.running(named or endpoint.name)
         script = run_script(endpoint, self._instances.gpus(instance.name), env)
         # Docker may repeat what it was given.
-        values = {name: value for name, value in env.items() if not docker.is_clients(name)}
+        values = {name: value for name, value in env.items() if not docker.changes_client(name)}
         secret_names = [variable for variable, _, _ in endpoint.container.secret_env]
         redacting = Programs({**self._instances.programs.environ, **values}, secret_names)
         done = Instances(redacting).run(instance.name, script, PULL_S)
@@ -169,7 +169,7 @@ def run_script(endpoint: EndpointSpec, gpus: docker.Gpus, env: Mapping[str, str]
         *docker.privileges(container, daemon), *docker.limits(container, daemon, range(container.gpus)),
         *docker.gpu_arguments(endpoint.options.get("gpus", ""), container.gpus, gpus),
         *map(docker.bind_mount, container.mounts),
-        *(f"--env={each}={value}" if docker.is_clients(each) else f"--env={each}" for each, value in env.items()),
+        *(f"--env={each}={value}" if docker.changes_client(each) else f"--env={each}" for each, value in env.items()),
         *docker.image_arguments(container),
     ]  # fmt: skip
     image, running = shlex.quote(container.image), f"docker inspect --format='{{{{index .Config.Labels \"{label}\"}}}}'"
@@ -177,7 +177,7 @@ def run_script(endpoint: EndpointSpec, gpus: docker.Gpus, env: Mapping[str, str]
         f'[ "$({running} {name} 2>/dev/null)" = {endpoint.generation} ] && exit\n',
         f"docker image inspect {image} >/dev/null 2>&1 || docker pull --quiet {image} >/dev/null || exit\n",
         f"{stop_script(name)} >/dev/null 2>&1\n",
-        exports({each: value for each, value in env.items() if not docker.is_clients(each)}),
+        exports({each: value for each, value in env.items() if not docker.changes_client(each)}),
         f"{shlex.join(words)} </dev/null && exit\n",
         # A container that could not start still exists, and would pass for the release.
         f"code=$?; docker rm --force --volumes {name} >/dev/null 2>&1; exit $code\n",
@@ -199,7 +199,7 @@ def status_script(endpoint: EndpointSpec) -> str:
 
 
 def read_status(text: str, endpoint: EndpointSpec) -> tuple[State, str]:
-    """Parse what `status_script` prints."""
+    """Return state and reason from the output of `status_script`."""
     line, _, response = text.partition("\n")
     state: dict[str, Json] = json.loads(line)
     word = str(state.get("Status", ""))

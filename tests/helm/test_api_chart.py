@@ -8,16 +8,15 @@ from click.testing import CliRunner
 from tests.helm.conftest import Release
 from tests.judges.helm import HelmFailed
 from tests.judges.verdict import assert_valid
+from tests.platform.microservices.platforms.test_cluster_service import job
+from tests.platform.microservices.platforms.test_cluster_service import objects as objects_of
 
 from pilotlight.targets.kubernetes.releases import API as RELEASE
 from platformctl.commands.platform.api import api
 
 ON = {"enabled": True, "namespaces": ["acme"]}
-# What a microservice consists of, and its releases.
-KINDS = (
-    ("apps/v1", "StatefulSet"), ("v1", "Service"), ("v1", "ServiceAccount"), ("v1", "Secret"),
-    ("policy/v1", "PodDisruptionBudget"), RELEASE,
-)  # fmt: skip
+# What a microservice consists of, its own Secret, and its releases.
+KINDS = {*((each["apiVersion"], each["kind"]) for each in objects_of(job())), ("v1", "Secret"), RELEASE}
 
 
 def of_api(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

@@ -15,8 +15,9 @@ QUICK = {"PILOTLIGHT_PROMETHEUS": "", "PILOTLIGHT_PILOT_LIGHT": "off"}
 
 @pytest.fixture(scope="session")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    # A model must see neither of these.
-    env = {**QUICK, "WORKSPACE_OTHER__KEY": "of another team", "TAO_ADMIN_KEY": "never"}
+    # A model must see none of these.
+    hidden = {"WORKSPACE_OTHER__KEY": "of another team", "TAO_ADMIN_KEY": "never", "TAO_LOGGING_SERVER_URL": "never"}
+    env = {**QUICK, **hidden}
     with Platform(tmp_path_factory.mktemp("embedded") / "home", env) as platform:
         yield platform
 

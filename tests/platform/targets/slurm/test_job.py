@@ -147,9 +147,14 @@ def test_a_port_of_this_machine_leads_to_the_job_wherever_it_runs() -> None:
     assert replica_route(image, RUNNING, FOLDER, here=False) == (("127.0.0.1", {8000: 18083}), ((18083, 8000),))
 
 
-@pytest.mark.parametrize(("here", "listens"), [(True, "0.0.0.0 18083"), (False, f"unix:{FOLDER} 8080")])
-def test_the_script_listens_on_the_port_only_on_the_machine_that_submits(here: bool, listens: str) -> None:
-    job, values = made(env={"INFERENCE_MICROSERVICE": "true"}, host_port=18083, host_ip="0.0.0.0")
+@pytest.mark.parametrize(
+    ("host_ip", "here", "listens"),
+    [("0.0.0.0", True, "0.0.0.0 18083"), ("", True, "127.0.0.1 18083"), ("0.0.0.0", False, f"unix:{FOLDER} 8080")],
+)
+def test_the_script_listens_on_the_port_only_on_the_machine_that_submits(
+    host_ip: str, here: bool, listens: str
+) -> None:
+    job, values = made(env={"INFERENCE_MICROSERVICE": "true"}, host_port=18083, host_ip=host_ip)
     text = job.prologue.partition("\n")[2] + 'echo "$INFERENCE_HOST $INFERENCE_HTTP_PORT"\n'
     environ = {"PATH": os.environ["PATH"], "SLURM_SUBMIT_HOST": os.uname().nodename if here else "login", **values}
     done = subprocess.run(["bash", "-s"], input=text, env=environ, capture_output=True, text=True, check=True)

@@ -69,7 +69,7 @@ def test_a_partition_that_is_missing_is_told_before_the_platform_is_started(
 
 
 def test_list_names_the_targets_that_have_services(call: Call, platform: Platform) -> None:
-    assert status_views.elsewhere(None, None) == []
+    assert status_views.notes_on_other_targets(None, None) == []
     platform.deploy(serverless(uri=IRIS.as_uri()))
     done = call("list")
     assert "no services" in done.err

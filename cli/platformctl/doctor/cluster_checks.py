@@ -27,12 +27,12 @@ from pilotlight.targets.kubernetes.service_route import (
     GATEWAY_API,
     KNATIVE,
     OUR_GATEWAY,
-    can_connect,
     endpoint_of,
     ingress_of,
     service_endpoint,
 )
 from pilotlight.targets.target import Finding
+from pilotlight.wire.machine import can_connect
 
 Json = Any
 Document = Mapping[str, Json]

@@ -40,7 +40,7 @@ def with_latency_figures(statuses: "Sequence[ServiceStatus]", target: "Target") 
     return with_latency(statuses, target.query)
 
 
-def elsewhere(target: "Target | None", namespace: str | None) -> list[str]:
+def notes_on_other_targets(target: "Target | None", namespace: str | None) -> list[str]:
     """Return a sentence for each other target of the embedded platform that has services."""
     from pilotlight.targets.local.client import LocalTarget
 

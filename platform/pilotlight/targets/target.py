@@ -48,8 +48,8 @@ class Condition(Struct, frozen=True):
 class ReplicaStatus(Struct, frozen=True):
     name: str
     state: str  # of a pod: ready, or its phase in lower case
-    node: str = ""  # that runs it; empty: the machine of the control process
-    handle: str = ""  # name of its container or id of its job; empty: a process
+    node: str = ""  # node or instance that runs it; empty: the machine of the control process, or none yet
+    handle: str = ""  # name of its container or endpoint, or id of its job; empty: a process or a pod
     reason: str = ""  # why it is not ready
 
 

@@ -23,7 +23,7 @@ def listed(namespace: str | None, target: str) -> None:
         statuses = status_views.with_latency_figures(statuses, connected)
     if connected and not statuses:
         output.note("no services; deploy one: platformctl deploy -f service.yaml")
-    for sentence in status_views.elsewhere(connected, namespace):
+    for sentence in status_views.notes_on_other_targets(connected, namespace):
         output.note(sentence)
     if statuses or output.chosen():
         status_views.show(statuses, one=False, default="table")

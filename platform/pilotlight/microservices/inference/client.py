@@ -93,7 +93,7 @@ def send_chat(
         try:
             response = (send or post_chat)(url, body, timeout)
         except ConnectionError:
-            message, pause = _silence_reason(get_platform_status()), PAUSE_S
+            message, pause = _not_listening_reason(get_platform_status()), PAUSE_S
         else:
             verdict = classify(response)
             if settled(verdict):
@@ -109,7 +109,7 @@ def send_chat(
         sleep(pause)
 
 
-def _silence_reason(status: PlatformStatus) -> str:
+def _not_listening_reason(status: PlatformStatus) -> str:
     """Return why it does not listen yet. Raise where it has ended."""
     if status.state in ENDED:
         reason = f": {status.reason}" if status.reason else ""

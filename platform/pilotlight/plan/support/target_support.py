@@ -269,7 +269,7 @@ TABLE: Final = (
     }, "PL375", "keep one component", needs={"docker": ("on the network of this machine", "network=host")}),
     FeatureRow("access rules and rate limits, our predictor", _access_rules(foreign=False), _NO_GATEWAY,
         "PL375", "remove the annotation",
-        needs={"slurm": ("gateway; replicas listen on unix sockets", "address=tunnel")}),
+        needs={"slurm": ("behind the gateway, with replicas on unix sockets", "address=tunnel")}),
     FeatureRow("access rules and rate limits, other images", _access_rules(foreign=True), {
         "local": _NO_CONTAINERS,
         "docker": "users of this machine reach its port past the gateway",

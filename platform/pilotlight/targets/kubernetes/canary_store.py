@@ -17,8 +17,9 @@ from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.capabilities import PROMETHEUS
 from pilotlight.targets.kubernetes.client import MANAGER, Cluster, KubeApiError
 from pilotlight.targets.kubernetes.kinds import FORBIDDEN, unless_forbidden
-from pilotlight.targets.kubernetes.service_route import can_connect, endpoint_of
+from pilotlight.targets.kubernetes.service_route import endpoint_of
 from pilotlight.targets.target import CanaryRecord, Key, Sample
+from pilotlight.wire.machine import can_connect
 
 if TYPE_CHECKING:
     from requests import Session

@@ -18,7 +18,7 @@ from pilotlight.targets.kubernetes.client import Cluster, KubeApiError
 from pilotlight.targets.kubernetes.kinds import FORBIDDEN, unless_forbidden
 from pilotlight.targets.kubernetes.port_forward import PortForward
 from pilotlight.wire.http_client import FAILURES, HttpClient
-from pilotlight.wire.machine import can_connect as can_connect
+from pilotlight.wire.machine import can_connect
 
 Json = Any
 Object = Mapping[str, Json]

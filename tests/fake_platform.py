@@ -9,27 +9,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pilotlight.errors import PlatformError
-from pilotlight.microservices.platforms import Option
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 
 PAUSE_S = 0.02
 
 
-class FakePlatform:
-    """Implements `Platform`."""
-
-    name = "docker"
-    options: tuple[Option, ...] = ()
-    own_ports = False
-
+class FakePlatform(TargetService):
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__("docker", {"HOME": str(folder)})
+        self.folder, self.own_ports = folder, False
 
     def jobs(self) -> set[str]:
         return {path.name.removeprefix("made-") for path in self.folder.glob("made-*")}
 
-    def preflight(self, job: Job) -> None:
-        pass
+    def preflight(self, job: Job) -> Job:
+        return job
 
     def start(self, job: Job) -> Entry:
         (self.folder / f"made-{job.id}").touch()

@@ -74,7 +74,8 @@ def test_parking_comes_only_to_servers_that_park() -> None:
 def test_an_api_over_a_cluster_loads_no_control_process() -> None:
     code = (
         "import sys, pilotlight.control_plane.api_server;"
-        "from pilotlight.microservices.platforms import platform; platform('kubernetes', {}); print(*sys.modules)"
+        "from pilotlight.microservices.jobs.target_service import TargetService;"
+        "import pilotlight.targets.kubernetes.target; TargetService('kubernetes', {}); print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pilotlight.targets.kubernetes.target" in done.stdout.split()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.real_cluster import Cluster, seconds_until
-from tests.platform.microservices.platforms.contract import SECRET, Ground, PlatformContract, clean_environment
+from tests.platform.microservices.jobs.contract import SECRET, Ground, PlatformContract, clean_environment
 
 from pilotlight.errors import PlatformError
-from pilotlight.microservices.platforms.cluster_service import ClusterService
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import registry
 
@@ -28,7 +28,7 @@ def ground(cluster: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest
         kinds = "statefulsets,services,pods,events,configmaps,controllerrevisions"
         return cluster.kubectl("-n", namespace, "get", kinds, "--output=json")
 
-    return Ground(ClusterService(environ), environ, registry(environ), options, MODEL, written=written)
+    return Ground(TargetService("kubernetes", environ), environ, registry(environ), options, MODEL, written=written)
 
 
 class TestKubernetes(PlatformContract):

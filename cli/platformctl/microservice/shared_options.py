@@ -15,12 +15,13 @@ from msgspec import to_builtins
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.microservices.inference import client
 from pilotlight.microservices.inference.client import LOGS, PATH, TENSORS
-from pilotlight.microservices.platforms import PLATFORMS, Option, Platform, platform
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry import container_command, model_kinds
-from pilotlight.microservices.registry.records import Entry, PlatformStatus
+from pilotlight.microservices.registry.records import PLATFORMS, Entry, PlatformStatus
 from pilotlight.microservices.registry.registry_file import Registry, RegistryState, registry
 from pilotlight.targets import options as target_options
 from pilotlight.targets import secret_redaction
+from pilotlight.targets.options import Option
 from platformctl import output
 
 OURS: Final = "pilotlight"
@@ -108,8 +109,8 @@ def open_registry() -> Registry:
     return registry(os.environ)
 
 
-def platform_of(entry: Entry) -> Platform:
-    return platform(entry.platform, os.environ)
+def platform_of(entry: Entry) -> TargetService:
+    return TargetService(entry.platform, os.environ)
 
 
 def all_options() -> dict[str, tuple[Option, list[str]]]:
@@ -117,7 +118,7 @@ def all_options() -> dict[str, tuple[Option, list[str]]]:
     options: dict[str, tuple[Option, list[str]]] = {}
     for name in PLATFORMS:
         try:
-            platform_options = platform(name, os.environ).options
+            platform_options = TargetService(name, os.environ).options
         except ModuleNotFoundError:
             continue
         for each in platform_options:
@@ -150,7 +151,7 @@ def platform_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def resolve_options(target: Platform, flags: Mapping[str, str | None], image: str = "") -> dict[str, str]:
+def resolve_options(target: TargetService, flags: Mapping[str, str | None], image: str = "") -> dict[str, str]:
     """Return the platform's options. Missing required ones are prompted for on a terminal, else refused."""
     typed = {name: value for name, value in flags.items() if value is not None}
     values, missing = target_options.resolve_options(target.options, typed, os.environ, image)

@@ -10,9 +10,9 @@ import click
 from msgspec import to_builtins
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices import platforms
 from pilotlight.microservices.batch import jobs
 from pilotlight.microservices.batch.job_folder import Batch
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.media import limits_from, read_declaration
 from pilotlight.microservices.registry.records import Workspace
 from pilotlight.targets.local.home_directory import home
@@ -70,7 +70,7 @@ def start(
     storage = Workspace(_absolute(workspace), endpoint, region, azure_account, parse_references(credential))
     model = _absolute(model_path)
     parameters = parse_parameters(parameter)
-    chosen_options = shared_options.resolve_options(platforms.platform(platform, os.environ), platform_options)
+    chosen_options = shared_options.resolve_options(TargetService(platform, os.environ), platform_options)
     job = Batch(
         str(uuid4()), network_arch, model, storage, inputs, outputs, parameters, labels,
         platform, chosen_options, num_gpus, read_declaration(model, storage, limits_from(os.environ)),

@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices import platforms
 from pilotlight.microservices.inference import client
 from pilotlight.microservices.jobs import launcher
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry import container_command, model_kinds
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from platformctl import output
@@ -64,7 +64,7 @@ def start(
 
     Example: platformctl microservice start pilotlight --model-path ./model
     """
-    target = platforms.platform(platform, os.environ)
+    target = TargetService(platform, os.environ)
     arch = network_arch or _require("network_arch", "the network, such as cosmos-rl or pilotlight")
     runs = image or container_command.resolve(arch, os.environ)
     model = model_path or _require("model_path", "hf_model://ORG/MODEL, or a path in the container")

@@ -19,9 +19,8 @@ from pilotlight.microservices.batch import jobs
 from pilotlight.microservices.batch.job_folder import Batch, Progress, State
 from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.jobs.model_isolation import check_model
-from pilotlight.microservices.jobs.start_request import model_of, platform_options, supported_options
+from pilotlight.microservices.jobs.start_request import model_of, platform_options
 from pilotlight.microservices.media import read_declaration
-from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.registry.records import JobRecord, Status
 from pilotlight.targets.local.home_directory import Home
 
@@ -81,12 +80,10 @@ async def _batch(context: ApiContext, record: JobRecord, parent: JobRecord, body
     await asyncio.to_thread(check_model, record.org, model, isolation)
     read = partial(read_declaration, model, workspace, context.limits, context.environ)
     declared = await context.operations.submit(read)
-    options = platform_options(context.settings, record.org)
-    options = supported_options(platform(record.platform, context.environ), options)
     return Batch(
         record.id, experiment.network_arch, model, workspace, body.inputs, body.outputs, body.parameters,
-        body.labels, record.platform, options, body.num_gpus, declared, owner, isolation,
-        experiment.kind,
+        body.labels, record.platform, platform_options(context.settings, record.org), body.num_gpus, declared, owner,
+        isolation, experiment.kind,
     )  # fmt: skip
 
 

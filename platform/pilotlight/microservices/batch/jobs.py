@@ -17,7 +17,7 @@ from pilotlight.errors import Conflict, PlatformError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.batch import runner
 from pilotlight.microservices.batch.job_folder import FINAL, Batch, JobFolder, Progress, job_folder
-from pilotlight.microservices.platforms import platform
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.targets.local.detached_process import start_detached
 from pilotlight.targets.local.home_directory import Home
 
@@ -114,7 +114,7 @@ def _clean_up(folder: JobFolder, environ: Mapping[str, str]) -> str:
     if entry is None:
         return ""
     try:
-        platform(entry.platform, environ).stop(folder.folder.name, entry)
+        TargetService(entry.platform, environ).stop(folder.folder.name, entry)
     except PlatformError as error:
         return f"its model could not be ended: {error}"
     folder.save_entry(None)

@@ -24,14 +24,13 @@ from pilotlight.microservices.inference import chat_request, client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.jobs import launcher, org_resources
 from pilotlight.microservices.jobs.model_isolation import check_model
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.media import limits_from
 from pilotlight.microservices.media.file_and_bucket_sources import link
-from pilotlight.microservices.platforms import Platform, platform
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.container_command import HUB
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.targets import options as target_options
 
 LOAD_S: Final = 3600.0  # very large models load long
 BUSY_S: Final = 60.0
@@ -117,7 +116,7 @@ class Runner:
     def _model(self) -> Iterator[str]:
         """Start a microservice, yield its URL when it is ready, and stop it."""
         target, job = self._prepare()
-        provisional = launcher.provisional_entry(target.name, job.options, job.network_arch)
+        provisional = target.provisional_entry(job.options, job.network_arch)
         self._job_folder.save_entry(provisional)  # if this process is killed, jobs.py stops the model by its id
         entry, before = None, signal.getsignal(signal.SIGTERM)
         try:
@@ -143,7 +142,7 @@ class Runner:
             self._stop_model(target, entry, provisional)
         signal.signal(signal.SIGTERM, before)  # the rest may be terminated
 
-    def _stop_model(self, target: Platform, entry: Entry | None, provisional: Entry) -> None:
+    def _stop_model(self, target: TargetService, entry: Entry | None, provisional: Entry) -> None:
         """Stop the model. After a failed start, which is rolled back, an error here does not hide its reason."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a cancellation also sends one, and must not interrupt this
         try:
@@ -155,7 +154,7 @@ class Runner:
         else:
             self._job_folder.save_entry(None)
 
-    def _final_status(self, target: Platform, entry: Entry, seconds: float) -> PlatformStatus | None:
+    def _final_status(self, target: TargetService, entry: Entry, seconds: float) -> PlatformStatus | None:
         """Return the platform status after a failure; the platform may report the end only after `seconds`."""
         end = time.monotonic() + seconds
         with suppress(PlatformError):
@@ -164,20 +163,17 @@ class Runner:
             return status
         return None
 
-    def _prepare(self) -> tuple[Platform, Job]:
+    def _prepare(self) -> tuple[TargetService, Job]:
         batch = self._batch
         remote = "://" in batch.model_path and not batch.model_path.startswith(HUB)
         access = org_resources.access(batch.workspace if remote else None, self._environ)
         environ = {**self._environ, **access.secret}
-        target = platform(batch.platform, environ)
-        values, missing = target_options.resolve_options(target.options, batch.options, environ)
-        target_options.check_missing(missing, target.name)
         request = launcher.StartRequest(
-            batch.network_arch, batch.model_path, batch.platform, batch.num_gpus, values, access.plain,
+            batch.network_arch, batch.model_path, batch.platform, batch.num_gpus, batch.options, access.plain,
             tuple(access.secret), remote=True, isolation=batch.isolation, kind=self._schema.kind,
         )  # fmt: skip
         check_model(batch.org, batch.model_path, batch.isolation)
-        return target, launcher.build_job(request, environ, batch.id)
+        return TargetService(batch.platform, environ), launcher.build_job(request, environ, batch.id)
 
     def _pause(self, seconds: float) -> None:
         """Sleep, checking for cancellation."""

@@ -15,10 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, TimedOut, UsageError
-from pilotlight.k8s.timestamps import utc_now
-from pilotlight.microservices.platforms import PLATFORMS, Platform, host_ports
+from pilotlight.microservices.jobs import host_ports
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry import container_command, secret_references
-from pilotlight.microservices.registry.records import ALIASES, Entry, Isolation, Job
+from pilotlight.microservices.registry.records import PLATFORMS, Entry, Isolation, Job, platform_name
 from pilotlight.microservices.registry.registry_file import Registry
 
 PENDING_S: Final = 3600.0  # an image may have tens of GB
@@ -51,9 +51,7 @@ class StartRequest(Struct, frozen=True):
 
 def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "") -> Job:
     """Return the job of a start request. Raise for everything that can be rejected without the platform."""
-    platform = ALIASES.get(request.platform, request.platform)
-    if platform not in PLATFORMS:
-        raise UsageError(f"no platform is called {request.platform}; there are {', '.join(PLATFORMS)}")
+    platform = platform_name(request.platform)
     if request.num_gpus < 1:
         raise UsageError(f"num_gpus = {request.num_gpus}, must be at least 1")
     secret_references.check_plain(request.env)
@@ -61,7 +59,9 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
         secret_references.check_absent(what, text, environ)
     arch = container_command.arch(request.network_arch, environ, request.kind)
     job_id = job_id or str(uuid4())
-    env = {**request.env, **backend_variables(platform, job_id)}
+    # Without a logging server TAO containers report to none.
+    tao = {"TAO_EXECUTION_BACKEND": PLATFORMS[platform], "TAO_API_JOB_ID": job_id, "CLOUD_BASED": "False"}
+    env = {**request.env, **tao}
     path = request.model_path
     if platform in SHARED_FILESYSTEM and path and "://" not in path:
         path = str(Path(path).expanduser().absolute())
@@ -80,13 +80,8 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
     )  # fmt: skip
 
 
-def backend_variables(platform: str, job_id: str) -> dict[str, str]:
-    """Return the variables of TAO containers. Without a logging server they report to none."""
-    return {"TAO_EXECUTION_BACKEND": PLATFORMS[platform][1], "TAO_API_JOB_ID": job_id, "CLOUD_BASED": "False"}
-
-
 def start(
-    job: Job, platform: Platform, registry: Registry, wait_s: float = PENDING_S,
+    job: Job, target: TargetService, registry: Registry, wait_s: float = PENDING_S,
     report: Callable[[str], None] = lambda _: None,
 ) -> Entry:  # fmt: skip
     """Run preflight, start the job and register it. Roll back when a step fails.
@@ -95,46 +90,38 @@ def start(
     within `wait_s`; `report` gets the reasons why it waits.
     """
     claim: AbstractContextManager[int] = nullcontext(job.host_port)
-    if platform.own_ports or platform.name in host_ports.REMOTE_PLATFORMS:
-        claim = host_ports.claim_port(registry, platform.name, job.host_port, job.options.get("instance_id"))
+    if target.own_ports or target.name in host_ports.REMOTE_PLATFORMS:
+        claim = host_ports.claim_port(registry, target.name, job.host_port, job.options.get("instance_id"))
     with claim as port:
-        bound_job = replace(job, host_port=port)
-        platform.preflight(bound_job)
-        entry = provisional_entry(platform.name, bound_job.options, bound_job.network_arch, port)
+        job = target.preflight(replace(job, host_port=port))
+        entry = target.provisional_entry(job.options, job.network_arch, port)
         try:
-            entry = platform.start(bound_job)
-            if platform.own_ports and not job.closed:
-                _await_running(job.id, entry, platform, wait_s, report)
-            registry.add(bound_job.id, entry)
+            entry = target.start(job)
+            if target.own_ports and not job.closed:
+                _await_running(job, entry, target, wait_s, report)
+            registry.add(job.id, entry)
         except BaseException as error:
-            _roll_back(bound_job.id, entry, platform, registry, error)
+            _roll_back(job.id, entry, target, registry, error)
             raise
     return entry
 
 
-def _await_running(job_id: str, entry: Entry, platform: Platform, wait_s: float, report: Callable[[str], None]) -> None:
+def _await_running(job: Job, entry: Entry, target: TargetService, wait_s: float, report: Callable[[str], None]) -> None:
     until, last = time.monotonic() + wait_s, ""
-    while (status := platform.status(job_id, entry)).state == "pending":
+    while (status := target.status(job.id, entry)).state == "pending":
         if time.monotonic() > until:
-            message = f"{job_id} was pending for {wait_s:g} s and was taken back: {status.reason}"
+            message = f"{job.id} was pending for {wait_s:g} s and was taken back: {status.reason}"
             raise TimedOut(message, "wait longer: --wait SECONDS")
         if status.reason != last:
-            report(f"{job_id} is pending: {status.reason}")
+            report(f"{job.id} is pending: {status.reason}")
         last = status.reason
         time.sleep(POLL_S)
 
 
-def provisional_entry(platform: str, options: Mapping[str, str], network_arch: str = "", host_port: int = 0) -> Entry:
-    """Return the entry of a start in progress, from which it can be stopped by its job id."""
-    where = options.get("instance_id") or options.get("context") or None
-    started = utc_now("seconds", "+00:00")
-    return Entry(platform, network_arch, "", started, host_port or None, None, where, options.get("namespace"))
-
-
-def _roll_back(job_id: str, entry: Entry, platform: Platform, registry: Registry, error: BaseException) -> None:
+def _roll_back(job_id: str, entry: Entry, target: TargetService, registry: Registry, error: BaseException) -> None:
     """Stop a failed start. Where that fails too, register it, so that it can be stopped later."""
     try:
-        platform.stop(job_id, entry)
+        target.stop(job_id, entry)
     except PlatformError as failed:
         with suppress(PlatformError):
             registry.add(job_id, entry)

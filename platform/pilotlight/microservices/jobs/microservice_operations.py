@@ -12,22 +12,18 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from msgspec.structs import replace
-
 from pilotlight.errors import NotFound, PlatformError, Throttled
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.jobs import launcher, org_resources
 from pilotlight.microservices.jobs.launcher import StartRequest
 from pilotlight.microservices.jobs.model_isolation import check_model
-from pilotlight.microservices.jobs.start_request import PlatformSettings, platform_options, supported_options
+from pilotlight.microservices.jobs.start_request import PlatformSettings, platform_options
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.media.limits import limits_from
-from pilotlight.microservices.platforms import Platform, platform
-from pilotlight.microservices.platforms.target_service import TargetService
 from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import ACTIVE, NOT_STOPPED, Entry, Job, JobRecord, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.targets import options as target_options
 from pilotlight.targets.secret_redaction import redact
 
 T = TypeVar("T")
@@ -45,7 +41,7 @@ log = logging.getLogger("pilotlight.microservices")
 class RouteCache:
     """Open routes by job id, cached since one may be a tunnel. `blocking` runs a call in a thread."""
 
-    def __init__(self, platform: Callable[[str], Platform], blocking: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(self, platform: Callable[[str], TargetService], blocking: Callable[..., Awaitable[Any]]) -> None:
         self._platform = platform
         self._blocking = blocking
         self._open: dict[str, tuple[str, ExitStack]] = {}
@@ -98,7 +94,7 @@ class MicroserviceOperations:
         self._inflight = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._operations: dict[str, str] = {}
-        self._platforms: dict[str, Platform] = {}
+        self._platforms: dict[str, TargetService] = {}
         self.routes = RouteCache(self._platform, self._blocking)
 
     def start(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> None:
@@ -132,28 +128,22 @@ class MicroserviceOperations:
         target, job = self._job(record, request, secret)
         return launcher.start(job, target, registry(self.settings.environ))
 
-    def _job(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> tuple[Platform, Job]:
+    def _job(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> tuple[TargetService, Job]:
         environ = {**self.settings.environ, **secret}
-        target = platform(request.platform, environ)
-        values, missing = target_options.resolve_options(
-            target.options, supported_options(target, request.options), environ
-        )
-        target_options.check_missing(missing, target.name)
-        return target, launcher.build_job(replace(request, options=values), environ, record.id)
+        return TargetService(request.platform, environ), launcher.build_job(request, environ, record.id)
 
     async def _restore_secrets(self, record: JobRecord, build_request: BuildRequest) -> None:
         """Give the secrets of a running microservice to a control process that began after its start."""
         try:
             target, job = await self._blocking(self._job, record, *build_request(record))
-            if isinstance(target, TargetService):
-                await self._blocking(target.restore, job)
+            await self._blocking(target.restore, job)
         except PlatformError as error:
             log.warning("microservice %s will not be started again after a crash: %s", record.id, error)
 
-    def _platform(self, name: str) -> Platform:
+    def _platform(self, name: str) -> TargetService:
         """Return the cached platform: connecting to a cluster is expensive."""
         if name not in self._platforms:
-            self._platforms[name] = platform(name, self.settings.environ)
+            self._platforms[name] = TargetService(name, self.settings.environ)
         return self._platforms[name]
 
     async def stop(self, record: JobRecord) -> None:
@@ -234,10 +224,8 @@ class MicroserviceOperations:
 
         def sweep() -> None:
             target = self._platform(record.platform)
-            options = supported_options(target, platform_options(self.settings, record.org))
-            values, _ = target_options.resolve_options(target.options, options, self.settings.environ)
-            entry = self._registered_entry(record.id) or launcher.provisional_entry(target.name, values)
-            self._stop_blocking(record, entry)
+            provisional = target.provisional_entry(platform_options(self.settings, record.org))
+            self._stop_blocking(record, self._registered_entry(record.id) or provisional)
 
         if record.entry is None:
             with suppress(PlatformError):

@@ -1,18 +1,14 @@
 """Conversion of a job record to a start request: its model, and access to its workspace."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from msgspec import Struct
 
 from pilotlight.microservices.jobs import model_isolation, org_resources
 from pilotlight.microservices.jobs.launcher import StartRequest
 from pilotlight.microservices.media.limits import limits_from
-from pilotlight.microservices.platforms import Platform
 from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import Isolation, JobRecord, StoredWorkspace
-
-NAMESPACE: Final = "namespace"
 
 
 class PlatformSettings(Struct, frozen=True):
@@ -53,10 +49,4 @@ def model_of(settings: PlatformSettings, record: JobRecord, workspace: StoredWor
 
 def platform_options(settings: PlatformSettings, org: str) -> dict[str, str]:
     """Return the options of an org's microservices: its namespace is the org, unless the operator set one."""
-    return {NAMESPACE: org, **settings.options}
-
-
-def supported_options(platform: Platform, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without `namespace` where the platform has no such option."""
-    names = {each.name for each in platform.options}
-    return {name: value for name, value in options.items() if name in names or name != NAMESPACE}
+    return {"namespace": org, **settings.options}

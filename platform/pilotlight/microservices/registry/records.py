@@ -18,6 +18,11 @@ Isolation = Literal["", "data", "sandbox"]
 
 DONE: Final = "done"
 ALIASES: Final[Mapping[str, str]] = {"local-docker": "docker"}  # platforms by the words of the registry file
+# Platforms, each the target of this name, with TAO_EXECUTION_BACKEND of their containers.
+PLATFORMS: Final[Mapping[str, str]] = {
+    "local": "local-docker", "docker": "local-docker", "kubernetes": "local-k8s", "slurm": "slurm",
+    "lepton": "lepton", "brev": "local-docker",
+}  # fmt: skip
 PHASES: Final[Mapping[State, str]] = {
     "pending": "Pending", "running": "Running", "failed": "Failed", "stopped": "Succeeded", "gone": "Unknown",
     "unknown": "Unknown",
@@ -136,6 +141,14 @@ class JobRecord(Struct, frozen=True):
     entry: Entry | None = None
     message: str = ""
     by_operator: bool = False  # whether the operator named its model
+
+
+def platform_name(word: str) -> str:
+    """Return the platform that the command line or the registry file calls by this word."""
+    name = ALIASES.get(word, word)
+    if name not in PLATFORMS:
+        raise UsageError(f"no platform is called {word}; there are {', '.join(PLATFORMS)}")
+    return name
 
 
 def check_org(org: str) -> str:

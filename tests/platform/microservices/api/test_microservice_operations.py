@@ -71,7 +71,7 @@ def played(folder: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
             await scene.lifecycle.close()
 
     try:
-        with patch.object(microservice_operations, "platform", lambda *_: FakePlatform(folder)):
+        with patch.object(microservice_operations, "TargetService", lambda *_: FakePlatform(folder)):
             asyncio.run(acted())
     finally:
         store.close()

@@ -15,7 +15,7 @@ from tests.embedded import Platform
 from tests.serving import START_S
 
 from pilotlight.microservices.jobs import launcher
-from pilotlight.microservices.platforms import platform
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry.database import OrgStore
 from pilotlight.microservices.registry.records import Entry, Experiment, JobRecord, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
@@ -32,7 +32,7 @@ def environ(tmp_path: Path) -> Iterator[dict[str, str]]:
     own = {**clean, **{name: str(tmp_path / place) for name, place in places.items()}}
     yield own
     for job_id, entry in registry(own).read().entries.items():
-        platform(entry.platform, own).stop(job_id, entry)
+        TargetService(entry.platform, own).stop(job_id, entry)
 
 
 def checked(environ: dict[str, str], check: str = "microservice") -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ def test_an_ill_microservice_is_found_with_its_cause(
     assert checked(environ) == []
     (tmp_path / "model.onnx").write_bytes(b"no model at all")
     job = launcher.build_job(launcher.StartRequest("pilotlight", str(tmp_path / "model.onnx"), "local"), environ)
-    launcher.start(job, platform("local", environ), registry(environ))
+    launcher.start(job, TargetService("local", environ), registry(environ))
     deadline = time.monotonic() + START_S
     while not (found := [each for each in checked(environ) if each["level"] == "fail"]):
         assert time.monotonic() < deadline

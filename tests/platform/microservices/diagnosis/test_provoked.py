@@ -25,8 +25,8 @@ from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.inference.predict import predict
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.jobs.launcher import StartRequest
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.media import Limits
-from pilotlight.microservices.platforms import platform
 from pilotlight.microservices.registry.model_kinds import InvalidParameters, schema, validate
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
@@ -190,7 +190,7 @@ def test_a_crash_after_the_start(tmp_path: Path, embedded: Platform) -> None:
     environ = {**embedded.env, "PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry.json")}
     model = write_python(tmp_path / "models", "model", DIES)
     job = launcher.build_job(StartRequest("pilotlight", str(model), "local", host_port=free_port()), environ)
-    here = platform("local", environ)
+    here = TargetService("local", environ)
     entry = launcher.start(job, here, registry(environ))
     try:
         eventually(lambda: here.status(job.id, entry).state == "failed", "its end")
@@ -211,7 +211,7 @@ def test_a_stop_that_the_platform_refuses(tmp_path: Path, environ: Mapping[str, 
     )
     entry = Entry("kubernetes", "pilotlight", "http://127.0.0.1:1", "2026-01-01T00:00:00Z", namespace="acme")
     with pytest.raises(PlatformError) as failed:
-        platform("kubernetes", {**environ, "KUBECONFIG": str(tmp_path / "config")}).stop("job-1", entry)
+        TargetService("kubernetes", {**environ, "KUBECONFIG": str(tmp_path / "config")}).stop("job-1", entry)
     evidence = Evidence(phase="stopping", phase_s=3, errors=(str(failed.value),), operations=("stop",))
     found = next(each for each in diagnose(evidence) if each.name == "cannot_stop")
     assert "stop still goes on" in found.cause

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.jobs import launcher
-from pilotlight.microservices.platforms import PLATFORMS
 from pilotlight.microservices.registry import container_command
 from pilotlight.microservices.registry.container_command import COMMANDS, CommandInputs, build
+from pilotlight.microservices.registry.records import PLATFORMS
 
 ENV = {"TAO_API_JOB_ID": "1", "CLOUD_BASED": "False", "NOTE": "it's"}
 

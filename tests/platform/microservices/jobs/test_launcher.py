@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.microservices.jobs import launcher
-from pilotlight.microservices.platforms import Option
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.microservices.registry.registry_file import Registry
 
@@ -71,14 +71,11 @@ def test_a_path_of_this_machine_may_be_relative_where_processes_see_it(tmp_path:
     assert job.model_path == str(Path.cwd() / "models/x")
 
 
-class Paper:
+class Paper(TargetService):
     """A platform that only takes notes."""
 
-    name = "paper"
-    options: tuple[Option, ...] = ()
-    own_ports = True
-
     def __init__(self, failing: str = "") -> None:
+        super().__init__("docker", {"HOME": "/nowhere"})
         self.failing, self.notes = failing, list[str]()
 
     def _note(self, what: str) -> None:
@@ -86,12 +83,13 @@ class Paper:
         if what == self.failing:
             raise PlatformError(f"{what} failed")
 
-    def preflight(self, job: Job) -> None:
+    def preflight(self, job: Job) -> Job:
         self._note("preflight")
+        return job
 
     def start(self, job: Job) -> Entry:
         self._note("start")
-        return Entry("paper", job.network_arch, f"http://localhost:{job.host_port}", "2026", job.host_port)
+        return Entry("docker", job.network_arch, f"http://localhost:{job.host_port}", "2026", job.host_port)
 
     def status(self, job_id: str, entry: Entry) -> PlatformStatus:
         return PlatformStatus("running")

@@ -13,15 +13,15 @@ from tests.ports import free_port
 
 from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.platforms import host_ports
-from pilotlight.microservices.platforms.host_ports import RANGE, RESERVED, can_bind, candidates, claim_port, used_ports
+from pilotlight.microservices.jobs import host_ports
+from pilotlight.microservices.jobs.host_ports import RANGE, RESERVED, can_bind, candidates, claim_port, used_ports
 from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import Registry
 
 CLAIM = """
 import sys
 from pathlib import Path
-from pilotlight.microservices.platforms.host_ports import claim_port
+from pilotlight.microservices.jobs.host_ports import claim_port
 from pilotlight.microservices.registry.registry_file import Registry
 
 here = Path(sys.argv[1])

@@ -12,10 +12,10 @@ from threading import Thread
 
 import pytest
 from tests.daemons.installed_programs import install
-from tests.platform.microservices.platforms.contract import get
+from tests.platform.microservices.jobs.contract import get
 
 from pilotlight.errors import PlatformError
-from pilotlight.microservices.platforms.host_ports import can_bind
+from pilotlight.microservices.jobs.host_ports import can_bind
 from pilotlight.targets.local.supervisor.process_inspection import identify
 from pilotlight.targets.slurm.ssh_tunnel import Tunnel, Tunnels, arguments
 

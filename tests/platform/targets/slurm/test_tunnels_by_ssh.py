@@ -11,7 +11,7 @@ import pytest
 from tests.daemons.availability import available
 from tests.daemons.ssh_server import ssh_server
 from tests.eventually import eventually
-from tests.platform.microservices.platforms.contract import free_ports, get
+from tests.platform.microservices.jobs.contract import free_ports, get
 from tests.platform.targets.slurm.test_ssh_tunnel import answering
 
 from pilotlight.errors import PlatformError

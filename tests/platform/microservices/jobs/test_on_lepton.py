@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.daemons.installed_programs import install
-from tests.platform.microservices.platforms.contract import SECRET, Ground, PlatformContract, clean_environment
+from tests.platform.microservices.jobs.contract import SECRET, Ground, PlatformContract, clean_environment
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.jobs import launcher
-from pilotlight.microservices.platforms import platform
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry.records import Job
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.targets.lepton.workspace import Workspace
@@ -36,7 +36,7 @@ def ground(tmp_path: Path) -> Ground:
     environ = clean_environment(tmp_path, LEP_STAND_IN=str(state))
     environ["PATH"] = f"{programs}:{Path(sys.executable).parent}:{environ['PATH']}"
     # The workspace keeps the value; here it is only known by name.
-    return Ground(platform("lepton", environ), environ, registry(environ), SHAPE, written=lambda: _notes(state))
+    return Ground(TargetService("lepton", environ), environ, registry(environ), SHAPE, written=lambda: _notes(state))
 
 
 @contextmanager
@@ -151,4 +151,4 @@ def test_a_machine_without_gpus_serves_too(ground: Ground) -> None:
 
 def test_where_lep_is_not_installed_one_sentence_says_so(tmp_path: Path) -> None:
     with pytest.raises(PlatformError, match="lep is not on the PATH"):
-        platform("lepton", {"PATH": str(tmp_path), "HOME": str(tmp_path)}).preflight(replace(JOB, secrets=()))
+        TargetService("lepton", {"PATH": str(tmp_path), "HOME": str(tmp_path)}).preflight(replace(JOB, secrets=()))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.daemons.installed_programs import install
-from tests.platform.microservices.platforms.contract import Ground, PlatformContract, clean_environment, free_ports, get
+from tests.platform.microservices.jobs.contract import Ground, PlatformContract, clean_environment, free_ports, get
 
-from pilotlight.microservices.platforms import platform
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry.registry_file import registry
 
 INSTANCE = {"name": "gpu-one", "id": "abc123def", "status": "RUNNING"}
@@ -26,7 +26,7 @@ def ground(tmp_path: Path) -> Ground:
     )
     environ["PATH"] = f"{install(tmp_path / 'bin', 'brev', 'ssh', 'docker')}:{Path(sys.executable).parent}:/bin"
     return Ground(
-        platform("brev", environ), environ, registry(environ), {"instance_id": "abc123def"}, ports=free_ports(),
+        TargetService("brev", environ), environ, registry(environ), {"instance_id": "abc123def"}, ports=free_ports(),
         written=lambda: "".join(file.read_text() for file in docker.glob("*.json")),
     )  # fmt: skip
 

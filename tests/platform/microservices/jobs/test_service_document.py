@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.platforms.service_document import service_document
+from pilotlight.microservices.jobs.service_document import service_document
 from pilotlight.microservices.registry.records import Job
 from pilotlight.plan.types import Capabilities
 from pilotlight.release.apply import ReleaseRequest, prepare

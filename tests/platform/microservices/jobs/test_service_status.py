@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from pilotlight.microservices.platforms.service_status import is_accepted, platform_status
+from pilotlight.microservices.jobs.service_status import is_accepted, platform_status
 from pilotlight.targets.target import Phase, ReplicaStatus, RevisionStatus, ServiceStatus
 
 

@@ -23,8 +23,6 @@ RANGE: Final = range(8080, 8200)
 RESERVED: Final = frozenset({contract.GATEWAY_PORT, contract.API_PORT})
 REMOTE_PLATFORMS: Final = frozenset({"brev"})  # the port belongs to the instance, so it cannot be tried here
 MODULE: Final = "pilotlight_predictor"
-ENV_PORT: Final = "INFERENCE_PORT"
-ENV_HOST: Final = "INFERENCE_HOST"
 LOOPBACK: Final = "127.0.0.1"
 
 
@@ -88,8 +86,3 @@ def claim_port(
 def is_own(job: Job) -> bool:
     """Return whether the job runs the predictor, in any image."""
     return MODULE in job.command
-
-
-def check_free(job: Job) -> None:
-    if not can_bind(job.host_port):
-        raise PlatformError(f"host_port = {job.host_port} is taken", "choose another one, or end who listens there")

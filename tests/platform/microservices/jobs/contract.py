@@ -22,7 +22,7 @@ from tests.daemons.availability import base_environment
 from tests.ports import free_port
 
 from pilotlight.microservices.jobs import launcher
-from pilotlight.microservices.platforms import Platform
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.microservices.registry.registry_file import Registry
 
@@ -54,7 +54,7 @@ def predict(x):
 class Ground:
     """One platform, with what its jobs need. `environ` must set HF_TOKEN to SECRET."""
 
-    platform: Platform
+    platform: TargetService
     environ: Mapping[str, str]
     registry: Registry
     options: Mapping[str, str] = field(default_factory=dict)
@@ -172,7 +172,7 @@ class PlatformContract:
         job = ground.job()
         with ground.started(job) as entry:
             ground.until(job, entry, "running")
-            ground.platform.stop(job.id, launcher.provisional_entry(ground.platform.name, job.options))
+            ground.platform.stop(job.id, ground.platform.provisional_entry(job.options))
             assert ground.until(job, entry, "gone", "stopped")
             assert not reachable(ground, job, entry)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.embedded import Platform as Embedded
 from tests.eventually import eventually
 from tests.platform.microservices.conftest import predictors
-from tests.platform.microservices.platforms.contract import (
+from tests.platform.microservices.jobs.contract import (
     IRIS,
     SECRET,
     PlatformContract,
@@ -22,10 +22,10 @@ from tests.ports import free_port
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.inference import client
-from pilotlight.microservices.jobs import launcher
+from pilotlight.microservices.jobs import launcher, target_service
+from pilotlight.microservices.jobs.host_ports import can_bind
 from pilotlight.microservices.jobs.launcher import StartRequest
-from pilotlight.microservices.platforms import platform, target_service
-from pilotlight.microservices.platforms.host_ports import can_bind
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry.records import Entry, Job
 from pilotlight.microservices.registry.registry_file import registry
 from pilotlight.targets.local.supervisor.gpus import Device
@@ -35,7 +35,7 @@ from pilotlight.wire.unix_socket import SCHEME
 @pytest.fixture
 def ground(tmp_path: Path, embedded: Embedded) -> ProcessGround:
     environ = clean_environment(tmp_path, embedded.env)
-    here = platform("local", environ)
+    here = TargetService("local", environ)
     return ProcessGround(here, environ, registry(environ), ports=iter(free_port, 0), folder=tmp_path)
 
 

@@ -11,8 +11,7 @@ from typing import Any, Final
 from pilotlight import __version__, contract
 from pilotlight.errors import UsageError
 from pilotlight.k8s import names
-from pilotlight.microservices.platforms.commands import split_list
-from pilotlight.microservices.platforms.host_ports import LOOPBACK, is_own
+from pilotlight.microservices.jobs.host_ports import LOOPBACK, is_own
 from pilotlight.microservices.registry.container_command import fetched
 from pilotlight.microservices.registry.records import Job
 
@@ -148,7 +147,7 @@ def _literal(text: str) -> str:
 def _mounts(option: str) -> list[tuple[dict[str, Json], dict[str, Json]]]:
     """Return mount and volume of each `SOURCE:PATH[:ro]`."""
     found = []
-    for number, text in enumerate(split_list(option)):
+    for number, text in enumerate(filter(None, option.split(","))):
         source, _, rest = text.partition(":")
         path, _, mode = rest.partition(":")
         if not (source.startswith("/") and path.startswith("/")) or mode not in _MODES:

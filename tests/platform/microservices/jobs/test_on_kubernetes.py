@@ -19,8 +19,8 @@ from tests.platform.targets.kubernetes.fake_cluster import PaperCluster, named
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.inference import client
 from pilotlight.microservices.jobs import launcher
-from pilotlight.microservices.platforms.cluster_service import ClusterService
-from pilotlight.microservices.platforms.service_document import service_document
+from pilotlight.microservices.jobs.service_document import service_document
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry.records import Entry, Job
 from pilotlight.microservices.registry.registry_file import Registry
 from pilotlight.plan.types import Capabilities
@@ -46,8 +46,8 @@ def job(arch: str = "pilotlight", *, remote: bool = False, **options: str) -> Jo
     return launcher.build_job(wish, ENVIRON, JOB_ID)
 
 
-def on(paper: PaperCluster) -> ClusterService:
-    return ClusterService(ENVIRON, lambda _: KubernetesTarget(paper.cluster()))
+def on(paper: PaperCluster) -> TargetService:
+    return TargetService("kubernetes", ENVIRON, lambda *_, **__: KubernetesTarget(paper.cluster()))
 
 
 def objects(made: Job, gpus: int = 0) -> list[dict[str, Any]]:
@@ -253,11 +253,11 @@ def test_the_context_that_it_was_started_in_is_the_one_that_is_asked() -> None:
     asked: list[str] = []
     with PaperCluster() as paper:
 
-        def connect(context: str) -> KubernetesTarget:
+        def connect(*_: object, context: str, **__: object) -> KubernetesTarget:
             asked.append(context)
             return KubernetesTarget(paper.cluster())
 
-        place = ClusterService(ENVIRON, connect)
+        place = TargetService("kubernetes", ENVIRON, connect)
         for _ in range(2):
             place.status(JOB_ID, replace(ENTRY, instance_id="production"))
     assert asked == ["production"], "one connection is kept"

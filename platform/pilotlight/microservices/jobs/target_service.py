@@ -1,35 +1,37 @@
 """Microservices as services of a target: each is planned, applied, watched and deleted as any service.
 
-Implements `Platform`. The control process of an embedded target is one of its own, also for its own API, which calls
-this in threads.
+The control process of an embedded target is one of its own, also for its own API, which calls this in threads. On a
+cluster the entry stores the kubeconfig context as `instance_id`, since the current one may change. A microservice of
+the API has no address outside of the cluster, since clients go through the API.
 """
 
 import io
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from msgspec import structs
 
 from pilotlight.contract import is_predictor_image
 from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.microservices.platforms.commands import set_secrets, validate_job
-from pilotlight.microservices.platforms.containers import ForeignContainers
-from pilotlight.microservices.platforms.host_ports import check_free
-from pilotlight.microservices.platforms.service_document import (
+from pilotlight.microservices.jobs.foreign_containers import ForeignContainers
+from pilotlight.microservices.jobs.job_validation import validate_job
+from pilotlight.microservices.jobs.service_document import (
+    KUBERNETES,
+    MODELS,
     MOUNTING,
     MOUNTS,
     has_sockets,
     service_document,
     service_name,
 )
-from pilotlight.microservices.platforms.service_status import is_accepted, platform_status
-from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
+from pilotlight.microservices.jobs.service_status import is_accepted, platform_status
+from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus, platform_name
 from pilotlight.targets import table
 from pilotlight.targets.docker import options_and_checks as docker
 from pilotlight.targets.local.control_process_launcher import living
@@ -49,41 +51,69 @@ STOP_S: Final = 120.0  # its grace period, and what a daemon takes besides
 NAMESPACE: Final = Option("namespace", "where it runs")
 FOLDERS: Final = Option(MOUNTS, "folders of its machine that the container sees: /models:/models:ro, comma separated")
 ASKED_FOR: Final = ("account",)  # of those who run inference services by scripts, though a cluster may not need it
+CLUSTER_OPTIONS: Final = (
+    Option(NAMESPACE.name, NAMESPACE.help, variables=("PILOTLIGHT_NAMESPACE",), default="default"),
+    Option("image_pull_secret", "a Secret for the image's registry; nvcr.io needs one", needed_for="nvcr.io/"),
+    Option("context", "of the kubeconfig; else its current one", variables=("PILOTLIGHT_CONTEXT",)),
+    Option("volume_claim", f"a PersistentVolumeClaim with models, mounted at {MODELS}"),
+    Option("cpu", "what it asks for, such as 2 or 500m"),
+    Option("memory", "what it asks for and may use, such as 8Gi"),
+    Option(
+        "address_wait",
+        "seconds for a load balancer to give an address; 30, and inside a cluster 0",
+        variables=("PILOTLIGHT_ADDRESS_WAIT",),
+    ),
+)
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 IS_DOWN: Final = "the platform is down; platformctl up starts it again"
 
 
 class TargetService:
-    """Microservices of one target; `environ` names the home of the control process and holds values of secrets."""
+    """Microservices of one target; `environ` names the home of the control process and holds values of secrets.
 
-    def __init__(self, name: str, environ: Mapping[str, str]) -> None:
-        self.name, self._environ, self._home = name, environ, home(environ)
-        self.own_ports = self._embedded = name in table.EMBEDDED
-        module = table.module(name)
+    Calls block and raise errors of `pilotlight.errors` only.
+    """
+
+    def __init__(
+        self, platform: str, environ: Mapping[str, str], connect: Callable[..., Target] = table.connect
+    ) -> None:
+        self.name, self._environ, self._home = platform_name(platform), environ, home(environ)
+        # whether `Job.host_port` is a port of this machine that must be free
+        self.own_ports = self._embedded = self.name in table.EMBEDDED
+        self._open, self._clusters = connect, dict[str, Target]()
+        module = table.module(self.name)
         declared = module.OPTIONS if module else ()
         self._target_options = {each.name for each in declared}
-        named = (FOLDERS, NAMESPACE) if name in MOUNTING else (NAMESPACE,)
-        self.options = tuple(
-            structs.replace(each, required=each.required or each.name in ASKED_FOR) for each in (*declared, *named)
-        )
-        self._foreign = ForeignContainers(environ) if name == "docker" else None
+        declared = tuple(structs.replace(each, required=each.required or each.name in ASKED_FOR) for each in declared)
+        self.options = (*declared, *((FOLDERS,) if self.name in MOUNTING else ()), NAMESPACE)
+        if self.name == KUBERNETES:
+            self.options = CLUSTER_OPTIONS
+        self._foreign = ForeignContainers(environ) if self.name == "docker" else None
 
-    def preflight(self, job: Job) -> None:
-        job = self._resolved(job)
+    def preflight(self, job: Job) -> Job:
+        """Check requirements before anything is started; return the job with all its options.
+
+        A cluster checks the rest before it writes anything.
+        """
+        values, missing = resolve_options(self.options, job.options, self._environ, job.image)
+        check_missing(missing, self.name)
+        job = validate_job(structs.replace(job, options=values))
+        if self.name == KUBERNETES:
+            self._address_wait(job)
+            return job
         if self.name == "local":
             _check_process(job)
         document = self._document(job)
         if self.name == "docker":
             docker.check_image(job.image, self._environ, job.options)
-        if self._embedded:
-            check_free(job)
         elif self.name in table.REMOTE:
             _apply(document, _job_key(job), self._connect(self._chosen(job)), dry_run=True)
+        return job
 
     def start(self, job: Job) -> Entry:
-        job = self._resolved(job)
+        """Start a job of `preflight`; return once the target has accepted it. The model may still load for long."""
         document, key = self._document(job), _job_key(job)
-        target = self._connect(self._chosen(job), context=job.options.get("context", ""))
+        target = self._connect(self._chosen(job), context=job.options.get("context"))
         self._set_secret(target, job)
         _apply(document, key, target)
         return self._entry(job, target, key)
@@ -92,36 +122,65 @@ class TargetService:
         """Return those of its options that the target takes."""
         return {name: value for name, value in job.options.items() if name in self._target_options}
 
+    def provisional_entry(self, options: Mapping[str, str], network_arch: str = "", host_port: int = 0) -> Entry:
+        """Return the entry of a start in progress, from which it can be stopped by its job id."""
+        values, _ = resolve_options(self.options, options, self._environ)
+        where = values.get("instance_id") or values.get("context")
+        started, namespace = utc_now("seconds", "+00:00"), values.get(NAMESPACE.name)
+        return Entry(self.name, network_arch, "", started, host_port or None, None, where, namespace)
+
     def _entry(self, job: Job, target: Target, key: Key) -> Entry:
+        entry = self.provisional_entry(job.options, job.network_arch, job.host_port)
+        if self.name == KUBERNETES:
+            from pilotlight.targets.kubernetes.client import current_context
+
+            url, where = self._cluster_url(job, target, key), entry.instance_id or current_context() or None
+            return structs.replace(entry, host_url=url, host_port=None, platform_job_id=key[1], instance_id=where)
         status, handle = _await_accepted(target, key)
         url = f"http://localhost:{job.host_port}" if self._embedded else status.url
         if has_sockets(job, self.name):  # each replica has its own in a folder there
             url = status.url or f"{SCHEME}{self._home.sockets}"
-        job_number = handle if self.name not in ("local", "docker", "brev") else None
-        started, port = utc_now("seconds", "+00:00"), job.host_port or None
-        namespace, instance = job.options.get(NAMESPACE.name), job.options.get("instance_id")
-        instance = instance or (handle if self.name == "brev" else None)  # one that was created has its name
-        return Entry(self.name, job.network_arch, url, started, port, job_number, instance, namespace)
+        if self.name == "brev":  # an instance that was created has its name
+            return structs.replace(entry, host_url=url, instance_id=entry.instance_id or handle)
+        number = None if self.name in ("local", "docker") else handle
+        return structs.replace(entry, host_url=url, platform_job_id=number)
+
+    def _cluster_url(self, job: Job, target: Target, key: Key) -> str:
+        """Return the address of the load balancer, else a name that only the cluster knows."""
+        until = time.monotonic() + self._address_wait(job)
+        while not (url := (status := target.status(key)).urls.get("load_balancer")) and time.monotonic() < until:
+            time.sleep(target.poll_s)
+        return url or status.url
+
+    def _address_wait(self, job: Job) -> float:
+        """Return the seconds to wait for an address."""
+        if job.closed:
+            return 0.0
+        text = job.options.get("address_wait") or ("0" if self._environ.get("KUBERNETES_SERVICE_HOST") else "30")
+        try:
+            return max(0.0, float(text))
+        except ValueError:
+            raise UsageError(f"address_wait = {text}, must be a number of seconds") from None
 
     def _connect(
-        self, options: Mapping[str, str] | None = None, *, start: bool = True, context: str | None = ""
+        self, options: Mapping[str, str] | None = None, *, start: bool = True, context: str | None = None
     ) -> Target:
-        return table.connect(self.name, self._environ, start=start, options=options, context=context or "")
-
-    def _resolved(self, job: Job) -> Job:
-        """Return the job with all its options. Raise UsageError for what is missing or could be misinterpreted."""
-        values, missing = resolve_options(self.options, validate_job(job).options, self._environ, job.image)
-        check_missing(missing, self.name)
-        return structs.replace(job, options=values)
+        """Connect. The connection to a cluster is kept: it is expensive."""
+        context = context or ""
+        if context in self._clusters:
+            return self._clusters[context]
+        target = self._open(self.name, self._environ, start=start, options=options, context=context)
+        if self.name == KUBERNETES:
+            self._clusters[context] = target
+        return target
 
     def restore(self, job: Job) -> None:
         """Give the values of its secrets to the control process, also to a new one: it keeps them in memory only."""
-        if self._embedded and set_secrets(job, self._environ):
+        if self._embedded and secret_values(job, self._environ):
             self._set_secret(self._connect(), job)
 
     def _set_secret(self, target: Target, job: Job) -> None:
-        if names := set_secrets(job, self._environ):
-            values = {name: self._environ[name] for name in names}
+        if values := secret_values(job, self._environ):
             target.set_secret(_job_key(job), values)
 
     def status(self, job_id: str, entry: Entry) -> PlatformStatus:
@@ -141,6 +200,7 @@ class TargetService:
         return PlatformStatus("gone", reason=f"{self.name} has no service of it")
 
     def stop(self, job_id: str, entry: Entry) -> None:
+        """Stop it and remove everything that `start` created; no error if it does not exist."""
         if (not self._embedded or self._home.database.exists()) and self._delete(job_id, entry):
             return
         if self._foreign is not None:
@@ -183,8 +243,10 @@ class TargetService:
 
     def _document(self, job: Job) -> str:
         """Return the document; where there are no GPUs, or a process has its own choice of them, it gets none."""
-        if not self._embedded:
-            gpus = self._has_gpus(job)
+        if self.name == KUBERNETES:
+            gpus = not is_predictor_image(job.image) or self._cluster_has_gpus(job)
+        elif not self._embedded:
+            gpus = not job.options.get("resource_shape", "gpu.").startswith("cpu.")
         elif self.name == "slurm":
             gpus = slurm.has_gpus(self._environ, job.options["partition"])
         elif (devices := len(find_devices())) and job.num_gpus > devices:
@@ -193,9 +255,16 @@ class TargetService:
             gpus = devices > 0 and not (self.name == "local" and VISIBLE in job.env)
         return service_document(job, self.name, job.num_gpus if gpus else 0)
 
-    def _has_gpus(self, job: Job) -> bool:
-        """Return whether a target that is not embedded gets its number of GPUs from the document."""
-        return not job.options.get("resource_shape", "gpu.").startswith("cpu.")
+    def _cluster_has_gpus(self, job: Job) -> bool:
+        from pilotlight.targets.kubernetes.preflight import has_gpus
+        from pilotlight.targets.kubernetes.target import KubernetesTarget
+
+        return has_gpus(cast(KubernetesTarget, self._connect(context=job.options.get("context"))).cluster)
+
+
+def secret_values(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of the job's secrets that are set in the environment."""
+    return {name: environ[name] for name in job.secrets if environ.get(name)}
 
 
 def _key(job_id: str, namespace: str | None) -> Key:

@@ -1,7 +1,6 @@
-"""Values of a job that programs and shells of platforms get: checked, split and quoted."""
+"""Check of a job's values that programs and shells of targets get."""
 
 import re
-from collections.abc import Mapping
 from typing import Final
 
 from pilotlight.errors import UsageError
@@ -30,13 +29,3 @@ def validate_job(job: Job) -> Job:
         if not _OPTION.fullmatch(value):
             raise UsageError(f"{name} = {value!r}, must be letters, digits and any of _ . : / , @ = + -")
     return job
-
-
-def split_list(value: str) -> list[str]:
-    """Split an option with several values."""
-    return [part for part in value.split(",") if part]
-
-
-def set_secrets(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the job's secrets that are set in the environment."""
-    return tuple(name for name in job.secrets if environ.get(name))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.daemons.slurm_daemons import CPUS
 from tests.embedded import Platform as EmbeddedPlatform
 from tests.eventually import eventually
-from tests.platform.microservices.platforms.contract import (
+from tests.platform.microservices.jobs.contract import (
     IRIS,
     SECRET,
     Ground,
@@ -25,7 +25,7 @@ from tests.platform.microservices.platforms.contract import (
 
 from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.microservices.jobs import launcher
-from pilotlight.microservices.platforms import platform
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry.registry_file import registry
 
 pytestmark = pytest.mark.platform
@@ -43,7 +43,7 @@ def ground(slurm_cluster: dict[str, str], tmp_path: Path) -> Iterator[Ground]:
             return "\n".join([told(environ), *files])
 
         yield ProcessGround(
-            platform("slurm", environ), environ, registry(environ), PLACE, ports=free_ports(), written=written,
+            TargetService("slurm", environ), environ, registry(environ), PLACE, ports=free_ports(), written=written,
             folder=tmp_path,
         )  # fmt: skip
 
@@ -148,7 +148,7 @@ def test_a_missing_input_is_refused_by_name_and_taken_from_its_variable(ground: 
     job = replace(ground.job(), options={key: value for key, value in PLACE.items() if key != name})
     with pytest.raises(UsageError, match=f"slurm needs {name}"):
         ground.platform.preflight(job)
-    platform("slurm", {**ground.environ, f"SLURM_{name.upper()}": PLACE[name]}).preflight(job)
+    TargetService("slurm", {**ground.environ, f"SLURM_{name.upper()}": PLACE[name]}).preflight(job)
 
 
 def test_what_slurm_refuses_is_said_in_its_words_without_secrets(ground: Ground) -> None:

@@ -9,10 +9,11 @@ import pytest
 from msgspec.structs import replace
 from tests.daemons.docker_daemon import IMAGE, IRIS, bridge_address, options
 from tests.embedded import Platform as EmbeddedPlatform
-from tests.platform.microservices.platforms.contract import Ground, PlatformContract, clean_environment, free_ports, get
+from tests.platform.microservices.jobs.contract import Ground, PlatformContract, clean_environment, free_ports, get
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.platforms import platform
+from pilotlight.microservices.jobs import launcher
+from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry.records import Entry
 from pilotlight.microservices.registry.registry_file import registry
 
@@ -29,7 +30,7 @@ def ground(docker_engine: dict[str, str], tmp_path: Path) -> Iterator[Ground]:
             files = [file.read_text(errors="replace") for file in started.home.root.rglob("*") if file.is_file()]
             return "\n".join([containers(environ), *files])
 
-        place = platform("local-docker", environ)
+        place = TargetService("local-docker", environ)
         yield Ground(place, environ, registry(environ), OPTIONS, IRIS, IMAGE, free_ports(), written)
 
 
@@ -102,11 +103,11 @@ def test_a_port_that_is_taken_is_named_before_anything_starts(ground: Ground) ->
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = int(taken.getsockname()[1])
         with pytest.raises(PlatformError, match=f"host_port = {port} is taken"):
-            ground.platform.preflight(replace(ground.job(), host_port=port))
+            launcher.start(replace(ground.job(), host_port=port), ground.platform, ground.registry)
 
 
 def test_a_daemon_that_does_not_answer_is_told_apart_from_everything_else(ground: Ground) -> None:
-    silent = platform("docker", {**ground.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"})
+    silent = TargetService("docker", {**ground.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"})
     with pytest.raises(PlatformError, match="the Docker daemon does not answer") as refused:
         silent.preflight(ground.job())
     assert "DOCKER_HOST" in refused.value.hint

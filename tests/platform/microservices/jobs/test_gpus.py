@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pilotlight.microservices.platforms.commands import set_secrets
+from pilotlight.microservices.jobs.target_service import secret_values
 from pilotlight.microservices.registry.records import Job
 from pilotlight.targets.docker.run_arguments import gpus_here
 
@@ -14,8 +14,8 @@ ENVIRON = {**os.environ, "HF_TOKEN": "hf_planted0123", "MY_OWN": "another-plante
 
 
 def test_secrets_that_are_not_set_are_left_out() -> None:
-    assert set_secrets(JOB, {"HF_TOKEN": "x", "MY_OWN": ""}) == ("HF_TOKEN",)
-    assert set_secrets(replace(JOB, secrets=()), ENVIRON) == ()
+    assert secret_values(JOB, {"HF_TOKEN": "x", "MY_OWN": ""}) == {"HF_TOKEN": "x"}
+    assert secret_values(replace(JOB, secrets=()), ENVIRON) == {}
 
 
 def test_how_a_machine_hands_out_gpus(tmp_path: Path) -> None:

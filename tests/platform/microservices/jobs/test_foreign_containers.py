@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.platforms.commands import validate_job
-from pilotlight.microservices.platforms.containers import read_state
+from pilotlight.microservices.jobs.foreign_containers import read_state
+from pilotlight.microservices.jobs.job_validation import validate_job
 from pilotlight.microservices.registry.records import Job
 
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"

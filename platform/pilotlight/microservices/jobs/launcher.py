@@ -23,7 +23,7 @@ from pilotlight.microservices.registry.registry_file import Registry
 
 PENDING_S: Final = 3600.0  # an image may have tens of GB
 POLL_S: Final = 0.1
-FETCHING: Final = ("docker", "slurm")  # they fetch models for images that read no stores
+FETCHING: Final = ("docker", "slurm", "kubernetes")  # they fetch models for images that read no stores
 OWN_COMMAND: Final = "pilotlight"  # reads stores itself
 SHARED_FILESYSTEM: Final = ("local", "slurm")  # they see this machine's files, so relative paths are resolved here
 

@@ -115,7 +115,8 @@ def _cluster_rights(job: Job, target: str) -> dict[str, Json]:
 def _cluster_mounts(job: Job) -> list[tuple[dict[str, Json], dict[str, Json]]]:
     memory = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}
     mounts = [({"name": "shared-memory", "mountPath": "/dev/shm"}, memory)]  # noqa: S108 - the container's own
-    if claim := job.options.get("volume_claim"):
+    # A fetched model has its mount below MODELS, where none can be made in a claim that is read-only.
+    if (claim := job.options.get("volume_claim")) and not job.fetch:
         volume = {"name": "models", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
         mounts.append(({"name": "models", "mountPath": MODELS}, volume))
     return mounts

@@ -92,6 +92,24 @@ def test_the_predictor_has_no_rights_and_no_limit_that_nobody_asked_for() -> Non
     }.items()  # fmt: skip
 
 
+def test_a_model_of_a_store_is_fetched_before_an_image_that_reads_none() -> None:
+    wish = launcher.StartRequest(
+        "cosmos-rl", "s3://b/m", "kubernetes", env={"AWS_REGION": "eu-1"}, secrets=("HF_TOKEN",), remote=True,
+        options={"namespace": "team", "image_pull_secret": "ngc", "volume_claim": "models"},
+    )  # fmt: skip
+    made, place = launcher.build_job(wish, ENVIRON, JOB_ID), f"/models/{JOB_ID}"
+    assert_valid(objects(made, 1))
+    pod = pod_of(made, 1)
+    (fetches,), (container,) = pod["initContainers"], pod["containers"]
+    assert fetches["command"][-3:] == ["fetch", "s3://b/m", place]
+    assert {"AWS_REGION", "HF_TOKEN"} <= {each["name"] for each in fetches["env"]}
+    assert f'"model_path": "{place}"' in container["command"][-1]
+    mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    assert [mounts[place], fetches["volumeMounts"][0]["name"]] == ["model", "model"]
+    assert {"name": "model", "emptyDir": {}} in pod["volumes"]
+    assert "/models" not in mounts, "nothing can be mounted below a volume that is read-only"
+
+
 def balancers(made: Job) -> list[dict[str, Any]]:
     return [each for each in objects(made) if each["kind"] == "Service" and each["spec"].get("type") == "LoadBalancer"]
 

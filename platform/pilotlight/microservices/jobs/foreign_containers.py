@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from shutil import which
 from typing import Any, Final
 
 from pilotlight.errors import PlatformError
@@ -37,9 +36,7 @@ class ForeignContainers:
         self._programs = Programs(environ)
 
     def status(self, job_id: str) -> PlatformStatus | None:
-        """Return the status of a container; None: docker has none of this name, or is not on this machine."""
-        if which("docker", path=self._programs.environ.get("PATH", "")) is None:
-            return None
+        """Return the status of a container; None: docker has none of this name."""
         done = self._programs.run(["docker", "inspect", "--type=container", "--format={{json .State}}", job_id])
         if is_missing(done):
             return None
@@ -49,8 +46,6 @@ class ForeignContainers:
         return read_state(done.out, job_id, tuple(logs.out.splitlines()[-TAIL:]))
 
     def stop(self, job_id: str) -> None:
-        if which("docker", path=self._programs.environ.get("PATH", "")) is None:
-            return
         for words in (["stop", f"--time={STOP_S}"], ["rm", "--force", "--volumes"]):
             done = self._programs.run(["docker", *words, job_id], timeout_s=STOP_S + 60)
             if done.code and not is_missing(done):

@@ -221,15 +221,12 @@ class MicroserviceOperations:
 
     async def _repeat(self, record: JobRecord, operation: Callable[[], Awaitable[None]]) -> None:
         """Stop what the previous process may have started without recording it, by the job id; then `operation`."""
-
-        def sweep() -> None:
-            target = self._platform(record.platform)
-            provisional = target.provisional_entry(platform_options(self.settings, record.org))
-            self._stop_blocking(record, self._registered_entry(record.id) or provisional)
-
         if record.entry is None:
             with suppress(PlatformError):
-                await self._blocking(sweep, pool=self._stops)
+                options = platform_options(self.settings, record.org)
+                provisional = self._platform(record.platform).provisional_entry(options)
+                entry = self._registered_entry(record.id) or provisional
+                await self._blocking(self._stop_blocking, record, entry, pool=self._stops)
         await operation()
 
     async def _stop_logged(self, record: JobRecord) -> None:

@@ -88,7 +88,8 @@ class TargetService:
         self.options = (*declared, *((FOLDERS,) if self.name in MOUNTING else ()), NAMESPACE)
         if self.name == KUBERNETES:
             self.options = CLUSTER_OPTIONS
-        self._foreign = ForeignContainers(environ) if self.name == "docker" else None
+        has_docker = self.name == "docker" and shutil.which("docker", path=environ.get("PATH", ""))
+        self._foreign = ForeignContainers(environ) if has_docker else None
 
     def preflight(self, job: Job) -> Job:
         """Check requirements before anything is started; return the job with all its options.
@@ -107,20 +108,16 @@ class TargetService:
         if self.name == "docker":
             docker.check_image(job.image, self._environ, job.options)
         elif self.name in table.REMOTE:
-            _apply(document, _job_key(job), self._connect(self._chosen(job)), dry_run=True)
+            _apply(document, _job_key(job), self._connect(job.options), dry_run=True)
         return job
 
     def start(self, job: Job) -> Entry:
         """Start a job of `preflight`; return once the target has accepted it. The model may still load for long."""
         document, key = self._document(job), _job_key(job)
-        target = self._connect(self._chosen(job), context=job.options.get("context"))
+        target = self._connect(job.options)
         self._set_secret(target, job)
         _apply(document, key, target)
         return self._entry(job, target, key)
-
-    def _chosen(self, job: Job) -> dict[str, str]:
-        """Return those of its options that the target takes."""
-        return {name: value for name, value in job.options.items() if name in self._target_options}
 
     def provisional_entry(self, options: Mapping[str, str], network_arch: str = "", host_port: int = 0) -> Entry:
         """Return the entry of a start in progress, from which it can be stopped by its job id."""
@@ -162,14 +159,13 @@ class TargetService:
         except ValueError:
             raise UsageError(f"address_wait = {text}, must be a number of seconds") from None
 
-    def _connect(
-        self, options: Mapping[str, str] | None = None, *, start: bool = True, context: str | None = None
-    ) -> Target:
-        """Connect. The connection to a cluster is kept: it is expensive."""
-        context = context or ""
+    def _connect(self, options: Mapping[str, str] = {}, *, start: bool = True, context: str | None = None) -> Target:
+        """Connect; `options` are a job's. The connection to a cluster is kept: it is expensive."""
+        context = context or options.get("context", "")
         if context in self._clusters:
             return self._clusters[context]
-        target = self._open(self.name, self._environ, start=start, options=options, context=context)
+        chosen = {name: value for name, value in options.items() if name in self._target_options}
+        target = self._open(self.name, self._environ, start=start, options=chosen, context=context)
         if self.name == KUBERNETES:
             self._clusters[context] = target
         return target
@@ -259,7 +255,7 @@ class TargetService:
         from pilotlight.targets.kubernetes.preflight import has_gpus
         from pilotlight.targets.kubernetes.target import KubernetesTarget
 
-        return has_gpus(cast(KubernetesTarget, self._connect(context=job.options.get("context"))).cluster)
+        return has_gpus(cast(KubernetesTarget, self._connect(job.options)).cluster)
 
 
 def secret_values(job: Job, environ: Mapping[str, str]) -> dict[str, str]:

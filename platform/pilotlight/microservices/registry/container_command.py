@@ -227,7 +227,7 @@ def _contained(inputs: CommandInputs) -> ModelPath:
         return ModelPath("local", fetched(inputs.job_id))
     if inputs.model.kind == "remote":
         message = f"model_path = {inputs.model.value}: a {inputs.network_arch} container reads no cloud storage"
-        hint = "docker, slurm and kubernetes fetch it; elsewhere name hf_model://ORG/MODEL, or a path that the container sees"
+        hint = "docker, slurm and kubernetes fetch it; elsewhere name hf_model://ORG/MODEL or a path in the container"
         raise UsageError(message, hint)
     return inputs.model
 

@@ -9,7 +9,7 @@ from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from pilotlight.contract import HEADER_REQUEST_ID
-from pilotlight.wire.http1 import Buffer, render_head
+from pilotlight.wire.http1 import END, Buffer, render_head
 from pilotlight.wire.http1_strict_parser import REQUEST_LINE
 from pilotlight_predictor.errors import BadRequest, PredictorError, QueueFull, RequestTimeout
 from pilotlight_predictor.frontends.http.messages import (
@@ -46,11 +46,12 @@ class Handler(web.RequestHandler):
     last_data = 0.0
     head_since = 0.0  # when the first byte of a head came; 0: no head is incomplete
     last_body: StreamReader | None = None
+    ended_message = False  # the last bytes ended a message, so the next ones begin with a request line
 
     def data_received(self, data: bytes) -> None:
         first, self.last_data = not self.last_data, monotonic()
         if data and self._current_request is None and (self.last_body is None or self.last_body.is_eof()):
-            if first or not self.head_since:
+            if first or (not self.head_since and self.ended_message):
                 line, end, _ = data.lstrip(b"\r\n").partition(b"\r\n")
                 # aiohttp accepts HTTP/0.9, HTTP/2.0 and two spaces; the gateway does not.
                 if end and not REQUEST_LINE.fullmatch(line) and self.transport is not None:
@@ -58,6 +59,7 @@ class Handler(web.RequestHandler):
                     self.force_close()
                     return
             self.head_since = self.head_since or self.last_data
+        self.ended_message = data.endswith(END)  # False also after most bodies: a part of the next head may follow them
         super().data_received(data)
 
     def close_if_overdue(self, now: float) -> None:

@@ -113,6 +113,16 @@ def test_a_request_may_come_byte_by_byte(server: RunningServer, first: bytes) ->
         assert read_answer(connection).status == 200
 
 
+@pytest.mark.parametrize("cut", [1, 9, 60])
+def test_the_next_request_may_begin_with_the_last_bytes_of_another(server: RunningServer, cut: int) -> None:
+    raw = rendered("POST", INFER, GOOD, None, server.address)
+    with server.connect() as connection:
+        connection.sendall(NOT_HOT + raw[:cut])
+        assert read_answer(connection, "GET").status == 200
+        connection.sendall(raw[cut:])
+        assert read_answer(connection).status == 200
+
+
 def test_chunks_of_one_byte_are_put_together(server: RunningServer) -> None:
     body = json.dumps({"inputs": [json_tensor("x", "FP32", [20000], [1] * 20000)]}).encode()
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"

@@ -130,7 +130,8 @@ STORAGE_SYMPTOMS: Final = (
     ),
     Symptom(
         "missing_file", MISSING, "a file of the model is not there",
-        "check that the training job finished and saved its checkpoint, and that its artifact names that place",
+        "check that the training job finished and saved its checkpoint, that its artifact names that place, and that"
+        " a container sees the folder (--mounts)",
     ),
     Symptom(
         "bad_format", BAD_FORMAT, "the model's file is damaged or of another format",

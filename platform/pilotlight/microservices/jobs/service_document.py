@@ -17,6 +17,7 @@ from pilotlight.microservices.registry.records import Job
 
 Json = Any
 GRACE_S: Final = 40  # a predictor drains within 30
+FOREIGN_GRACE_S: Final = 10  # as `docker stop`: the shell that starts a server of others passes no signal on
 START_S: Final = 86400  # without a listener so long it has failed
 GPU: Final = "nvidia.com/gpu"
 MEMORY: Final = "1Gi"  # requested, so that the plan adds no limit
@@ -51,7 +52,7 @@ def service_document(job: Job, target: str, gpus: int) -> str:
     predictor = {
         "minReplicas": 1,
         "maxReplicas": 1,
-        "terminationGracePeriodSeconds": GRACE_S,
+        "terminationGracePeriodSeconds": GRACE_S if is_own(job) else FOREIGN_GRACE_S,
         "containers": [_container(job, target, gpus) | {"volumeMounts": [mount for mount, _ in mounts]}],
         "volumes": [volume for _, volume in mounts],
         **({"initContainers": [_fetch(job)]} if job.fetch else {}),

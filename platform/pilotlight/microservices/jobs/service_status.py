@@ -19,7 +19,8 @@ def platform_status(status: ServiceStatus, tail: Sequence[str] = ()) -> Platform
     phase = ""
     if replica and status.target == "kubernetes":
         name, phase = replica.name, "Running" if replica.state == "ready" else replica.state.capitalize()
-    reason = failed_event(tail) if state == "running" else reason
+    if state == "running":
+        reason = "it is being stopped" if status.phase == "Stopping" else failed_event(tail)
     return PlatformStatus(state, name, phase, reason, tuple(tail))
 
 
@@ -39,7 +40,9 @@ def _replica(status: ServiceStatus) -> ReplicaStatus | None:
 
 
 def _state(status: ServiceStatus, revision: RevisionStatus | None, replica: ReplicaStatus | None) -> State:
-    if status.phase == "Stopping" or (replica is not None and replica.state == "stopped"):
+    if status.phase == "Stopping":
+        return "stopped" if replica is None else "running"
+    if replica is not None and replica.state == "stopped":
         return "stopped"
     if replica is not None and replica.state == "gone":
         return "gone"

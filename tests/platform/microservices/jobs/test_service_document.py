@@ -42,7 +42,7 @@ def test_a_microservice_is_one_replica_with_the_jobs_name_and_port_and_no_route(
     service = spec(TAO)
     (workload,) = service.workloads
     assert (service.exposed, workload.revision.scaling) == (False, Fixed(1))
-    assert workload.revision.grace_s == 40
+    assert (workload.revision.grace_s, spec(OWN).workloads[0].revision.grace_s) == (10, 40)
     found = workload.revision.container
     assert (found.name, found.port, found.host_port, found.host_ip) == (ID, 8080, 8083, "0.0.0.0")
 

@@ -29,7 +29,8 @@ def replica(state: str, reason: str = "") -> ReplicaStatus:
         # A crash loop, between tries and during one.
         (status("Progressing", reason="exit code 3", failure="exit code 3"), "failed", "exit code 3"),
         (status("Progressing", replica("pending", "starting"), failure="exit code 3"), "failed", "exit code 3"),
-        (status("Stopping", replica("draining")), "stopped", "a message"),
+        (status("Stopping", replica("draining")), "running", "it is being stopped"),
+        (status("Stopping"), "stopped", "a message"),
         # What a cloud has stopped by itself, or knows no more.
         (status("Failed", replica("stopped"), reason="Lepton says Stopped"), "stopped", "Lepton says Stopped"),
         (status("Failed", replica("gone"), reason="brev has no x any more"), "gone", "brev has no x any more"),

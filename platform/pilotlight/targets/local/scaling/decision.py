@@ -13,7 +13,6 @@ from pilotlight.targets.local.scaling.types import Decision, Fixed, Hpa, Kpa, Ob
 
 @dataclass(frozen=True, slots=True)
 class KpaDecisionState:
-    at: float
     autoscaler: kpa.KpaState
     phase: kpa.Phase
 
@@ -28,10 +27,10 @@ def decide(scaling: Scaling, observed: Observed, state: Any, now: float) -> Deci
 
 
 def _kpa(rules: Kpa, observed: Observed, state: KpaDecisionState | None, now: float) -> Decision:
-    state = _restore(rules, observed, state, now)
+    if state is None:
+        state = KpaDecisionState(kpa.initial_state(observed.ready, now), kpa.initial_phase(rules, observed, now))
     phase = state.phase
     if _is_idle(rules, observed, phase):
-        state = KpaDecisionState(now, state.autoscaler, phase)
         return Decision(0, f"0: nothing asked for {rules.window_s:g} s", state, "zero")
     load = kpa.measure_load(rules, observed, phase, now)
     recommendation = kpa.recommend(rules, load, observed.ready, observed.reachable, state.autoscaler, now)
@@ -39,17 +38,7 @@ def _kpa(rules: Kpa, observed: Observed, state: KpaDecisionState | None, now: fl
     # A request that runs longer than the window has left the averages; it still needs its replica.
     result = kpa.scale(rules, max(recommendation.desired, 1) if busy else recommendation.desired, observed, phase, now)
     phase = kpa.next_phase(rules, result.want, recommendation.excess, observed, phase, now)
-    return _decision(rules, observed, recommendation, result, KpaDecisionState(now, recommendation.state, phase))
-
-
-def _restore(rules: Kpa, observed: Observed, state: KpaDecisionState | None, now: float) -> KpaDecisionState:
-    """Return the state to decide from; after a backward clock jump its times are shifted, so no time is added."""
-    if state is None:
-        return KpaDecisionState(now, kpa.initial_state(observed.ready, now), kpa.initial_phase(rules, observed, now))
-    back = state.at - now
-    if back <= 0:
-        return state
-    return KpaDecisionState(now, state.autoscaler.shifted_back(back), state.phase.shifted_back(back))
+    return _decision(rules, observed, recommendation, result, KpaDecisionState(recommendation.state, phase))
 
 
 def _is_idle(rules: Kpa, observed: Observed, phase: kpa.Phase) -> bool:

@@ -21,11 +21,6 @@ class History:
     ups: Points = ()  # scale events: time and replicas added
     downs: Points = ()
 
-    def shifted_back(self, seconds: float) -> "History":
-        """Return the history with all times moved back, after a backward clock jump."""
-        every = (self.highs, self.lows, self.ups, self.downs)
-        return History(*(tuple((at - seconds, n) for at, n in points) for points in every))
-
 
 @dataclass(frozen=True, slots=True)
 class Proposal:

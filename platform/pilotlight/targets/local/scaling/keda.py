@@ -31,23 +31,11 @@ class TriggerValues:
 class KedaState:
     """State between decisions. `wanted` is the last decision, whether or not so many replicas run yet."""
 
-    at: float
     wanted: int
     history: History
     last_active: float | None = None
     failures: Mapping[str, int] | None = None
     polled_at: float | None = None
-    clock_shift: float = 0.0  # sum of all backward clock jumps
-
-    def shifted_back(self, seconds: float) -> "KedaState":
-        return replace(
-            self,
-            at=self.at - seconds,
-            history=self.history.shifted_back(seconds),
-            last_active=None if self.last_active is None else self.last_active - seconds,
-            polled_at=None if self.polled_at is None else self.polled_at - seconds,
-            clock_shift=self.clock_shift + seconds,
-        )
 
 
 def decide(rules: Hpa, observed: Observed, state: KedaState | None, now: float) -> Decision:
@@ -59,15 +47,13 @@ def decide(rules: Hpa, observed: Observed, state: KedaState | None, now: float) 
     """
     if state is None:
         state = _initial_state(rules, observed, now)
-    elif now < state.at:
-        state = state.shifted_back(state.at - now)
     if rules.paused_replicas is not None or rules.paused:
         count = state.wanted if rules.paused_replicas is None else rules.paused_replicas
-        state = replace(state, at=now, wanted=count, history=hpa.initial_history(count, now))
+        state = replace(state, wanted=count, history=hpa.initial_history(count, now))
         return Decision(count, f"{count}: paused", state, "paused")
     busy = observed.waiting or observed.in_flight or observed.samples or observed.metrics
     if rules.keda and state.wanted == 0 and not busy:  # fast path of the common case: idle at zero
-        return Decision(0, "0: nothing asks for it", replace(state, at=now), "zero")
+        return Decision(0, "0: nothing asks for it", state, "zero")
     triggered, state = _evaluate_triggers(rules, observed, state, now)
     if rules.keda and (step := _scale_from_or_to_zero(rules, observed, triggered, state, now)) is not None:
         return step
@@ -79,9 +65,9 @@ def _initial_state(rules: Hpa, observed: Observed, now: float) -> KedaState:
     if observed.replicas or observed.was_ready:
         current = observed.replicas
         # Running replicas may have been active just before the restart: the cooldown starts now.
-        return KedaState(now, current, hpa.initial_history(current, now), now if observed.replicas else None)
+        return KedaState(current, hpa.initial_history(current, now), now if observed.replicas else None)
     current = max(1, rules.min_replicas)
-    return KedaState(now, current, hpa.initial_history(current, now))
+    return KedaState(current, hpa.initial_history(current, now))
 
 
 def _evaluate_triggers(rules: Hpa, observed: Observed, state: KedaState, now: float) -> tuple[TriggerValues, KedaState]:
@@ -90,7 +76,7 @@ def _evaluate_triggers(rules: Hpa, observed: Observed, state: KedaState, now: fl
     raw = values(rules, observed, now)
     failures = trigger_failures(raw, state.failures or {}) if due else state.failures or {}
     triggered = evaluate(rules, raw, failures, observed.ready, state.wanted)
-    return triggered, replace(state, at=now, failures=failures, polled_at=now if due else state.polled_at)
+    return triggered, replace(state, failures=failures, polled_at=now if due else state.polled_at)
 
 
 def _scale_from_or_to_zero(
@@ -132,9 +118,7 @@ def _idle_for(rules: Hpa, observed: Observed, state: KedaState, now: float) -> t
     """Return the idle time, the cooldown that applies, and its name."""
     if state.last_active is not None:
         return now - state.last_active, rules.cooldown_s, "cooldown"
-    # A creation time in the future was taken before a backward clock jump.
-    created = observed.created_at - state.clock_shift if observed.created_at > now else observed.created_at
-    return now - created, rules.initial_cooldown_s, "initial cooldown"
+    return now - observed.created_at, rules.initial_cooldown_s, "initial cooldown"
 
 
 def _decision(count: int, reason: str, state: KedaState, rule: Rule) -> Decision:

@@ -32,12 +32,6 @@ class KpaState:
     panic_replicas: int = 0
     delayed: tuple[tuple[int, int], ...] = ()
 
-    def shifted_back(self, seconds: float) -> "KpaState":
-        """Return the state with all times moved back, after a backward clock jump."""
-        since = None if self.panic_since is None else self.panic_since - seconds
-        delayed = tuple((index - round(seconds / DELAY_TICK_S), count) for index, count in self.delayed)
-        return replace(self, panic_since=since, delayed=delayed)
-
 
 @dataclass(frozen=True, slots=True)
 class KpaRecommendation:
@@ -65,11 +59,6 @@ class Phase:
     since: float
     initialized: bool = False  # the initial scale has been reached
     held_since: float | None = None  # since when the activator is in the request path
-
-    def shifted_back(self, seconds: float) -> "Phase":
-        """Return the phase with all times moved back, after a backward clock jump."""
-        held = None if self.held_since is None else self.held_since - seconds
-        return replace(self, since=self.since - seconds, held_since=held)
 
 
 @dataclass(frozen=True, slots=True)

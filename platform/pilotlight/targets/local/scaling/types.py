@@ -4,7 +4,7 @@ All are immutable values; `now` is monotonic seconds and always an argument.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -166,28 +166,16 @@ def buckets(observed: Observed, metric: str, window_s: float, now: float) -> dic
     concurrency = metric != "rps"
     pending = observed.waiting + observed.in_flight if concurrency else observed.waiting
     last = math.floor(now)
-    for time, sample in _monotonic(observed.samples, now):
-        at = math.floor(time)
+    for sample in reversed(observed.samples):
+        at = math.floor(sample.at)
         # Requests that arrived after the newest sample: count them now, or a wake-up would look idle.
-        if pending and not load and now - time > REPORT_DELAY_S:
+        if pending and not load and now - sample.at > REPORT_DELAY_S:
             load[last] = float(pending)
         if last - at >= window_s:
             break
         load[at] = load.get(at, 0.0) + (sample.concurrency if concurrency else sample.requests)
         last = at
     return load or ({last: float(pending)} if pending else {})
-
-
-def _monotonic(samples: Sequence[Sample], now: float) -> Iterator[tuple[float, Sample]]:
-    """Yield samples newest first. Samples from before a backward clock jump are shifted back by the jump."""
-    jumped, newer = 0.0, now
-    for sample in reversed(samples):
-        at = sample.at - jumped
-        if at > newer:
-            jumped += at - newer
-            at = newer
-        yield at, sample
-        newer = at
 
 
 def average(load: Mapping[int, float], began: float | None, window_s: float, now: float, weighted: bool) -> float:

@@ -245,10 +245,3 @@ def test_newer_seconds_weigh_more_in_a_weighted_window() -> None:
     decay = 1 - math.pow(1e-4, 1 / 5)
     assert averaged({0: 2.0}, 0, 5, weighted=True) == pytest.approx(2 * decay)
     assert averaged({0: 2.0}, 1, 5, weighted=True) == pytest.approx(2 * decay * (1 - decay))
-
-
-def test_samples_from_before_a_clock_jumped_back_keep_their_distances() -> None:
-    before = {1000 + n: float(n) for n in range(6)}
-    after = {**before, 901: 6.0, 902: 7.0}
-    assert averaged(before, 900, 60) == averaged(before, 1005, 60) == 2.5
-    assert averaged(after, 902, 60) == 4.0

@@ -5,7 +5,6 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotlight.targets.local.scaling import keda
 from pilotlight.targets.local.scaling.decision import KpaDecisionState, decide
 from pilotlight.targets.local.scaling.from_manifests import DEFAULT_DOWN, DEFAULT_UP
 from pilotlight.targets.local.scaling.types import Hpa, Kpa, Metric, Observed, Sample
@@ -64,15 +63,6 @@ def test_nothing_is_taken_away_in_panic(values: list[float], ready: int, load: f
 
 
 @settings(deadline=None, max_examples=60)
-@given(loads, st.integers(1, 12), st.integers(1, 5000))
-def test_a_clock_that_jumps_back_changes_nothing(values: list[float], ready: int, back: int) -> None:
-    rules = Kpa(target=5, scale_down_delay_s=30)
-    state, now = lived(rules, values, ready)
-    seen = Observed(ready, ready, samples(values, now))
-    assert decide(rules, seen, state, now - back * 2).desired == decide(rules, seen, state, now).desired
-
-
-@settings(deadline=None, max_examples=60)
 @given(st.sampled_from([SHARED, LEVEL]), st.floats(0, 900), st.integers(1, 40), st.integers(0, 4), st.integers(4, 30))
 def test_keda_stays_within_its_bounds(metric: Metric, value: float, replicas: int, low: int, high: int) -> None:
     rules = Hpa(low, high, (metric,), DEFAULT_UP, DEFAULT_DOWN, keda=True)
@@ -89,14 +79,3 @@ def test_a_higher_metric_never_means_fewer_replicas(metric: Metric, value: float
         for found in (value, value + more)
     )
     assert extra >= less
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.floats(0, 900), st.integers(1, 40), st.floats(1, 5000))
-def test_a_clock_that_jumps_back_takes_no_replica_of_keda(value: float, replicas: int, back: float) -> None:
-    rules = Hpa(0, 50, (SHARED,), DEFAULT_UP, DEFAULT_DOWN, keda=True)
-    seen = Observed(replicas, replicas, metrics={"queue": 10.0 * replicas}, created_at=900.0)
-    state = decide(rules, seen, None, 1000.0).state
-    assert isinstance(state, keda.KedaState)
-    idle = replace(seen, metrics={"queue": value})
-    assert decide(rules, idle, state, 1000.0 - back).desired == decide(rules, idle, state, 1000.0).desired

@@ -128,16 +128,21 @@ class DocumentOptions:
         catalogue = partial(_read_catalogue, target) if target is not None else None
         return Sources(self.files, self.catalog, self.sets, environ, sys.stdin, self.namespace, catalogue)
 
-    def target_capabilities(self, target: "Target | None") -> "Capabilities":
-        """Merge the capabilities that the target reports, the file and the flags; later ones win."""
+    def target_capabilities(self, target: "Target | None", released: Mapping[str, str] | None = None) -> "Capabilities":
+        """Merge the capabilities that the target reports, the file and the flags; later ones win.
+
+        `released` are the target options of the service as it runs.
+        """
         from pilotlight.plan.types import Capabilities
         from pilotlight.targets.local.capabilities import capabilities_of
 
         name = self.target or targets.LOCAL
-        target_options = targets.options_of(name, complete=True)
+        target_options = targets.options_of(name, complete=True, released=released)
         reported = target.capabilities() if target else {}
         if name in targets.EMBEDDED and name != targets.LOCAL:  # known without its control process
             reported = capabilities_of(name, target_options)
+        elif target_options:
+            reported = {**reported, "target_options": target_options}
         from_file = _read_capabilities(self.capabilities) if self.capabilities else {}
         flags = {"default_mode": self.default_mode, "pod_security": self.pod_security}
         flags_set = {name: value for name, value in flags.items() if value}

@@ -90,11 +90,16 @@ def connect(name: str, *, start: bool = True) -> "Target":
     return table.connect(name, os.environ, options=options, context=context(), force=force, prometheus=prometheus)
 
 
-def options_of(name: str, *, complete: bool = False) -> dict[str, str]:
-    """Return the target's options, of --target-option and variables; `complete`: raise UsageError for missing ones."""
+def options_of(name: str, *, complete: bool = False, released: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the target's options, of --target-option and variables; `complete`: raise UsageError for missing ones.
+
+    `released` are those of a service as it runs, used instead of variables and defaults.
+    """
     from pilotlight.targets.options import parse_options
 
-    return table.options_of(name, parse_options(_command_meta().get(OPTIONS) or ()), os.environ, complete=complete)
+    typed = parse_options(_command_meta().get(OPTIONS) or ())
+    environ = os.environ if released is None else {}
+    return table.options_of(name, {**(released or {}), **typed}, environ, complete=complete)
 
 
 def local(*, start: bool, flags: Sequence[str] = (), name: str = LOCAL) -> "LocalTarget":

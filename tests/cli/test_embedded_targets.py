@@ -10,6 +10,7 @@ from tests import fake_docker
 from tests.cli.conftest import Call
 from tests.embedded import IRIS, Platform, serverless
 
+from pilotlight.release.apply import read_release
 from platformctl.services import status_views
 
 SLURM = {"sinfo": "gpu|up|1", "scontrol": f"NodeName=a NodeHostName={os.uname().nodename}"}
@@ -76,4 +77,22 @@ def test_list_names_the_targets_that_have_services(call: Call, platform: Platfor
     assert "1 on docker: platformctl list --target docker" in done.err
     assert "1 on docker" not in call("list", "--target", "docker").err
     assert "1 on docker" not in call("list", "-n", "other").err
+    platform.empty()
+
+
+def test_a_canary_has_the_options_that_the_service_was_deployed_with(
+    call: Call, platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "iris.yaml"
+    file.write_text(serverless(uri=IRIS.as_uri()))
+    where = ("-f", str(file), "--target", "docker", "--no-wait")
+    done = call("deploy", *where, "--target-option", "network=host", "--target-option", "ulimits=memlock=-1")
+    assert done.code == 0, done.err
+    monkeypatch.setenv("DOCKER_HOST", "unix:///other")
+    canary = ("canary", "start", "iris", *where, "--percent", "20", "--set", "metadata.annotations.a=b")
+    for typed, limits in (((), "memlock=-1"), (("--target-option", "ulimits=nofile=9"), "nofile=9")):
+        done = call(*canary, *typed, "--set", f"spec.predictor.containerConcurrency={len(limits)}")
+        assert done.code == 0, done.err
+        _, planned_with = read_release(platform.target.releases(("default", "iris"))[0])
+        assert planned_with.target_options == {"network": "host", "ulimits": limits}
     platform.empty()

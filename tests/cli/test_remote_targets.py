@@ -51,6 +51,9 @@ def test_a_service_is_deployed_used_and_deleted(call: Call, tmp_path: Path, monk
             assert back.code == 0, back.err
             split = call("traffic", "iris", *TARGET, "latest=100")
             assert (split.code, "lepton cannot do it: no gateway" in split.err) == (2, True)
+            tried = ("canary", "start", "iris", "-f", str(file), *TARGET, "--set", "metadata.labels.team=b")
+            canary = call(*tried, "--percent", "20")  # with the shape that it was deployed with
+            assert (canary.code, "PL372" in canary.err, "resource_shape" in canary.err) == (2, True, False), canary.err
             file.write_text(DOCUMENT.format(uri=uri, least=0))
             zero = call("deploy", "-f", str(file), *TARGET, *SHAPE)
             assert f"{file}:6:18: error PL371: spec.predictor.minReplicas: lepton cannot do it: an endpoint" in zero.err

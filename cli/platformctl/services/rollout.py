@@ -22,15 +22,23 @@ FORMATS: Final = ("url", "json", "yaml", "table", "wide", "name")
 
 
 def request_from_files(
-    document_options: DocumentOptions, target: "Target | None", mode: PinMode = "snapshot"
+    document_options: DocumentOptions, target: "Target | None", mode: PinMode = "snapshot", *, beside: bool = False
 ) -> ReleaseRequest:
-    """Read and check all documents; the request holds the selected services, pinned to the content of their models."""
+    """Read and check all documents; the request holds the selected services, pinned to the content of their models.
+
+    `beside`: it runs beside the service's present revision, with the target options of that one.
+    """
     from pilotlight.release.model_pins import without_pins
 
     read = document_options.read(target)
     selected = without_pins(replace(read, services=tuple(document_options.select(read.services))))
     name = document_options.target or targets.LOCAL
-    capabilities = document_options.target_capabilities(target)
+    released = None
+    if beside and target is not None and len(selected.services) == 1:
+        (service,) = selected.services
+        release = history.releases(target, (service.namespace, service.name))[0]
+        released = release_apply.read_release(release)[1].target_options
+    capabilities = document_options.target_capabilities(target, released)
     if target is None and name == targets.LOCAL:  # as the target would report them
         capabilities = replace(capabilities, **LOCAL_CAPABILITIES)
     release_apply.check_paths_reachable(selected.services, target)

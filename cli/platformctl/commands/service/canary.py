@@ -52,7 +52,10 @@ def start(
     """
     connected = targets.connect(document_options.target or targets.LOCAL)
     from_files = bool(document_options.files)
-    request = (rollout.request_from_files if from_files else _request_from_canary)(document_options, connected)
+    if from_files:
+        request = rollout.request_from_files(document_options, connected, beside=True)
+    else:
+        request = _request_from_canary(document_options, connected)
     if len(request.documents.services) != 1:
         names = ", ".join(service.name for service in request.documents.services)
         raise UsageError(f"a canary is one service's, the documents have {names}", "name it: canary start NAME -f FILE")

@@ -18,7 +18,7 @@ Key = tuple[str, str]  # namespace, name
 
 NO_GATEWAY = "no gateway of ours is in front of it"  # why a target of a cloud refuses what needs one
 
-Phase = Literal["Ready", "Standby", "Parked", "Progressing", "Degraded", "Failed", "Stopping"]
+Phase = Literal["Ready", "Standby", "Parked", "Progressing", "Degraded", "Failed", "Stopping", "Unknown"]
 ModelState = Literal["Pending", "Standby", "Parked", "Loading", "Loaded", "FailedToLoad"]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from pilotlight.errors import PlatformError, UsageError
+from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.targets.brev.instances import LOGIN, SSH, Instance, Instances, create_arguments
 from pilotlight.targets.docker import run_arguments as docker
 from pilotlight.targets.local.home_directory import Home
@@ -24,7 +24,7 @@ from pilotlight.targets.programs import Programs
 from pilotlight.targets.remote.endpoint import EndpointSpec, EndpointState, State, health_path, read_health
 from pilotlight.targets.slurm.script import exports
 from pilotlight.targets.slurm.ssh_tunnel import Tunnel, Tunnels
-from pilotlight.targets.target import Event, Finding, ServiceRoute
+from pilotlight.targets.target import Event, Finding, ServiceRoute, service_argument
 from pilotlight.wire.machine import LOOPBACK, can_connect, free_port
 
 Json = Any
@@ -79,7 +79,9 @@ class BrevEndpoints:
         redacting = Programs({**self._instances.programs.environ, **values}, secret_names)
         done = Instances(redacting).run(instance.name, script, PULL_S)
         if done.code:
-            raise PlatformError(f"docker run on {instance.name} failed: {done.summary}", f"ssh {instance.name}")
+            end = f"platformctl delete {service_argument(endpoint.key)} --target brev"
+            hint = f"ssh {instance.name}" + (f"; it costs until deleted: {end}" if not named else "")
+            raise PlatformError(f"docker run on {instance.name} failed: {done.summary}", hint)
 
     def get(self, endpoint: EndpointSpec) -> EndpointState | None:
         instance = self._find(endpoint)
@@ -88,11 +90,15 @@ class BrevEndpoints:
         if instance.status != "RUNNING":
             reason = f"the instance {instance.name} is {instance.status}"
             return EndpointState(_STATES.get(instance.status, "pending"), reason=reason, node=instance.name)
-        done = self._instances.run(instance.name, status_script(endpoint))
+        try:
+            done = self._instances.run(instance.name, status_script(endpoint))
+        except TimedOut as error:
+            return EndpointState("unknown", reason=f"the instance {instance.name}: {error}", node=instance.name)
         if docker.is_missing(done):
             return None
         if done.code:
-            raise PlatformError(f"the instance {instance.name} cannot be asked: {done.summary}", "brev refresh")
+            reason = f"the instance {instance.name} cannot be asked: {done.summary}; try brev refresh"
+            return EndpointState("unknown", reason=reason, node=instance.name)
         state, reason = read_status(done.out, endpoint)
         host = self._instances.host(instance.name) if is_open(endpoint) else instance.name
         return EndpointState(state, f"http://{host}:{port_of(endpoint)}", reason, node=instance.name)

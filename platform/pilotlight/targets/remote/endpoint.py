@@ -28,14 +28,14 @@ from pilotlight.targets.target import (
 )
 
 Json = Any
-State = Literal["pending", "loading", "ready", "failed", "stopped", "gone"]
+State = Literal["pending", "loading", "ready", "failed", "stopped", "gone", "unknown"]  # unknown: unreachable
 NAME_LIMIT: Final = 36  # characters of a name at Lepton
 STATUS_PATH: Final = "/status"  # of our own servers
 # Variables of a pod that say nothing here: its volume for caches, and the revision, which would change the container.
 _HIDDEN: Final = (ENV_CACHE_DIR, ENV_REVISION)
 _PHASES: Final[Mapping[State, tuple[Phase, ModelState]]] = {
     "pending": ("Progressing", "Pending"), "loading": ("Progressing", "Loading"), "ready": ("Ready", "Loaded"),
-    **dict.fromkeys(("failed", "stopped", "gone"), ("Failed", "FailedToLoad")),
+    "unknown": ("Unknown", "Pending"), **dict.fromkeys(("failed", "stopped", "gone"), ("Failed", "FailedToLoad")),
 }  # fmt: skip
 
 
@@ -168,7 +168,9 @@ def status_of(
         starting=seen.replicas if waits else 0, model_state=model_state, reason=seen.reason, url=seen.url,
         replicas=(replica,),
     )  # fmt: skip
-    condition = Condition("Ready", "True" if phase == "Ready" else "False", phase, seen.reason)
+    condition = Condition(
+        "Ready", "True" if phase == "Ready" else "Unknown" if phase == "Unknown" else "False", phase, seen.reason
+    )
     return ServiceStatus(
         *endpoint.key, endpoint.generation, phase, seen.url, mode=endpoint.mode, target=target, message=seen.reason,
         urls={"http": seen.url} if seen.url else {}, conditions=(condition,), revisions=(revision,),

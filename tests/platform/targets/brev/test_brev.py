@@ -17,7 +17,7 @@ from tests.platform.targets.remote_platform import (
 )
 from tests.platform.targets.target_contract import KEY, SECRET, TargetContract, TargetGround
 
-from pilotlight.errors import PlatformError, UsageError
+from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.targets.brev.endpoints import findings
 from pilotlight.targets.brev.instances import read_instances
 from pilotlight.targets.target import Share
@@ -141,8 +141,41 @@ def test_who_is_not_logged_in_is_refused_before_anything_is_stored(ground: Targe
 def test_an_instance_that_cannot_be_reached_is_no_missing_container(ground: TargetGround) -> None:
     with ground.deployed(ground.document()):
         lost = RemotePlatform("brev", {**ground.platform.env, "SSH_STAND_IN": ""})
-        with pytest.raises(PlatformError, match="the instance gpu-one cannot be asked: ssh: connect to host"):
-            lost.status()
+        (status,) = lost.target.list(None)
+        assert (status.phase, status.conditions[0].status) == ("Unknown", "Unknown")
+        assert status.message.startswith("the instance gpu-one cannot be asked: ssh: connect to host")
+
+
+def test_an_instance_that_was_created_is_deleted_though_it_cannot_be_reached(
+    ground: TargetGround, tmp_path: Path
+) -> None:
+    (tmp_path / "brev.json").write_text("[]")
+    variables = {"BREV_STAND_IN": str(tmp_path / "brev.json"), "PILOTLIGHT_HOME": str(tmp_path / "home")}
+    platform = RemotePlatform("brev", {**ground.platform.env, **variables, "SSH_STAND_IN": ""})
+    with pytest.raises(PlatformError, match=r"docker run on iris-\w+ failed: ssh: connect") as refused:
+        platform.deploy(ground.document())
+    assert refused.value.hint.endswith("it costs until deleted: platformctl delete iris --target brev")
+    assert platform.status().phase == "Unknown"
+    platform.target.delete(KEY)
+    assert json.loads((tmp_path / "brev.json").read_text()) == []
+    with pytest.raises(NotFound):
+        platform.status()
+
+
+def test_an_ssh_that_hangs_is_unknown_too(ground: TargetGround, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = subprocess.run
+
+    def hang(words: list[str], **how: Any) -> Any:
+        if words[0] == "ssh":
+            raise subprocess.TimeoutExpired(words, 60)
+        return run(words, **how)
+
+    with ground.deployed(ground.document()):
+        with monkeypatch.context() as patched:
+            patched.setattr(subprocess, "run", hang)
+            status = ground.platform.status()
+        assert status.phase == "Unknown"
+        assert "did not answer within 60 s" in status.message
 
 
 def test_instances_are_read_and_none_is_null() -> None:

@@ -17,23 +17,30 @@ _STATES: Final[Mapping[str, State]] = {
 }  # fmt: skip  # the rest, such as FAILED, TIMEOUT and NODE_FAIL, is failed
 # Ends that say nothing about what the job ran.
 _LOST: Final = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
-# Why a job waits or ended, where Slurm's own word is not enough.
+_NEVER: Final = "it will not start"
+# Why a job waits or ended, where Slurm's own word is not enough. Limits of accounts and QOS: _limit.
 _REASONS: Final[Mapping[str, str]] = {
     "Resources": "no node of the partition has enough free now",
     "Priority": "other jobs of the partition come first",
     "Dependency": "it waits for another job",
-    "PartitionDown": "the partition takes no jobs",
-    "PartitionInactive": "the partition is inactive",
-    "PartitionNodeLimit": "it asks for more nodes than the partition allows",
-    "PartitionTimeLimit": "its time limit is above the partition's: set time",
-    "BadConstraints": "no node can ever meet what it asks for",
+    "DependencyNeverSatisfied": f"{_NEVER}: the job that it waits for failed",
+    "PartitionDown": "the partition starts no jobs until its administrator opens it",
+    "PartitionInactive": "the partition is inactive until its administrator opens it",
+    "PartitionConfig": f"{_NEVER}: no node of the partition has as many CPUs, GPUs or as much memory as it asks for",
+    "PartitionNodeLimit": f"{_NEVER}: it asks for more nodes than the partition allows",
+    "PartitionTimeLimit": f"{_NEVER}: its time limit is above the partition's; set time",
+    "BadConstraints": f"{_NEVER}: no node can ever meet what it asks for",
     "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
     "AssocGrpGRES": "the account has all its GPUs in use",
+    "AssocMaxJobsLimit": "you run as many jobs as your account allows",
     "QOSMaxJobsPerUserLimit": "you run as many jobs as your quality of service allows",
     "QOSMaxGRESPerUser": "you use as many GPUs as your quality of service allows",
-    "InvalidAccount": "the account may not use this partition: set account",
-    "JobHeldUser": "it is held: scontrol release lets it go",
-    "JobHeldAdmin": "an administrator holds it",
+    "InvalidAccount": f"{_NEVER}: the account may not use this partition; set account",
+    "AccountNotAllowed": f"{_NEVER}: the account may not use this partition; set account",
+    "InvalidQOS": f"{_NEVER}: the account may not use this quality of service",
+    "QOSNotAllowed": f"{_NEVER}: the partition does not take this quality of service",
+    "JobHeldUser": f"{_NEVER} while it is held: scontrol release lets it go",
+    "JobHeldAdmin": f"{_NEVER} before an administrator, who holds it, lets it go",
     "launch failed requeued held": "the node could not start it: ask its administrator",
     "NonZeroExitCode": "its command ended with an error",
     "TimeLimit": "it ran as long as it may: set time",
@@ -74,8 +81,19 @@ class Queued(NamedTuple):
     @property
     def explanation(self) -> str:
         """Status, and what the reason means."""
-        words = _REASONS.get(self.reason.split(",")[0], "")
+        reason = self.reason.split(",")[0]
+        words = _REASONS.get(reason) or _limit(reason)
         return f"{self.status}: {words}" if words else self.status
+
+
+def _limit(reason: str) -> str:
+    """Describe a limit such as QOSGrpCpuLimit or AssocMaxWallDurationPerJobLimit; empty: the reason is another."""
+    if not reason.startswith(("Assoc", "QOS")):
+        return ""
+    whose = "account" if reason.startswith("Assoc") else "quality of service"
+    if "PerJob" in reason or reason.endswith("NotSatisfied"):
+        return f"{_NEVER}: it asks for more or less than your {whose} allows one job"
+    return f"it waits until others end: your {whose} has reached its limit"
 
 
 def read_queue(text: str) -> list[Queued]:

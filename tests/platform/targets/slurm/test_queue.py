@@ -46,6 +46,28 @@ def test_states_of_slurm_are_states_of_ours_with_the_reason(line: str, state: st
     assert (queued.meaning, queued.status, queued.explanation) == (state, status, reason)
 
 
+@pytest.mark.parametrize(
+    ("reason", "meaning"),
+    [
+        ("PartitionConfig", "it will not start: no node of the partition has as many CPUs"),
+        ("PartitionDown", "the partition starts no jobs until"),
+        ("PartitionTimeLimit", "it will not start: its time limit is above the partition's"),
+        ("BadConstraints", "it will not start: no node can ever meet"),
+        ("JobHeldAdmin", "it will not start before an administrator"),
+        ("JobHeldUser", "it will not start while it is held: scontrol release"),
+        ("AssocMaxJobsLimit", "you run as many jobs as your account allows"),
+        ("AssocGrpCpuLimit", "it waits until others end: your account has reached its limit"),
+        ("QOSMaxWallDurationPerJobLimit", "it will not start: it asks for more or less than your quality of service"),
+        ("QOSMinCpuNotSatisfied", "it will not start: it asks for more or less than your quality of service"),
+        ("QOSGrpNodeLimit", "it waits until others end: your quality of service has reached its limit"),
+        ("QOSNotAllowed", "it will not start: the partition does not take this quality of service"),
+    ],
+)
+def test_what_a_reason_means_and_whether_waiting_helps(reason: str, meaning: str) -> None:
+    [queued] = read_queue(f"7|PENDING|n/a|a|x|{reason}\n")
+    assert queued.explanation.startswith(f"PENDING ({reason}): {meaning}")
+
+
 def test_a_job_without_a_node_has_no_pod_and_one_that_completes_is_not_over() -> None:
     waiting, completing = read_queue("7|PENDING|n/a|a|(null)|None\n8|COMPLETING|vm|b|x|None\n")
     assert (waiting.host, waiting.over, waiting.comment) == ("", False, "")

@@ -12,6 +12,11 @@ ERRORS: Final = ("ERROR", "CRITICAL")
 _SLURM: Final = re.compile(r"slurmstepd\S*: error: \*\*\* JOB \d+ ON ")  # says who ended a job, also at a plain SIGTERM
 _STACKS: Final = re.compile(r"Timeout \(\d+:\d\d:\d\d.*\)!")  # faulthandler's first line before all stacks
 
+# Where a program's help is, after the line that says what was wrong: Run 'docker run --help' for more information.
+USAGE_HINT: Final = re.compile(
+    r"""\s*(usage:|(run|see|try) ['"`]?[\w ./-]+ --help['"`]?( for .*)?\.?$)""", re.IGNORECASE
+)
+
 
 def last_error(log: Sequence[str]) -> str:
     """Return the message of the last error in our log schema, else the last other line (the end of a traceback)."""
@@ -22,7 +27,7 @@ def last_error(log: Sequence[str]) -> str:
         if document is None:
             if _STACKS.match(line):
                 return _gil_holder(log[index:])[:MAX_LENGTH]
-            plain = plain or ("" if _SLURM.match(line) else line.strip())
+            plain = plain or ("" if _SLURM.match(line) or USAGE_HINT.match(line) else line.strip())
         elif document.get("level") in ERRORS:
             return str(document.get("message", ""))[:MAX_LENGTH]
     return plain[:MAX_LENGTH]

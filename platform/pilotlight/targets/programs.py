@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pilotlight.errors import PlatformError, TimedOut
+from pilotlight.targets.error_from_log import USAGE_HINT
 from pilotlight.targets.secret_redaction import redact
 
 TIMEOUT_S: Final = 60.0
@@ -23,8 +24,9 @@ class CompletedCommand(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """Last line of its output, or the exit code."""
-        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        """Last line of its output but for hints at its help, or the exit code."""
+        lines = [line.strip() for line in (self.err or self.out).splitlines()]
+        lines = [line for line in lines if line and not USAGE_HINT.match(line)]
         return (lines[-1] if lines else f"exit code {self.code}")[-_LONGEST:]
 
 

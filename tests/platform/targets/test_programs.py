@@ -28,7 +28,7 @@ def test_a_program_that_is_not_there_and_one_that_does_not_end_are_named() -> No
 
 
 def test_only_the_last_words_of_a_failure_are_told() -> None:
-    code = "import sys; sys.stderr.write('a\\nb\\n\\nc: no such thing\\n'); sys.exit(3)"
+    code = "import sys; sys.stderr.write('a\\n\\nc: no such thing\\nTry c --help for more\\n'); sys.exit(3)"
     assert Programs(ENVIRON).run([sys.executable, "-c", code]).summary == "c: no such thing"
     assert Programs(ENVIRON).run([sys.executable, "-c", "raise SystemExit(3)"]).summary == "exit code 3"
 

@@ -122,6 +122,25 @@ def test_the_last_error_of_a_log_is_found() -> None:
     assert last_error(["ValueError: y", slurm]) == "ValueError: y"
 
 
+@pytest.mark.parametrize(
+    "hint",
+    [
+        "Run 'docker run --help' for more information",
+        "See 'docker run --help'.",
+        'Try "srun --help" for more information',
+        "Try 'ls --help' for more information.",
+        "usage: server [-h] [--port PORT]",
+        "Usage:  docker run [OPTIONS] IMAGE [COMMAND] [ARG...]",
+    ],
+)
+def test_a_hint_at_the_help_of_a_program_is_no_error(hint: str) -> None:
+    assert last_error(["srun: unrecognized option '--x'", "", hint, ""]) == "srun: unrecognized option '--x'"
+
+
+def test_an_error_that_names_help_is_one() -> None:
+    assert last_error(["before", "try: no such option --help-me"]) == "try: no such option --help-me"
+
+
 def test_memory_is_told_in_units_that_people_use() -> None:
     assert over_limit(612 << 20, 512 << 20) == "used 612 MiB, limit 512 MiB"
 

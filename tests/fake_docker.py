@@ -23,6 +23,7 @@ case "$1" in
 version) echo '{"Version": "1"}' ;;
 info) echo '{"ServerVersion": "1"}' ;;
 image) echo sha256:1 ;;
+network) [ "$name" != nosuch ] || exit 1 ;;
 inspect)
     state='{"Status": "running", "Running": true, "ExitCode": 0}'
     case "$*" in *--format=*) echo "$state" ;; *) echo "[{\\"State\\": $state}]" ;; esac ;;

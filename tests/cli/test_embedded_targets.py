@@ -59,6 +59,26 @@ def test_a_partition_that_does_not_exist_is_refused_before_anything_is_stored(
     assert not platform.target.list_all(None)
 
 
+@pytest.mark.parametrize(
+    ("target", "options", "problem"),
+    [
+        ("docker", ["network=nosuch"], "docker: network = nosuch: the daemon has none of this name"),
+        ("docker", ["ulimits=memlock=-1,foo"], "ulimits = foo, must be NAME=SOFT[:HARD]"),
+        ("slurm", ["partition=gpu", "time=foo"], "time = foo, must be as sbatch takes it"),
+        ("docker", ["network=team", "ulimits=memlock=-1,nofile=1024:4096"], ""),
+        ("slurm", ["partition=gpu", "time=1-12:30"], ""),
+    ],
+)
+def test_a_dry_run_by_the_server_refuses_what_a_deploy_would(
+    call: Call, platform: Platform, tmp_path: Path, target: str, options: list[str], problem: str
+) -> None:
+    (tmp_path / "iris.yaml").write_text(serverless(uri=IRIS.as_uri()).replace("minReplicas: 0", "minReplicas: 1"))
+    words = ("deploy", "-f", str(tmp_path / "iris.yaml"), "--target", target, "--dry-run=server")
+    done = call(*words, *(f"--target-option={option}" for option in options))
+    assert (done.code == 0, problem in done.err) == (not problem, True), done.err
+    assert not platform.target.list_all(None)
+
+
 def test_a_partition_that_is_missing_is_told_before_the_platform_is_started(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,8 +44,8 @@ def _state(status: ServiceStatus, revision: RevisionStatus | None, replica: Repl
         return "stopped" if replica is None else "running"
     if replica is not None and replica.state == "stopped":
         return "stopped"
-    if replica is not None and replica.state == "gone":
-        return "gone"
+    if replica is not None and replica.state in ("gone", "unknown"):
+        return "gone" if replica.state == "gone" else "unknown"
     if status.phase == "Failed" or revision is None:
         return "failed"
     if revision.ready:

@@ -38,7 +38,10 @@ def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator
     yield Finding("ok", "daemon", f"Docker {info['ServerVersion']} on {info.get('OperatingSystem')}")
     if not read_daemon(info, "none", "").mounts_sockets:
         yield Finding("warn", "sockets", "Docker Desktop mounts no sockets: ports of replicas are open on loopback")
-    if not options.get("network") and programs.run(["docker", "network", "inspect", "bridge"]).code:
+    network = options.get("network", "")
+    if network and ":" not in network and programs.run(["docker", "network", "inspect", network]).code:
+        yield Finding("fail", "network", f"network = {network}: the daemon has none of this name", "docker network ls")
+    if not network and programs.run(["docker", "network", "inspect", "bridge"]).code:
         text = "the daemon has no bridge: models of stores and other images need a network"
         yield Finding("warn", "network", text, "add --target-option network=host")
     if programs.run(["docker", "image", "inspect", IMAGE]).code:

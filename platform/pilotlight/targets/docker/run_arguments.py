@@ -71,6 +71,9 @@ def read_daemon(info: Mapping[str, Any], gpus: Gpus, user: str) -> Daemon:
 def check(container: ContainerSpec, daemon_host: str) -> None:
     """Raise UsageError for what containers cannot do here; `daemon_host` is DOCKER_HOST of the control process."""
     check_host(container.options, daemon_host)
+    for limit in filter(None, container.options.get("ulimits", "").split(",")):
+        if not re.fullmatch(r"[a-z]+=-?\d+(:-?\d+)?", limit):
+            raise UsageError(f"ulimits = {limit}, must be NAME=SOFT[:HARD], such as memlock=-1")
     own = contract.is_predictor_image(container.image)
     if container.options.get("network") == "host" and not own and container.host_port != container.port:
         problem = f"network = host, but {container.image} listens on port {container.port} of the machine itself"

@@ -33,7 +33,7 @@ from pilotlight.targets.slurm.job import (
     replica_route,
     scancel_arguments,
 )
-from pilotlight.targets.slurm.options_and_checks import check_conf
+from pilotlight.targets.slurm.options_and_checks import check_conf, check_time
 from pilotlight.targets.slurm.queue import ACCOUNT, QUEUE, Queued, fields, read_account, read_exit, read_queue
 from pilotlight.targets.slurm.script import SlurmJob, sbatch_arguments, script
 from pilotlight.targets.slurm.ssh_tunnel import Forwards, Tunnel, Tunnels
@@ -113,6 +113,7 @@ class SlurmLauncher:
             raise UsageError(f"hostPort = {revision.container.host_port}: a job has no port of this machine; remove it")
         if options.get("address", "tunnel") not in ("tunnel", "node"):
             raise UsageError(f"address = {options['address']}, must be tunnel or node")
+        check_time(options.get("time", ""))
         check_conf(options, self._programs.environ)
         container_of(revision.container)
 

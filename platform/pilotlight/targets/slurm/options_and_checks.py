@@ -1,5 +1,6 @@
 """Options of the target `slurm`, and checks of its cluster, also for `platformctl doctor --target slurm`."""
 
+import re
 import shutil
 import socket
 import sys
@@ -33,6 +34,12 @@ def check_conf(options: Mapping[str, str], environ: Mapping[str, str]) -> None:
     if options.get("conf", own) != own:
         problem = f"{ENV_CONF} = {options['conf']}, but the control process has {own or 'none'}"
         raise UsageError(problem, f"platformctl down, then platformctl up with {ENV_CONF} set")
+
+
+def check_time(limit: str) -> None:
+    """Raise UsageError for a time limit that sbatch does not take."""
+    if limit and not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", limit, re.IGNORECASE):
+        raise UsageError(f"time = {limit}, must be as sbatch takes it", "minutes, or [DAYS-]HOURS:MINUTES:SECONDS")
 
 
 def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator[Finding]:

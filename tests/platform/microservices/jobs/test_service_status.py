@@ -34,6 +34,7 @@ def replica(state: str, reason: str = "") -> ReplicaStatus:
         # What a cloud has stopped by itself, or knows no more.
         (status("Failed", replica("stopped"), reason="Lepton says Stopped"), "stopped", "Lepton says Stopped"),
         (status("Failed", replica("gone"), reason="brev has no x any more"), "gone", "brev has no x any more"),
+        (status("Unknown", replica("unknown"), reason="no answer by ssh"), "unknown", "no answer by ssh"),
     ],
 )
 def test_states_of_services_are_states_of_microservices(seen: ServiceStatus, state: str, reason: str) -> None:

@@ -151,6 +151,6 @@ def delete_job(store: OrgStore, org: str, experiment: str, id: str) -> None:  # 
 
 def _registrar(request: web.Request) -> Registrar:
     context, org, trusted = request.app[CONTEXT], request.match_info["org"], is_admin(request)
-    isolation = org_isolation(org, context.settings.platform, context.environ)
+    isolation = org_isolation(org, context.settings.platform, context.settings.options, context.environ)
     most = 0 if trusted else context.max_records
     return Registrar(context.store, org, context.limits, trusted, isolation, most)

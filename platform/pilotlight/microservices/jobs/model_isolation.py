@@ -1,7 +1,7 @@
 """What a model of an org may do where it runs as a process of this machine: code in a sandbox, or no code at all.
 
 A model that the operator registered is his own, unless the org can write to it. Containers of other platforms isolate
-their models themselves.
+their models themselves; processes of Slurm do not, so no model of an org runs as one.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,8 @@ from pilotlight.microservices.registry.records import Isolation, JobRecord, Stor
 from pilotlight.targets.local.supervisor.isolation.model_copy import MAX_FILES, check_links
 
 ENV_CODE: Final = "PILOTLIGHT_API_ALLOW_CODE"  # orgs whose models may run code, with commas between them
+# Of Slurm's containers those that see no home of the user; apptainer and singularity mount it.
+ISOLATING: Final = ("pyxis", "enroot")
 CODE_FILES: Final = ("model.py", "saved_model.pb")
 # Without these the predictor finds no code to run (--model-code=false); here they are found before it is started.
 CODE_SUFFIXES: Final = (
@@ -23,8 +25,10 @@ CODE_SUFFIXES: Final = (
 )  # fmt: skip
 
 
-def org_isolation(org: str, platform: str, environ: Mapping[str, str]) -> Isolation:
-    """Return how models of the org run on a platform."""
+def org_isolation(org: str, platform: str, options: Mapping[str, str], environ: Mapping[str, str]) -> Isolation:
+    """Return how models of the org run on a platform with such options."""
+    if platform == "slurm" and options.get("container") not in ISOLATING:
+        return "refused"
     if platform != "local":
         return ""
     allowed = {name.strip() for name in environ.get(ENV_CODE, "").split(",")}
@@ -42,7 +46,12 @@ def is_operators(record: JobRecord, workspace: StoredWorkspace | None, model: st
 
 
 def check_name(org: str, model: str, isolation: Isolation) -> None:
-    """Raise for a model, or a file of one, that by its name can have code, where it may run none."""
+    """Raise where no model of an org runs, and for one, or a file of it, that can have code where it may run none."""
+    if isolation == "refused":
+        raise UsageError(
+            f"container is not {' or '.join(ISOLATING)}: the job of a model of org {org} would run as the operator",
+            "the operator sets PILOTLIGHT_API_OPTION_CONTAINER, or registers the model",
+        )
     name = model.rpartition("/")[2]
     if isolation == "data" and (model.startswith(HUB) or name in CODE_FILES or name.endswith(CODE_SUFFIXES)):
         raise UsageError(

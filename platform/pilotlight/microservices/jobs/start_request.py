@@ -44,7 +44,7 @@ def model_of(settings: PlatformSettings, record: JobRecord, workspace: StoredWor
     model = org_resources.locate_model(record.org, workspace, record.artifact, limits, record.by_operator)
     if model_isolation.is_operators(record, workspace, model, limits):
         return model, ""
-    return model, model_isolation.org_isolation(record.org, settings.platform, settings.environ)
+    return model, model_isolation.org_isolation(record.org, settings.platform, settings.options, settings.environ)
 
 
 def platform_options(settings: PlatformSettings, org: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ Kind = Literal["train", "inference_microservice", "batch"]
 Status = Literal["pending", "running", "done", "error", "canceled", "stopping", "stopped"]
 # How a process of this machine runs an org's model: "": as the operator's own, data: without code of the model,
 # sandbox: with code, isolated.
-Isolation = Literal["", "data", "sandbox"]
+Isolation = Literal["", "data", "sandbox", "refused"]
 
 DONE: Final = "done"
 ALIASES: Final[Mapping[str, str]] = {"local-docker": "docker"}  # platforms by the words of the registry file

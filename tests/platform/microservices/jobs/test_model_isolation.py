@@ -9,6 +9,7 @@ from pilotlight.errors import UsageError
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.jobs.model_isolation import check_model, check_name, is_operators, org_isolation
 from pilotlight.microservices.jobs.org_resources import locate_model
+from pilotlight.microservices.jobs.start_request import PlatformSettings, model_of
 from pilotlight.microservices.media import Limits
 from pilotlight.microservices.registry.records import JobRecord, StoredWorkspace, Workspace
 
@@ -21,8 +22,20 @@ RECORD = JobRecord("j", "evil", "e", "train", "done", "", "", by_operator=True)
     [("lab", "local", "sandbox"), ("other", "local", "sandbox"), ("evil", "local", "data"), ("evil", "docker", "")],
 )
 def test_an_orgs_models_have_no_code_or_a_sandbox(org: str, platform: str, isolation: str) -> None:
-    assert org_isolation(org, platform, ALLOWED) == isolation
-    assert org_isolation(org, platform, {}) in ("data", "")
+    assert org_isolation(org, platform, {}, ALLOWED) == isolation
+    assert org_isolation(org, platform, {}, {}) in ("data", "")
+
+
+@pytest.mark.parametrize("container", ["", "none", "apptainer", "singularity"])
+def test_no_model_of_an_org_is_a_process_of_the_operator_on_slurm(container: str) -> None:
+    settings = PlatformSettings("slurm", ALLOWED, {"container": container} if container else {})
+    record = replace(RECORD, org="lab", artifact="hf_model://a/b")
+    model, isolation = model_of(settings, replace(record, by_operator=False), None)
+    with pytest.raises(UsageError, match="container is not pyxis or enroot: the job of a model of org lab") as refused:
+        check_model("lab", model, isolation)
+    assert "PILOTLIGHT_API_OPTION_CONTAINER" in refused.value.hint
+    check_model("lab", "/m", org_isolation("lab", "slurm", {"container": "pyxis"}, {}))
+    check_model("lab", *model_of(settings, record, None))
 
 
 def test_a_model_is_the_operators_where_he_named_it_and_the_org_cannot_write_to_it(tmp_path: Path) -> None:

@@ -66,10 +66,10 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
     if platform in SHARED_FILESYSTEM and path and "://" not in path:
         path = str(Path(path).expanduser().absolute())
     model = container_command.parse(path, remote=request.remote)
-    isolation, fetches = request.isolation, platform in FETCHING
+    isolation, fetches = "" if request.isolation == "container" else request.isolation, platform in FETCHING
     inputs = container_command.CommandInputs(job_id, request.network_arch, model, env, request.num_gpus, fetches)
     own = arch.command == OWN_COMMAND
-    secrets = () if isolation else arch.secrets  # those of the operator are not for an org's model
+    secrets = () if request.isolation else arch.secrets  # those of the operator are not for an org's model
     return Job(
         id=job_id, network_arch=request.network_arch, model_path=model.uri,
         command=container_command.build(arch.command, inputs, environ), env=env, num_gpus=request.num_gpus,

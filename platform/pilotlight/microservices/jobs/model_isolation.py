@@ -30,7 +30,7 @@ def org_isolation(org: str, platform: str, options: Mapping[str, str], environ: 
     if platform == "slurm" and options.get("container") not in ISOLATING:
         return "refused"
     if platform != "local":
-        return ""
+        return "container"
     allowed = {name.strip() for name in environ.get(ENV_CODE, "").split(",")}
     return "sandbox" if org in allowed else "data"
 

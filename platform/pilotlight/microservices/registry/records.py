@@ -14,7 +14,8 @@ Kind = Literal["train", "inference_microservice", "batch"]
 Status = Literal["pending", "running", "done", "error", "canceled", "stopping", "stopped"]
 # How a process of this machine runs an org's model: "": as the operator's own, data: without code of the model,
 # sandbox: with code, isolated.
-Isolation = Literal["", "data", "sandbox", "refused"]
+# Of an org's models: as a process of this machine ("data", "sandbox"), by their platform ("container"), or not at all.
+Isolation = Literal["", "data", "sandbox", "container", "refused"]
 
 DONE: Final = "done"
 ALIASES: Final[Mapping[str, str]] = {"local-docker": "docker"}  # platforms by the words of the registry file

@@ -11,6 +11,7 @@ from pilotlight.microservices.jobs.model_isolation import check_model, check_nam
 from pilotlight.microservices.jobs.org_resources import locate_model
 from pilotlight.microservices.jobs.start_request import PlatformSettings, model_of
 from pilotlight.microservices.media import Limits
+from pilotlight.microservices.platforms import PLATFORMS
 from pilotlight.microservices.registry.records import JobRecord, StoredWorkspace, Workspace
 
 ALLOWED = {"PILOTLIGHT_API_ALLOW_CODE": "lab, other"}
@@ -19,11 +20,16 @@ RECORD = JobRecord("j", "evil", "e", "train", "done", "", "", by_operator=True)
 
 @pytest.mark.parametrize(
     ("org", "platform", "isolation"),
-    [("lab", "local", "sandbox"), ("other", "local", "sandbox"), ("evil", "local", "data"), ("evil", "docker", "")],
+    [
+        ("lab", "local", "sandbox"),
+        ("other", "local", "sandbox"),
+        ("evil", "local", "data"),
+        ("evil", "docker", "container"),
+    ],
 )
 def test_an_orgs_models_have_no_code_or_a_sandbox(org: str, platform: str, isolation: str) -> None:
     assert org_isolation(org, platform, {}, ALLOWED) == isolation
-    assert org_isolation(org, platform, {}, {}) in ("data", "")
+    assert org_isolation(org, platform, {}, {}) in ("data", "container")
 
 
 @pytest.mark.parametrize("container", ["", "none", "apptainer", "singularity"])
@@ -96,8 +102,12 @@ def test_an_artifact_is_found_without_links_within_the_folders_of_its_org(tmp_pa
     assert locate_model("evil", own, "out/m", limits, True) == str(tmp_path / "evil/out/m")
 
 
-def test_secrets_of_the_operator_are_not_for_an_orgs_model() -> None:
-    environ = {"HF_TOKEN": "operators"}
-    request = launcher.StartRequest("pilotlight", "/m", "local")
-    assert launcher.build_job(request, environ).secrets == ("HF_TOKEN",)
-    assert launcher.build_job(replace(request, isolation="sandbox"), environ).secrets == ()
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_secrets_of_the_operator_are_not_for_an_orgs_model(platform: str) -> None:
+    environ = {"HF_TOKEN": "operators", "AWS_SESSION_TOKEN": "orgs"}
+    request = launcher.StartRequest("pilotlight", "/m", platform, secrets=("AWS_SESSION_TOKEN",), remote=True)
+    assert launcher.build_job(request, environ).secrets == ("HF_TOKEN", "AWS_SESSION_TOKEN")
+    isolation = org_isolation("evil", platform, {"container": "pyxis"}, {})
+    job = launcher.build_job(replace(request, isolation=isolation), environ)
+    assert job.secrets == ("AWS_SESSION_TOKEN",)
+    assert job.isolation == ("data" if platform == "local" else ""), "other targets refuse the annotation"

@@ -24,6 +24,7 @@ from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica_record import Launch
 from pilotlight.targets.local.supervisor.shim import from_shell
 from pilotlight.targets.programs import CompletedCommand
+from pilotlight.targets.secret_redaction import is_secret
 from pilotlight.wire.machine import LOOPBACK
 from pilotlight.wire.unix_socket import SCHEME
 
@@ -149,7 +150,7 @@ def client_command(
         return words, values
     pins = {contract.ENV_MODEL_PINS: encode(container.pins)}
     given = [{**fetch.env, **launch.secret_values(fetch.secret_env)} for fetch in container.fetches]
-    fetches = [word for fetch in container.fetches for word in (fetch.uri, _fetched(fetch, container, home))]
+    fetches = [word for fetch in container.fetches for word in (fetch.uri, _fetched(fetch, launch, home))]
     prefix = ["/bin/sh", "-c", _FETCH, python, str(home.cache), *fetches, "--"]
     return [*prefix, *words], {**pins, **dict(ChainMap(*given)), **values}
 
@@ -187,15 +188,21 @@ def _home_mounts(launch: Launch, daemon: Daemon, home: Home, models: Iterable[st
     sockets = [Mount(str(home.sockets / launch.replica), SOCKETS)] if by_sockets(container, daemon) else []
     return [
         *(Mount(path, path, read_only=True) for path in sorted(read)),
-        *(Mount(_fetched(fetch, container, home), fetch.folder, read_only=True) for fetch in container.fetches),
+        *(Mount(_fetched(fetch, launch, home), fetch.folder, read_only=True) for fetch in container.fetches),
         *(Mount(str(folder), str(folder)) for folder in written), *sockets,
     ]  # fmt: skip
 
 
-def _fetched(fetch: Fetch, container: ContainerSpec, home: Home) -> str:
-    """Return the folder of this machine for a model; it is kept for other replicas."""
-    content = f"{fetch.uri} {container.pins.get(fetch.uri)}"
-    return str(home.cache / "fetched" / hashlib.sha256(content.encode()).hexdigest()[:32])
+def _fetched(fetch: Fetch, launch: Launch, home: Home) -> str:
+    """Return the folder of this machine for a model; of a microservice, maybe of an org, it goes with the replica.
+
+    Others are kept for replicas of the same namespace that read the same store.
+    """
+    namespace, container = launch.revision.namespace, launch.revision.container
+    store = sorted((name, value) for name, value in fetch.env.items() if not is_secret(name))
+    content = f"{namespace} {fetch.uri} {container.pins.get(fetch.uri)} {store}"
+    folder = home.copies / launch.replica if container.host_port else home.cache / "fetched"
+    return str(folder / hashlib.sha256(content.encode()).hexdigest()[:32])
 
 
 def bind_mount(mount: Mount) -> str:

@@ -256,6 +256,23 @@ def test_models_of_an_image_that_cannot_fetch_are_fetched_first_and_mounted() ->
     assert subprocess.run(script, capture_output=True, text=True).stdout == "served\n", "the log is the server's"
 
 
+def test_the_fetched_model_of_a_microservice_is_of_its_replica_alone() -> None:
+    """Processes of the platform remove this folder with the replica."""
+
+    def folder(replica: str, namespace: str = "", endpoint: str = "", host_port: int = 0) -> Path:
+        container = replace(
+            VLLM, host_port=host_port, fetches=(Fetch("s3://b/m", "/m", {"AWS_ENDPOINT_URL": endpoint}),)
+        )
+        started = Launch(replica, replace(revision(), namespace=namespace, container=container))
+        return Path(client_command(started, DAEMON, HOME)[0][6])
+
+    assert folder("a", "evil", host_port=8080).parent == HOME.copies / "a"
+    assert folder("b", "acme", host_port=8080).parent == HOME.copies / "b"
+    services = {folder("a", "evil"), folder("b", "acme"), folder("c", "acme", "https://other")}
+    assert len(services) == 3
+    assert folder("d", "acme") in services, "replicas of one namespace share it"
+
+
 @pytest.mark.parametrize(
     ("policy", "words_of_docker"),
     [("Always", ["--pull=always"]), ("IfNotPresent", ["--pull=missing"]), ("Never", ["--pull=never"]), ("", [])],

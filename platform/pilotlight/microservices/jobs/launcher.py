@@ -54,6 +54,9 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
     platform = platform_name(request.platform)
     if request.num_gpus < 1:
         raise UsageError(f"num_gpus = {request.num_gpus}, must be at least 1")
+    if platform == "lepton" and request.isolation and request.secrets:  # there a secret is found by its name alone
+        problem = f"{request.secrets[0]} of an org would be the Lepton workspace's own secret of that name"
+        raise UsageError(problem, "use a store without credentials, or the operator registers the model")
     secret_references.check_plain(request.env)
     for what, text in {"model_path": request.model_path, **request.env, **request.options}.items():
         secret_references.check_absent(what, text, environ)

@@ -108,6 +108,10 @@ def test_secrets_of_the_operator_are_not_for_an_orgs_model(platform: str) -> Non
     request = launcher.StartRequest("pilotlight", "/m", platform, secrets=("AWS_SESSION_TOKEN",), remote=True)
     assert launcher.build_job(request, environ).secrets == ("HF_TOKEN", "AWS_SESSION_TOKEN")
     isolation = org_isolation("evil", platform, {"container": "pyxis"}, {})
+    if platform == "lepton":
+        with pytest.raises(UsageError, match="AWS_SESSION_TOKEN of an org would be the Lepton workspace's own secret"):
+            launcher.build_job(replace(request, isolation=isolation), environ)
+        return
     job = launcher.build_job(replace(request, isolation=isolation), environ)
     assert job.secrets == ("AWS_SESSION_TOKEN",)
     assert job.isolation == ("data" if platform == "local" else ""), "other targets refuse the annotation"

@@ -120,7 +120,10 @@ def _ports(note: Note, host_ip: str) -> str:
     if note.port:
         return port_check(str(note.port))
     if note.host_port:  # on another node a tunnel leads from this port to its sockets
-        here = port_check(str(note.host_port)) + f"export {_HOSTS[0]}={host_ip or LOOPBACK} {_PORTS[0]}=$port\n"
+        here = (
+            port_check(str(note.host_port))
+            + f"export {_HOSTS[0]}={shlex.quote(host_ip or LOOPBACK)} {_PORTS[0]}=$port\n"
+        )
         return f'if [ "$(uname -n)" = "$SLURM_SUBMIT_HOST" ]; then\n{here}fi\n'
     if note.address != "node":
         return ""

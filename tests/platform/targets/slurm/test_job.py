@@ -161,6 +161,13 @@ def test_the_script_listens_on_the_port_only_on_the_machine_that_submits(
     assert done.stdout.splitlines()[-1] == listens
 
 
+def test_a_host_ip_is_one_word_of_the_script(tmp_path: Path) -> None:
+    job, _ = made(env={"INFERENCE_MICROSERVICE": "true"}, host_port=18083, host_ip=f"::1; touch {tmp_path}/made;")
+    environ = {"PATH": os.environ["PATH"], "SLURM_SUBMIT_HOST": os.uname().nodename}
+    subprocess.run(["bash", "-s"], input=job.prologue.partition("\n")[2], env=environ, capture_output=True, text=True)
+    assert not (tmp_path / "made").exists()
+
+
 def test_a_note_is_read_back_and_other_comments_are_not() -> None:
     note = Note(home_key(HOME), "pyxis", 8000, "node", 18083)
     assert read_note(note.text) == note

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any, Final, Literal
 
 from pilotlight.contract import ENV_ACCESS_FILE, GRPC_PORT, HTTP_PORT, is_predictor_image
@@ -26,6 +27,9 @@ _ENTRY: Final = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 # Downward API: every replica is a process of this machine.
 _HERE: Final = {"status.podIP": "127.0.0.1", "status.hostIP": "127.0.0.1", "spec.nodeName": "localhost"}
 _OWN_NAME: Final = ("metadata.name", "metadata.uid")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_SHELL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SHELLS: Final = ("slurm", "brev")  # targets with scripts that export variables
 PathMap = Mapping[str, str]
 Key = tuple[str, str]  # namespace and service
 _NAMES: Final = {
@@ -127,6 +131,11 @@ def variables_of(container: Mapping[str, Json], metadata: Mapping[str, Json], ke
             _put(env, name, value, f"{path} has no meaning without a pod; write a value")
         else:
             _from_key(env, name, entry["valueFrom"], key[1], objects)
+    allowed = _SHELL_NAME if target_of({"metadata": metadata}) in SHELLS else _NAME
+    every = (*env.values, *env.own_name, *(name for name, _, _ in env.secret))
+    env.refused += [
+        f"env {name!r}: a name must match {allowed.pattern}" for name in every if not allowed.fullmatch(name)
+    ]
     return env
 
 
@@ -299,7 +308,7 @@ def container_of(
         port=serving, replica_env=tuple(variables.own_name), secret_env=tuple(variables.secret), mounts=mounts,
         fetches=fetches, pins=decode(str(annotations.get(names.ANNOTATION_PINS, ""))), options=options,
         pull_policy=str(main.get("imagePullPolicy") or ""),
-        **_resources(mapping_at(main, "resources"), problems), **_host_port(main, serving),
+        **_resources(mapping_at(main, "resources"), problems), **_host_port(main, serving, problems),
     )  # fmt: skip
     spec = _isolated(spec, annotations.get(names.ANNOTATION_ISOLATION), target_of(template), problems)
     startup, readiness, liveness = (_probe(main, name, spec, problems) for name in PROBES)
@@ -338,11 +347,16 @@ def _resources(resources: Mapping[str, Json], refused: list[str]) -> dict[str, A
     }
 
 
-def _host_port(container: Mapping[str, Json], serving: int) -> dict[str, Any]:
+def _host_port(container: Mapping[str, Json], serving: int, refused: list[str]) -> dict[str, Any]:
     """Return hostPort and hostIP of the serving port."""
     ports: Iterable[Mapping[str, Json]] = container.get("ports") or ()
     written = next((each for each in ports if each.get("containerPort") == serving), {})
-    return {"host_port": int(written.get("hostPort") or 0), "host_ip": str(written.get("hostIP") or "")}
+    host = str(written.get("hostIP") or "")
+    try:
+        ip_address(host or "::")
+    except ValueError:
+        refused.append(f"hostIP = {host!r}: must be an IP address, such as 127.0.0.1")
+    return {"host_port": int(written.get("hostPort") or 0), "host_ip": host}
 
 
 def _probe(container: Mapping[str, Json], name: str, spec: ContainerSpec, refused: list[str]) -> Probe | None:

@@ -289,6 +289,32 @@ def test_a_port_of_the_machine_goes_to_the_only_replica_of_a_stateful_workload()
         assert "hostPort = 9100: replicas cannot share a port of the machine" in line
 
 
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("slurm", "A,ALL"),
+        ("slurm", "a.b"),
+        ("brev", "A;touch x;B"),
+        ("docker", "A=B"),
+        ("docker", "1"),
+        ("local", "A\nB"),
+    ],
+)
+def test_a_variable_whose_name_a_shell_could_read_otherwise_is_refused(target: str, name: str) -> None:
+    source = {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {name: "v"}}
+    for env in ({"env": [{"name": name, "value": "v"}]}, {"envFrom": [{"configMapRef": {"name": "c"}}]}):
+        (line,) = refusals(on(target, deployment(env)), source)
+        assert f"env {name!r}: a name must match [A-Za-z_]" in line
+    for taken in ("docker", "local"):
+        assert only(on(taken, deployment({"env": [{"name": "a.b-c", "value": "v"}]}))).container.env["a.b-c"] == "v"
+
+
+def test_a_host_ip_is_an_address() -> None:
+    ports = [{"containerPort": 8080, "hostPort": 9100, "hostIP": "127.0.0.1; touch x;"}]
+    (line,) = refusals(on("docker", stateful(image=VLLM, ports=ports)))
+    assert "hostIP = '127.0.0.1; touch x;': must be an IP address" in line
+
+
 def test_on_this_machine_only_a_microservice_has_a_port_of_its_own() -> None:
     ports = [{"containerPort": 8080, "hostPort": 9100}]
     assert only(stateful(ports=ports)).container.host_port == 0

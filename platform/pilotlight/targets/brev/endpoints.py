@@ -62,6 +62,7 @@ class BrevEndpoints:
         if endpoint.options.get("address", "tunnel") not in ADDRESSES:
             raise UsageError(f"address = {endpoint.options['address']}, must be one of {', '.join(ADDRESSES)}")
         create_arguments(endpoint.name, endpoint.options)
+        docker.check_secrets(endpoint.container)
         if named := endpoint.options.get("instance_id", ""):
             self._instances.check_docker(self._instances.running(named).name)
         else:

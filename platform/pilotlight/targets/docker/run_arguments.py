@@ -49,7 +49,7 @@ QUOTE: Final = '"'
 _DEFAULT_NAMES: Final = ("kserve-container", "ome-container")  # of the containers of many services
 # Settings of a process of this machine that have no meaning in a container.
 _HIDDEN: Final = (ENV_HOME, ENV_REPLICA, "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-# Variables that change the docker client itself: those of a container go by value. No secret has such a name.
+# Variables that change the docker client itself: those of a container go by value, and no secret has such a name.
 _CLIENT: Final = re.compile(r"PATH|HOME|TMPDIR|SSH_AUTH_SOCK|PILOTLIGHT_(HOME|REPLICA)|GO[A-Z]+|(LD|XDG|DOCKER)_\w+")
 
 
@@ -72,6 +72,7 @@ def read_daemon(info: Mapping[str, Any], gpus: Gpus, user: str) -> Daemon:
 def check(container: ContainerSpec, daemon_host: str) -> None:
     """Raise UsageError for what containers cannot do here; `daemon_host` is DOCKER_HOST of the control process."""
     check_host(container.options, daemon_host)
+    check_secrets(container)
     for limit in filter(None, container.options.get("ulimits", "").split(",")):
         if not re.fullmatch(r"[a-z]+=-?\d+(:-?\d+)?", limit):
             raise UsageError(f"ulimits = {limit}, must be NAME=SOFT[:HARD], such as memlock=-1")
@@ -79,6 +80,14 @@ def check(container: ContainerSpec, daemon_host: str) -> None:
     if container.options.get("network") == "host" and not own and container.host_port != container.port:
         problem = f"network = host, but {container.image} listens on port {container.port} of the machine itself"
         raise UsageError(f"{problem}; leave network out: its port is published then")
+
+
+def check_secrets(container: ContainerSpec, program: str = "docker", variables: re.Pattern[str] = _CLIENT) -> None:
+    """Raise UsageError for a secret with the name of one of the program's own variables."""
+    secrets = [*container.secret_env, *(each for fetch in container.fetches for each in fetch.secret_env)]
+    if taken := [name for name, _, _ in secrets if variables.fullmatch(name)]:
+        problem = f"env {taken[0]}: {program} itself reads this variable, so others could read the secret"
+        raise UsageError(problem, "give the variable another name")
 
 
 def check_host(options: Mapping[str, str], daemon_host: str) -> None:

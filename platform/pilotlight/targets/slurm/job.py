@@ -28,8 +28,8 @@ from pilotlight.targets.slurm.ssh_tunnel import Endpoint, Forwards
 from pilotlight.wire.machine import LOOPBACK
 from pilotlight.wire.unix_socket import SCHEME
 
-# Variables that change sbatch itself: those of a replica are set by the script. No secret has such a name.
-_SBATCH: Final = re.compile(r"PATH|HOME|LANG|USER|TMPDIR|(LD|SLURM|SBATCH|MUNGE)_\w+")
+# Variables that change sbatch itself: those of a replica are set by the script, and no secret has such a name.
+SBATCH: Final = re.compile(r"PATH|HOME|LANG|USER|TMPDIR|(LD|SLURM|SBATCH|MUNGE)_\w+")
 _HOSTS: Final = ("INFERENCE_HOST", "INFERENCE_GRPC_ADDRESS", "INFERENCE_METRICS_ADDRESS")
 _PORTS: Final = ("INFERENCE_HTTP_PORT", "INFERENCE_GRPC_PORT", "INFERENCE_METRICS_PORT")
 BEGUN: Final = "begun"  # file in the folder of a job whose script has begun
@@ -83,7 +83,7 @@ def replica_job(
     reached = container.options.get("address", "tunnel")
     note = Note(home_key(home), kind, 0 if own else container.port, reached, container.host_port)
     env = _variables(launch, note, home, gateway_url)
-    values = {name: value for name, value in env.items() if not _SBATCH.fullmatch(name)}
+    values = {name: value for name, value in env.items() if not SBATCH.fullmatch(name)}
     fetched = [_fetch(launch, number, f"{folder}/{number}", python) for number in range(len(container.fetches))]
     fetch_values = {name: value for _, variables in fetched for name, value in variables.items()}
     begun = f": > {shlex.quote(f'{folder}/{BEGUN}')}\n"

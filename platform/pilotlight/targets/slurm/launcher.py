@@ -14,6 +14,7 @@ from contextlib import suppress
 from time import monotonic
 
 from pilotlight.errors import PlatformError, TimedOut, UsageError
+from pilotlight.targets.docker.run_arguments import check_secrets
 from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
@@ -25,6 +26,7 @@ from pilotlight.targets.local.supervisor.shim import Exit
 from pilotlight.targets.programs import Programs
 from pilotlight.targets.slurm.job import (
     BEGUN,
+    SBATCH,
     container_of,
     home_key,
     job_folder,
@@ -115,6 +117,7 @@ class SlurmLauncher:
             raise UsageError(f"address = {options['address']}, must be tunnel or node")
         check_time(options.get("time", ""))
         check_conf(options, self._programs.environ)
+        check_secrets(revision.container, "sbatch", SBATCH)
         container_of(revision.container)
 
     def start(self, launch: Launch, record: Replica, observer: LaunchObserver) -> JobHandle:

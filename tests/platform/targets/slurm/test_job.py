@@ -13,6 +13,7 @@ from tests.platform.targets.local.supervisor.supervisor_harness import launch
 from pilotlight.errors import UsageError
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec_types import Fetch, Mount
+from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.slurm.job import (
     Note,
     home_key,
@@ -22,6 +23,7 @@ from pilotlight.targets.slurm.job import (
     replica_route,
     scancel_arguments,
 )
+from pilotlight.targets.slurm.launcher import SlurmLauncher
 from pilotlight.targets.slurm.queue import Queued
 from pilotlight.targets.slurm.script import PORTS, SlurmJob, sbatch_arguments, script
 
@@ -159,6 +161,13 @@ def test_the_script_listens_on_the_port_only_on_the_machine_that_submits(
     environ = {"PATH": os.environ["PATH"], "SLURM_SUBMIT_HOST": os.uname().nodename if here else "login", **values}
     done = subprocess.run(["bash", "-s"], input=text, env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == listens
+
+
+def test_a_secret_that_the_script_would_have_to_set_is_refused(tmp_path: Path) -> None:
+    launcher = SlurmLauncher(ProcessLauncher(Home(tmp_path), ""), {})
+    order = launch("r", options={"partition": "cpu"}, secret_env=(("SLURM_JWT", "iris", "key"),))
+    with pytest.raises(UsageError, match="env SLURM_JWT: sbatch itself reads this variable"):
+        launcher.check(order.revision)
 
 
 def test_a_host_ip_is_one_word_of_the_script(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Command and environment of an isolated replica: a predictor whose model others can change or have written.
 
-It is started from a private copy of its model, as a new process. With `data` it loads no code of its model; with
-`sandbox` it may, and runs in a sandbox, whose cache is the folder of its sockets.
+It is started from a private copy of its model, as a new process. With `data` it loads no code of its model and caches
+models for its namespace; with `sandbox` it may, and runs in a sandbox, whose cache is the folder of its sockets.
 """
 
 import os
@@ -55,8 +55,10 @@ def prepare(
     if not sandboxed:
         args = (*container_command.split_flags(container.args, MODEL_FLAGS)[0], "--model-code=false")
         command = container_command.command(replace(container, args=args), python)
+        # A store says itself what an object is, so a cache of all would give models of one org to another.
+        cached = str(home.cache / "namespaces" / launch.revision.namespace)
         # Object stores read credentials of their own programs from the user's home.
-        return [*command.argv], {**env, ENV_MODEL: model, "HOME": str(home.cache)}
+        return [*command.argv], {**env, ENV_MODEL: model, contract.ENV_CACHE_DIR: cached, "HOME": str(home.cache)}
     cache = home.sockets / launch.replica
     command = container_command.command(container, python)
     plan = sandbox.plan(launch.replica, cache.stat().st_uid, (model, source), command.argv, home, cache, os.environ)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from msgspec import json as msgspec_json
 from tests.eventually import eventually_async
 from tests.platform.targets.local.supervisor.supervisor_harness import IRIS, Stage, alive, launch, lines
 
+from pilotlight.contract import ENV_CACHE_DIR
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.supervisor import container_command
@@ -103,6 +105,19 @@ def code_model(folder: Path, home: Home) -> Path:
     model.mkdir()
     (model / "model.py").write_text(CODE.replace("HOME", str(home.root)).replace("FOLDER", str(folder)))
     return model
+
+
+def test_models_of_stores_are_cached_for_one_namespace(folder: Path) -> None:
+    home = Home(folder / "home").create()
+
+    def cache(namespace: str) -> str:
+        order = launch(env={MODEL: "s3://b/m"}, isolation="data")
+        order = replace(order, revision=replace(order.revision, namespace=namespace))
+        environ = {ENV_CACHE_DIR: str(home.cache)}
+        return isolated_process.prepare(order, environ, home, Limits(home), "python")[1][ENV_CACHE_DIR]
+
+    assert cache("evil") == cache("evil") != cache("acme")
+    assert str(home.cache) not in (cache("evil"), cache("acme")), "that of the operator's models"
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)

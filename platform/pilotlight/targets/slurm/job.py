@@ -110,7 +110,10 @@ def _variables(launch: Launch, note: Note, home: Home, gateway_url: str) -> dict
     env = container_command.variables(launch, (), home, gateway_url, {})
     if container.gpus:  # set by Slurm for the devices of the job
         del env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]
-    sockets = f"{SCHEME}{job_folder(home, launch.replica)}"
+    folder = job_folder(home, launch.replica)
+    if note.container != "none" and not container.own_health:  # its model may be an org's
+        env[contract.ENV_CACHE_DIR] = f"{folder}/cache"
+    sockets = f"{SCHEME}{folder}"
     on_node = note.address == "node" and not note.host_port
     host = "0.0.0.0" if on_node else sockets  # noqa: S104 - the user's choice
     return {**env, **dict.fromkeys(_HOSTS, host), _PORTS[0]: str(PORTS.http)}
@@ -145,6 +148,10 @@ def _fetch(launch: Launch, number: int, folder: str, python: str) -> tuple[str, 
 def _mounts(container: ContainerSpec, folder: Path, home: Home) -> list[str]:
     fetched = [f"{folder}/{number}:{fetch.folder}:ro" for number, fetch in enumerate(container.fetches)]
     own = [f"{folder}:{folder}", f"{home.cache}:{home.cache}", f"{home.models}:{home.models}:ro"]
+    if not container.own_health:  # of the snapshots its own, of the cache nothing
+        named = re.compile(rf"{re.escape(str(home.models))}/[\w-]+")
+        found = named.findall(" ".join((*container.env.values(), *container.command, *container.args)))
+        own = [own[0], *(f"{snapshot}:{snapshot}:ro" for snapshot in dict.fromkeys(found))]
     mounts = [f"{mount.source}:{mount.path}{':ro' * mount.read_only}" for mount in container.mounts]
     return [*(own if contract.is_predictor_image(container.image) else ()), *fetched, *mounts]
 

@@ -121,6 +121,14 @@ def test_our_image_in_a_container_sees_its_sockets_cache_and_models() -> None:
     assert script(job).splitlines()[-1].endswith("--container-entrypoint --model-name x")
 
 
+def test_a_microservice_in_a_container_sees_neither_the_cache_nor_models_of_others() -> None:
+    env = {"INFERENCE_MICROSERVICE": "true", "INFERENCE_MODEL_PATH": f"{HOME.models}/ab1/content/model.onnx"}
+    job, values = made({"container": "pyxis"}, env=env)
+    assert job.mounts == (f"{FOLDER}:{FOLDER}", f"{HOME.models}/ab1:{HOME.models}/ab1:ro")
+    assert values["PILOTLIGHT_CACHE_DIR"] == f"{FOLDER}/cache"
+    assert made(env=env)[1]["PILOTLIGHT_CACHE_DIR"] == str(HOME.cache), "the operator's own process"
+
+
 @pytest.mark.parametrize(
     ("note", "here", "host", "forwards"),
     [

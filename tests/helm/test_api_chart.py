@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from tests.helm.conftest import Release
 from tests.judges.helm import HelmFailed
 from tests.judges.verdict import assert_valid
-from tests.platform.microservices.platforms.test_cluster_service import job
-from tests.platform.microservices.platforms.test_cluster_service import objects as objects_of
+from tests.platform.microservices.jobs.test_on_kubernetes import job
+from tests.platform.microservices.jobs.test_on_kubernetes import objects as objects_of
 
 from pilotlight.targets.kubernetes.releases import API as RELEASE
 from platformctl.commands.platform.api import api

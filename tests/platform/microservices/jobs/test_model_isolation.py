@@ -11,8 +11,7 @@ from pilotlight.microservices.jobs.model_isolation import check_model, check_nam
 from pilotlight.microservices.jobs.org_resources import locate_model
 from pilotlight.microservices.jobs.start_request import PlatformSettings, model_of
 from pilotlight.microservices.media import Limits
-from pilotlight.microservices.platforms import PLATFORMS
-from pilotlight.microservices.registry.records import JobRecord, StoredWorkspace, Workspace
+from pilotlight.microservices.registry.records import PLATFORMS, JobRecord, StoredWorkspace, Workspace
 
 ALLOWED = {"PILOTLIGHT_API_ALLOW_CODE": "lab, other"}
 RECORD = JobRecord("j", "evil", "e", "train", "done", "", "", by_operator=True)

@@ -41,7 +41,7 @@ def _replica(status: ServiceStatus) -> ReplicaStatus | None:
 
 def _state(status: ServiceStatus, revision: RevisionStatus | None, replica: ReplicaStatus | None) -> State:
     if status.phase == "Stopping":
-        return "stopped" if replica is None else "running"
+        return "running" if replica is not None and replica.state == "draining" else "stopped"
     if replica is not None and replica.state == "stopped":
         return "stopped"
     if replica is not None and replica.state in ("gone", "unknown"):

@@ -1,8 +1,8 @@
 """Microservices as services of a target: each is planned, applied, watched and deleted as any service.
 
-The control process of an embedded target is one of its own, also for its own API, which calls this in threads. On a
-cluster the entry stores the kubeconfig context as `instance_id`, since the current one may change. A microservice of
-the API has no address outside of the cluster, since clients go through the API.
+Calls block: the API makes them in threads, also those to the control process that serves it. On a cluster the entry
+stores the kubeconfig context as `instance_id`, since the current one may change. A microservice of the API has no
+address outside of the cluster, since clients go through the API.
 """
 
 import io
@@ -50,7 +50,7 @@ ACCEPT_S: Final = 60.0
 STOP_S: Final = 120.0  # its grace period, and what a daemon takes besides
 NAMESPACE: Final = Option("namespace", "where it runs")
 FOLDERS: Final = Option(MOUNTS, "folders of its machine that the container sees: /models:/models:ro, comma separated")
-ASKED_FOR: Final = ("account",)  # of those who run inference services by scripts, though a cluster may not need it
+REQUIRED_OF_JOBS: Final = ("account",)  # as TAO's scripts require it, though a cluster may not
 CLUSTER_OPTIONS: Final = (
     Option(NAMESPACE.name, NAMESPACE.help, variables=("PILOTLIGHT_NAMESPACE",), default="default"),
     Option("image_pull_secret", "a Secret for the image's registry; nvcr.io needs one", needed_for="nvcr.io/"),
@@ -84,7 +84,9 @@ class TargetService:
         module = table.module(self.name)
         declared = module.OPTIONS if module else ()
         self._target_options = {each.name for each in declared}
-        declared = tuple(structs.replace(each, required=each.required or each.name in ASKED_FOR) for each in declared)
+        declared = tuple(
+            structs.replace(each, required=each.required or each.name in REQUIRED_OF_JOBS) for each in declared
+        )
         self.options = (*declared, *((FOLDERS,) if self.name in MOUNTING else ()), NAMESPACE)
         if self.name == KUBERNETES:
             self.options = CLUSTER_OPTIONS

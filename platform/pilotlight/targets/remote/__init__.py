@@ -1,1 +1,1 @@
-"""Targets on machines of a cloud, without a control process of ours: one endpoint for each service."""
+"""Targets that are clouds: each service is one endpoint, and neither gateway nor control process runs."""

@@ -161,7 +161,7 @@ class EndpointTarget:
         return self._endpoints.logs(endpoint, tail, follow=follow)  # those of previous replicas are among them
 
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:
-        """Yield events of ours and of the cloud, by their time."""
+        """Yield the stored events of releases and those of the cloud, by their time."""
         known: set[tuple[str, ...]] = set()
         while True:
             for event in sorted(self._events(key), key=lambda each: each.at):

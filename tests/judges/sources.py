@@ -38,7 +38,11 @@ PROMETHEUS_OPERATOR: Final = GoModule(
         for kind in ("servicemonitors", "podmonitors", "prometheusrules")
     ),
 )  # fmt: skip
-PINS: Final = (KUBERNETES, KNATIVE, KEDA, GATEWAY_API, PROMETHEUS_OPERATOR)
+LEADER_WORKER_SET: Final = GoModule(
+    "sigs.k8s.io/lws", "v0.9.0", "h1:DcJCgxjjoGOx//QHZkeKpyiblxYq70aCRZNYSfykWyI=",
+    ("config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets",),
+)  # fmt: skip
+PINS: Final = (KUBERNETES, KNATIVE, KEDA, GATEWAY_API, PROMETHEUS_OPERATOR, LEADER_WORKER_SET)
 FORM: Final = 1  # of the files in the cache; count up when what is written there changes
 
 PROSE: Final = frozenset({"description", "externalDocs", "example", "x-kubernetes-patch-strategy"})
@@ -82,7 +86,7 @@ def _fill(folder: Path) -> None:
     keda = files_of(KEDA)
     scalers = json.loads(keda.pop("schema/generated/scalers-schema.json"))["scalers"]
     custom: dict[str, Json] = {}
-    for files in (keda, *map(files_of, (KNATIVE, GATEWAY_API, PROMETHEUS_OPERATOR))):
+    for files in (keda, *map(files_of, (KNATIVE, GATEWAY_API, PROMETHEUS_OPERATOR, LEADER_WORKER_SET))):
         for text in files.values():
             custom.update(crd_schemas(text))
     parts = Sources(

@@ -1,4 +1,5 @@
-"""What the bed adds to Kubernetes: DNS, Knative with its ingress, KEDA with Prometheus, Envoy Gateway, kinds of others.
+"""What the bed adds to Kubernetes: DNS, Knative with its ingress, KEDA with Prometheus, LeaderWorkerSet, Envoy Gateway,
+kinds of others.
 
 Each is a step of `up` that may be repeated. Objects come from release_files.py, images are imported before.
 """
@@ -36,7 +37,7 @@ def kinds(places: Places) -> None:
 
 
 def objects(places: Places) -> None:
-    for name in ("coredns", "knative", "keda", "prometheus", "envoy-gateway", "gateway"):
+    for name in ("coredns", "knative", "keda", "lws", "prometheus", "envoy-gateway", "gateway"):
         apply_text(places, patient((release_folder(places) / f"{name}.yaml").read_text()))
 
 
@@ -74,6 +75,10 @@ def knative_ready(places: Places) -> None:
 def keda_ready(places: Places) -> None:
     available(places, "keda")
     kubectl(places, "wait", "--for=condition=Available", "apiservice/v1beta1.external.metrics.k8s.io", "--timeout=180s")
+
+
+def lws_ready(places: Places) -> None:
+    available(places, "lws-system")
 
 
 def gateway_ready(places: Places) -> None:

@@ -73,7 +73,7 @@ def _boot_kubernetes(places: Places, steps: Steps) -> None:
 
 
 def _boot_addons(places: Places, steps: Steps) -> None:
-    with steps.step("Prometheus; objects of Knative, KEDA and Envoy Gateway"):
+    with steps.step("Prometheus; objects of Knative, KEDA, LeaderWorkerSet and Envoy Gateway"):
         addons.prometheus(places)
         addons.objects(places)
     for name, ready in _READY.items():
@@ -95,6 +95,7 @@ _READY: Final = {
     "DNS": addons.dns_ready,
     "Knative": addons.knative_ready,
     "KEDA": addons.keda_ready,
+    "LeaderWorkerSet": addons.lws_ready,
     "Envoy Gateway": addons.gateway_ready,
 }
 

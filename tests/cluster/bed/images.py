@@ -25,7 +25,7 @@ def own_images(places: Places) -> list[Image]:
     base = [_single(places, "pause", PAUSE), _single(places, "coredns"), _single(places, "hello", "dev.local/hello:1")]
     knative = [_single(places, f"knative-{name}", dest=f"/ko-app/{name}") for name in (*KNATIVE, "kourier")]
     gateway = _single(places, "envoy-gateway", dest="/usr/local/bin/envoy-gateway")
-    return [*base, *knative, _envoy(places), gateway, _keda(places)]
+    return [*base, *knative, _envoy(places), gateway, _keda(places), _single(places, "lws", dest="/manager")]
 
 
 def _single(places: Places, name: str, image: str = "", dest: str = "") -> Image:

@@ -68,6 +68,7 @@ PROGRAMS: Final = (
     ),
     Program("envoy-gateway", "envoy-gateway", "github.com/envoyproxy/gateway/cmd/envoy-gateway"),
     Program("keda", "keda"),
+    Program("lws", "lws", "sigs.k8s.io/lws/cmd"),
 )  # fmt: skip
 HYPERKUBE_NAMES: Final = (
     "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",

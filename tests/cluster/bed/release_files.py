@@ -24,6 +24,7 @@ from tests.judges.sources import PROMETHEUS_OPERATOR, without_prose
 MANIFESTS: Final = HERE / "manifests"
 KNATIVE: Final = "1.15.2"
 OPERATOR: Final = ("knative.dev/operator", "v0.42.2")  # holds the release files of Knative and of its ingresses
+LWS: Final = "sigs.k8s.io/lws"
 ENVOY_GATEWAY: Final = "github.com/envoyproxy/gateway"
 MONITORING_KINDS: Final = ("servicemonitors", "podmonitors", "prometheusrules")
 
@@ -52,6 +53,7 @@ def make_release_files(places: Places) -> None:
         _own(draft, out)
         _knative(places, draft / "knative", out)
         _keda(places, draft / "keda", out)
+        _lws(places, draft / "lws", out)
         _gateway(places, draft / "gateway", out)
         _other_kinds(out)
         out.rename(folder)
@@ -73,6 +75,7 @@ def local_images(text: str) -> str:
         lambda found: f"{found.group(1)}: {name_of('knative-' + found.group(2))}", text,
     )  # fmt: skip
     text = re.sub(r"image: \S+/envoy:.*", f"image: dev.local/envoy:{ENVOY_KEY}", text)
+    text = re.sub(r"image: \S+/lws:.*", f"image: {name_of('lws')}", text)
     return re.sub(r"image: \S+/keda[a-z-]*:.*", f"image: {name_of('keda')}", text)
 
 
@@ -97,6 +100,12 @@ def _keda(places: Places, draft: Path, out: Path) -> None:
     upstream = module_folder(KEDA, pinned("keda", KEDA)) / "config/default"
     (draft / "keda.yaml").write_text(local_images(_kustomize(places, upstream)))
     (out / "keda.yaml").write_text(_kustomize(places, draft))
+
+
+def _lws(places: Places, draft: Path, out: Path) -> None:
+    upstream = module_folder(LWS, pinned("lws", LWS)) / "config/default"
+    (draft / "lws.yaml").write_text(local_images(_kustomize(places, upstream)))
+    (out / "lws.yaml").write_text(_terse(_kustomize(places, draft)))
 
 
 def _gateway(places: Places, draft: Path, out: Path) -> None:

@@ -69,6 +69,7 @@ PROGRAMS: Final = (
     Program("envoy-gateway", "envoy-gateway", "github.com/envoyproxy/gateway/cmd/envoy-gateway"),
     Program("keda", "keda"),
     Program("lws", "lws", "sigs.k8s.io/lws/cmd"),
+    Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 )  # fmt: skip
 HYPERKUBE_NAMES: Final = (
     "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",

@@ -25,7 +25,7 @@ DAEMONS: Final = (*CLIENTS, "etcd", "containerd")
 
 def shut_down(places: Places, purge: bool = False) -> None:
     proxied = alive(places, "kube-proxy") or (places.run / "kube-proxy.pid").exists()
-    stop(places, "kubelet")
+    stop(places, "kwok", "kubelet")
     problem: BedError | None = None
     try:
         if alive(places, "containerd"):

@@ -1,8 +1,8 @@
 """Writes what follows from a chart's values.yaml: values.schema.json and the table in its README; and its files.
 
 A key's description is the comment above it; a line `# @schema {…}` there adds to its schema. The shape of a planned
-workload comes from the code that writes it, CustomResourceDefinitions from the types that read documents, dashboards
-and rules from pilotlight.observability. `make charts` runs this; a test compares what is committed with the result.
+workload comes from the code that writes it, CustomResourceDefinitions from the types that read documents. `make charts`
+runs this; a test compares what is committed with the result.
 """
 
 import json
@@ -15,7 +15,6 @@ import yaml
 from schemas import crds
 
 from pilotlight.k8s.manifest import Manifest, to_yaml
-from pilotlight.observability.files import dashboard_files, rules_text
 from pilotlight.plan.types import Plan, Scaling, Workload
 from pilotlight.render import values_of
 
@@ -131,13 +130,7 @@ def documents(chart: Path) -> dict[Path, str]:
 def _of_platform(folder: Path) -> dict[Path, str]:
     """A chart reads only its own files, so what both tests run is kept twice."""
     asking = (HERE / "inference-service" / "files" / "ready.py").read_text()
-    dashboards = {folder / "dashboards" / name: text for name, text in dashboard_files().items()}
-    return {
-        folder / "ready.py": asking,
-        folder / "rules.yaml": rules_text(),
-        **dashboards,
-        **definitions(folder / "crds"),
-    }
+    return {folder / "ready.py": asking, **definitions(folder / "crds")}
 
 
 def definitions(folder: Path) -> dict[Path, str]:

@@ -6,7 +6,7 @@ from tests.cluster.own_objects import our_cluster
 from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.requests import steady
 from tests.cluster.scenarios import Story, document
-from tests.platform.observability.queries import PANELS, expressions
+from tests.platform.observability.queries import PANELS, expressions, needs_gpu
 
 from pilotlight.errors import PlatformError
 from pilotlight.targets.kubernetes.target import KubernetesTarget
@@ -14,9 +14,9 @@ from pilotlight.targets.kubernetes.target import KubernetesTarget
 # Of requests that do not pass our gateway; scaling is Knative's and KEDA's own here.
 GATEWAYS = ("Turned away by the gateway",)
 SHOWN = [
-    (panel.title, each)
+    (panel["title"], each)
     for name, panel in PANELS
-    if name in ("overview", "model") and not panel.gpu and panel.title not in GATEWAYS
+    if name in ("overview", "model") and not needs_gpu(panel) and panel["title"] not in GATEWAYS
     for each in expressions(panel)
 ]
 

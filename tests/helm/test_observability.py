@@ -3,13 +3,12 @@
 import json
 
 import pytest
-import yaml
-from tests.helm.conftest import CHARTS, Release
+from tests.helm.conftest import Release
 from tests.judges.helm import HelmFailed
 from tests.judges.verdict import assert_valid
+from tests.platform.observability.queries import BUDGET, CONTENTS, RULES
 
-from pilotlight.observability.dashboards import DASHBOARDS, render_dashboard
-from pilotlight.observability.rules import BUDGET, SLOW_START, rules
+SLOW_START = "pilotlight:cold_start_bound:seconds"
 
 OPERATOR = ("--api-versions", "monitoring.coreos.com/v1")
 
@@ -17,9 +16,9 @@ OPERATOR = ("--api-versions", "monitoring.coreos.com/v1")
 def test_each_dashboard_is_a_config_map_that_the_sidecar_finds(release: Release) -> None:
     found = [each for each in release("inference-platform", called="platform") if each["kind"] == "ConfigMap"]
     assert_valid(found)
-    assert len(found) == len(DASHBOARDS)
+    assert len(found) == len(CONTENTS)
     shipped = {name: json.loads(text) for each in found for name, text in each["data"].items()}
-    assert shipped == {f"pilotlight-{name}.json": render_dashboard(each) for name, each in DASHBOARDS.items()}
+    assert shipped == {f"pilotlight-{name}.json": each for name, each in CONTENTS.items()}
     assert all(each["metadata"]["labels"]["grafana_dashboard"] == "1" for each in found)
     assert all(each["metadata"]["annotations"] == {"grafana_folder": "Pilotlight"} for each in found)
 
@@ -36,7 +35,7 @@ def test_rules_and_the_gateways_monitor_are_there_where_the_operator_is(release:
     (rule,) = [each for each in objects if each["kind"] == "PrometheusRule"]
     (monitor,) = [each for each in objects if each["kind"] == "PodMonitor"]
     assert_valid([rule, monitor])
-    assert rule["spec"] == rules()
+    assert rule["spec"] == RULES
     assert rule["metadata"]["labels"]["release"] == monitor["metadata"]["labels"]["release"] == "stack"
     (deployment,) = [each for each in objects if each["kind"] == "Deployment"]
     pods = deployment["spec"]["template"]["metadata"]["labels"]
@@ -77,16 +76,9 @@ def test_an_objective_of_ones_own_reaches_the_alerts(release: Release) -> None:
     (rule,) = [each for each in objects if each["kind"] == "PrometheusRule"]
     recorded = {each.get("record"): each["expr"] for group in rule["spec"]["groups"] for each in group["rules"]}
     assert (recorded[BUDGET], recorded[SLOW_START]) == ("vector(0.005)", "vector(240)")
-    assert rule["spec"]["groups"][1] == rules()["groups"][1]
+    assert rule["spec"]["groups"][1] == RULES["groups"][1]
 
 
 def test_a_budget_of_everything_is_refused(release: Release) -> None:
     with pytest.raises(HelmFailed, match="errorBudget"):
         release("inference-platform", rules={"errorBudget": 1})
-
-
-def test_what_is_committed_is_what_the_code_makes() -> None:
-    files = CHARTS / "inference-platform/files"
-    assert yaml.safe_load((files / "rules.yaml").read_text()) == rules()
-    for name, dashboard in DASHBOARDS.items():
-        assert json.loads((files / f"dashboards/pilotlight-{name}.json").read_text()) == render_dashboard(dashboard)

@@ -1,22 +1,22 @@
-"""Dashboards and rules as files for Grafana and Prometheus, for `platformctl dashboard` and the chart."""
+"""Grafana dashboards and Prometheus rules, files of the chart, for `platformctl dashboard` and `up --prometheus`."""
 
-import json
 from typing import Final
 
-from pilotlight.k8s.manifest import Manifest, to_yaml
-from pilotlight.observability.dashboards import DASHBOARDS, Dashboard, render_dashboard
-from pilotlight.observability.rules import ERROR_BUDGET, rules
+from pilotlight.render import jinja_templates
 
+DASHBOARDS: Final = ("overview", "autoscaling", "model", "canary")
 RULES_FILE: Final = "pilotlight-rules.yaml"
+ERROR_BUDGET: Final = 0.001  # of rules.yaml: an objective of 99.9 %
+FOLDER: Final = "helm/inference-platform/files"
 
 
-def dashboard_text(dashboard: Dashboard) -> str:
-    return json.dumps(render_dashboard(dashboard), indent=2, ensure_ascii=False) + "\n"
+def dashboard_files(names: tuple[str, ...] = DASHBOARDS) -> dict[str, str]:
+    """Return the text of dashboards by file name."""
+    folder = jinja_templates.folder(FOLDER) / "dashboards"
+    return {file: (folder / file).read_text() for file in (f"pilotlight-{name}.json" for name in names)}
 
 
 def rules_text(error_budget: float = ERROR_BUDGET) -> str:
-    return to_yaml([Manifest(rules(error_budget))]).removeprefix("---\n")
-
-
-def dashboard_files(names: tuple[str, ...] = tuple(DASHBOARDS)) -> dict[str, str]:
-    return {f"pilotlight-{name}.json": dashboard_text(DASHBOARDS[name]) for name in names}
+    """Return the rules file with another error budget, replaced as the chart does it."""
+    text = (jinja_templates.folder(FOLDER) / "rules.yaml").read_text()
+    return text.replace(f"vector({ERROR_BUDGET:g})", f"vector({error_budget:g})")

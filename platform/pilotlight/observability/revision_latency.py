@@ -12,12 +12,14 @@ from msgspec.structs import replace
 
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE, METRIC_REQUEST_DURATION
 from pilotlight.errors import PlatformError
-from pilotlight.observability.rules import BY_REVISION, COUNT, FAILED
 from pilotlight.targets.target import Sample, ServiceStatus
 
 Query = Callable[[str], Sequence[Sample]]
 LatencyValues = Mapping[tuple[str, str, str], Mapping[str, float]]  # by (namespace, service, revision)
 
+BY_REVISION: Final = f"{LABEL_NAMESPACE}, {LABEL_SERVICE}, {LABEL_REVISION}"
+COUNT: Final = f"{METRIC_REQUEST_DURATION}_count"
+FAILED: Final = 'code=~"5.."'
 WINDOW: Final = "5m"  # window of RevisionStatus' values
 TIMEOUT_S: Final = 2.0
 VALUE_LABEL: Final = "figure"  # label that distinguishes the values of the one query

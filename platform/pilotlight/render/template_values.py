@@ -20,7 +20,7 @@ DEADLINE_SHARE: Final = 0.8  # of the progress deadline, above which the next sl
 
 
 def rules_of(plan: Plan) -> list[AlertRule]:
-    """Return the alerts that depend on the plan; those of any service are in observability/rules.py.
+    """Return the alerts that depend on the plan; those of any service are in helm/inference-platform/files.
 
     For foreign images, which do not export our metrics, only the scrape is watched.
     """

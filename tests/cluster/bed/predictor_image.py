@@ -20,7 +20,7 @@ LOCK: Final = ROOT / "requirements" / "image-cpu.txt"
 PLATFORM: Final = "dev.local/pilotlight/platform:0.1.0"
 PLATFORM_LOCK: Final = ROOT / "requirements" / "image-platform.txt"
 ENTRYPOINT: Final = ("env", "--block-signal=TERM", "python", "-m", "pilotlight_predictor")
-SOURCES: Final = ("platform", "predictor", "cli", "knative", "keda", "helm/inference-service")
+SOURCES: Final = ("platform", "predictor", "cli", "knative", "keda", "helm")
 
 
 def predictor_image(places: Places) -> Image:

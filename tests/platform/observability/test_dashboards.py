@@ -7,29 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.platform.observability.queries import NAMES, PANELS, expressions, filled
+from tests.platform.observability.queries import CONTENTS, NAMES, PANELS, RULES, Panel, expressions, filled, queries
 
 from pilotlight import contract
-from pilotlight.observability import rules
-from pilotlight.observability.dashboards import DASHBOARDS, render_dashboard
-from pilotlight.observability.dashboards.builder import ANNOTATIONS, COLUMNS, Panel
 
-MADE = {name: render_dashboard(dashboard) for name, dashboard in DASHBOARDS.items()}
+COLUMNS = 24
 EXPORTED = {value for name, value in vars(contract).items() if name.startswith("METRIC_")}
 # What other projects export, which alerts about a cluster's own autoscalers have to ask.
 FOREIGN = re.compile(r"\b(?:keda|kube)_\w+")
 
 
-def panels_of(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
+def panels_of(dashboard: dict[str, Any]) -> list[Panel]:
     return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
 def each_dashboard() -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("made", MADE.values(), ids=list(MADE))
+    return pytest.mark.parametrize("made", CONTENTS.values(), ids=list(CONTENTS))
 
 
 def each_panel() -> pytest.MarkDecorator:
-    names = [f"{name}: {panel.title}" for name, panel in PANELS]
+    names = [f"{name}: {panel['title']}" for name, panel in PANELS]
     return pytest.mark.parametrize("panel", [panel for _, panel in PANELS], ids=names)
 
 
@@ -74,6 +71,13 @@ def test_nobody_edits_in_grafana_what_a_file_says(made: dict[str, Any]) -> None:
 
 
 @each_dashboard()
+def test_variables_annotations_and_links_are_the_same_on_every_dashboard(made: dict[str, Any]) -> None:
+    for part in ("templating", "annotations", "links", "time", "refresh", "schemaVersion"):
+        assert made[part] == CONTENTS["overview"][part]
+    assert set(NAMES.findall(json.dumps(made["templating"]))) <= EXPORTED
+
+
+@each_dashboard()
 def test_panels_have_numbers_of_their_own_and_lie_beside_each_other(made: dict[str, Any]) -> None:
     taken: set[tuple[int, int]] = set()
     for panel in made["panels"]:
@@ -88,24 +92,24 @@ def test_panels_have_numbers_of_their_own_and_lie_beside_each_other(made: dict[s
 @each_panel()
 def test_every_series_is_of_the_chosen_services(panel: Panel) -> None:
     """A rate of anything else would be of the whole cluster. Recorded bounds are of nobody."""
-    for query in panel.queries:
-        selectors = re.findall(r"\b(?:pilotlight|nv)_\w+(\{[^}]*\})?", query.expression)
+    for query in queries(panel):
+        selectors = re.findall(r"\b(?:pilotlight|nv)_\w+(\{[^}]*\})?", query)
         assert selectors
         assert all('namespace=~"$namespace",inference_service=~"$service"' in each for each in selectors)
 
 
 @each_panel()
 def test_rates_follow_the_resolution_that_grafana_chooses(panel: Panel) -> None:
-    for query in panel.queries:
-        windows = re.findall(r"rate\([^\[]*\[([^\]]*)\]", query.expression)
+    for query in queries(panel):
+        windows = re.findall(r"rate\([^\[]*\[([^\]]*)\]", query)
         assert set(windows) <= {"$__rate_interval", "$__range"}
 
 
 @each_panel()
 def test_counters_are_summed_after_their_rate_and_never_bare(panel: Panel) -> None:
-    for query in panel.queries:
-        for counter in re.findall(r"(\w*\(?)\b(?:pilotlight|nv)\w+_(?:total|count|sum|bucket)\{", query.expression):
-            assert counter in ("rate(", "increase("), query.expression
+    for query in queries(panel):
+        for counter in re.findall(r"(\w*\(?)\b(?:pilotlight|nv)\w+_(?:total|count|sum|bucket)\{", query):
+            assert counter in ("rate(", "increase("), query
 
 
 @each_panel()
@@ -115,7 +119,7 @@ def test_every_name_is_one_of_the_contract(panel: Panel) -> None:
 
 
 def test_every_name_in_the_rules_is_one_of_the_contract_or_of_a_cluster() -> None:
-    for group in rules.rules()["groups"]:
+    for group in RULES["groups"]:
         for rule in group["rules"]:
             own = {name for name in NAMES.findall(rule["expr"]) if not FOREIGN.match(name)}
             assert own <= EXPORTED, rule["expr"]
@@ -124,7 +128,7 @@ def test_every_name_in_the_rules_is_one_of_the_contract_or_of_a_cluster() -> Non
 def test_prometheus_can_read_every_query(promtool: str, tmp_path: Path) -> None:
     """As recording rules, so that one call of its own checker reads all of them."""
     found = [expression for _, panel in PANELS for expression in expressions(panel)]
-    found += [filled(expression) for _, _, expression, _ in ANNOTATIONS]
+    found += [filled(mark["expr"]) for content in CONTENTS.values() for mark in content["annotations"]["list"]]
     made = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(found)]
     file = tmp_path / "queries.yaml"
     file.write_text(json.dumps({"groups": [{"name": "panels", "rules": made}]}))

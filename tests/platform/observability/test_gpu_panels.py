@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from tests.platform.observability.queries import NAMES, PANELS, expressions
+from tests.platform.observability.queries import NAMES, PANELS, expressions, needs_gpu
 
 from pilotlight_predictor.metrics import Metrics
 from pilotlight_predictor.metrics.collector import collect
@@ -14,7 +14,7 @@ from pilotlight_predictor.metrics.gpu_readings import GpuSample
 
 GPU = GpuSample(0, "GPU-abc", "H200", 0.5, 100, 40, 350.5, 700.0, 12.5)
 WHOSE = 'namespace="lab",inference_service="iris"'  # which whoever scrapes a replica adds to what it tells
-EXPRESSIONS = [expression for _, panel in PANELS if panel.gpu for expression in expressions(panel)]
+EXPRESSIONS = [expression for _, panel in PANELS if needs_gpu(panel) for expression in expressions(panel)]
 
 
 def exported() -> dict[str, float]:

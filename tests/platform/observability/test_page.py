@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
-from pilotlight.observability import rules
+from tests.platform.observability.queries import ALERTS, RECORDED
+
 from pilotlight.observability.control_metrics import TABLE
-from pilotlight.observability.dashboards import DASHBOARDS
+from pilotlight.observability.files import DASHBOARDS
 
 PAGE = (Path(__file__).parents[3] / "docs/observability.md").read_text()
 
@@ -21,7 +22,7 @@ def test_every_dashboard_is_on_the_page() -> None:
 
 def test_every_alert_is_on_the_page_with_its_severity() -> None:
     told = re.findall(r"^\| `(\w+)` \| (critical|warning) \|", PAGE, re.MULTILINE)
-    assert told == [(rule["alert"], rule["labels"]["severity"]) for rule in rules.alerts()]
+    assert told == [(rule["alert"], rule["labels"]["severity"]) for rule in ALERTS]
 
 
 def test_every_metric_of_the_control_process_is_on_the_page() -> None:
@@ -30,5 +31,4 @@ def test_every_metric_of_the_control_process_is_on_the_page() -> None:
 
 
 def test_recorded_names_on_the_page_are_recorded() -> None:
-    recorded = {rule["record"] for group in rules.rules()["groups"] for rule in group["rules"] if "record" in rule}
-    assert set(re.findall(r"`(pilotlight:[\w:]+)`", PAGE)) <= recorded
+    assert set(re.findall(r"`(pilotlight:[\w:]+)`", PAGE)) <= set(RECORDED)

@@ -20,12 +20,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from msgspec.structs import replace
 from tests.embedded import Platform
 from tests.platform.canary.runner.conftest import ASK, CHECKS, better, current, iris, worse
-from tests.platform.observability.queries import PANELS, expressions
+from tests.platform.observability.queries import PANELS, RULES, expressions, needs_gpu
 
 from pilotlight.api import metrics
 from pilotlight.api.target_adapters import BACKEND, TargetBackend
 from pilotlight.observability.revision_latency import with_latency
-from pilotlight.observability.rules import rules
 from pilotlight.prometheus.client import query_prometheus
 from pilotlight.targets.local import prometheus_process
 from pilotlight.targets.target import RevisionStatus
@@ -99,7 +98,9 @@ def test_every_panel_has_data_while_a_good_canary_promotes_itself(
     platform: Platform, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Asked until the last one answers: rates need two scrapes with requests before the second."""
-    waiting = {(name, panel.title, each) for name, panel in PANELS if not panel.gpu for each in expressions(panel)}
+    waiting = {
+        (name, panel["title"], each) for name, panel in PANELS if not needs_gpu(panel) for each in expressions(panel)
+    }
     document = better(tmp_path)
     pace = ("--steps", "40,100", "--bake", "10s", "--interval", "1s", "--min-requests", "20", "--keep-stable", "1s")
     assert main.run(["canary", "start", "-f", str(document), *pace, *CHECKS, "--no-wait"]) == 0, capsys.readouterr().err
@@ -127,7 +128,7 @@ def test_a_bad_canary_is_rolled_back_by_what_prometheus_says_and_an_alert_tells_
 
 
 def test_the_queries_of_gpus_are_understood(url: str) -> None:
-    gpus = [expression for _, panel in PANELS if panel.gpu for expression in expressions(panel)]
+    gpus = [expression for _, panel in PANELS if needs_gpu(panel) for expression in expressions(panel)]
     assert gpus
     assert all(asked(url, "query", query=each)["resultType"] == "vector" for each in gpus)
 
@@ -191,7 +192,7 @@ def test_the_rules_are_loaded_and_none_is_broken(platform: Platform, url: str) -
     def loaded() -> list[Any]:
         return [rule for group in asked(url, "rules")["groups"] for rule in group["rules"]]
 
-    wanted = {each.get("record") or each["alert"] for group in rules()["groups"] for each in group["rules"]}
+    wanted = {each.get("record") or each["alert"] for group in RULES["groups"] for each in group["rules"]}
     platform.wait(lambda: all(each["health"] == "ok" for each in loaded()), "all rules to have been evaluated")
     assert {each["name"] for each in loaded()} == wanted
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.platform.observability.queries import BUDGET, CONTENTS, RULES
 
-from pilotlight.observability.dashboards import DASHBOARDS, render_dashboard
-from pilotlight.observability.rules import BUDGET, rules
+from pilotlight.observability.files import DASHBOARDS
 from platformctl import main
 
 Capture = pytest.CaptureFixture[str]
@@ -24,12 +24,12 @@ def test_the_list_names_every_dashboard(capsys: Capture) -> None:
 
 def test_one_is_printed_as_grafana_imports_it(capsys: Capture) -> None:
     assert main.run(["dashboard", "canary"]) == 0
-    assert json.loads(capsys.readouterr().out) == render_dashboard(DASHBOARDS["canary"])
+    assert json.loads(capsys.readouterr().out) == CONTENTS["canary"]
 
 
 def test_rules_are_printed_as_prometheus_reads_them(capsys: Capture) -> None:
     assert main.run(["dashboard", "--rules", "--to", "-"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out) == rules()
+    assert yaml.safe_load(capsys.readouterr().out) == RULES
 
 
 def test_all_of_it_is_written_into_a_folder(tmp_path: Path, capsys: Capture) -> None:

@@ -1,13 +1,12 @@
 """`platformctl dashboard`: print or write Grafana dashboards and Prometheus rules. Needs neither of the two."""
 
+import json
 from pathlib import Path
 
 import click
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.observability.dashboards import DASHBOARDS
-from pilotlight.observability.files import RULES_FILE, dashboard_files, rules_text
-from pilotlight.observability.rules import ERROR_BUDGET
+from pilotlight.observability.files import DASHBOARDS, ERROR_BUDGET, RULES_FILE, dashboard_files, rules_text
 from platformctl import output
 
 
@@ -39,9 +38,8 @@ def dashboard(name: str | None, rules: bool, place: str | None, objective: float
 def _list(place: str | None) -> None:
     if place == "-":
         raise UsageError("--to - prints one dashboard or --rules; name one", f"one of: {', '.join(DASHBOARDS)}")
-    dashboards = [
-        {"name": each.name, "title": each.title, "description": each.description} for each in DASHBOARDS.values()
-    ]
+    contents = zip(DASHBOARDS, map(json.loads, dashboard_files().values()), strict=True)
+    dashboards = [{"name": name, "title": each["title"], "description": each["description"]} for name, each in contents]
     rows = [("NAME", "TITLE", "WHAT IT SHOWS"), *(tuple(each.values()) for each in dashboards)]
     output.data({"dashboards": dashboards}, output.columns(rows, indent=""))
 

@@ -19,7 +19,7 @@ from msgspec import json as records
 
 from pilotlight.errors import NotFound, PlatformError
 from pilotlight.gateway.listeners import listening_inodes, listening_pids
-from pilotlight.observability.rules import rules
+from pilotlight.observability.files import rules_text
 from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.control_process_launcher import HOST
 from pilotlight.targets.local.detached_process import start_detached
@@ -176,10 +176,10 @@ class PrometheusServer:
         folder = _folder(self._home)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         control_process_launcher.token(self._home)  # created here, since service discovery reads it
-        files = {"prometheus.yaml": configuration(self._home, self._api_port), "rules.yaml": rules()}
+        settings = json.dumps(configuration(self._home, self._api_port), indent=1)
         differs = False
-        for name, content in files.items():
-            path, text = folder / name, json.dumps(content, indent=1)
+        for name, text in (("prometheus.yaml", settings), ("rules.yaml", rules_text())):
+            path = folder / name
             if not path.exists() or path.read_text() != text:
                 path.write_text(text)
                 differs = True

@@ -106,6 +106,7 @@ charts: $(VENV)/.test ## write what follows from the charts' values, lint them, 
 docs: $(VENV)/.run ## write the pages that are made from code
 	$(BIN)/python -m tests.predictor.config.settings_page > docs/settings.md
 	$(BIN)/python -m tests.predictor.metrics.metrics_page > docs/metrics.md
+	$(BIN)/python -m tests.platform.lint.lint_page > docs/lint.md
 
 screenshots: $(VENV)/.test ## take the pictures of docs/console.md from a running platform, in three minutes
 	$(BIN)/python -m tests.platform.console.screenshots

@@ -22,40 +22,28 @@ def modifiers(scaled: Part) -> Part:
     return scaled.get("spec", "advanced", "scalingModifiers")
 
 
-@rule(
-    "PL420", "warning", "no fallback", "ScaledObject",
-    fix="fallback: {failureThreshold: 3, replicas: 2, behavior: currentReplicasIfHigher}",
-)  # fmt: skip
+@rule("PL420")
 def no_fallback(scaled: Part, _: LintContext) -> Hits:
     polled = [trigger for trigger in triggers(scaled) if trigger.get("type").text() not in {*RESOURCE_TYPES, "cron"}]
     if polled and not scaled.get("spec", "fallback"):
         yield scaled.get("spec"), "no fallback: when the triggers cannot be read, the replica count is frozen"
 
 
-@rule(
-    "PL421", "error", "fallback that covers no trigger", "ScaledObject",
-    fix="# delete spec.fallback, or add a trigger that KEDA itself reads (prometheus, external-push, …)",
-)  # fmt: skip
+@rule("PL421")
 def fallback_on_resources(scaled: Part, _: LintContext) -> Hits:
     fallback, types = scaled.get("spec", "fallback"), {trigger.get("type").text() for trigger in triggers(scaled)}
     if fallback and types and types <= RESOURCE_TYPES:
         yield fallback, f"fallback has no effect on {' and '.join(sorted(types))} triggers; delete it"
 
 
-@rule("PL422", "error", "fallback switched off by a fractional target", "ScaledObject", fix="""
-    advanced:
-      scalingModifiers: {formula: "p95 * 1000", target: "500"}    # milliseconds, not 0.5 seconds
-""")  # fmt: skip
+@rule("PL422")
 def fractional_target(scaled: Part, _: LintContext) -> Hits:
     target = modifiers(scaled).get("target")
     if scaled.get("spec", "fallback") and target and not re.fullmatch(r"\+?0*[1-9]\d*", target.text()):
         yield target, f"target = {target.text()}, must be a whole number above 0 for the fallback; scale the formula"
 
 
-@rule("PL426", "error", "minimum above maximum", "ScaledObject", "HorizontalPodAutoscaler", fix="""
-    minReplicaCount: 1
-    maxReplicaCount: 4
-""")  # fmt: skip
+@rule("PL426")
 def min_above_max(scaler: Part, _: LintContext) -> Hits:
     suffix, most = ("Count", DEFAULT_MAXIMUM) if kind_of(scaler) == "ScaledObject" else ("s", 0)
     low, high = scaler.get("spec", f"minReplica{suffix}"), scaler.get("spec", f"maxReplica{suffix}")
@@ -64,10 +52,7 @@ def min_above_max(scaler: Part, _: LintContext) -> Hits:
         yield low, f"{low.key} = {low.text()} is above {high.key} = {maximum}"
 
 
-@rule(
-    "PL431", "warning", "paused", "ScaledObject",
-    fix="kubectl annotate scaledobject my-model autoscaling.keda.sh/paused-",
-)  # fmt: skip
+@rule("PL431")
 def paused(scaled: Part, _: LintContext) -> Hits:
     for key in PAUSES:
         pause = scaled.get("metadata", "annotations", key)
@@ -75,19 +60,13 @@ def paused(scaled: Part, _: LintContext) -> Hits:
             yield pause, f"{key} = {pause.text()} stops autoscaling; remove it from the file when the pause is over"
 
 
-@rule("PL432", "warning", "no maximum", "ScaledObject", fix="maxReplicaCount: 4")
+@rule("PL432")
 def no_maximum(scaled: Part, _: LintContext) -> Hits:
     if scaled.get("spec") and not scaled.get("spec", "maxReplicaCount"):
         yield scaled.get("spec"), f"maxReplicaCount is not set and counts as {DEFAULT_MAXIMUM}; set what you can afford"
 
 
-@rule("PL433", "warning", "latency may run away to the maximum", "ScaledObject", fix="""
-    advanced:
-      horizontalPodAutoscalerConfig:
-        behavior:
-          scaleUp: {policies: [{type: Pods, value: 1, periodSeconds: 120}]}
-          scaleDown: {stabilizationWindowSeconds: 600}
-""")  # fmt: skip
+@rule("PL433")
 def unbounded_latency(scaled: Part, _: LintContext) -> Hits:
     config = scaled.get("spec", "advanced", "horizontalPodAutoscalerConfig")
     if any(latency_triggers(scaled)) and not config.get("behavior", "scaleUp", "policies"):
@@ -95,22 +74,12 @@ def unbounded_latency(scaled: Part, _: LintContext) -> Hits:
         yield next(latency_triggers(scaled)), message
 
 
-@rule("PL434", "warning", "HTTPScaledObject", "HTTPScaledObject", fix="""
-    apiVersion: http.keda.sh/v1beta1
-    kind: InterceptorRoute
-    spec:
-      target: {service: my-model, port: 80}
-      rules: [{hosts: [my-model.example.com]}]
-      scalingMetric: {concurrency: {targetValue: 10}}
-""")  # fmt: skip
+@rule("PL434")
 def http_scaled_object(scaled: Part, _: LintContext) -> Hits:
     yield scaled.get("kind"), "deprecated; write an InterceptorRoute and a ScaledObject with an external-push trigger"
 
 
-@rule(
-    "PL435", "error", "an HPA beside another autoscaler on one target", "HorizontalPodAutoscaler",
-    fix="# delete the HPA and add its metrics as triggers: {type: cpu, metricType: Utilization, …}",
-)  # fmt: skip
+@rule("PL435")
 def hpa_conflict(hpa: Part, context: LintContext) -> Hits:
     if hpa.get("metadata", "annotations", "validations.keda.sh/hpa-ownership").text() == "false":
         return
@@ -120,10 +89,7 @@ def hpa_conflict(hpa: Part, context: LintContext) -> Hits:
             yield hpa.get("spec", "scaleTargetRef"), message
 
 
-@rule(
-    "PL436", "error", "two ScaledObjects on one target", "ScaledObject",
-    fix="# one ScaledObject with the triggers of both: the largest count of any trigger wins",
-)  # fmt: skip
+@rule("PL436")
 def two_scaled_objects(scaled: Part, context: LintContext) -> Hits:
     for other, earlier in rivals(scaled, context):
         if kind_of(other) == "ScaledObject" and earlier:
@@ -131,10 +97,7 @@ def two_scaled_objects(scaled: Part, context: LintContext) -> Hits:
             yield scaled.get("spec", "scaleTargetRef"), message
 
 
-@rule("PL437", "error", "formula with an unknown trigger", "ScaledObject", fix="""
-    advanced: {scalingModifiers: {formula: "max(p95, queue)", target: "10"}}
-    triggers: [{name: p95, …}, {name: queue, …}]
-""")  # fmt: skip
+@rule("PL437")
 def formula_names(scaled: Part, _: LintContext) -> Hits:
     formula, target = modifiers(scaled).get("formula"), modifiers(scaled).get("target")
     named = {
@@ -147,10 +110,7 @@ def formula_names(scaled: Part, _: LintContext) -> Hits:
         yield formula, "the formula needs a target beside it"
 
 
-@rule(
-    "PL438", "error", "name too long for its HPA", "ScaledObject",
-    fix="advanced: {horizontalPodAutoscalerConfig: {name: short-name}}",
-)  # fmt: skip
+@rule("PL438")
 def long_name(scaled: Part, _: LintContext) -> Hits:
     hpa_name = scaled.get("spec", "advanced", "horizontalPodAutoscalerConfig", "name")
     length = len(hpa_name.text() or f"keda-hpa-{name(scaled)}")
@@ -173,12 +133,7 @@ def target_text(scaler: Part) -> str:
     return " ".join(target_key(scaler)[1:])
 
 
-@rule("PL423", "error", "latency alone cannot wake from zero", "ScaledObject", fix="""
-    triggers:
-    - type: external-push
-      metadata: {scalerAddress: "keda-add-ons-http-external-scaler.keda:9090", interceptorRoute: my-model}
-    - {type: prometheus, metricType: Value, metadata: {…}}        # or else: minReplicaCount: 1
-""")  # fmt: skip
+@rule("PL423")
 def latency_cannot_wake(scaled: Part, _: LintContext) -> Hits:
     latency, every = list(latency_triggers(scaled)), list(triggers(scaled))
     idle = scaled.get("spec", "idleReplicaCount")
@@ -191,7 +146,7 @@ def latency_cannot_wake(scaled: Part, _: LintContext) -> Hits:
         yield minimum or scaled.get("spec"), message
 
 
-@rule("PL424", "error", "cpu and memory alone cannot scale to zero", "ScaledObject", fix="minReplicaCount: 1")
+@rule("PL424")
 def resources_cannot_wake(scaled: Part, _: LintContext) -> Hits:
     types = {trigger.get("type").text() for trigger in triggers(scaled)}
     if types and types <= RESOURCE_TYPES and least(scaled) == 0:
@@ -200,10 +155,7 @@ def resources_cannot_wake(scaled: Part, _: LintContext) -> Hits:
         yield minimum or scaled.get("spec"), message
 
 
-@rule("PL425", "error", "idleReplicaCount other than 0, or not below the minimum", "ScaledObject", fix="""
-    idleReplicaCount: 0
-    minReplicaCount: 2
-""")  # fmt: skip
+@rule("PL425")
 def idle_count(scaled: Part, _: LintContext) -> Hits:
     idle = scaled.get("spec", "idleReplicaCount")
     if idle and idle.integer(-1) != 0:
@@ -212,10 +164,7 @@ def idle_count(scaled: Part, _: LintContext) -> Hits:
         yield idle, f"idleReplicaCount = 0 must be below minReplicaCount = {least(scaled)}; delete it"
 
 
-@rule(
-    "PL427", "warning", "cooldown shorter than the start", "ScaledObject",
-    fix="cooldownPeriod: 900         # longer than the startup probe allows",
-)  # fmt: skip
+@rule("PL427")
 def short_cooldown(scaled: Part, context: LintContext) -> Hits:
     target, cooldown = target_of(scaled, context), scaled.get("spec", "cooldownPeriod")
     budget = startup_budget(target) if target else 0.0
@@ -227,10 +176,7 @@ def short_cooldown(scaled: Part, context: LintContext) -> Hits:
         yield cooldown or scaled.get("spec"), message
 
 
-@rule(
-    "PL428", "warning", "scaled to zero before the first load", "ScaledObject",
-    fix="initialCooldownPeriod: 900      # longer than the first load of the model",
-)  # fmt: skip
+@rule("PL428")
 def no_initial_cooldown(scaled: Part, context: LintContext) -> Hits:
     target, cooldown = target_of(scaled, context), scaled.get("spec", "initialCooldownPeriod")
     budget = startup_budget(target) if target else 0.0
@@ -244,7 +190,7 @@ def no_initial_cooldown(scaled: Part, context: LintContext) -> Hits:
         yield cooldown, f"{period} is shorter than its target's startup budget, {budget:g} s"
 
 
-@rule("PL429", "warning", "polling too seldom or too often", "ScaledObject", fix="pollingInterval: 15")
+@rule("PL429")
 def polling(scaled: Part, _: LintContext) -> Hits:
     setting = scaled.get("spec", "pollingInterval")
     interval = setting.integer(DEFAULT_POLLING)
@@ -254,11 +200,7 @@ def polling(scaled: Part, _: LintContext) -> Hits:
         yield setting, f"pollingInterval = {interval}, adds up to {interval} s to each cold start; write 30 or less"
 
 
-@rule("PL430", "info", "timing without effect above zero", "ScaledObject", fix="""
-    advanced:
-      horizontalPodAutoscalerConfig:
-        behavior: {scaleDown: {stabilizationWindowSeconds: 600}}
-""")  # fmt: skip
+@rule("PL430")
 def timing_without_effect(scaled: Part, _: LintContext) -> Hits:
     spec = scaled.get("spec")
     cached = any(trigger.get("useCachedMetrics").boolean(default=False) for trigger in triggers(scaled))

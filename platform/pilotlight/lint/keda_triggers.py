@@ -103,11 +103,7 @@ def least(scaled: Part) -> int:
     return scaled.get("spec", "minReplicaCount").integer(0)
 
 
-@rule("PL400", "error", "unknown key in a trigger's metadata", "ScaledObject", fix="""
-    metadata:
-      serverAddress: http://prometheus-operated.monitoring.svc:9090
-      activationThreshold: "1"      # not activationTreshold
-""")  # fmt: skip
+@rule("PL400")
 def unknown_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         known = TYPES.get(trigger.get("type").text())
@@ -121,11 +117,7 @@ def unknown_key(scaled: Part, _: LintContext) -> Hits:
             yield entry, f"KEDA's {trigger.get('type').text()} trigger ignores {entry.key}; {hint}"
 
 
-@rule("PL401", "error", "metadata key that KEDA has removed", "ScaledObject", fix="""
-    - type: cpu
-      metricType: Utilization       # not metadata.type
-      metadata: {value: "70"}
-""")  # fmt: skip
+@rule("PL401")
 def removed_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         known = TYPES.get(trigger.get("type").text())
@@ -134,11 +126,7 @@ def removed_key(scaled: Part, _: LintContext) -> Hits:
                 yield entry, f"{entry.key} is gone from this trigger; {known.removed[entry.key]}"
 
 
-@rule("PL402", "error", "operator in a trigger's metadata", "ScaledObject", fix="""
-    metadata:
-      threshold: "1"
-      query: 10 / clamp_min(sum(rate(tokens_total[1m])), 0.001)   # inverted: falls while the rate rises
-""")  # fmt: skip
+@rule("PL402")
 def operator_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         operator = trigger.get("metadata", "operator")
@@ -148,10 +136,7 @@ def operator_key(scaled: Part, _: LintContext) -> Hits:
             yield operator, f"operator = {operator.text()} {effect}"
 
 
-@rule("PL403", "error", "trigger lacks required metadata", "ScaledObject", fix="""
-    - type: prometheus
-      metadata: {serverAddress: …, query: …, threshold: "0.5"}
-""")  # fmt: skip
+@rule("PL403")
 def missing_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         kind = trigger.get("type").text()
@@ -162,10 +147,7 @@ def missing_key(scaled: Part, _: LintContext) -> Hits:
             yield metadata or trigger, f"the {kind} trigger needs {', '.join(missing)}"
 
 
-@rule(
-    "PL404", "error", "threshold that is no number", "ScaledObject",
-    fix='metadata: {threshold: "0.5"}      # seconds, not 500ms',
-)  # fmt: skip
+@rule("PL404")
 def threshold_not_number(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         known = TYPES.get(trigger.get("type").text())
@@ -174,10 +156,7 @@ def threshold_not_number(scaled: Part, _: LintContext) -> Hits:
                 yield entry, f"{entry.key} = {entry.display}, must be a plain number without a unit"
 
 
-@rule(
-    "PL405", "error", "metadata value that is no text", "ScaledObject",
-    fix='metadata: {threshold: "5", ignoreNullValues: "false"}',
-)  # fmt: skip
+@rule("PL405")
 def value_not_text(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         for entry in trigger.get("metadata").entries():
@@ -185,11 +164,7 @@ def value_not_text(scaled: Part, _: LintContext) -> Hits:
                 yield entry, f"{entry.key} = {entry.display}, must be a text in quotes"
 
 
-@rule("PL406", "error", "AverageValue on a latency or a utilisation", "ScaledObject", fix="""
-    - type: prometheus
-      metricType: Value
-      metadata: {query: histogram_quantile(0.95, …), threshold: "0.5"}
-""")  # fmt: skip
+@rule("PL406")
 def average_of_latency(scaled: Part, _: LintContext) -> Hits:
     if scaled.get("spec", "advanced", "scalingModifiers", "formula"):
         return
@@ -204,11 +179,7 @@ def average_of_latency(scaled: Part, _: LintContext) -> Hits:
             yield metric_type or trigger, f"metricType AverageValue{what} {effect}"
 
 
-@rule("PL407", "warning", "empty result of a latency query counts as zero", "ScaledObject", fix="""
-    metadata: {ignoreNullValues: "false"}
-    # and on the ScaledObject:
-    fallback: {failureThreshold: 3, replicas: 2, behavior: currentReplicasIfHigher}
-""")  # fmt: skip
+@rule("PL407")
 def null_is_zero(scaled: Part, _: LintContext) -> Hits:
     for trigger in latency_triggers(scaled):
         setting = trigger.get("metadata", "ignoreNullValues")
@@ -218,11 +189,7 @@ def null_is_zero(scaled: Part, _: LintContext) -> Hits:
             yield setting or trigger.get("metadata"), message
 
 
-@rule("PL408", "warning", "query that is NaN while nobody asks", "ScaledObject", fix="""
-    query: >-
-      (histogram_quantile(0.95, sum by (le) (rate(x_bucket[2m]))) >= 0
-       and on() sum(rate(x_count[2m])) > 0) or 0 * sum(up{job="x"})
-""")  # fmt: skip
+@rule("PL408")
 def unguarded_nan(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled, "prometheus"):
         if promql_text.may_be_nan(query_of(trigger)):
@@ -230,9 +197,7 @@ def unguarded_nan(scaled: Part, _: LintContext) -> Hits:
             yield trigger.get("metadata", "query"), message
 
 
-@rule(
-    "PL409", "warning", "vector(0) hides a lost scrape", "ScaledObject", fix='query: (…) or 0 * sum(up{job="my-model"})'
-)
+@rule("PL409")
 def zero_hides_lost_scrape(scaled: Part, _: LintContext) -> Hits:
     for trigger in latency_triggers(scaled) if least(scaled) >= 1 else ():
         if promql_text.ends_in_zero(query_of(trigger)):
@@ -240,10 +205,7 @@ def zero_hides_lost_scrape(scaled: Part, _: LintContext) -> Hits:
             yield trigger.get("metadata", "query"), f"`or vector(0)` {effect}; write `or 0 * sum(up{{…}})`"
 
 
-@rule(
-    "PL410", "warning", "query that may return several series", "ScaledObject",
-    fix='query: sum(my_requests_in_flight{service="m"})      # not my_requests_in_flight{service="m"}',
-)  # fmt: skip
+@rule("PL410")
 def several_series(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled, "prometheus"):
         names = promql_text.several_series(query_of(trigger))
@@ -252,10 +214,7 @@ def several_series(scaled: Part, _: LintContext) -> Hits:
             yield trigger.get("metadata", "query"), message
 
 
-@rule(
-    "PL411", "error", "metricType that the trigger does not have", "ScaledObject",
-    fix='- {type: cpu, metricType: Utilization, metadata: {value: "70"}}',
-)  # fmt: skip
+@rule("PL411")
 def metric_type_of_trigger(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         metric_type = trigger.get("metricType")
@@ -268,7 +227,7 @@ def metric_type_of_trigger(scaled: Part, _: LintContext) -> Hits:
             yield trigger, f"the {trigger.get('type').text()} trigger needs a metricType: {' or '.join(allowed)}"
 
 
-@rule("PL412", "error", "two triggers of one name", "ScaledObject", fix="triggers: [{name: p95, …}, {name: queue, …}]")
+@rule("PL412")
 def same_name(scaled: Part, _: LintContext) -> Hits:
     seen: set[str] = set()
     for trigger in triggers(scaled):
@@ -278,10 +237,7 @@ def same_name(scaled: Part, _: LintContext) -> Hits:
         seen |= {name.text()} - {""}
 
 
-@rule(
-    "PL413", "error", "cpu or memory trigger without a request to compare with", "ScaledObject",
-    fix='resources: {requests: {cpu: "1", memory: 2Gi}}      # in every container of the workload',
-)  # fmt: skip
+@rule("PL413")
 def resource_without_request(scaled: Part, context: LintContext) -> Hits:
     target = target_of(scaled, context)
     for trigger in triggers(scaled, *RESOURCE_TYPES) if target else ():
@@ -292,10 +248,7 @@ def resource_without_request(scaled: Part, context: LintContext) -> Hits:
                 yield trigger, f"the {resource} trigger needs resources.requests.{resource} in container {name}"
 
 
-@rule(
-    "PL414", "error", "useCachedMetrics on a trigger that has no cache", "ScaledObject",
-    fix="- type: cron                # without useCachedMetrics",
-)  # fmt: skip
+@rule("PL414")
 def cache_without_polling(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled, "cron", *RESOURCE_TYPES):
         cached = trigger.get("useCachedMetrics")

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from pilotlight.k8s import quantities
-from pilotlight.lint.rule import KNATIVE, Hits, LintContext, Part, rule
+from pilotlight.lint.rule import Hits, LintContext, Part, rule
 
 GROUP: Final = "autoscaling.knative.dev/"
 KPA: Final = "kpa.autoscaling.knative.dev"
@@ -57,29 +57,21 @@ def camel(key: str) -> str:
 LEGACY: Final = {camel(key): key for key in KEYS if "-" in key}
 
 
-@rule("PL450", "error", "autoscaling annotations on the Service", KNATIVE, fix="""
-    spec:
-      template:
-        metadata:
-          annotations: {autoscaling.knative.dev/min-scale: "0"}
-""")  # fmt: skip
+@rule("PL450")
 def on_the_service(service: Part, _: LintContext) -> Hits:
     for entry in service.get("metadata", "annotations").entries():
         if entry.key.startswith(GROUP):
             yield entry, f"{entry.key} has no effect here; move it to spec.template.metadata.annotations"
 
 
-@rule(
-    "PL451", "warning", "legacy annotation name", KNATIVE,
-    fix='autoscaling.knative.dev/min-scale: "0"      # not minScale',
-)  # fmt: skip
+@rule("PL451")
 def legacy_name(service: Part, _: LintContext) -> Hits:
     for key, entry in annotations(service):
         if key in LEGACY:
             yield entry, f"{entry.key} is the legacy name; write {GROUP}{LEGACY[key]}"
 
 
-@rule("PL452", "error", "unknown autoscaling annotation", KNATIVE, fix="autoscaling.knative.dev/scale-down-delay: 5m")
+@rule("PL452")
 def unknown_annotation(service: Part, _: LintContext) -> Hits:
     for key, entry in annotations(service):
         if key not in KEYS and key not in LEGACY:
@@ -88,10 +80,7 @@ def unknown_annotation(service: Part, _: LintContext) -> Hits:
             yield entry, f"Knative does not know {entry.key}; {hint}"
 
 
-@rule("PL453", "warning", "class hpa does not scale to zero", KNATIVE, fix="""
-    autoscaling.knative.dev/class: hpa.autoscaling.knative.dev
-    autoscaling.knative.dev/min-scale: "1"
-""")  # fmt: skip
+@rule("PL453")
 def hpa_at_zero(service: Part, _: LintContext) -> Hits:
     least = annotation(service, "min-scale")
     if annotation(service, "class").text() == HPA and least.integer(0) == 0:
@@ -99,10 +88,7 @@ def hpa_at_zero(service: Part, _: LintContext) -> Hits:
         yield least or annotation(service, "class"), message
 
 
-@rule("PL454", "error", "metric that the class does not have", KNATIVE, fix="""
-    autoscaling.knative.dev/class: hpa.autoscaling.knative.dev
-    autoscaling.knative.dev/metric: cpu
-""")  # fmt: skip
+@rule("PL454")
 def metric_of_class(service: Part, _: LintContext) -> Hits:
     metric, class_name = annotation(service, "metric"), annotation(service, "class").text(KPA)
     if metric and class_name == KPA and metric.text() not in KPA_METRICS:
@@ -112,10 +98,7 @@ def metric_of_class(service: Part, _: LintContext) -> Hits:
         yield annotation(service, "class"), f"class = {class_name}, must be {KPA} or {HPA}"
 
 
-@rule("PL455", "error", "number out of bounds", KNATIVE, fix="""
-    autoscaling.knative.dev/target: "10"
-    autoscaling.knative.dev/target-utilization-percentage: "70"
-""")  # fmt: skip
+@rule("PL455")
 def numbers(service: Part, _: LintContext) -> Hits:
     for key, (least, most) in NUMBERS.items():
         entry = annotation(service, key)
@@ -128,7 +111,7 @@ def numbers(service: Part, _: LintContext) -> Hits:
             yield entry, message
 
 
-@rule("PL456", "error", "duration out of bounds", KNATIVE, fix="autoscaling.knative.dev/window: 60s")
+@rule("PL456")
 def durations(service: Part, _: LintContext) -> Hits:
     bounded = [(annotation(service, key), *bounds) for key, bounds in DURATIONS.items()]
     template = service.get("spec", "template", "metadata", "annotations")
@@ -142,7 +125,7 @@ def durations(service: Part, _: LintContext) -> Hits:
             yield entry, f"{entry.key} = {entry.text()}, must be a duration as 90s, {bounds}"
 
 
-@rule("PL457", "error", "activation-scale out of bounds", KNATIVE, fix='autoscaling.knative.dev/activation-scale: "2"')
+@rule("PL457")
 def activation_scale(service: Part, _: LintContext) -> Hits:
     scale, least, most = (annotation(service, key) for key in ("activation-scale", "min-scale", "max-scale"))
     count = scale.integer(0)
@@ -150,20 +133,14 @@ def activation_scale(service: Part, _: LintContext) -> Hits:
         yield scale, f"activation-scale = {scale.text()}, must be at least 2 and between min-scale and max-scale"
 
 
-@rule("PL458", "error", "max-scale below min-scale", KNATIVE, fix="""
-    autoscaling.knative.dev/min-scale: "1"
-    autoscaling.knative.dev/max-scale: "4"
-""")  # fmt: skip
+@rule("PL458")
 def max_below_min(service: Part, _: LintContext) -> Hits:
     least, most = annotation(service, "min-scale"), annotation(service, "max-scale")
     if 0 < most.integer(0) < least.integer(0):
         yield most, f"max-scale = {most.text()} is below min-scale = {least.text()}"
 
 
-@rule("PL459", "warning", "target above containerConcurrency", KNATIVE, fix="""
-    containerConcurrency: 10
-    # and the annotation autoscaling.knative.dev/target: "7"
-""")  # fmt: skip
+@rule("PL459")
 def target_above_limit(service: Part, _: LintContext) -> Hits:
     target, limit = annotation(service, "target"), service.get("spec", "template", "spec", "containerConcurrency")
     concurrency = annotation(service, "metric").text("concurrency") == "concurrency"
@@ -171,17 +148,14 @@ def target_above_limit(service: Part, _: LintContext) -> Hits:
         yield target, f"target = {target.text()} has no effect above containerConcurrency = {limit.integer(0)}"
 
 
-@rule("PL460", "warning", "no max-scale", KNATIVE, fix='autoscaling.knative.dev/max-scale: "4"')
+@rule("PL460")
 def no_max_scale(service: Part, _: LintContext) -> Hits:
     if service.get("spec", "template") and annotation(service, "max-scale").integer(0) == 0:
         maximum = annotation(service, "max-scale")
         yield maximum or service.get("spec", "template"), "max-scale is not set: the number of pods has no limit"
 
 
-@rule(
-    "PL461", "info", "initial-scale 0 needs the cluster's consent", KNATIVE,
-    fix='autoscaling.knative.dev/initial-scale: "1"',
-)  # fmt: skip
+@rule("PL461")
 def initial_scale(service: Part, _: LintContext) -> Hits:
     scale = annotation(service, "initial-scale")
     if scale and scale.integer(1) == 0:

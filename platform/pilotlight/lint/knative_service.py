@@ -7,7 +7,7 @@ from pilotlight.k8s import quantities
 from pilotlight.k8s.knative_features import POD_FLAGS, VOLUME_FLAGS
 from pilotlight.lint.knative_scaling import annotation
 from pilotlight.lint.object_accessors import containers, gpus, name, startup_budget
-from pilotlight.lint.rule import KNATIVE, Hits, LintContext, Part, rule
+from pilotlight.lint.rule import Hits, LintContext, Part, rule
 
 PROGRESS_DEADLINE: Final = "serving.knative.dev/progress-deadline"
 DEFAULT_PROGRESS_DEADLINE: Final = 600.0
@@ -33,12 +33,7 @@ def revision(service: Part) -> Part:
     return service.get("spec", "template", "spec")
 
 
-@rule("PL462", "error", "progress deadline below the startup budget", KNATIVE, fix="""
-    spec:
-      template:
-        metadata:
-          annotations: {serving.knative.dev/progress-deadline: 1800s}
-""")  # fmt: skip
+@rule("PL462")
 def short_deadline(service: Part, _: LintContext) -> Hits:
     setting = service.get("spec", "template", "metadata", "annotations", PROGRESS_DEADLINE)
     deadline = quantities.parse_duration(setting.text()) if setting else DEFAULT_PROGRESS_DEADLINE
@@ -51,10 +46,7 @@ def short_deadline(service: Part, _: LintContext) -> Hits:
         yield setting or service.get("spec", "template"), message
 
 
-@rule("PL463", "warning", "probe that slows the cold start", KNATIVE, fix="""
-    readinessProbe: {httpGet: {path: /v2/health/ready}}     # no periodSeconds, no startupProbe
-    # the time to load goes into the annotation serving.knative.dev/progress-deadline
-""")  # fmt: skip
+@rule("PL463")
 def slow_probe(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
         period, startup = container.get("readinessProbe", "periodSeconds"), container.get("startupProbe")
@@ -66,7 +58,7 @@ def slow_probe(service: Part, _: LintContext) -> Hits:
             yield startup, message
 
 
-@rule("PL464", "error", "timeoutSeconds beyond the cluster's limit", KNATIVE, fix="timeoutSeconds: 600")
+@rule("PL464")
 def long_timeout(service: Part, _: LintContext) -> Hits:
     timeout = revision(service).get("timeoutSeconds")
     if timeout and not 0 <= timeout.integer(-1) <= MAX_TIMEOUT:
@@ -74,10 +66,7 @@ def long_timeout(service: Part, _: LintContext) -> Hits:
         yield timeout, f"timeoutSeconds = {timeout.text()}, {must}"
 
 
-@rule(
-    "PL465", "error", "reserved port or port name", KNATIVE,
-    fix="ports: [{name: h2c, containerPort: 8081}]       # gRPC; metrics are scraped without declaring their port",
-)  # fmt: skip
+@rule("PL465")
 def ports(service: Part, _: LintContext) -> Hits:
     serving = [container for container in containers(service) if any(container.get("ports").each())]
     for container in containers(service):
@@ -95,7 +84,7 @@ def ports(service: Part, _: LintContext) -> Hits:
         yield serving[1].get("ports"), "a second container declares a port: only the one that gets the traffic may"
 
 
-@rule("PL466", "error", "reserved environment variable", KNATIVE, fix="ports: [{containerPort: 8000}]      # sets PORT")
+@rule("PL466")
 def variables(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
         for variable in container.get("env").each():
@@ -104,17 +93,14 @@ def variables(service: Part, _: LintContext) -> Hits:
                 yield variable.get("name"), message
 
 
-@rule("PL467", "error", "reserved container name", KNATIVE, fix="containers: [{name: predictor, …}]")
+@rule("PL467")
 def container_name(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
         if container.get("name").text() == "queue-proxy":
             yield container.get("name"), "queue-proxy is the name of Knative's sidecar; use another"
 
 
-@rule(
-    "PL468", "error", "probe threshold without a period", KNATIVE,
-    fix="readinessProbe: {httpGet: {path: /v2/health/ready}}",
-)  # fmt: skip
+@rule("PL468")
 def threshold_without_period(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
         probe = container.get("readinessProbe")
@@ -123,17 +109,14 @@ def threshold_without_period(service: Part, _: LintContext) -> Hits:
                 yield probe.get(key), f"{key} is refused without periodSeconds; leave it out"
 
 
-@rule("PL469", "error", "containerConcurrency out of bounds", KNATIVE, fix="containerConcurrency: 10")
+@rule("PL469")
 def concurrency(service: Part, _: LintContext) -> Hits:
     limit = revision(service).get("containerConcurrency")
     if limit and not 0 <= limit.integer(-1) <= MAX_CONCURRENCY:
         yield limit, f"containerConcurrency = {limit.text()}, must be 0 to {MAX_CONCURRENCY}"
 
 
-@rule("PL470", "info", "needs a Knative feature flag", KNATIVE, fix="""
-    kubectl patch configmap/config-features -n knative-serving --type merge \\
-      -p '{"data": {"kubernetes.podspec-nodeselector": "enabled"}}'
-""")  # fmt: skip
+@rule("PL470")
 def features(service: Part, _: LintContext) -> Hits:
     pod = revision(service)
     for field, flag in POD_FEATURES.items():
@@ -153,10 +136,7 @@ def features(service: Part, _: LintContext) -> Hits:
                 yield variable.get("valueFrom"), message
 
 
-@rule(
-    "PL471", "error", "field that Knative refuses", KNATIVE,
-    fix="timeoutSeconds: 300         # instead of terminationGracePeriodSeconds",
-)  # fmt: skip
+@rule("PL471")
 def refused_field(service: Part, _: LintContext) -> Hits:
     for field in REFUSED_POD_FIELDS:
         if revision(service).get(field):
@@ -167,10 +147,7 @@ def refused_field(service: Part, _: LintContext) -> Hits:
                 yield container.get(field), f"{field} is refused in a Knative Service; delete it"
 
 
-@rule("PL472", "warning", "each rollout needs its GPUs twice", KNATIVE, fix="""
-    # keep one replica's GPUs free, scale the old revision to zero first (min-scale "0", no traffic),
-    # or use a Deployment with strategy: {type: Recreate}
-""")  # fmt: skip
+@rule("PL472")
 def double_gpus(service: Part, _: LintContext) -> Hits:
     each = sum(gpus(container) for container in containers(service))
     replicas = max(annotation(service, "min-scale").integer(0), 1)
@@ -188,11 +165,7 @@ def revision_name(service: Part) -> Part:
     return service.get("spec", "template", "metadata", "name")
 
 
-@rule("PL473", "error", "traffic does not add up to 100", KNATIVE, fix="""
-    traffic:
-    - {revisionName: m-00001, percent: 90}
-    - {revisionName: m-00002, percent: 10, tag: canary}
-""")  # fmt: skip
+@rule("PL473")
 def percentages(service: Part, _: LintContext) -> Hits:
     entries = traffic(service)
     total = sum(entry.get("percent").integer(0) for entry in entries)
@@ -203,11 +176,7 @@ def percentages(service: Part, _: LintContext) -> Hits:
             yield entry.get("percent"), f"percent = {entry.get('percent').text()}, must be 0 to 100"
 
 
-@rule("PL474", "warning", "traffic by name to revisions without names", KNATIVE, fix="""
-    spec:
-      template: {metadata: {name: m-v2}}
-      traffic: [{revisionName: m-v2, percent: 100}]
-""")  # fmt: skip
+@rule("PL474")
 def unnamed_revision(service: Part, _: LintContext) -> Hits:
     latest = any(entry.get("latestRevision").boolean(default=False) for entry in traffic(service))
     for entry in traffic(service):
@@ -216,7 +185,7 @@ def unnamed_revision(service: Part, _: LintContext) -> Hits:
             yield entry.get("revisionName"), f"{pinned}: what this file deploys gets no traffic; name the revision"
 
 
-@rule("PL475", "error", "one tag twice", KNATIVE, fix="traffic: [{tag: stable, …}, {tag: canary, …}]")
+@rule("PL475")
 def same_tag(service: Part, _: LintContext) -> Hits:
     seen: set[str] = set()
     for entry in traffic(service):
@@ -226,7 +195,7 @@ def same_tag(service: Part, _: LintContext) -> Hits:
         seen.add(tag)
 
 
-@rule("PL476", "error", "tag or name that makes no host name", KNATIVE, fix="tag: canary")
+@rule("PL476")
 def tag_label(service: Part, _: LintContext) -> Hits:
     for entry in traffic(service):
         tag = entry.get("tag")
@@ -237,10 +206,7 @@ def tag_label(service: Part, _: LintContext) -> Hits:
             yield tag, f"{host} has {len(host)} characters, at most {LONGEST_LABEL} fit a host name; shorten the tag"
 
 
-@rule("PL477", "error", "revision name without the service's prefix", KNATIVE, fix="""
-    metadata: {name: m}
-    spec: {template: {metadata: {name: m-v2}}}
-""")  # fmt: skip
+@rule("PL477")
 def revision_prefix(service: Part, _: LintContext) -> Hits:
     revision, prefix = revision_name(service), f"{name(service)}-"
     if revision and not revision.text().startswith(prefix):
@@ -250,10 +216,7 @@ def revision_prefix(service: Part, _: LintContext) -> Hits:
         yield revision, f"template.metadata.name = {revision.text()}, {must}"
 
 
-@rule(
-    "PL478", "error", "traffic entry that names both or the wrong target", KNATIVE,
-    fix="traffic: [{latestRevision: true, percent: 100}]",
-)  # fmt: skip
+@rule("PL478")
 def contradiction(service: Part, _: LintContext) -> Hits:
     for entry in traffic(service):
         pinned, latest = entry.get("revisionName"), entry.get("latestRevision")

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from pilotlight.k8s.quantities import quantity_or_zero
-from pilotlight.lint.rule import KNATIVE, WORKLOADS, LintContext, Part, kind_of
+from pilotlight.lint.rule import LintContext, Part, kind_of
 
 GPU_SUFFIXES: Final = ("/gpu", "/gpu.shared", "/gaudi", "/tpu")
-PODS: Final = (*WORKLOADS, KNATIVE)
 AUTOSCALERS: Final = ("ScaledObject", "HorizontalPodAutoscaler")
 # Components of an InferenceService that forward requests.
 GATEWAY_ROLES: Final = frozenset(("router", "transformer", "explainer"))

@@ -1,13 +1,13 @@
 """Rule, Finding, and documents as the rules read them: any value at any path, with its source location.
 
 The documents are not validated, so a `Part` never raises: a missing value, or one of another type, is an empty part
-located at its nearest existing parent. Each rule is a small function under `@rule(...)`.
+located at its nearest existing parent. Each rule is a small function under `@rule(id)`; rules.yaml has its texts.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from textwrap import dedent
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from pilotlight.spec.field_types import child_path
@@ -135,7 +135,7 @@ Check = Callable[[Part, LintContext], Hits]
 
 
 class Finding(NamedTuple):
-    """One finding. `fix` is a snippet; docs/lint.md has the rule's reason."""
+    """One finding. `fix` is a snippet; rules.yaml has the rule's reason."""
 
     rule: str
     severity: Severity
@@ -158,28 +158,47 @@ class Finding(NamedTuple):
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule. `error`: rejected, or without the written effect; `warning`: dangerous; `info`: worth knowing."""
+class RuleText(NamedTuple):
+    """Entry of rules.yaml. `error`: rejected, or without the written effect; `warning`: dangerous; `info`: a hint."""
 
-    id: str
     severity: Severity
     title: str
-    kinds: tuple[str, ...]  # empty: all
+    kinds: Sequence[str]  # empty: all
+    why: str
     fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    id: str
     check: Check
 
+    @property
+    def text(self) -> RuleText:
+        return _texts()[self.id]
+
     def findings(self, part: Part, context: LintContext) -> list[Finding]:
-        if self.kinds and kind_of(part) not in self.kinds:
+        text = self.text
+        if text.kinds and kind_of(part) not in text.kinds:
             return []
         return [
-            Finding(self.id, self.severity, hit.location, hit.name, message, self.fix, object_text(part))
+            Finding(self.id, text.severity, hit.location, hit.name, message, text.fix, object_text(part))
             for hit, message in self.check(part, context)
         ]
 
 
-def rule(code: str, severity: Severity, title: str, *kinds: str, fix: str) -> Callable[[Check], Rule]:
-    return partial(Rule, code, severity, title, kinds, dedent(fix).strip())
+def rule(code: str) -> Callable[[Check], Rule]:
+    return partial(Rule, code)
+
+
+@cache
+def _texts() -> dict[str, RuleText]:
+    """Read rules.yaml, with the first object that is linted."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    entries = yaml.load(Path(__file__).with_name("rules.yaml").read_bytes(), loader)  # noqa: S506 - safe either way
+    return {code: RuleText(**fields) for code, fields in entries.items()}
 
 
 def kind_of(part: Part) -> str:

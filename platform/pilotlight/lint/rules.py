@@ -1,6 +1,6 @@
-"""Table of all rules, in the order of their identifiers; docs/lint.md has the reason of each.
+"""Table of all rules, in the order of their identifiers.
 
-A rule is a function under `@rule(…)` in the module of its kind.
+A rule is a function under `@rule(id)` in the module of its kind, and an entry of rules.yaml.
 """
 
 from typing import Final

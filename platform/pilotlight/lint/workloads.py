@@ -7,7 +7,6 @@ from pilotlight.catalogue import document_types
 from pilotlight.contract import ENV_ACCESS_FILE, is_predictor_image
 from pilotlight.k8s.names import ACCESS_ANNOTATIONS
 from pilotlight.lint.object_accessors import (
-    PODS,
     amount,
     autoscalers_of,
     containers,
@@ -32,9 +31,7 @@ RAW_MODES: Final = frozenset({"Standard", "RawDeployment", "Stateful", "MultiNod
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a mount in a pod
 
 
-@rule(
-    "PL479", "error", "annotation or label that is no text", fix='annotations: {autoscaling.knative.dev/min-scale: "0"}'
-)
+@rule("PL479")
 def value_not_text(part: Part, _: LintContext) -> Hits:
     for metadata in (part.get("metadata"), part.get("spec", "template", "metadata")):
         for field in ("annotations", "labels"):
@@ -43,10 +40,7 @@ def value_not_text(part: Part, _: LintContext) -> Hits:
                     yield entry, f"{entry.key} = {entry.display}, must be a text in quotes"
 
 
-@rule("PL480", "error", "replicas beside an autoscaler", "Deployment", "StatefulSet", "LeaderWorkerSet", fix="""
-    spec:
-      # replicas: left out, the autoscaler owns it
-""")  # fmt: skip
+@rule("PL480")
 def replicas_owned(workload: Part, context: LintContext) -> Hits:
     replicas = workload.get("spec", "replicas")
     for scaler in autoscalers_of(workload, context) if replicas else ():
@@ -54,10 +48,7 @@ def replicas_owned(workload: Part, context: LintContext) -> Hits:
         yield replicas, f"replicas = {replicas.text()} fights {owner} at each apply; delete the field"
 
 
-@rule("PL481", "warning", "liveness probe equal to the readiness probe", *PODS, fix="""
-    readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}}
-    livenessProbe: {httpGet: {path: /v2/health/live, port: 8080}, failureThreshold: 6}
-""")  # fmt: skip
+@rule("PL481")
 def same_probes(workload: Part, _: LintContext) -> Hits:
     for container in containers(workload):
         live, ready = container.get("livenessProbe"), container.get("readinessProbe")
@@ -67,11 +58,7 @@ def same_probes(workload: Part, _: LintContext) -> Hits:
                 yield live, message
 
 
-@rule("PL486", "info", "no PodDisruptionBudget", "Deployment", "StatefulSet", fix="""
-    apiVersion: policy/v1
-    kind: PodDisruptionBudget
-    spec: {maxUnavailable: 1, selector: {matchLabels: {app: my-model}}}
-""")  # fmt: skip
+@rule("PL486")
 def no_budget(workload: Part, context: LintContext) -> Hits:
     labels = workload.get("spec", "template", "metadata", "labels").value
     counts = [
@@ -86,7 +73,7 @@ def no_budget(workload: Part, context: LintContext) -> Hits:
         yield workload.get("metadata", "name"), message
 
 
-@rule("PL487", "error", "progress deadline below the startup budget", "Deployment", fix="progressDeadlineSeconds: 1800")
+@rule("PL487")
 def short_deadline(deployment: Part, _: LintContext) -> Hits:
     setting, budget = deployment.get("spec", "progressDeadlineSeconds"), startup_budget(deployment)
     deadline = setting.integer(DEFAULT_PROGRESS_DEADLINE)
@@ -98,20 +85,14 @@ def short_deadline(deployment: Part, _: LintContext) -> Hits:
         yield setting or deployment.get("spec"), message
 
 
-@rule(
-    "PL489", "warning", "no readiness probe", *WORKLOADS,
-    fix="readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, periodSeconds: 5}",
-)  # fmt: skip
+@rule("PL489")
 def no_readiness(workload: Part, context: LintContext) -> Hits:
     every = list(containers(workload)) if serves_model(workload, context) else []
     if every and not any(container.get("readinessProbe") for container in every):
         yield every[0], "no container has a readinessProbe: traffic comes before the model is loaded"
 
 
-@rule(
-    "PL490", "warning", "liveness probe that may kill a model while it loads", *PODS,
-    fix="startupProbe: {httpGet: {path: /v2/health/live, port: 8080}, periodSeconds: 5, failureThreshold: 180}",
-)  # fmt: skip
+@rule("PL490")
 def liveness_kills_load(workload: Part, context: LintContext) -> Hits:
     for container in containers(workload) if serves_model(workload, context) else ():
         live = container.get("livenessProbe")
@@ -122,14 +103,14 @@ def liveness_kills_load(workload: Part, context: LintContext) -> Hits:
             yield live, message
 
 
-@rule("PL491", "error", "HPA at zero", "HorizontalPodAutoscaler", fix="minReplicas: 1")
+@rule("PL491")
 def hpa_at_zero(hpa: Part, _: LintContext) -> Hits:
     minimum = hpa.get("spec", "minReplicas")
     if minimum and minimum.integer(1) == 0:
         yield minimum, "minReplicas = 0 is refused without the feature gate HPAScaleToZero; use a ScaledObject"
 
 
-@rule("PL482", "error", "GPU request without an equal limit", *PODS, fix='resources: {limits: {nvidia.com/gpu: "1"}}')
+@rule("PL482")
 def gpu_request(workload: Part, _: LintContext) -> Hits:
     for container in containers(workload):
         for entry in gpu_entries(container.get("resources", "requests")):
@@ -138,10 +119,7 @@ def gpu_request(workload: Part, _: LintContext) -> Hits:
                 yield entry, f"{entry.key} = {entry.text()}, the limit is {limit.text('not set')}; write the same there"
 
 
-@rule(
-    "PL483", "warning", "memory below twice the model", *PODS,
-    fix="resources: {requests: {memory: 32Gi}, limits: {memory: 32Gi}}     # a model of 16 GB",
-)  # fmt: skip
+@rule("PL483")
 def small_memory(workload: Part, context: LintContext) -> Hits:
     size = size_of(workload, context)
     for container in list(containers(workload))[:1] if size else ():
@@ -152,7 +130,7 @@ def small_memory(workload: Part, context: LintContext) -> Hits:
             yield memory, message
 
 
-@rule("PL484", "warning", "GPU image without a GPU", *PODS, fix='resources: {limits: {nvidia.com/gpu: "1"}}')
+@rule("PL484")
 def gpu_image(workload: Part, _: LintContext) -> Hits:
     every = list(containers(workload))
     for container in every if not any(gpus(each) for each in every) else ():
@@ -161,10 +139,7 @@ def gpu_image(workload: Part, _: LintContext) -> Hits:
             yield container, f"{image} runs on GPUs, but resources.limits asks for none"
 
 
-@rule(
-    "PL485", "warning", "too little CPU beside a GPU", *PODS,
-    fix='resources: {requests: {cpu: "4"}, limits: {nvidia.com/gpu: "1"}}',
-)  # fmt: skip
+@rule("PL485")
 def little_cpu(workload: Part, _: LintContext) -> Hits:
     for container in containers(workload):
         count, resources = gpus(container), container.get("resources")
@@ -173,10 +148,7 @@ def little_cpu(workload: Part, _: LintContext) -> Hits:
             yield cpu or resources, f"cpu = {cpu.text('not set')} for {count:g} GPUs; request at least {count:g} cores"
 
 
-@rule("PL488", "warning", "rolling update needs spare GPUs", "Deployment", fix="""
-    strategy: {type: Recreate}
-    # or: {type: RollingUpdate, rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}
-""")  # fmt: skip
+@rule("PL488")
 def surge_gpus(deployment: Part, _: LintContext) -> Hits:
     each, strategy = sum(gpus(container) for container in containers(deployment)), deployment.get("spec", "strategy")
     surge = strategy.get("rollingUpdate", "maxSurge").text("25%")
@@ -185,10 +157,7 @@ def surge_gpus(deployment: Part, _: LintContext) -> Hits:
         yield strategy or deployment.get("spec"), message
 
 
-@rule("PL492", "warning", "shared memory of 64 MB beside a GPU", *PODS, fix="""
-    volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 1Gi}}]
-    volumeMounts: [{name: shm, mountPath: /dev/shm}]
-""")  # fmt: skip
+@rule("PL492")
 def shared_memory(workload: Part, _: LintContext) -> Hits:
     for container in containers(workload):
         mounts = {mount.get("mountPath").text() for mount in container.get("volumeMounts").each()}
@@ -197,10 +166,7 @@ def shared_memory(workload: Part, _: LintContext) -> Hits:
             yield container, message
 
 
-@rule("PL493", "error", "access annotations that are not enforced", "InferenceService", *PODS, fix="""
-    # let platformctl render the objects of the InferenceService: it mounts the Secret, or closes the pods
-    metadata: {annotations: {serving.kserve.io/deploymentMode: Standard}}
-""")  # fmt: skip
+@rule("PL493")
 def access_not_enforced(part: Part, context: LintContext) -> Hits:
     written = [entry for entry in part.get("metadata", "annotations").entries() if entry.key in ACCESS_ANNOTATIONS]
     if not written:

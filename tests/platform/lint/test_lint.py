@@ -152,7 +152,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=6),
     max_leaves=30,
 )
-KINDS = ["List", "Pod", *sorted({kind.rpartition("/")[2] for rule in RULES for kind in rule.kinds})]
+KINDS = ["List", "Pod", *sorted({kind.rpartition("/")[2] for rule in RULES for kind in rule.text.kinds})]
 
 
 @st.composite

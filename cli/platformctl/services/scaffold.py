@@ -94,82 +94,18 @@ def name_for(uri: str) -> str:
 
 
 def document(model: Model, answers: Answers, mode: Mode, reason: str, file: str) -> str:
-    """Return the whole file with comments."""
-    head = [
-        f"# {mode.capitalize()}: {reason}.",
-        f"#   platformctl explain -f {file}    every decision and its reason",
-        f"#   platformctl render -f {file}     the manifests that it amounts to",
-    ]
-    body = _ome(model, answers, mode) if model.known else _kserve(model, answers, mode)
-    return "\n".join([*head, *body]) + "\n"
+    """Return the whole file with comments: of OME for a model of the catalogue, else of KServe."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-
-def _kserve(model: Model, answers: Answers, mode: Mode) -> list[str]:
-    """A KServe document: the model by its storage URI."""
-    code = model.format == "python"
-    workers = ["    workerSpec:", f"      pipelineParallelSize: {answers.nodes}  # nodes of one replica"]
-    return [
-        "apiVersion: serving.kserve.io/v1beta1", "kind: InferenceService", "metadata:", f"  name: {model.name}",
-        "  annotations:", f"    serving.kserve.io/deploymentMode: {'Knative' if mode == 'serverless' else 'Standard'}",
-        *_latency(answers, mode, "serving.kserve.io"),
-        "spec:", "  predictor:", *_replicas(answers, mode), *(workers if mode == "multi-node" else []),
-        "    model:", "      modelFormat:", f"        name: {_text(model.format)}",
-        *(["      protocolVersion: v2"] if model.format in OURS else []),
-        "      # Where the cluster's nodes find it: s3://…, gs://…, pvc://…, hf://…. A path is for this machine alone.",
-        f"      storageUri: {_text(model.uri)}",
-        # A model in Python may declare no inputs, so that no warm-up can be made for it.
-        *(["      # example: ./example.json  # a request that it must answer before it is ready"] if code else []),
-        *_indented(_resources(answers, model.size), "      "),
-    ]  # fmt: skip
-
-
-def _ome(model: Model, answers: Answers, mode: Mode) -> list[str]:
-    """An OME document: the model by its name in the catalogue, which knows size, format and runtimes."""
-    latency = _latency(answers, mode, "ome.io")
-    workers = ["    worker:", f"      size: {answers.nodes - 1}  # nodes beside the leader"]
-    runner = ["    runner:", *_indented(["resources:", "  limits:", f'    nvidia.com/gpu: "{answers.gpus}"'], "      ")]
-    return [
-        "apiVersion: ome.io/v1beta1", "kind: InferenceService", "metadata:", f"  name: {model.name}",
-        *(["  annotations:", *latency] if latency else []),
-        "spec:", "  model:", f"    name: {_text(model.known)}",
-        "  engine:", *_replicas(answers, mode), *(workers if mode == "multi-node" else []),
-        *(runner if answers.gpus else []),
-    ]  # fmt: skip
-
-
-def _latency(answers: Answers, mode: Mode, group: str) -> list[str]:
-    if mode != "raw" or not answers.latency:
-        return []
-    return [
-        f"    {group}/autoscalerClass: keda",
-        "    # More replicas when the 95th percentile of the latency is above this many seconds.",
-        f"    pilotlight.dev/triggers: latency={answers.latency:g}",
-    ]
-
-
-def _replicas(answers: Answers, mode: Mode) -> list[str]:
-    least = "0  # nothing runs while nobody asks" if mode == "serverless" else "1  # always ready"
-    lines = [f"    minReplicas: {least}", "    maxReplicas: 3  # the most that may run, and cost"]
-    if mode == "serverless":
-        lines += [
-            "    scaleMetric: concurrency",
-            "    scaleTarget: 8  # requests at a time that one replica should have",
-        ]
-    elif mode == "raw" and not answers.latency:
-        lines += ["    scaleMetric: cpu", "    scaleTarget: 70  # percent of the CPU that is requested"]
-    return lines
-
-
-def _resources(answers: Answers, size: int) -> list[str]:
-    """Memory is written where the model's size is known; else a plan has a default for it."""
-    memory = f"memory: {max(LEAST_MEMORY, 2 * size) // 2**20}Mi" if size else "# memory: 4Gi"
-    gpus = [f'    nvidia.com/gpu: "{answers.gpus}"'] if answers.gpus else []
-    limits = ["  limits:", f"    {memory}  # at least twice the model's size", *gpus]
-    return ["resources:", '  requests: {cpu: "1"}', *(limits if size or gpus else [])]
-
-
-def _indented(lines: list[str], indent: str) -> list[str]:
-    return [indent + line for line in lines]
+    jinja = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, autoescape=False,  # noqa: S701 - YAML
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    jinja.filters["scalar"] = _text
+    return jinja.get_template("service.yaml.j2").render(
+        model=model, answers=answers, mode=mode, reason=reason, file=file, ours=OURS,
+        latency=answers.latency if mode == "raw" else 0.0, memory_mib=max(LEAST_MEMORY, 2 * model.size) // 2**20,
+    )  # fmt: skip
 
 
 def _text(value: str) -> str:

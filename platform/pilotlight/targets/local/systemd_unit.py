@@ -20,6 +20,7 @@ from pilotlight.targets.local.supervisor.isolation.cgroups import SYSTEMD_SUBGRO
 from pilotlight.wire.shared_files import replace_file
 
 NAME: Final = "pilotlight.service"
+TEMPLATE: Final = Path(__file__).with_name(f"{NAME}.in")
 SUBGROUP_VERSION: Final = 254  # the first systemd with DelegateSubgroup=
 COMMAND_S: Final = 90.0  # systemctl stop waits for requests to finish
 # Settings of the installing shell that the platform is to have after a reboot, too.
@@ -28,36 +29,6 @@ VARIABLES: Final = (
     "PILOTLIGHT_SCALE_TO_ZERO_GRACE", "PILOTLIGHT_PILOT_LIGHT", "PILOTLIGHT_LOG_BYTES", "PILOTLIGHT_LOG_DAYS",
     "PILOTLIGHT_LOG_TOTAL_BYTES",
 )  # fmt: skip
-_UNIT: Final = """\
-# Written by `platformctl up --install`; `platformctl down --uninstall` removes it.
-[Unit]
-Description=Pilotlight: inference services on this machine ({home})
-After=network.target
-# Restarted for ever: a state that was lost is refused until it is restored.
-StartLimitIntervalSec=0
-
-[Service]
-Type=exec
-{environment}
-ExecStart={command} up --foreground{flags}
-ExecStop={command} down
-Restart=always
-# 0 is the exit code after `platformctl down`.
-RestartPreventExitStatus=0
-RestartSec=1s
-TimeoutStopSec=60
-# Gateway and replicas outlive a crash of the control process and are adopted by the next one.
-KillMode=process
-{delegation}
-# A replica that the kernel ends for its memory is replaced; the platform goes on.
-OOMPolicy=continue
-StandardOutput=append:{log}
-StandardError=append:{log}
-UMask=0077
-{hardening}
-[Install]
-WantedBy={wanted_by}
-"""
 # Settings that would break GPUs are left out: PrivateDevices, DevicePolicy and ProtectClock hide them,
 # MemoryDenyWriteExecute stops compilers, ProtectKernelModules and NoNewPrivileges stop nvidia-modprobe, which creates
 # the device files after a reboot. In a user's unit any hardening implies NoNewPrivileges.
@@ -92,7 +63,7 @@ class Unit:
         }
         # DelegateSubgroup: a restarted process cannot enter a group whose subgroups have limits.
         subgroup = (f"DelegateSubgroup={SYSTEMD_SUBGROUP}",) if self.version >= SUBGROUP_VERSION else ()
-        return _UNIT.format(
+        return TEMPLATE.read_text().format(
             home=_specifiers(str(self.home.root)),
             environment="\n".join(f"Environment={_quoted(f'{name}={value}')}" for name, value in variables.items()),
             command=f"{_quoted(self.python)} -m platformctl",

@@ -135,7 +135,7 @@ async def stop(request: web.Request) -> web.Response:
 async def inference(request: web.Request) -> web.Response:
     context, record = request.app[CONTEXT], _record(request)
     if record.status == "stopping":
-        raise not_running(record.id)
+        return to_response(responses.unavailable(record.id, Health("stopping")))
     body = decode_request(await request.read(), dict[str, Any])
     workspace = _workspace(context, record)
     model, _ = model_of(context.settings, record, workspace)

@@ -64,6 +64,8 @@ def classify(response: ChatResponse) -> Verdict:
     kind, message = str(error.get("type") or ""), str(error.get("message") or "")
     if response.status == 200:
         return Verdict("answer")
+    if response.status == 202 and kind != "initializing":
+        kind = "model_loading"
     if response.status in (202, 429):
         return Verdict("again", message or "the model is loading", kind)
     if response.status == 503 and kind not in GIVE_UP:

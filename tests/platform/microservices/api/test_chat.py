@@ -44,6 +44,14 @@ def test_a_server_that_refuses_an_empty_chat_is_ready_in_whatever_form_it_says_s
     assert said_of(web.Response(status=404, text="not found"), chat) == {"state": "ready"}
 
 
+@pytest.mark.parametrize("kind", ["model_not_ready", "model_load_error", ""])
+def test_202_is_a_load_whatever_its_error_type(kind: str) -> None:
+    chat = web.json_response({"error": {"type": kind, "message": "wait"}}, status=202)
+    assert said_of(web.Response(status=404), chat) == {"state": "loading", "models": True}
+    chat = web.json_response({"error": {"type": "initializing", "message": "wait"}}, status=202)
+    assert said_of(web.Response(status=404), chat) == {"state": "initializing"}
+
+
 def test_a_page_at_status_is_none_of_ours_and_the_chat_is_asked() -> None:
     page = web.Response(text="<html>welcome</html>", content_type="text/html")
     assert said_of(page, web.json_response({}, status=202)) == {"state": "loading", "models": True}

@@ -118,8 +118,10 @@ def test_a_stop_that_fails_is_told_and_can_be_asked_for_again(api: Api, iris: tu
     assert (failed.status, failed.json()["status"], failed.json()["job_id"]) == (503, "error", job)
     assert failed.json()["error"].startswith("It could not be stopped: ")
     assert api.ok("GET", f"{at}/status")["status"] == "stopping"
-    assert api.ask("POST", f"{at}/inference", FLOWER).status == 404
+    refused = api.ask("POST", f"{at}/inference", FLOWER)
+    assert (refused.status, refused.json()["status"]) == (503, "not_ready")
     assert api.ok("POST", f"{at}/stop")["status"] == "stopped"
+    assert api.ask("POST", f"{at}/inference", FLOWER).status == 404
 
 
 def test_what_runs_ends_with_the_platform_and_comes_back_with_it(tmp_path: Path) -> None:

@@ -43,6 +43,15 @@ def test_without_a_name_the_only_one_is_taken_and_the_latest_of_several_is_not()
         choose(NONE)
 
 
+def test_what_the_api_started_is_taken_by_its_id_only() -> None:
+    closed = Entry("local", "cosmos-rl", "unix:/x", "2026-01-03", closed=True)
+    assert choose(RegistryState({**ONE.entries, "org": closed}, "a")) == "a"
+    assert choose(RegistryState({**ONE.entries, "org": closed}, "a"), network_arch="cosmos-rl") == "a"
+    assert choose(RegistryState({"org": closed}), "org") == "org"
+    with pytest.raises(NotFound, match="no microservice is running"):
+        choose(RegistryState({"org": closed}))
+
+
 def test_a_stop_without_an_id_means_the_latest() -> None:
     assert choose_to_stop(SEVERAL) == "b"
     assert choose_to_stop(SEVERAL, "a") == "a"

@@ -180,7 +180,8 @@ def choose(state: RegistryState, job_id: str = "", network_arch: str = "") -> st
     """Return the microservice by its job id, else by network architecture, else the only one that runs."""
     if job_id:
         return check_known(state, job_id)
-    matches = {name: entry for name, entry in state.entries.items() if network_arch in ("", entry.network_arch)}
+    own = {name: entry for name, entry in state.entries.items() if not entry.closed}
+    matches = {name: entry for name, entry in own.items() if network_arch in ("", entry.network_arch)}
     of_arch, command = (f" for {network_arch}", f"{START} {network_arch}") if network_arch else ("", START)
     if not matches:
         raise NotFound(f"no microservice{of_arch} is running", f"{command} starts one")
@@ -256,7 +257,7 @@ def redacted(text: str) -> str:
 
 def job_document(job_id: str, entry: Entry, *, tensors: bool | None = None) -> dict[str, Any]:
     """Return the job as -o json prints it."""
-    fields = {name: value for name, value in to_builtins(entry).items() if name != HIDDEN and value is not None}
+    fields = {name: value for name, value in to_builtins(entry).items() if name != HIDDEN and value not in (None, False)}
     return {"job_id": job_id, **fields, "url": inference_url(entry, tensors=tensors)}
 
 

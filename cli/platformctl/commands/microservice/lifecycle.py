@@ -16,6 +16,7 @@ from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry import container_command, model_kinds
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
+from pilotlight.wire.unix_socket import is_unix
 from platformctl import output
 from platformctl.commands.microservice.batch import batch, parse_parameters
 from platformctl.commands.microservice.register import register
@@ -203,7 +204,8 @@ def list_all() -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:  # a slow platform does not delay the others
         looks = dict(zip(state.entries, pool.map(_look, state.entries, state.entries.values()), strict=True))
     rows = [
-        (f"{job_id}{' *' if job_id == state.latest else ''}", entry.network_arch, entry.platform, entry.host_url,
+        (f"{job_id}{' *' if job_id == state.latest else ''}", entry.network_arch, entry.platform,
+         "unix socket" if is_unix(entry.host_url) else entry.host_url,
          looks[job_id][0].state, looks[job_id][1].phase or looks[job_id][1].description, entry.started_at)
         for job_id, entry in state.entries.items()
     ]  # fmt: skip

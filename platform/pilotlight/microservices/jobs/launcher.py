@@ -97,9 +97,9 @@ def start(
         claim = host_ports.claim_port(registry, target.name, job.host_port, job.options.get("instance_id"))
     with claim as port:
         job = target.preflight(replace(job, host_port=port))
-        entry = target.provisional_entry(job.options, job.network_arch, port)
+        entry = replace(target.provisional_entry(job.options, job.network_arch, port), closed=job.closed)
         try:
-            entry = target.start(job)
+            entry = replace(target.start(job), closed=job.closed)
             if target.own_ports and not job.closed:
                 _await_running(job, entry, target, wait_s, report)
             registry.add(job.id, entry)

@@ -71,6 +71,7 @@ class Entry(Struct, frozen=True):
     platform_job_id: str | None = None
     instance_id: str | None = None
     namespace: str | None = None
+    closed: bool = False  # `Job.closed`: others choose it by its job id only
 
 
 class PlatformStatus(Struct, frozen=True):

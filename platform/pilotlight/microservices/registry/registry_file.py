@@ -40,16 +40,18 @@ class Registry:
         return _state(self._load())
 
     def add(self, job_id: str, entry: Entry) -> None:
-        """Add an entry as the latest. Empty fields are written too: scripts read them by name."""
+        """Add an entry, as the latest unless it is closed. Empty fields are written too: scripts read them by name."""
         with self._transaction() as documents:
             documents[job_id] = {**to_builtins(entry), "platform": WORDS.get(entry.platform, entry.platform)}
-            documents[LATEST] = job_id
+            if not entry.closed:
+                del documents[job_id]["closed"]
+                documents[LATEST] = job_id
 
     def remove(self, job_id: str) -> bool:
         """Remove an entry; return whether it existed. `latest` becomes the last started of the others."""
         with self._transaction() as documents:
             existed = documents.pop(job_id, None) is not None
-            entries = _state(documents).entries
+            entries = {name: entry for name, entry in _state(documents).entries.items() if not entry.closed}
             if documents.get(LATEST) not in entries:
                 documents.pop(LATEST, None)
             if entries and LATEST not in documents:

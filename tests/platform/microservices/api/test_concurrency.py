@@ -112,6 +112,9 @@ def test_a_stop_that_fails_is_told_and_can_be_asked_for_again(api: Api, iris: tu
     at = api.microservice(experiment, job)
     api.wait_loaded(at)
     registry = Path(api.platform.env["PILOTLIGHT_MICROSERVICE_REGISTRY"])
+    row = next(line for line in api.ctl("microservice", "list").splitlines() if job in line)
+    assert f"{job}  " in row  # not the latest of the command line
+    assert "  unix socket  running  ready  " in row
     registry.chmod(0o666)  # nobody trusts a registry that others may write to
     failed = api.ask("POST", f"{at}/stop")
     registry.chmod(0o600)

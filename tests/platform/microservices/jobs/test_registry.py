@@ -70,6 +70,20 @@ def test_entries_hold_the_fields_that_scripts_read(held: Registry) -> None:
     }  # fmt: skip
 
 
+def test_what_the_api_started_is_never_the_latest(held: Registry) -> None:
+    held.add("org", entry("2026-01-03", closed=True))
+    assert held.read().latest == ""
+    held.add("a", entry("2026-01-01"))
+    held.add("b", entry("2026-01-02"))
+    held.add("org2", entry("2026-01-04", closed=True))
+    assert held.read().latest == "b"
+    held.remove("b")
+    assert held.read().latest == "a"
+    held.remove("a")
+    assert held.read().latest == ""
+    assert held.read().entries["org"].closed
+
+
 def test_a_field_without_a_value_is_there_all_the_same(held: Registry) -> None:
     held.add("a", entry())
     written = json.loads(held.path.read_text())["a"]

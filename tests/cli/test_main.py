@@ -1,6 +1,7 @@
 """The program around the verbs: what is imported, what is printed where, and which exit code means what."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,19 @@ from platformctl import main
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 HEAVY = ("aiohttp", "jinja2", "numpy", "yaml", "orjson", "torch", "onnxruntime", "kubernetes", "asyncio", "difflib")
+
+
+@pytest.mark.parametrize(("argv", "code"), [(["list"], 0), (["status"], 3), (["stop", "--yes"], 3), (["stop", "x"], 3)])
+def test_looking_at_microservices_imports_nothing_that_starts_one(argv: list[str], code: int, tmp_path: Path) -> None:
+    program = (
+        f"import sys; from platformctl.main import run; assert run(['microservice', *{argv}]) == {code};"
+        "print(*(name for name in sys.modules if name.startswith(('yaml', 'aiohttp', 'pilotlight', 'platformctl'))))"
+    )
+    environ = {"PILOTLIGHT_HOME": str(tmp_path), "PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env={**os.environ, **environ}, check=True, capture_output=True, text=True)
+    parts = ("yaml", "aiohttp", "batch", "media", "kubernetes", "lepton", "brev", "interpret", "run_arguments", "plan")
+    assert not [name for name in done.stdout.splitlines()[-1].split() if {*name.split(".")} & {*parts}]
 
 
 def test_help_imports_no_verb_and_nothing_heavy() -> None:

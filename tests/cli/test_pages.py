@@ -113,7 +113,14 @@ def test_every_option_of_a_verb_is_on_the_page(verb: str) -> None:
 def flags(command: click.Command) -> set[str]:
     """Those of its own verbs among them."""
     own = {flag for option in command.params for flag in option.opts if flag.startswith("--")}
-    return own.union(*map(flags, command.commands.values() if isinstance(command, click.Group) else ()))
+    return own.union(*map(flags, verbs_of(command)))
+
+
+def verbs_of(command: click.Command) -> list[click.Command]:
+    if not isinstance(command, click.Group):
+        return []
+    context = click.Context(command)
+    return [each for name in command.list_commands(context) if (each := command.get_command(context, name))]
 
 
 @pytest.mark.parametrize("verb", ["up", "down", "deploy", "status", "list", "scale", "traffic", "canary", "rollback",
@@ -121,7 +128,7 @@ def flags(command: click.Command) -> set[str]:
 def test_the_help_of_a_verb_has_an_example_that_the_program_understands(verb: str) -> None:
     command = main.platformctl.get_command(click.Context(main.platformctl), verb)
     assert command is not None
-    for each in [command, *(command.commands.values() if isinstance(command, click.Group) else ())]:
+    for each in [command, *verbs_of(command)]:
         example = re.search(r"Example: platformctl (.*)", each.help or "")
         assert example is not None, each.name
         words = shlex.split(example.group(1))

@@ -321,13 +321,13 @@ def _microservices() -> Iterator[Finding]:
 def _problems(job_id: str) -> Iterator[Finding]:
     """Yield findings with a likely cause; `pending` and `loading` alone are not problems."""
     from pilotlight.microservices.inference import client
-    from platformctl.microservice import health_findings, infer_request, shared_options
+    from platformctl.microservice import health_findings, shared_options
 
     entry = shared_options.open_registry().read().entries.get(job_id)
     if entry is None:
         return
     status = shared_options.platform_status(job_id, entry)
-    model = infer_request.probe_model(job_id, entry, PROBE_S)
+    model = health_findings.probe_model(job_id, entry, PROBE_S)
     failed = status.state in (*client.ENDED, "unknown") or model.phase == "failed"
     for each in health_findings.findings(job_id, entry, status, model):
         yield Finding("fail" if failed else "warn", f"microservice {job_id[:8]}", each["cause"], each["advice"])

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct, to_builtins
 
+from pilotlight.errors import PlatformError
 from pilotlight.k8s.timestamps import parse_utc
 from pilotlight.microservices import diagnosis
 from pilotlight.microservices.inference import client
@@ -22,9 +23,12 @@ from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.secret_redaction import redact
 from pilotlight.wire import machine
+from platformctl.microservice import shared_options
 
 LONGEST: Final = 500
 REFUSED: Final = "refused"
+PROBE_S: Final = 10.0
+CHAT_INPUT: Final = "messages"  # Pilotlight predictor: a model with this input serves chat
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")  # job ids come from a shared registry: no path separators
 _PHASES: Final = {"initializing": "initializing", "model_loading": "loading", "model_not_ready": "loading"}
 
@@ -105,3 +109,23 @@ def age_s(started_at: str, now: datetime) -> float:
     except ValueError:
         return 0.0
     return max(0.0, (now - started).total_seconds())
+
+
+def probe_model(job_id: str, entry: Entry, timeout_s: float = PROBE_S) -> ModelStatus:
+    target = shared_options.platform_of(entry)
+    try:
+        with target.open_route(job_id, entry) as url:
+            verdict = client.classify(client.post_chat(url, client.PROBE, timeout_s))
+            return model_status(verdict, client.get_document(url, "/status", timeout_s))
+    except (PlatformError, OSError):
+        return UNREACHABLE
+
+
+def accepts_tensors(job_id: str, entry: Entry) -> bool | None:
+    """Return None if the model's metadata does not say."""
+    try:
+        with shared_options.platform_of(entry).open_route(job_id, entry) as url:
+            inputs = client.get_document(url, client.MODEL, PROBE_S).get("inputs")
+    except (PlatformError, OSError):
+        return None
+    return all(each["name"] != CHAT_INPUT for each in inputs) if inputs else None

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 from msgspec.structs import replace
@@ -26,9 +26,6 @@ from pilotlight.microservices.registry.model_kinds import ModelRequest, Paramete
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from platformctl import output
 from platformctl.microservice import chat_fields, health_findings, shared_options
-
-PROBE_S: Final = 10.0
-CHAT_INPUT: Final = "messages"  # Pilotlight predictor: a model with this input serves chat
 
 
 def all_fields() -> dict[str, Parameter]:
@@ -254,21 +251,15 @@ def picture_lines(results: Mapping[str, Any]) -> list[str]:
     return output.columns(rows, "")
 
 
-def probe_model(job_id: str, entry: Entry, timeout_s: float = PROBE_S) -> health_findings.ModelStatus:
-    target = shared_options.platform_of(entry)
-    try:
-        with target.open_route(job_id, entry) as url:
-            verdict = client.classify(client.post_chat(url, client.PROBE, timeout_s))
-            return health_findings.model_status(verdict, client.get_document(url, "/status", timeout_s))
-    except (PlatformError, OSError):
-        return health_findings.UNREACHABLE
-
-
-def accepts_tensors(job_id: str, entry: Entry) -> bool | None:
-    """Return None if the model's metadata does not say."""
-    try:
-        with shared_options.platform_of(entry).open_route(job_id, entry) as url:
-            inputs = client.get_document(url, client.MODEL, PROBE_S).get("inputs")
-    except (PlatformError, OSError):
-        return None
-    return all(each["name"] != CHAT_INPUT for each in inputs) if inputs else None
+def parse_parameters(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Parse NAME=VALUE arguments; a value that is not JSON is text."""
+    parsed: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--parameter {text}, must be NAME=VALUE")
+        try:
+            parsed[name] = json.loads(value)
+        except ValueError:
+            parsed[name] = value
+    return parsed

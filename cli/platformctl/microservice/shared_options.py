@@ -24,6 +24,10 @@ from pilotlight.targets import secret_redaction
 from pilotlight.targets.options import Option
 from platformctl import output
 
+JOB: Final = click.argument("job_id", required=False, default="")
+ARCH: Final = click.option(
+    "--arch", "network_arch", default="", metavar="NETWORK_ARCH", help="The one that runs this network."
+)
 OURS: Final = "pilotlight"
 START: Final = "platformctl microservice start"
 NO_CHAT: Final = "none here does"  # the predictor's error for a chat request to a tensor model
@@ -257,7 +261,8 @@ def redacted(text: str) -> str:
 
 def job_document(job_id: str, entry: Entry, *, tensors: bool | None = None) -> dict[str, Any]:
     """Return the job as -o json prints it."""
-    fields = {name: value for name, value in to_builtins(entry).items() if name != HIDDEN and value not in (None, False)}
+    fields = {name: value for name, value in to_builtins(entry).items() if value not in (None, False)}
+    fields.pop(HIDDEN, None)
     return {"job_id": job_id, **fields, "url": inference_url(entry, tensors=tensors)}
 
 

@@ -1,6 +1,5 @@
 """`platformctl microservice batch`: run a model once over a folder: start, status, list, cancel, resume."""
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,7 @@ from uuid import uuid4
 import click
 from msgspec import to_builtins
 
-from pilotlight.errors import PlatformError, UsageError
+from pilotlight.errors import PlatformError
 from pilotlight.microservices.batch import jobs
 from pilotlight.microservices.batch.job_folder import Batch
 from pilotlight.microservices.jobs.target_service import TargetService
@@ -19,6 +18,7 @@ from pilotlight.targets.local.home_directory import home
 from platformctl import output
 from platformctl.commands.microservice.register import REFERENCE, parse_references
 from platformctl.microservice import shared_options
+from platformctl.microservice.infer_request import parse_parameters
 
 if TYPE_CHECKING:
     from pilotlight.microservices.batch.job_folder import Progress
@@ -132,20 +132,6 @@ def resume(job_id: str, wait: float) -> int:
     """
     progress = jobs.resume(_home(), job_id, os.environ)
     return _show_progress(jobs.wait(_home(), job_id, os.environ, wait) if wait else progress)
-
-
-def parse_parameters(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Parse NAME=VALUE arguments; a value that is not JSON is text."""
-    parsed: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--parameter {text}, must be NAME=VALUE")
-        try:
-            parsed[name] = json.loads(value)
-        except ValueError:
-            parsed[name] = value
-    return parsed
 
 
 def _absolute(path: str) -> str:

@@ -19,7 +19,6 @@ from msgspec import structs
 from pilotlight.contract import is_predictor_image
 from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.microservices.jobs.foreign_containers import ForeignContainers
 from pilotlight.microservices.jobs.job_validation import validate_job
 from pilotlight.microservices.jobs.service_document import (
     KUBERNETES,
@@ -90,8 +89,11 @@ class TargetService:
         self.options = (*declared, *((FOLDERS,) if self.name in MOUNTING else ()), NAMESPACE)
         if self.name == KUBERNETES:
             self.options = CLUSTER_OPTIONS
-        has_docker = self.name == "docker" and shutil.which("docker", path=environ.get("PATH", ""))
-        self._foreign = ForeignContainers(environ) if has_docker else None
+        self._foreign = None
+        if self.name == "docker" and shutil.which("docker", path=environ.get("PATH", "")):
+            from pilotlight.microservices.jobs.foreign_containers import ForeignContainers  # it imports much
+
+            self._foreign = ForeignContainers(environ)
 
     def preflight(self, job: Job) -> Job:
         """Check requirements before anything is started; return the job with all its options.

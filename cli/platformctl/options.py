@@ -94,10 +94,11 @@ class DocumentOptions:
         if for_cluster and source is click.core.ParameterSource.DEFAULT:
             for unreachable in unreachable_paths(documents.services):
                 output.note(f"warning: {unreachable}; {unreachable.hint}")
-        capabilities = self.target_capabilities(target)
+        capabilities = self.target_capabilities(target, complete=False)
         if pin is not None:
             documents = pin(documents, capabilities)
         planned = plan_documents(documents, capabilities, current)
+        targets.options_of(self.target or targets.LOCAL, complete=True)  # after errors of the documents
         warn(planned.warnings, self.strict)
         return replace(planned, plans=tuple(self.select(planned.plans)))
 
@@ -128,16 +129,18 @@ class DocumentOptions:
         catalogue = partial(_read_catalogue, target) if target is not None else None
         return Sources(self.files, self.catalog, self.sets, environ, sys.stdin, self.namespace, catalogue)
 
-    def target_capabilities(self, target: "Target | None", released: Mapping[str, str] | None = None) -> "Capabilities":
+    def target_capabilities(
+        self, target: "Target | None", released: Mapping[str, str] | None = None, *, complete: bool = True
+    ) -> "Capabilities":
         """Merge the capabilities that the target reports, the file and the flags; later ones win.
 
-        `released` are the target options of the service as it runs.
+        `released` are the target options of the service as it runs; `complete`: raise UsageError for missing ones.
         """
         from pilotlight.plan.types import Capabilities
         from pilotlight.targets.local.capabilities import capabilities_of
 
         name = self.target or targets.LOCAL
-        target_options = targets.options_of(name, complete=True, released=released)
+        target_options = targets.options_of(name, complete=complete, released=released)
         reported = target.capabilities() if target else {}
         if name in targets.EMBEDDED and name != targets.LOCAL:  # known without its control process
             reported = capabilities_of(name, target_options)

@@ -85,6 +85,11 @@ def test_a_partition_that_is_missing_is_told_before_the_platform_is_started(
     monkeypatch.setenv("PILOTLIGHT_HOME", str(tmp_path / "home"))
     done = call("deploy", "-f", "examples/services/iris.yaml", "--target", "slurm")
     assert done.code == 2
+    assert "PL371" in done.err  # errors of the document come first
+    assert "slurm needs partition" not in done.err
+    one = ("--set", "spec.predictor.minReplicas=1")
+    done = call("deploy", "-f", "examples/services/iris.yaml", "--target", "slurm", *one)
+    assert done.code == 2
     assert "slurm needs partition" in done.err
     assert not (tmp_path / "home").exists()
 
@@ -97,7 +102,21 @@ def test_list_names_the_targets_that_have_services(call: Call, platform: Platfor
     assert "1 on docker: platformctl list --target docker" in done.err
     assert "1 on docker" not in call("list", "--target", "docker").err
     assert "1 on docker" not in call("list", "-n", "other").err
+    elsewhere = call("delete", "iris", "--target", "slurm")
+    assert (elsewhere.code, "default/iris runs on docker" in elsewhere.err, "deleted first" in elsewhere.err) == (
+        3,
+        True,
+        False,
+    )
+    assert "add --target docker" in elsewhere.err
+    assert "generation 1 on docker: " in call("events", "iris", "--target", "docker").out
     platform.empty()
+
+
+def test_hints_name_the_target(call: Call) -> None:
+    assert "platformctl deploy -f service.yaml --target docker" in call("list", "--target", "docker").err
+    for verb in ("status", "delete"):
+        assert "platformctl list --target docker" in call(verb, "nobody", "--target", "docker").err
 
 
 def test_a_canary_has_the_options_that_the_service_was_deployed_with(

@@ -158,7 +158,7 @@ def platform_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 def resolve_options(target: TargetService, flags: Mapping[str, str | None], image: str = "") -> dict[str, str]:
     """Return the platform's options. Missing required ones are prompted for on a terminal, else refused."""
     typed = {name: value for name, value in flags.items() if value is not None}
-    values, missing = target_options.resolve_options(target.options, typed, os.environ, image)
+    values, missing = target_options.resolve_options(target.options, typed, os.environ, image, target.name)
     if not on_terminal():
         target_options.check_missing(missing, target.name)
     for each in missing:

@@ -157,7 +157,8 @@ def _remarks(status: "ServiceStatus", wide: bool) -> list[str]:
             remarks.append((name, f"next start in {math.ceil(each.retry_in_s)} s"))
         if each.decision and (each.percent or each.desired or wide):
             when = f" ({each.decided_at})" if each.decided_at else ""
-            remarks.append((name, f"last decision: {each.decision}{when}"))
+            decision = each.decision if wide else each.decision.partition(", burst capacity")[0]
+            remarks.append((name, f"last decision: {decision}{when}"))
         if each.cold_start and (each.percent or wide):
             phases = ", ".join(f"{phase} {1000 * seconds:.0f} ms" for phase, seconds in each.cold_start.items())
             remarks.append((name, f"latest start: {phases}"))

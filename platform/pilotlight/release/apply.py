@@ -150,11 +150,13 @@ def _apply_with_retry(
     raise AssertionError("the last attempt returns or raises")
 
 
-def generation(target: "Target | None", key: Key) -> int:
-    """Return the service's generation; 0: it does not exist. Raise Conflict if it runs on another target."""
+def generation(target: "Target | None", key: Key, *, deploys: bool = True) -> int:
+    """Return the service's generation; 0: it does not exist. Raise OnOtherTarget, or Conflict for a deploy."""
     try:
         return target.status(key).generation if target else 0
     except OnOtherTarget as error:
+        if not deploys:
+            raise
         hint = f"platformctl delete {service_argument(key)} {error.hint.removeprefix('add ')}"
         raise Conflict(f"{error}, where it must be deleted first", hint) from None
     except NotFound:

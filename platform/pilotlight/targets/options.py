@@ -16,6 +16,7 @@ class Option(Struct, frozen=True):
     variables: tuple[str, ...] = ()
     default: str = ""
     needed_for: str = ""  # required for images with this prefix
+    choices: tuple[str, ...] = ()
 
 
 def resolve_options(
@@ -35,6 +36,9 @@ def resolve_options(
         or next((environ[name] for name in each.variables if environ.get(name)), each.default)
         for each in declared
     }
+    for each in declared:
+        if each.choices and (value := values[each.name]) and value not in each.choices:
+            raise UsageError(f"{each.name} = {value}, must be one of {', '.join(each.choices)}")
     missing = [
         each for each in declared
         if not values[each.name] and (each.required or (each.needed_for and image.startswith(each.needed_for)))

@@ -3,7 +3,9 @@
 import pytest
 
 from pilotlight.errors import UsageError
+from pilotlight.targets import table
 from pilotlight.targets.options import Option, check_missing, parse_options, resolve_options
+from pilotlight.targets.slurm import options_and_checks, script
 
 PARTITION = Option("partition", "where it runs", required=True, variables=("SLURM_PARTITION",))
 OPTIONS = (PARTITION, Option("namespace", "", default="default"))
@@ -33,6 +35,21 @@ def test_an_option_that_only_some_images_need_is_missing_for_those() -> None:
 def test_an_option_of_another_platform_is_refused() -> None:
     with pytest.raises(UsageError, match="--resource-shape is no option of this platform"):
         resolve_options(OPTIONS, {"resource_shape": "x"}, {})
+
+
+def test_a_value_that_is_no_choice_is_refused() -> None:
+    assert table.options_of("slurm", {"container": "pyxis"}, {}) == {"container": "pyxis", "address": "tunnel"}
+    for target, name, message in (
+        ("slurm", "address", "address = foo, must be one of tunnel, node"),
+        ("slurm", "container", "container = foo, must be one of pyxis, enroot, apptainer, singularity, none"),
+        ("brev", "address", "address = foo, must be one of tunnel, instance"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            table.options_of(target, {name: "foo"}, {})
+
+
+def test_slurm_has_a_command_for_each_container() -> None:
+    assert {*script.CONTAINERS} == {*options_and_checks.CONTAINERS}
 
 
 def test_pairs_are_names_and_values() -> None:

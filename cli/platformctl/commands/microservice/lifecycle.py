@@ -10,7 +10,9 @@ from importlib import import_module
 import click
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.microservices.jobs.service_document import service_name
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
+from pilotlight.targets.target import service_argument
 from pilotlight.wire.unix_socket import is_unix
 from platformctl import output
 from platformctl.microservice import health_findings, shared_options
@@ -128,7 +130,10 @@ def stop(job_id: str, yes: bool, forget: bool) -> None:
         shared_options.stop(target, entry)
     registry.remove(target)
     health_findings.clear(target)
-    line = f"took {target} off the registry; it may still run on {entry.platform}" if forget else f"stopped {target}"
+    name = service_argument((entry.namespace or "default", service_name(target)))
+    end = f"platformctl delete {name} --target {entry.platform} ends it"
+    forgotten = f"took {target} off the registry; if it still runs, {end}"
+    line = forgotten if forget else f"stopped {target}"
     output.data({"job_id": target, "status": "forgotten" if forget else "stopped"}, [line])
 
 

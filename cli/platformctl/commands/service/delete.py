@@ -23,10 +23,11 @@ def delete(
     """
     target = service_options.connect_running()
     keys = list(dict.fromkeys(service_options.key(name) for name in names))
-    gone = [key for key in keys if apply.generation(target, key)]
+    gone = [key for key in keys if apply.generation(target, key, deploys=False)]
     missing = ["/".join(key) for key in keys if key not in gone]
     if missing and not ignore_not_found:
-        raise NotFound(f"no service is called {', '.join(missing)}; nothing was deleted", "platformctl list")
+        unknown = f"no service is called {', '.join(missing)}; nothing was deleted"
+        raise NotFound(unknown, f"platformctl list --target {target.name}")
     for key in gone:
         target.delete(key)
     if wait:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilotlight.errors import PlatformError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.release import apply as release_apply
 from platformctl import options, output, targets
 from platformctl.canary import start
@@ -40,7 +40,7 @@ def deploy(
     offline = apply_options.dry_run == "client" and not apply_options.diff and document_options.files
     name = document_options.target or targets.LOCAL
     if document_options.files:
-        targets.options_of(name, complete=True)  # before anything is started
+        _check_options(document_options, name)  # before anything is started
     target = None if offline else targets.connect(name)
     if document_options.files:
         _check_target(target)
@@ -53,6 +53,15 @@ def deploy(
             return
     apply = release_apply.apply if tool is None else helm.apply
     rollout.run(request, target, apply_options, strict=document_options.strict, apply=apply)
+
+
+def _check_options(document_options: options.DocumentOptions, target_name: str) -> None:
+    """Raise UsageError for missing options of the target, but errors of the documents first."""
+    try:
+        targets.options_of(target_name, complete=True)
+    except UsageError:
+        document_options.plan()
+        raise
 
 
 def _check_target(target: "Target | None") -> None:

@@ -22,7 +22,7 @@ def listed(namespace: str | None, target: str) -> None:
     if connected and output.chosen() in FIGURES:
         statuses = status_views.with_latency_figures(statuses, connected)
     if connected and not statuses:
-        output.note("no services; deploy one: platformctl deploy -f service.yaml")
+        output.note(f"no services; deploy one: platformctl deploy -f service.yaml --target {target}")
     for sentence in status_views.notes_on_other_targets(connected, namespace):
         output.note(sentence)
     if statuses or output.chosen():

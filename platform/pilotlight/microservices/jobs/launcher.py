@@ -116,7 +116,8 @@ def _await_running(job: Job, entry: Entry, target: TargetService, wait_s: float,
             message = f"{job.id} was pending for {wait_s:g} s and was taken back: {status.reason}"
             raise TimedOut(message, "wait longer: --wait SECONDS")
         if status.reason != last:
-            report(f"{job.id} is pending: {status.reason}")
+            reason = "" if status.reason.lower().endswith("pending") else f": {status.reason}"
+            report(f"{job.id} is pending{reason}")
         last = status.reason
         time.sleep(POLL_S)
 

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -180,9 +181,11 @@ def build(row: str, inputs: CommandInputs, environ: Mapping[str, str] = {}) -> s
     """Return the shell command in the container, which every platform runs unchanged with `sh -c`."""
     if row not in COMMANDS:
         message = f"network_arch {inputs.network_arch} has no container command, so it cannot be started"
-        known = ", ".join(sorted({*names(environ), *COMMANDS}))
+        every = sorted({*names(environ), *COMMANDS})
+        near = get_close_matches(inputs.network_arch, every, n=1)
+        known = f"did you mean {near[0]}?" if near else f"there are {', '.join(every)}"
         own = f"container_command in a config file of your own ({ENV_FOLDER}) is one of {', '.join(COMMANDS)}"
-        raise UsageError(f"{message}; there are {known}", own)
+        raise UsageError(f"{message}; {known}", own)
     return PREFIX + COMMANDS[row](inputs)
 
 

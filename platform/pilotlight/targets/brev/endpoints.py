@@ -28,19 +28,19 @@ from pilotlight.targets.target import Event, Finding, ServiceRoute, service_argu
 from pilotlight.wire.machine import LOOPBACK, can_connect, free_port
 
 Json = Any
+ADDRESSES: Final = ("tunnel", "instance")
 OPTIONS: Final = (
     Option("instance_id", "id or name of the instance; otherwise one is created, and deleted with the service"),
     Option("instance_type", "type of the instance to create, as brev search lists them"),
     Option("cloud_cred_id", "cloud credential of instance_id; brev create takes none"),
     Option("workspace_group_id", "workspace group of instance_id; likewise"),
-    Option("address", "tunnel (by ssh, the default), or instance (its address, open to whoever reaches it)"),
+    Option("address", "tunnel (by ssh, the default), or instance (open to whoever reaches it)", choices=ADDRESSES),
     Option("ulimits", "limits of the container, comma separated, such as memlock=-1"),
     Option("gpus", "devices by number or UUID, comma separated; otherwise the first ones"),
 )
 PULL_S: Final = 3600.0
 STOP_S: Final = 40
 PORTS: Final = range(20000, 30000)  # below those of the kernel
-ADDRESSES: Final = ("tunnel", "instance")
 _STATES: Final[Mapping[str, State]] = {
     "STOPPED": "stopped", "STOPPING": "stopped", "DELETING": "stopped", "FAILURE": "failed", "UNHEALTHY": "failed",
 }  # fmt: skip
@@ -59,8 +59,6 @@ class BrevEndpoints:
         if (endpoint.replicas, endpoint.max_replicas) != (1, 1):
             problem = f"minReplicas = {endpoint.replicas}, maxReplicas = {endpoint.max_replicas}"
             raise UsageError(f"{problem}: one container on one instance serves it", "use 1 replica")
-        if endpoint.options.get("address", "tunnel") not in ADDRESSES:
-            raise UsageError(f"address = {endpoint.options['address']}, must be one of {', '.join(ADDRESSES)}")
         create_arguments(endpoint.name, endpoint.options)
         docker.check_secrets(endpoint.container)
         if named := endpoint.options.get("instance_id", ""):

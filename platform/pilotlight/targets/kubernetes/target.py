@@ -240,7 +240,7 @@ class KubernetesTarget:
     def _existing_snapshot(self, key: Key) -> Snapshot:
         current = self._snapshot(key)
         if not current.objects:
-            raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list shows those that there are")
+            raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list --target kubernetes shows others")
         return current
 
 

@@ -193,7 +193,8 @@ def read_events(text: str, endpoint: EndpointSpec) -> list[Event]:
     return [
         Event(
             f"{row[5].replace(' ', 'T')}Z", *endpoint.key, f"Endpoint/{endpoint.name}",
-            "Warning" if row[1] == "Warning" else "Normal", row[2], f"Lepton, {row[4]} times: {row[3]}",
+            "Warning" if row[1] == "Warning" else "Normal", row[2],
+            f"Lepton, {row[4]} times: " + re.sub("[{}']", "", row[3]),
         )
         for row in rows if len(row) == 6
     ]  # fmt: skip

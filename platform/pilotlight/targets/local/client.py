@@ -214,7 +214,7 @@ class LocalTarget:
                 message = f"the control process is of version {version}, platformctl of {__version__}"
                 raise PlatformError(message, "run platformctl down && platformctl up")
             if response.status >= 400:
-                raise _error(response.status, response.read())
+                raise _error(response.status, response.read(), self.name)
             yield response
         except (OSError, HTTPException) as error:
             raise PlatformError(f"the control process does not answer: {error!r}", "see platformctl doctor") from error
@@ -235,14 +235,15 @@ def query(**parameters: bool | int | str | None) -> str:
     return f"?{urlencode(present)}" if present else ""
 
 
-def _error(status: int, body: bytes) -> PlatformError:
+def _error(status: int, body: bytes, target: str) -> PlatformError:
     try:
         error = json.decode(body, type=ErrorBody)
     except (DecodeError, ValidationError):
         return InternalError(f"the control process answered {status}: {body[:200]!r}")
+    hint = error.hint.replace("platformctl list", f"platformctl list --target {target}")
     if status == 409:
-        return Conflict(error.error, error.hint)
-    return BY_EXIT_CODE.get(error.exit_code, PlatformError)(error.error, error.hint)
+        return Conflict(error.error, hint)
+    return BY_EXIT_CODE.get(error.exit_code, PlatformError)(error.error, hint)
 
 
 def _decoded(body: bytes, kind: type[T]) -> T:

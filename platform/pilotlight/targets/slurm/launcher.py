@@ -113,8 +113,6 @@ class SlurmLauncher:
             raise UsageError("partition is missing", "--target-option partition=NAME; sinfo shows those of the cluster")
         if revision.container.host_port and revision.container.own_health:
             raise UsageError(f"hostPort = {revision.container.host_port}: a job has no port of this machine; remove it")
-        if options.get("address", "tunnel") not in ("tunnel", "node"):
-            raise UsageError(f"address = {options['address']}, must be tunnel or node")
         check_time(options.get("time", ""))
         check_conf(options, self._programs.environ)
         check_secrets(revision.container, "sbatch", SBATCH)

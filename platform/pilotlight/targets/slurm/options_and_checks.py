@@ -15,13 +15,15 @@ from pilotlight.targets.programs import Programs
 from pilotlight.targets.slurm.queue import fields
 from pilotlight.targets.target import Finding
 
+CONTAINERS: Final = ("pyxis", "enroot", "apptainer", "singularity", "none")
+ADDRESSES: Final = ("tunnel", "node")
 OPTIONS: Final = (
     Option("partition", "partition that jobs go to", required=True, variables=("SLURM_PARTITION",)),
     Option("account", "account that is charged", variables=("SLURM_ACCOUNT",)),
-    Option("container", "pyxis, enroot, apptainer or singularity; none runs our own predictor as it is installed"),
+    Option("container", f"one of {', '.join(CONTAINERS)} (our own predictor as it is installed)", choices=CONTAINERS),
     Option("mounts", "folders of the node that the container sees: /models:/models:ro, comma separated"),
     Option("time", "time limit, as sbatch takes it; otherwise the partition's"),
-    Option("address", "tunnel (by ssh to the node), or node (its address, open to the cluster)", default="tunnel"),
+    Option("address", "tunnel (by ssh), or node (open to the cluster)", default="tunnel", choices=ADDRESSES),
     Option("conf", "configuration of the cluster, as in SLURM_CONF of the control process", variables=("SLURM_CONF",)),
 )
 ENV_CONF: Final = "SLURM_CONF"

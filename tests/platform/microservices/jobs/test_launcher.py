@@ -123,14 +123,14 @@ def test_preflight_comes_first_and_the_entry_last(tmp_path: Path) -> None:
 class Queue(Paper):
     """Leaves its queue after some looks at it."""
 
-    def __init__(self, registry: Registry, looks: int) -> None:
+    def __init__(self, registry: Registry, looks: int, reason: str = "PENDING (Priority)") -> None:
         super().__init__()
-        self.registry, self.looks = registry, looks
+        self.registry, self.looks, self.reason = registry, looks, reason
 
     def status(self, job_id: str, entry: Entry) -> PlatformStatus:
         assert self.registry.read().entries == {}, "scripts take it for running"
         self.looks -= 1
-        return PlatformStatus("pending", reason="PENDING (Priority)") if self.looks >= 0 else PlatformStatus("running")
+        return PlatformStatus("pending", reason=self.reason) if self.looks >= 0 else PlatformStatus("running")
 
 
 def test_a_job_is_registered_once_it_has_left_the_queue(tmp_path: Path) -> None:
@@ -138,6 +138,12 @@ def test_a_job_is_registered_once_it_has_left_the_queue(tmp_path: Path) -> None:
     entry = launcher.start(job, Queue(held, 2), held, report=reports.append)
     assert reports == [f"{job.id} is pending: PENDING (Priority)"]
     assert held.read().entries == {job.id: entry}
+
+
+def test_a_reason_that_says_no_more_than_pending_is_left_out(tmp_path: Path) -> None:
+    held, job, reports = Registry(tmp_path / "state.json"), wanted(), list[str]()
+    launcher.start(job, Queue(held, 1, f"ims-{job.id}-predictor-1 is pending"), held, report=reports.append)
+    assert reports == [f"{job.id} is pending"]
 
 
 def test_a_job_that_stays_in_the_queue_is_taken_back_by_its_name(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from tests.platform.microservices.batch.conftest import DECLARED, picture
 from tests.platform.microservices.jobs.conftest import Ctl, write_model
 
 IRIS = Path(__file__).parents[4] / "examples" / "iris" / "model.onnx"
-FORGOTTEN = "took a off the registry; it may still run on docker\n"
+ENDS = "platformctl delete ims-a --target docker ends it"
+FORGOTTEN = f"took a off the registry; if it still runs, {ENDS}\n"
 SAMPLING = ("--max-tokens", "7", "--top-p", "0.5", "--temperature", "1.25", "--seed", "3")
 
 
@@ -245,6 +246,8 @@ def test_what_ends_at_once_is_told_and_taken_back(ctl: Ctl, model: Path) -> None
         (("start", "pilotlight", "--model-path", "/m", "--num-gpus", "0"), "num_gpus = 0"),
         (("start", "pilotlight", "--model-path", "/nowhere"), "does not exist"),
         (("start", "stranger", "--model-path", "/m"), "stranger has no container command"),
+        (("start", "pilotlght", "--model-path", "/m"), "did you mean pilotlight?"),
+        (("start", "pilotlight", "--model-path", "/m", "--partition", "a"), "--partition is no option of local"),
         (("start", "stranger", "--model-path", "/m"), "there are classification, classification_pyt"),
         (("start", "cosmos-rl", "--model-path", "/"), "use --platform docker"),
         (("start", "cosmos-rl", "--model-path", "/", "--partition", "x"), "--partition is no option"),

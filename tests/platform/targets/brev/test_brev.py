@@ -104,8 +104,6 @@ def test_the_address_of_the_instance_is_opened_only_where_that_is_asked_for(
             RemotePlatform("brev", ground.platform.env, {"instance_id": "other"}).deploy(ground.document())
     finally:
         ground.delete()
-    with pytest.raises(UsageError, match="address = public, must be one of tunnel, instance"):
-        RemotePlatform("brev", ground.platform.env, {"address": "public"}).deploy(ground.document())
 
 
 def test_an_open_port_behind_a_firewall_is_reached_by_a_tunnel(ground: TargetGround) -> None:

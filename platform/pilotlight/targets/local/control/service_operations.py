@@ -114,7 +114,8 @@ class Engine:
         if run.rolled_back:
             run.rolled_back = ""
             self.store.set_note(key, generation, release.note)
-        self._record_event(key, f"Service/{key[1]}", "Deployed", f"generation {generation}: {release.note or 'deploy'}")
+        text = f"generation {generation} on {spec.target}: {release.note or 'deploy'}"
+        self._record_event(key, f"Service/{key[1]}", "Deployed", text)
         return self._reconcile(run)
 
     def _roll_back(self, run: ServiceRun, revision: Revision) -> None:

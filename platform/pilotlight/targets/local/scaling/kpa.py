@@ -155,8 +155,8 @@ def _limited(rules: Kpa, wanted: int, ready: int, reachable: bool) -> int:
 def _limit_note(wanted: int, limited: int, ready: int) -> str:
     """Explain a count that differs from load divided by target."""
     if limited > max(wanted, 1):
-        return f", at most from {ready} to {limited} in one step" if wanted < limited <= ready else ", activation scale"
-    return f", at most from {ready} to {limited} in one step" if limited < wanted else ""
+        return f", at least {limited} in one step" if wanted < limited <= ready else ", activation scale"
+    return f", at most {limited} in one step" if limited < wanted else ""
 
 
 def _update_delay_window(rules: Kpa, state: KpaState, desired: int, now: float) -> tuple[tuple[int, int], ...]:

@@ -127,7 +127,7 @@ def _fetch(job: Job) -> dict[str, Json]:
     """Return the init container that fetches the model, for an image that reads no stores."""
     return {
         "name": "fetch-model",
-        "image": f"{contract.LOCAL_CAPABILITIES['image']}:{__version__}",
+        "image": job.fetch_image or f"{contract.LOCAL_CAPABILITIES['image']}:{__version__}",
         "command": ["python", "-m", "pilotlight_predictor", "fetch", job.fetch, fetched(job.id)],
         "env": _variables(job),
         "volumeMounts": [{"name": "model", "mountPath": fetched(job.id)}],

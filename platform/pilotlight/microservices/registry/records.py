@@ -58,6 +58,7 @@ class Job(Struct, frozen=True):
     closed: bool = False  # listen on loopback only: it does not authenticate requests itself
     isolation: Isolation = ""
     fetch: str = ""  # URI of its model, fetched to `container_command.fetched` before the start: it reads no stores
+    fetch_image: str = ""  # of the pod's init container; elsewhere the platform itself fetches
 
 
 class Entry(Struct, frozen=True):

@@ -38,9 +38,9 @@ class Instances:
         if instance is None:
             raise PlatformError(f"instance_id = {named}: Brev has no such instance", "brev ls")
         if instance.status != "RUNNING":
-            raise PlatformError(
-                f"instance_id = {named} is {instance.status}, must be RUNNING", f"brev start {instance.name}"
-            )
+            comes = instance.status in ("DEPLOYING", "STARTING")
+            hint = "try again once brev ls shows RUNNING" if comes else f"brev start {instance.name}"
+            raise PlatformError(f"instance_id = {named} is {instance.status}, must be RUNNING", hint)
         return instance
 
     def create(self, name: str, options: Mapping[str, str]) -> None:

@@ -158,6 +158,8 @@ class EndpointTarget:
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
         with self._store() as store:
             endpoint = self._endpoint(self._stored(store, key))
+        if replica not in ("", endpoint.name, endpoint.revision):
+            raise NotFound(f"no replica is called {replica}: {endpoint.name} has one log of all", "leave out --replica")
         return self._endpoints.logs(endpoint, tail, follow=follow)  # those of previous replicas are among them
 
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:

@@ -61,6 +61,10 @@ def test_a_container_of_others_is_refused_cloud_storage_even_where_ours_is_not()
 def test_a_model_of_a_store_is_fetched_for_an_image_that_reads_none() -> None:
     job = launcher.build_job(launcher.StartRequest("cosmos-rl", "s3://b/m", "docker", remote=True), {})
     assert (job.fetch, job.model_path) == ("s3://b/m", "s3://b/m")
+    mirror = {"IMAGE_PILOTLIGHT": "registry.local/pilotlight/predictor:2"}
+    request = launcher.StartRequest("cosmos-rl", "s3://b/m", "kubernetes", remote=True)
+    on_cluster = launcher.build_job(request, mirror)
+    assert on_cluster.fetch_image == "registry.local/pilotlight/predictor:2"
     assert f'"model_path": "/models/{job.id}"' in job.command
     own = launcher.build_job(launcher.StartRequest("pilotlight", "s3://b/m", "docker", remote=True), {})
     assert (own.fetch, "--model-path s3://b/m" in own.command) == ("", True)

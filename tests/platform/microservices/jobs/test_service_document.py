@@ -1,12 +1,14 @@
 """The document of a microservice, planned and interpreted as the control process does it."""
 
 import io
+import json
 from dataclasses import replace as changed
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from pilotlight import __version__
 from pilotlight.errors import UsageError
 from pilotlight.microservices.jobs.service_document import service_document
 from pilotlight.microservices.registry.records import Job
@@ -102,4 +104,8 @@ def test_a_model_of_a_store_is_fetched_with_the_credentials_of_the_job() -> None
     (fetch,) = container(job).fetches
     assert (fetch.uri, fetch.folder) == ("s3://b/m", f"/models/{ID}")
     assert fetch.env["AWS_REGION"] == "eu"
+    for image in ("", "registry.local/pilotlight/predictor:2"):
+        document = json.loads(service_document(replace(job, fetch_image=image), "kubernetes", 0))
+        (init,) = document["spec"]["predictor"]["initContainers"]
+        assert init["image"] == (image or f"pilotlight/predictor:{__version__}")
     assert fetch.secret_env == (("AWS_SECRET_ACCESS_KEY", f"ims-{ID}", "AWS_SECRET_ACCESS_KEY"),)

@@ -117,12 +117,17 @@ def test_an_open_port_behind_a_firewall_is_reached_by_a_tunnel(ground: TargetGro
         ground.delete()
 
 
-def test_an_instance_that_does_not_run_is_refused_with_what_starts_it(ground: TargetGround, tmp_path: Path) -> None:
-    (tmp_path / "brev.json").write_text(json.dumps([{**INSTANCE, "status": "STOPPED"}]))
+@pytest.mark.parametrize(
+    ("word", "hint"), [("STOPPED", "brev start gpu-one"), ("DEPLOYING", "try again once brev ls shows RUNNING")]
+)
+def test_an_instance_that_does_not_run_is_refused_with_what_to_do(
+    ground: TargetGround, tmp_path: Path, word: str, hint: str
+) -> None:
+    (tmp_path / "brev.json").write_text(json.dumps([{**INSTANCE, "status": word}]))
     environ = {**ground.platform.env, "BREV_STAND_IN": str(tmp_path / "brev.json")}
-    with pytest.raises(PlatformError, match="instance_id = abc123def is STOPPED, must be RUNNING") as refused:
+    with pytest.raises(PlatformError, match=f"instance_id = abc123def is {word}, must be RUNNING") as refused:
         RemotePlatform("brev", environ, {"instance_id": "abc123def"}).deploy(ground.document())
-    assert refused.value.hint == "brev start gpu-one"
+    assert refused.value.hint == hint
 
 
 def test_who_is_not_logged_in_is_refused_before_anything_is_stored(ground: TargetGround, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.platform.targets.remote_platform import (
 )
 from tests.platform.targets.target_contract import KEY, SECOND, SECRET, TargetContract, TargetGround
 
-from pilotlight.errors import PlatformError, UsageError
+from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.targets.lepton.endpoints import LeptonEndpoints, create_arguments, findings
 from pilotlight.targets.lepton.workspace import read_document
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec
@@ -108,6 +108,11 @@ def test_events_of_the_workspace_are_shown_with_ours(ground: TargetGround) -> No
         assert "Started: Lepton, 1 times: kind: Pod" in ground.platform.events(KEY)
         lines = ground.platform.target.logs(KEY, follow=True, previous=False, replica="", tail=5)
         assert any("ready" in line.lower() for line in lines)
+        (revision,) = ground.platform.status().revisions
+        for name in (revision.name, revision.replicas[0].name):
+            assert [*ground.platform.target.logs(KEY, follow=False, previous=False, replica=name, tail=5)]
+        with pytest.raises(NotFound, match=r"no replica is called other: .* has one log of all"):
+            ground.platform.target.logs(KEY, follow=False, previous=False, replica="other", tail=5)
 
 
 def test_an_endpoint_that_somebody_removed_is_a_failure_until_it_is_deployed_again(

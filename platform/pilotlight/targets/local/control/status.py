@@ -158,6 +158,8 @@ def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phas
         if answer_failures:
             return "Degraded", answer_failures[0]
         short = [row for row in revisions if row.ready < row.desired and row.percent and row.reason]
+        if short and not short[0].failure and any(each.state == "pending" for each in short[0].replicas):
+            return "Ready", f"{short[0].name} scales from {short[0].ready} to {short[0].desired}: {short[0].reason}"
         return ("Degraded", f"{short[0].name}: {short[0].reason}") if short else ("Ready", "")
     broken = next((row for row in revisions if row.percent and row.desired and row.model_state == "FailedToLoad"), None)
     if broken is not None:

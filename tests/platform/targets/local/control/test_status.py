@@ -234,6 +234,16 @@ def test_a_replica_that_came_down_leaves_the_others_serving_degraded() -> None:
     assert (status.phase, status.message) == ("Degraded", f"{ONE}: liveness probe failed")
 
 
+def test_a_service_whose_next_replica_is_in_a_queue_is_ready_and_scales() -> None:
+    run = single(min_scale=2)
+    run.unit_of(revision_of(run), 0.0).desired = 2
+    queued = replica(state="pending", reason="PENDING (Resources)", launcher="slurm", handle="17", own="iris-2")
+    status = told(run, replica(), queued)
+    assert (status.phase, status.message) == ("Ready", f"{ONE} scales from 1 to 2: PENDING (Resources)")
+    revision_of(run).failure = "exit code 1"  # of the one that it replaces
+    assert told(run, replica(), queued).phase == "Degraded"
+
+
 def test_a_service_that_is_deleted_is_stopping() -> None:
     run = single()
     run.deleting = True

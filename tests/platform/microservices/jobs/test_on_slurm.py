@@ -105,6 +105,14 @@ def test_the_entry_has_slurms_number_and_the_port_of_this_machine(ground: Ground
         assert ground.platform.status(job.id, entry).pod_name == socket.gethostname().partition(".")[0]
 
 
+def test_a_stopped_job_leaves_no_file(ground: Ground) -> None:
+    job, home = ground.job(), Path(ground.environ["PILOTLIGHT_HOME"])
+    with ground.started(job) as entry:
+        ground.until_ready(job, entry)
+        assert list(home.rglob(f"*{job.id}*"))
+    assert not list(home.rglob(f"*{job.id}*"))
+
+
 def test_a_job_of_an_earlier_release_is_ended_if_it_has_the_jobs_name(ground: Ground) -> None:
     environ, entry = dict(ground.environ), TestSlurm().never_was(ground)
     words = ["sbatch", "--parsable", "--output=/dev/null", "--job-name=earlier", "--wrap=sleep 600"]

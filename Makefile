@@ -10,6 +10,9 @@ UV := $(BIN)/uv
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python
 PACKAGES := platform/pilotlight predictor/pilotlight_predictor cli/platformctl
 
+# Tests start Python by the thousand; where nothing may be cached, each start compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo dev test test-long test-faults test-faults-short test-security lint format types unit platform-test bench bench-cluster charts lock docs screenshots protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down

@@ -37,6 +37,8 @@ def prose(path: Path) -> Iterator[str]:
     if path.suffix != ".py":
         yield text
         return
+    if not missing(text):  # a tenth of the time that the parts of all modules take
+        return
     yield from (
         each.string for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.type == tokenize.COMMENT
     )

@@ -76,7 +76,9 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("damage", [pytest.param("garbage", marks=pytest.mark.long), "truncated", "lost"])
+@pytest.mark.parametrize(
+    "damage", ["truncated", *(pytest.param(each, marks=pytest.mark.long) for each in ("garbage", "lost"))]
+)
 def test_without_its_state_a_platform_serves_on_and_comes_back_from_a_backup(
     running: dict[str, str],
     home: Home,
@@ -143,7 +145,7 @@ def test_services_at_zero_keep_their_routes_when_the_state_is_lost(environ: dict
     assert not processes_of(home)
 
 
-@pytest.mark.parametrize("words", [("down",), ("up", "--forget")], ids=" ".join)
+@pytest.mark.parametrize("words", [("down",), pytest.param(("up", "--forget"), marks=pytest.mark.long)], ids=" ".join)
 def test_a_job_of_a_lost_state_goes_on_until_somebody_wants_its_end(
     words: tuple[str, ...], environ: dict[str, str], home: Home, tmp_path: Path
 ) -> None:
@@ -192,7 +194,7 @@ def test_forget_starts_with_nothing_and_keeps_the_damaged_state(running: dict[st
     assert typed(running, "down")[0] == 0
 
 
-@pytest.mark.parametrize("verb", ["down", "up"])
+@pytest.mark.parametrize("verb", [pytest.param("down", marks=pytest.mark.long), "up"])
 def test_a_state_folder_that_was_removed_is_noticed(running: dict[str, str], home: Home, verb: str) -> None:
     shutil.rmtree(home.root)
     for words in (("status",), ("list",), ("up",)):

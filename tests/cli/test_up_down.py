@@ -110,6 +110,7 @@ def test_down_ends_a_control_process_that_hangs(environ: dict[str, str], home: H
     assert not processes_of(home)
 
 
+@pytest.mark.long
 def test_up_starts_the_platform_when_whoever_had_its_place_leaves_it(environ: dict[str, str], home: Home) -> None:
     assert typed(environ, "up")[0] == 0
     address = control_process_launcher.living(home)

@@ -113,6 +113,7 @@ def test_a_request_to_a_replica_that_hangs_ends_with_504_at_its_deadline(platfor
     os.kill(victim, signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_a_service_wakes_from_zero_after_any_number_of_crashes(platform: Platform) -> None:
     platform.deploy(serverless())
     platform.wait_phase("Ready")

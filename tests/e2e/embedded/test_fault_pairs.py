@@ -114,8 +114,13 @@ def kill(platform: Platform, *killed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "killed", [(CONTROL, GATEWAY), (CONTROL, PILOT), (GATEWAY, PILOT), (PARENT,)], ids=lambda each: "+".join(each)
-)
+    "killed",
+    [
+        (CONTROL, GATEWAY), (GATEWAY, PILOT),
+        *(pytest.param(each, marks=pytest.mark.long) for each in ((CONTROL, PILOT), (PARENT,))),
+    ],
+    ids="+".join,
+)  # fmt: skip
 def test_serving_is_back_in_three_seconds_twice_in_a_row(
     platform: Platform, tmp_path: Path, killed: tuple[str, ...]
 ) -> None:

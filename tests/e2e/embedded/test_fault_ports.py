@@ -65,17 +65,20 @@ def test_a_service_takes_the_next_port_when_its_own_is_taken(tmp_path: Path) -> 
         assert platform.ask("/v2/models/iris/infer").status == 200
 
 
-@pytest.mark.parametrize("kind", ["port", "grpc"])
-def test_a_service_whose_port_was_taken_meanwhile_gets_another_one(tmp_path: Path, kind: str) -> None:
+def test_a_service_whose_ports_were_taken_meanwhile_gets_others(tmp_path: Path) -> None:
     first = free_port()
     with Platform(tmp_path / "home", flags=("--service-ports", str(first))) as platform:
         platform.deploy(serverless().replace("protocolVersion: v2", "protocolVersion: grpc-v2"))
-        platform.wait(lambda: kind in platform.status().urls, "a port of its own")
-        own = platform.status().urls[kind]
-    port = int(own.rpartition(":")[2])
-    with taken(port), Platform(tmp_path / "home", flags=("--service-ports", str(first))) as platform:
-        # The one that it had is told until the gateway has tried it.
-        platform.wait(lambda: platform.status().urls.get(kind, own) != own, "another port of its own")
+        platform.wait(lambda: {"port", "grpc"} <= {*platform.status().urls}, "ports of its own")
+        own = {kind: url for kind, url in platform.status().urls.items() if kind in ("port", "grpc")}
+    port, grpc = (int(url.rpartition(":")[2]) for url in own.values())
+    with (
+        taken(port),
+        taken(grpc),
+        Platform(tmp_path / "home", flags=("--service-ports", str(first))) as platform,
+    ):
+        # Those that it had are told until the gateway has tried them.
+        platform.wait(lambda: not own.items() & ({**own, **platform.status().urls}).items(), "other ports of its own")
         platform.wait(lambda: platform.ask().status == 200, "an answer")
 
 
@@ -88,9 +91,13 @@ def test_a_database_that_is_none_is_told_in_one_sentence(home: Home, monkeypatch
     assert "Traceback" not in str(refused.value)
 
 
-@pytest.mark.parametrize("written", ["abc", "65536", "-1"])
 @pytest.mark.parametrize(
-    "command", [("platformctl", "up"), ("platformctl", "doctor"), ("pilotlight.control_plane.daemon",)]
+    ("command", "written"),
+    [
+        (("platformctl", "up"), "abc"),
+        (("platformctl", "doctor"), "65536"),
+        (("pilotlight.control_plane.daemon",), "-1"),
+    ],
 )
 def test_a_port_that_is_none_is_told_in_one_sentence(
     home: Home, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], written: str

@@ -27,7 +27,8 @@ from pilotlight.gateway.cluster.settings import read
 
 HOSTS = ("127.0.0.1", "127.0.0.2")  # each pod has an address of its own and all have the same ports
 PORTS = ("HTTP_PORT", "STATUS_PORT", "PEER_PORT", "SCALER_PORT")
-MORE = {"PILOTLIGHT_GATEWAY_LEAVE_S": "0.3"}
+LEAVE = {"PILOTLIGHT_GATEWAY_LEAVE_S": "0.3"}
+MORE: dict[str, str] = {}  # of the first pod
 TOKEN = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"  # of the word test
 
 
@@ -80,7 +81,7 @@ def environment(api: ApiServer, host: str, ports: dict[str, int], folder: Path) 
         **{f"PILOTLIGHT_GATEWAY_{name}": str(port) for name, port in ports.items()},
         "POD_NAMESPACE": "pilotlight-system", "POD_NAME": f"gateway-{host}", "POD_IP": host,
         "PILOTLIGHT_GATEWAY_HOST": host, "PILOTLIGHT_GATEWAY_API": api.url,
-        "PILOTLIGHT_GATEWAY_CREDENTIALS": str(folder), **MORE,
+        "PILOTLIGHT_GATEWAY_CREDENTIALS": str(folder), **LEAVE, **(MORE if host == HOSTS[0] else {}),
     }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from tests.embedded import Platform
 from tests.eventually import eventually
 from tests.onnx_models import write_python
 from tests.platform.microservices.batch.conftest import DECLARED, LOOPBACK, Here, picture
-from tests.platform.microservices.conftest import predictors
+from tests.platform.microservices.conftest import QUICK, predictors
 
 from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
 from pilotlight.microservices.batch import jobs, workspace_storage
@@ -22,7 +22,6 @@ from pilotlight.microservices.batch.job_folder import Progress, job_folder
 from pilotlight.microservices.registry.model_kinds import InvalidParameters
 from pilotlight.microservices.registry.records import Workspace
 from pilotlight.microservices.registry.registry_file import registry
-from pilotlight.targets.local.home_directory import Home
 
 
 def started(job_id: str) -> None:
@@ -115,45 +114,64 @@ def test_a_job_whose_process_is_killed_is_told_so_tidied_and_taken_up(here: Here
     assert len(results(here)) == 2
 
 
+@pytest.fixture(scope="module")
+def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """A platform with a Docker that takes its time, in the folder that holds its home."""
+    folder = tmp_path_factory.mktemp("docker")
+    with Platform(folder / "home", {**QUICK, **docker_stand_in.installed(folder)}) as platform:
+        yield platform
+
+
 @pytest.fixture
-def pulling(here: Here, gated: Path) -> Iterator[str]:
-    """A job whose model is being started by a Docker that takes its time."""
+def containers(docker: Platform) -> Callable[[], set[str]]:
+    return lambda: docker_stand_in.containers(docker.home.root.parent)
+
+
+@pytest.fixture
+def pulling(here: Here, gated: Path, docker: Platform, containers: Callable[[], set[str]]) -> str:
+    """A job whose model is being started by that Docker."""
     numbers(here, 1)
-    here.home = Home(here.root / "home")
-    here.environ |= {**docker_stand_in.installed(here.root), "PILOTLIGHT_HOME": str(here.home.root)}
-    with Platform(here.home.root, here.environ):
-        job = here.start(here.batch(gated, "tensors", platform="docker"))
-        eventually(lambda: docker_stand_in.containers(here.root) == {job}, "Docker is at it")
-        yield job
+    here.home = docker.home
+    here.environ |= {name: docker.env[name] for name in ("PATH", "DOCKER_STAND_IN", "PILOTLIGHT_HOME")}
+    job = here.start(here.batch(gated, "tensors", platform="docker"))
+    eventually(lambda: containers() == {job}, "Docker is at it")
+    return job
 
 
-def test_a_model_that_is_being_started_is_ended_where_the_jobs_process_is_killed(here: Here, pulling: str) -> None:
+def test_a_model_that_is_being_started_is_ended_where_the_jobs_process_is_killed(
+    here: Here, pulling: str, containers: Callable[[], set[str]]
+) -> None:
     runner = job_folder(here.home, pulling).runner()
     assert runner is not None
     os.kill(runner.pid, signal.SIGKILL)
     eventually(lambda: not runner.alive, "the job's process is gone")
     assert here.look(pulling).state == "failed"
-    assert docker_stand_in.containers(here.root) == set()
+    assert containers() == set()
     assert job_folder(here.home, pulling).entry() is None
 
 
-def test_a_cancellation_does_not_wait_for_a_start_and_leaves_nothing(here: Here, pulling: str) -> None:
+def test_a_cancellation_does_not_wait_for_a_start_and_leaves_nothing(
+    here: Here, pulling: str, containers: Callable[[], set[str]]
+) -> None:
     jobs.cancel(here.home, pulling, here.environ)
     assert here.wait(pulling).state == "canceled"
-    assert docker_stand_in.containers(here.root) == set()
+    assert containers() == set()
     assert registry(here.environ).read().entries == {}
 
 
-def test_a_job_whose_model_could_not_be_started_says_why_and_can_be_resumed(here: Here, pulling: str) -> None:
-    (here.root / "broken").touch()
+def test_a_job_whose_model_could_not_be_started_says_why_and_can_be_resumed(
+    here: Here, docker: Platform, pulling: str, containers: Callable[[], set[str]]
+) -> None:
+    broken = docker.home.root.parent / "broken"
+    broken.touch()
     failed = here.wait(pulling)
     assert (failed.state, "no such device" in failed.message) == ("failed", True), failed.message
-    assert docker_stand_in.containers(here.root) == set()
-    (here.root / "broken").unlink()
+    assert containers() == set()
+    broken.unlink()
     jobs.resume(here.home, pulling, here.environ)
     jobs.cancel(here.home, pulling, here.environ)
     assert here.wait(pulling).state == "canceled"
-    assert docker_stand_in.containers(here.root) == set()
+    assert containers() == set()
 
 
 def test_of_several_resumes_at_once_one_goes_on_with_the_job(here: Here, gated: Path) -> None:

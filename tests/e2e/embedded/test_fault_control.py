@@ -36,11 +36,12 @@ def steady(number: int, percent: int = 100) -> str:
 
 
 @pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Platform]:
-    with Platform(tmp_path / "home") as running:
-        running.deploy(steady(100))
-        running.wait_phase("Ready")
-        yield running
+def platform(shared: Platform) -> Iterator[Platform]:
+    """With a service that is ready; emptied after each test."""
+    shared.deploy(steady(100))
+    shared.wait_phase("Ready")
+    yield shared
+    shared.empty()
 
 
 def control_processes(platform: Platform) -> list[int]:
@@ -124,7 +125,7 @@ def turns(platform: Platform, count: int, seed: int) -> None:
 
 
 def test_a_control_process_killed_within_changes_leaves_the_state_before_or_after(platform: Platform) -> None:
-    turns(platform, 5, seed=20)
+    turns(platform, len(CHANGES), seed=20)
 
 
 @pytest.mark.long

@@ -64,6 +64,7 @@ def test_a_model_that_raises_while_it_is_loaded(platform: Platform, tmp_path: Pa
     assert "the weights are of another model" in failed.reason
 
 
+@pytest.mark.long  # as one that raises
 def test_a_model_that_is_no_python(platform: Platform, tmp_path: Path) -> None:
     failed = after(platform, served(model(tmp_path / "bad", "def predict(x:")))
     assert "model.py" in failed.reason
@@ -80,6 +81,7 @@ def test_a_model_that_ends_its_process_by_a_signal(platform: Platform, tmp_path:
     assert failed.reason == "ended by signal 11 (segmentation fault)"
 
 
+@pytest.mark.long  # as by a signal
 def test_a_model_that_ends_its_process_by_itself(platform: Platform, tmp_path: Path) -> None:
     failed = after(platform, served(model(tmp_path / "bad", EXITS)))
     assert failed.reason.startswith("exit code 3")

@@ -64,7 +64,7 @@ def test_an_example_of_the_document_verifies_it_before_it_is_ready(platform: Pla
     assert not events(platform, revision, "Unverified")
 
 
-@pytest.mark.parametrize("annotations", ["", STANDARD], ids=["serverless", "raw"])
+@pytest.mark.parametrize("annotations", ["", pytest.param(STANDARD, marks=pytest.mark.long)], ids=["serverless", "raw"])
 def test_a_release_whose_first_five_answers_are_500_is_rolled_back(
     platform: Platform, tmp_path: Path, annotations: str
 ) -> None:

@@ -23,7 +23,7 @@ from pilotlight.targets.options import Option
 from pilotlight.targets.programs import Programs
 from pilotlight.targets.remote.endpoint import EndpointSpec, EndpointState, State, health_path, read_health
 from pilotlight.targets.slurm.script import exports
-from pilotlight.targets.slurm.ssh_tunnel import Tunnel, Tunnels
+from pilotlight.targets.ssh_tunnel import Tunnel, Tunnels
 from pilotlight.targets.target import Event, Finding, ServiceRoute, service_argument
 from pilotlight.wire.machine import LOOPBACK, can_connect, free_port
 

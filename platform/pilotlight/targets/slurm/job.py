@@ -24,7 +24,7 @@ from pilotlight.targets.slurm.script import (
     port_check,
     signal_flags,
 )
-from pilotlight.targets.slurm.ssh_tunnel import Endpoint, Forwards
+from pilotlight.targets.ssh_tunnel import Endpoint, Forwards
 from pilotlight.wire.machine import LOOPBACK
 from pilotlight.wire.unix_socket import SCHEME
 

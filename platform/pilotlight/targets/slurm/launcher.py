@@ -38,7 +38,7 @@ from pilotlight.targets.slurm.job import (
 from pilotlight.targets.slurm.options_and_checks import check_conf, check_time
 from pilotlight.targets.slurm.queue import ACCOUNT, QUEUE, Queued, fields, read_account, read_exit, read_queue
 from pilotlight.targets.slurm.script import SlurmJob, sbatch_arguments, script
-from pilotlight.targets.slurm.ssh_tunnel import Forwards, Tunnel, Tunnels
+from pilotlight.targets.ssh_tunnel import Forwards, Tunnel, Tunnels
 
 POLL_S, CALM_POLL_S, CALM_S = 1.0, 5.0, 60.0
 log = logging.getLogger("pilotlight.slurm")

@@ -16,7 +16,7 @@ from tests.platform.targets.slurm.test_ssh_tunnel import answering
 
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.supervisor.process_inspection import identify
-from pilotlight.targets.slurm.ssh_tunnel import Tunnel, Tunnels
+from pilotlight.targets.ssh_tunnel import Tunnel, Tunnels
 from pilotlight.wire import unix_socket
 
 pytestmark = pytest.mark.platform

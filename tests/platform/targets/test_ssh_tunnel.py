@@ -17,7 +17,7 @@ from tests.platform.microservices.jobs.contract import get
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.jobs.host_ports import can_bind
 from pilotlight.targets.local.supervisor.process_inspection import identify
-from pilotlight.targets.slurm.ssh_tunnel import Tunnel, Tunnels, arguments
+from pilotlight.targets.ssh_tunnel import Tunnel, Tunnels, arguments
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -93,7 +93,7 @@ def test_a_job_that_moved_gets_another_tunnel(tunnels: Tunnels, near: int, far: 
 def test_it_is_ended_by_a_process_that_did_not_open_it(tunnels: Tunnels, near: int, far: int, tmp_path: Path) -> None:
     """As `stop` is on the command line."""
     code = (
-        "import sys; from pathlib import Path; from pilotlight.targets.slurm.ssh_tunnel import *;"
+        "import sys; from pathlib import Path; from pilotlight.targets.ssh_tunnel import *;"
         f"Tunnels(Path({str(tmp_path / 'registry.json.tunnels')!r}), __import__('os').environ).open('job', "
         f"Tunnel('node1', (({near}, {far}),)))"
     )

@@ -1,6 +1,5 @@
 """Files that the API reads at each use, credentials of orgs and settings, as `platformctl api` writes them (0600)."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -13,8 +12,6 @@ from pilotlight.microservices.registry.secret_references import ENV_SECRETS_DIR,
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.wire.shared_files import replace_file
 
-UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_PERIOD: Final = re.compile(r"([1-9][0-9]{0,8})([smhdw])")
 MAX_VALUE: Final = 64 * 1024  # characters of a credential
 
 
@@ -55,11 +52,3 @@ def change_setting(home: Home, name: str, value: str | None) -> None:
     changed = {**read_settings(home), name: value}
     lines = (f"{each}={text}\n" for each, text in changed.items() if text is not None)
     replace_file(home.root / FILE, "".join(lines).encode(), durable=True)
-
-
-def parse_period(text: str) -> float:
-    """Parse a period such as `90d`; return seconds."""
-    match = _PERIOD.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"--expires = {text}, must be a number with s, m, h, d or w, such as 90d")
-    return float(match.group(1)) * UNITS[match.group(2)]

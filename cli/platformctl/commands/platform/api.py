@@ -1,9 +1,10 @@
 """`platformctl api`: serve the standalone control API; keys and credentials of orgs, settings read at each use."""
 
 import os
+import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -15,6 +16,8 @@ from pilotlight.microservices.registry.operator_settings import settings as read
 from pilotlight.targets.local.home_directory import home
 from platformctl import output, targets
 from platformctl.services import operator_settings
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 @click.group(invoke_without_command=True)
@@ -107,11 +110,19 @@ def create(org: str, expires: str) -> None:
 
     from pilotlight.microservices.registry import api_keys
 
-    lives_s = operator_settings.parse_period(expires) if expires else None
+    lives_s = parse_period(expires) if expires else None
     with _store() as store:
         shown, record = api_keys.create(store, org, time.time(), lives_s)
     output.data({"key": shown, **_row(record)}, [shown])
     output.note(f"key {record.id} of org {org}: it is not shown again; log in with it at POST /api/v1/login")
+
+
+def parse_period(text: str) -> float:
+    """Parse a period such as `90d`; return seconds."""
+    match = re.fullmatch(r"([1-9][0-9]{0,8})([smhdw])", text.strip())
+    if match is None:
+        raise UsageError(f"--expires = {text}, must be a number with s, m, h, d or w, such as 90d")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 @key.command("list")

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import socket
-import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import Final, NamedTuple
 from pilotlight.errors import PlatformError, TimedOut
 from pilotlight.targets.local.supervisor.process_inspection import Identity, identify
 from pilotlight.wire import unix_socket
+from pilotlight.wire.shared_files import own_folder
 
 OPEN_S: Final = 30.0
 END_S: Final = 5.0
@@ -59,7 +59,7 @@ class Tunnels:
             if known[0].alive and known[1] == tunnel:
                 return
             self.close(job_id)
-        self._own_folder()
+        own_folder(self._folder)
         pid = self._hold(job_id, tunnel)
         if (holder := identify(pid)) is not None:
             self._write(job_id, holder, tunnel)
@@ -99,12 +99,6 @@ class Tunnels:
             return Identity(*document["holder"]), Tunnel(host, tuple((near, far) for near, far in forwards))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-
-    def _own_folder(self) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = self._folder.lstat()
-        if status.st_uid != os.getuid() or status.st_mode & 0o022 or not stat.S_ISDIR(status.st_mode):
-            raise PlatformError(f"{self._folder} must be a folder that you alone can write to", "remove it")
 
     def _write(self, job_id: str, holder: Identity, tunnel: Tunnel) -> None:
         fd = os.open(self._state_file(job_id), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)

@@ -4,12 +4,11 @@ Its path is the one of run-inference-service scripts. Processes may update it co
 a file lock and replaces it by a rename. Entries and fields of other writers are preserved.
 """
 
-import fcntl
 import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.registry.records import ALIASES, Entry
-from pilotlight.wire.shared_files import replace_file
+from pilotlight.wire.shared_files import replace_file, try_lock
 
 ENV_PATH: Final = "PILOTLIGHT_MICROSERVICE_REGISTRY"
 DEFAULT_PATH: Final = "/tmp/tao-inf-ms-state.json"  # noqa: S108 - the scripts' path; owner, links and mode are checked
@@ -96,18 +95,11 @@ def file_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
     """Hold a file lock; yield whether it was acquired. The kernel releases it when the process ends."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        file = try_lock(path, wait=wait)
     except OSError as error:
         raise _registry_error(path, f"cannot be opened: {error.strerror}") from None
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
+    with file or nullcontext():
+        yield file is not None
 
 
 def _state(documents: Mapping[str, Any]) -> RegistryState:

@@ -225,7 +225,7 @@ def picture_request(schema: Schema, files: Sequence[str], parameters: Mapping[st
         if "://" not in file and not Path(file).is_file():
             raise UsageError(f"{file}: there is no such file", "--image FILE, or an address")
     paths = [file if "://" in file else str(Path(file).resolve()) for file in files]
-    return model_kinds.validate(schema, {schema.named("media"): paths, **parameters})
+    return model_kinds.validate(schema, {schema.parameter_with_role("media"): paths, **parameters})
 
 
 def infer_pictures(

@@ -49,7 +49,8 @@ Predict = Callable[[Request], dict[str, Any]]
 
 def accepts(schema: Schema, name: str) -> bool:
     """Return whether a file of this name is an input of the model."""
-    suffixes = PICTURES if schema.named("media") else (".txt",) if schema.named("text") else ()
+    media, text = schema.parameter_with_role("media"), schema.parameter_with_role("text")
+    suffixes = PICTURES if media else (".txt",) if text else ()
     return name.lower().endswith((".json", *suffixes))
 
 
@@ -58,7 +59,8 @@ def check_parameters(schema: Schema, parameters: Mapping[str, Any]) -> None:
     roles = {schema.parameters[name].role for name in parameters if name in schema.parameters}
     if "media" in roles:
         raise UsageError("parameters must not name media: the files of the folder are the media")
-    inputs = {schema.named(role): "x" for role in ("media", "text") if schema.named(role) and role not in roles}
+    inputs = {schema.parameter_with_role(role): "x" for role in ("media", "text") if role not in roles}
+    inputs.pop("", None)
     raw: dict[str, Any] = {"inputs": ["x"]} if "inputs" in schema.parameters else {}
     validate(schema, {**raw, **inputs, **parameters})
 
@@ -70,17 +72,17 @@ def request(
     if name.lower().endswith(".json"):
         model_request = validate(schema, {**parameters, **_body(name, content)})
         return Request(model_request, tuple(fetch(model_request.media)))
-    if not schema.named("media"):
+    if not schema.parameter_with_role("media"):
         try:
             text = content.decode()
         except UnicodeDecodeError:
             raise UsageError(f"{name} is no text in UTF-8") from None
-        return Request(validate(schema, {**parameters, schema.named("text"): text}))
+        return Request(validate(schema, {**parameters, schema.parameter_with_role("text"): text}))
     try:
         media = checked_media(name.rpartition("/")[2], content, limits)
     except MediaError as error:
         raise PlatformError(f"{name} {error.message}") from error
-    return Request(validate(schema, {**parameters, schema.named("media"): name}), (media,))
+    return Request(validate(schema, {**parameters, schema.parameter_with_role("media"): name}), (media,))
 
 
 def _body(name: str, content: bytes) -> dict[str, Any]:
@@ -184,7 +186,7 @@ class Files:
         try:
             if self._link is not None and not name.lower().endswith(".json"):
                 media = self._link(f"{self._inputs.uri.rstrip('/')}/{name}")
-                values = {**self._batch.parameters, self._schema.named("media"): media.name}
+                values = {**self._batch.parameters, self._schema.parameter_with_role("media"): media.name}
                 model_request = Request(validate(self._schema, values), (media,))
             else:
                 content = self._inputs.read(name)

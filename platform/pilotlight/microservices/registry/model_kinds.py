@@ -60,7 +60,7 @@ class Schema(Struct, frozen=True):
     outputs: Mapping[str, str] = {}  # the model's names of boxes, scores, classes …
     prepare: Preparation = Preparation()
 
-    def named(self, role: str) -> str:
+    def parameter_with_role(self, role: str) -> str:
         """Return the name of the parameter with this role, or empty."""
         return next((name for name, each in self.parameters.items() if each.role == role), "")
 

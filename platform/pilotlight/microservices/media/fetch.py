@@ -40,17 +40,15 @@ def fetch(
     pool = ThreadPoolExecutor(min(limits.at_once, len(references)) or 1, thread_name_prefix="media")
     try:
         futures = [pool.submit(one, text) for text in references]
-        wait(futures, timeout=limits.seconds + 1, return_when="FIRST_EXCEPTION")
-        for index, future in enumerate(futures):  # an error is reported before a timeout of another medium
-            if future.done():
-                with refused_as(index):
-                    future.result()
-        for index, future in enumerate(futures):
-            if not future.done():
-                message = f"took longer than the {limits.seconds:g} s that all media of a request may take"
-                reason = f"no answer within {limits.seconds:g} s, probably while its name was resolved"
-                with refused_as(index):
+        _, late = wait(futures, timeout=limits.seconds + 1, return_when="FIRST_EXCEPTION")
+        # An error is reported before a timeout of another medium.
+        for index, future in sorted(enumerate(futures), key=lambda each: each[1] in late):
+            with refused_as(index):
+                if future in late:
+                    message = f"took longer than the {limits.seconds:g} s that all media of a request may take"
+                    reason = f"no answer within {limits.seconds:g} s, probably while its name was resolved"
                     raise MediaError(message, reason)
+                future.result()
         return [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -167,9 +167,9 @@ async def observe(context: ApiContext, record: JobRecord) -> Observation:
     server = None
     if record.entry is not None and status is not None and status.state == "running":
         with suppress(PlatformError):
-            server = await server_status(context.session, await context.operations.routes.url(record))
+            server = await server_status(context.session, await context.operations.url(record))
         if server is None:
-            await context.operations.routes.close_route(record.id)
+            await context.operations.close_route(record.id)
     health = responses.assess(record, status, server)
     return Observation(health, tuple(diagnose(_evidence(context, record, health, status, server))))
 
@@ -299,8 +299,7 @@ async def _schema(context: ApiContext, record: JobRecord, model: str, workspace:
 
 
 def _workspace(context: ApiContext, record: JobRecord) -> StoredWorkspace | None:
-    experiment = context.store.experiment(record.org, record.experiment)
-    return context.store.workspace(record.org, experiment.workspace) if experiment.workspace else None
+    return context.store.workspace_of(context.store.experiment(record.org, record.experiment))
 
 
 def _record(request: web.Request) -> JobRecord:

@@ -38,41 +38,6 @@ MAX_INFLIGHT: Final = 256  # further requests get 429
 log = logging.getLogger("pilotlight.microservices")
 
 
-class RouteCache:
-    """Open routes by job id, cached since one may be a tunnel. `blocking` runs a call in a thread."""
-
-    def __init__(self, platform: Callable[[str], TargetService], blocking: Callable[..., Awaitable[Any]]) -> None:
-        self._platform = platform
-        self._blocking = blocking
-        self._open: dict[str, tuple[str, ExitStack]] = {}
-
-    async def url(self, record: JobRecord) -> str:
-        """Return the base URL of a microservice, opening its route if needed."""
-        if (entry := record.entry) is None:
-            raise not_running(record.id)
-        if record.id not in self._open:
-            stack = ExitStack()
-            url = await self._blocking(
-                lambda: stack.enter_context(self._platform(record.platform).open_route(record.id, entry))
-            )
-            if record.id in self._open:  # another request was faster
-                await self._blocking(stack.close)
-            else:
-                self._open[record.id] = url, stack
-        return self._open[record.id][0].rstrip("/")
-
-    async def close_route(self, job_id: str) -> None:
-        """Close the route of a microservice that stopped or does not respond; the next request opens a new one."""
-        _, stack = self._open.pop(job_id, ("", None))
-        if stack is not None:
-            with suppress(Exception):
-                await self._blocking(stack.close)
-
-    async def close(self) -> None:
-        for job_id in list(self._open):
-            await self.close_route(job_id)
-
-
 def not_running(job_id: str) -> NotFound:
     """Return the error of an id that was never started, is stopped, or belongs to another org."""
     return NotFound(f"no inference microservice {job_id} is running", "start one; the id of a stopped one is spent")
@@ -95,7 +60,7 @@ class MicroserviceOperations:
         self._tasks: set[asyncio.Task[None]] = set()
         self._operations: dict[str, str] = {}
         self._platforms: dict[str, TargetService] = {}
-        self.routes = RouteCache(self._platform, self._blocking)
+        self._routes: dict[str, tuple[str, ExitStack]] = {}  # by job id
 
     def start(self, record: JobRecord, request: StartRequest, secret: Mapping[str, str]) -> None:
         """Start in the background; the result is in the record. `secret` has values, passed to the process only."""
@@ -157,7 +122,7 @@ class MicroserviceOperations:
             current = self.store.job(record.org, record.id)
             if current.status == "stopped":
                 return
-            await self.routes.close_route(record.id)
+            await self.close_route(record.id)
             entry = current.entry or self._registered_entry(current.id)
             if entry is not None:
                 try:
@@ -188,6 +153,25 @@ class MicroserviceOperations:
         # in the thread as a whole, since the first use of a platform connects to it
         return await self._blocking(lambda: self._platform(record.platform).status(record.id, entry))
 
+    async def url(self, record: JobRecord) -> str:
+        """Return the base URL of a microservice. Its route stays open, since it may be a tunnel."""
+        if (entry := record.entry) is None:
+            raise not_running(record.id)
+        if record.id not in self._routes:
+            stack, platform = ExitStack(), self._platform
+            url = await self._blocking(
+                lambda: stack.enter_context(platform(record.platform).open_route(record.id, entry))
+            )
+            if self._routes.setdefault(record.id, (url, stack))[1] is not stack:  # another request was faster
+                await self._blocking(stack.close)
+        return self._routes[record.id][0].rstrip("/")
+
+    async def close_route(self, job_id: str) -> None:
+        """Close the route of a microservice that stopped or does not respond; the next request opens a new one."""
+        if job_id in self._routes:
+            with suppress(Exception):
+                await self._blocking(self._routes.pop(job_id)[1].close)
+
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run a call that waits for an org's storage in the pool of inference requests."""
         return asyncio.get_running_loop().run_in_executor(self._inference_pool, call)
@@ -196,13 +180,13 @@ class MicroserviceOperations:
         """Call `call` with the URL in a thread. The cached route is closed after a connection failure."""
         if self._inflight >= MAX_INFLIGHT:
             raise Throttled(f"{MAX_INFLIGHT} requests wait for their answers already; ask again", retry_after_s=1)
-        url = await self.routes.url(record)
+        url = await self.url(record)
         self._inflight += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._inference_pool, call, url)
         except InferenceFailed as error:
             if not error.status:
-                await self.routes.close_route(record.id)
+                await self.close_route(record.id)
             raise
         finally:
             self._inflight -= 1
@@ -241,7 +225,8 @@ class MicroserviceOperations:
             _, late = await asyncio.wait(self._tasks, timeout=10)
             for task in late:  # restored from its record by the next process
                 task.cancel()
-        await self.routes.close()
+        for job_id in list(self._routes):
+            await self.close_route(job_id)
         for pool in (self._threads, self._starts, self._stops, self._inference_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 

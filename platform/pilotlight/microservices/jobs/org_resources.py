@@ -259,8 +259,8 @@ class Registrar:
 
     def _check_artifact(self, experiment: Experiment, status: Status, artifact: str) -> None:
         if artifact:
-            stored = self.store.workspace(self.org, experiment.workspace) if experiment.workspace else None
-            model = locate_model(self.org, stored, artifact, self.limits, self.trusted)
+            workspace = self.store.workspace_of(experiment)
+            model = locate_model(self.org, workspace, artifact, self.limits, self.trusted)
             check_name(self.org, model, "" if self.trusted else self.isolation)
         elif status == records.DONE:
             raise UsageError("artifact is missing: a training that is done has a model")

@@ -25,7 +25,7 @@ def start_request_for(
 ) -> tuple[StartRequest, Mapping[str, str]]:
     """Return the start request of a record, and the values of its workspace's credentials."""
     experiment = store.experiment(record.org, record.experiment)
-    workspace = store.workspace(record.org, experiment.workspace) if experiment.workspace else None
+    workspace = store.workspace_of(experiment)
     stored = workspace.storage if workspace else None
     model, isolation = model_of(settings, record, workspace)
     access = org_resources.access(stored if "://" in model else None, settings.environ)

@@ -65,6 +65,9 @@ class OrgStore:
     def workspace(self, org: str, id: str) -> StoredWorkspace:
         return self._one("workspaces", org, id, StoredWorkspace)
 
+    def workspace_of(self, experiment: Experiment) -> StoredWorkspace | None:
+        return self.workspace(experiment.org, experiment.workspace) if experiment.workspace else None
+
     def workspaces(self, org: str, after: str = "") -> list[StoredWorkspace]:
         """Return one page, in the order of their creation. `after`: id of the last record of the page before."""
         return self._page("workspaces", org, after, StoredWorkspace)

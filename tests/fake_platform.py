@@ -26,7 +26,7 @@ class FakePlatform(TargetService):
     def preflight(self, job: Job) -> Job:
         return job
 
-    def start(self, job: Job) -> Entry:
+    def start(self, job: Job, *_: object) -> Entry:
         (self.folder / f"made-{job.id}").touch()
         while not (self.folder / "gate").exists():
             self._check("start")

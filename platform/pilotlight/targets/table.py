@@ -4,6 +4,7 @@ A target beside `local` and `kubernetes` is a module and a line in MODULES. The 
 
     OPTIONS: tuple[Option, ...]                              values of --target-option NAME=VALUE, or of variables
     def findings(environ, options) -> Iterator[Finding]      checks of `platformctl doctor --target NAME`
+    def gpus(image, environ, options) -> int | None          check before a microservice starts, and the GPUs for it
 
 The control process of the embedded platform runs those in EMBEDDED, each by its launcher. Modules of those in
 REMOTE, which are clouds, also have `endpoints(environ, home)`. Other packages add targets by the entry point group
@@ -40,6 +41,11 @@ class TargetModule(Protocol):
     OPTIONS: "tuple[Option, ...]"
 
     def findings(self, environ: Mapping[str, str], options: Mapping[str, str]) -> "Iterator[Finding]": ...
+    def gpus(self, image: str, environ: Mapping[str, str], options: Mapping[str, str]) -> int | None:
+        """Return the GPUs of the machine that the image would run on; None: enough, or the target checks it itself.
+
+        Raise for an image or options with which nothing can be started.
+        """
 
 
 class RemoteModule(TargetModule, Protocol):

@@ -10,7 +10,7 @@ from pilotlight.microservices.inference import client
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry import container_command, model_kinds
-from pilotlight.microservices.registry.records import Entry
+from pilotlight.microservices.registry.records import PLATFORMS, Entry
 from platformctl import output
 from platformctl.microservice import health_findings, infer_request, shared_options
 
@@ -50,7 +50,7 @@ def start(
         secrets=secret,
     )  # fmt: skip
     job = launcher.build_job(request, os.environ)
-    shared = target.name in launcher.SHARED_FILESYSTEM and "://" not in job.model_path
+    shared = PLATFORMS[target.name].shares_files and "://" not in job.model_path
     declared = model_kinds.read_declaration(Path(job.model_path)) if shared else ""
     entry = launcher.start(job, target, shared_options.open_registry(), wait, output.note)
     _check_started(job.id, entry)

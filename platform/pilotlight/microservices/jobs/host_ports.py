@@ -6,7 +6,6 @@ it is bound, and registered, only when the platform has started the microservice
 
 import os
 import socket
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +14,13 @@ from typing import Final
 
 from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.microservices.registry.records import ALIASES, Entry, Job
+from pilotlight.microservices.registry.records import ALIASES, PLATFORMS, Entry, Job, platform_name
 from pilotlight.microservices.registry.registry_file import Registry, file_lock
+from pilotlight.wire.shared_files import own_folder
 
 RANGE: Final = range(8080, 8200)
 # Ports of the embedded platform, which may not be running.
 RESERVED: Final = frozenset({contract.GATEWAY_PORT, contract.API_PORT})
-REMOTE_PLATFORMS: Final = frozenset({"brev"})  # the port belongs to the instance, so it cannot be tried here
 MODULE: Final = "pilotlight_predictor"
 LOOPBACK: Final = "127.0.0.1"
 
@@ -33,8 +32,13 @@ def used_ports(entries: Mapping[str, Entry], platform: str, instance_id: str | N
         entry.host_port
         for entry in entries.values()
         if entry.host_port and ALIASES.get(entry.platform, entry.platform) == name
-        and (name not in REMOTE_PLATFORMS or entry.instance_id == instance_id)
+        and (not of_instance(name) or entry.instance_id == instance_id)
     )  # fmt: skip
+
+
+def of_instance(platform: str) -> bool:
+    """Return whether a port belongs to an instance, so that it cannot be tried here."""
+    return PLATFORMS[platform_name(platform)].ports == "instance"
 
 
 def candidates(used: frozenset[int]) -> Iterator[int]:
@@ -50,16 +54,6 @@ def can_bind(port: int) -> bool:
     return True
 
 
-def claims_folder() -> Path:
-    """Return this user's folder of port locks. Raise if it is a symlink or another user's: /tmp is world-writable."""
-    folder = Path(gettempdir()) / f"pilotlight-ports-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise PlatformError(f"{folder} is not this user's own folder, and ports are claimed in it", f"remove {folder}")
-    return folder
-
-
 @contextmanager
 def claim_port(
     registry: Registry, platform: str, requested: int = 0, instance_id: str | None = None,
@@ -69,10 +63,10 @@ def claim_port(
 
     `folder` has the locks. The default is common to all registries of the user, since they share the machine's ports.
     """
-    free = bindable if platform not in REMOTE_PLATFORMS else lambda _: True
-    locks = folder or claims_folder()
+    free = (lambda _: True) if of_instance(platform) else bindable
+    locks = folder or own_folder(Path(gettempdir()) / f"pilotlight-ports-{os.getuid()}")
     for port in [requested] if requested else candidates(used_ports(registry.read().entries, platform, instance_id)):
-        name = f"{instance_id or platform}-{port}" if platform in REMOTE_PLATFORMS else str(port)
+        name = f"{instance_id or platform}-{port}" if of_instance(platform) else str(port)
         with file_lock(locks / name.replace("/", "_"), wait=False) as acquired:
             # Read the registry again: the previous holder of the lock may have registered the port.
             if acquired and port not in used_ports(registry.read().entries, platform, instance_id) and free(port):

@@ -4,7 +4,6 @@
 the command line and the control API.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilotlight.errors import PlatformError, TimedOut, UsageError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.jobs import host_ports
 from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry import container_command, secret_references
@@ -22,10 +21,7 @@ from pilotlight.microservices.registry.records import PLATFORMS, Entry, Isolatio
 from pilotlight.microservices.registry.registry_file import Registry
 
 PENDING_S: Final = 3600.0  # an image may have tens of GB
-POLL_S: Final = 0.1
-FETCHING: Final = ("docker", "slurm", "kubernetes")  # they fetch models for images that read no stores
 OWN_COMMAND: Final = "pilotlight"  # reads stores itself
-SHARED_FILESYSTEM: Final = ("local", "slurm")  # they see this machine's files, so relative paths are resolved here
 
 
 class StartRequest(Struct, frozen=True):
@@ -51,10 +47,10 @@ class StartRequest(Struct, frozen=True):
 
 def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "") -> Job:
     """Return the job of a start request. Raise for everything that can be rejected without the platform."""
-    platform = platform_name(request.platform)
+    platform = PLATFORMS[platform_name(request.platform)]
     if request.num_gpus < 1:
         raise UsageError(f"num_gpus = {request.num_gpus}, must be at least 1")
-    if platform == "lepton" and request.isolation and request.secrets:  # there a secret is found by its name alone
+    if platform.secrets_by_name and request.isolation and request.secrets:
         problem = f"{request.secrets[0]} of an org would be the Lepton workspace's own secret of that name"
         raise UsageError(problem, "use a store without credentials, or the operator registers the model")
     secret_references.check_plain(request.env)
@@ -63,13 +59,13 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
     arch = container_command.arch(request.network_arch, environ, request.kind)
     job_id = job_id or str(uuid4())
     # Without a logging server TAO containers report to none.
-    tao = {"TAO_EXECUTION_BACKEND": PLATFORMS[platform], "TAO_API_JOB_ID": job_id, "CLOUD_BASED": "False"}
+    tao = {"TAO_EXECUTION_BACKEND": platform.backend, "TAO_API_JOB_ID": job_id, "CLOUD_BASED": "False"}
     env = {**request.env, **tao}
     path = request.model_path
-    if platform in SHARED_FILESYSTEM and path and "://" not in path:
+    if platform.shares_files and path and "://" not in path:
         path = str(Path(path).expanduser().absolute())
     model = container_command.parse(path, remote=request.remote)
-    isolation, fetches = "" if request.isolation == "container" else request.isolation, platform in FETCHING
+    isolation, fetches = "" if request.isolation == "container" else request.isolation, platform.fetches_models
     inputs = container_command.CommandInputs(job_id, request.network_arch, model, env, request.num_gpus, fetches)
     own = arch.command == OWN_COMMAND
     secrets = () if request.isolation else arch.secrets  # those of the operator are not for an org's model
@@ -94,33 +90,19 @@ def start(
     within `wait_s`; `report` gets the reasons why it waits.
     """
     claim: AbstractContextManager[int] = nullcontext(job.host_port)
-    if target.own_ports or target.name in host_ports.REMOTE_PLATFORMS:
+    if target.own_ports or host_ports.of_instance(target.name):
         claim = host_ports.claim_port(registry, target.name, job.host_port, job.options.get("instance_id"))
     with claim as port:
         job = target.preflight(replace(job, host_port=port))
         entry = replace(target.provisional_entry(job.options, job.network_arch, port), closed=job.closed)
         try:
-            entry = replace(target.start(job), closed=job.closed)
-            if target.own_ports and not job.closed:
-                _await_running(job, entry, target, wait_s, report)
+            entry = target.start(job, wait_s if target.own_ports and not job.closed else None, report)
+            entry = replace(entry, closed=job.closed)
             registry.add(job.id, entry)
         except BaseException as error:
             _roll_back(job.id, entry, target, registry, error)
             raise
     return entry
-
-
-def _await_running(job: Job, entry: Entry, target: TargetService, wait_s: float, report: Callable[[str], None]) -> None:
-    until, last = time.monotonic() + wait_s, ""
-    while (status := target.status(job.id, entry)).state == "pending":
-        if time.monotonic() > until:
-            message = f"{job.id} was pending for {wait_s:g} s and was taken back: {status.reason}"
-            raise TimedOut(message, "wait longer: --wait SECONDS")
-        if status.reason != last:
-            reason = "" if status.reason.lower().endswith("pending") else f": {status.reason}"
-            report(f"{job.id} is pending{reason}")
-        last = status.reason
-        time.sleep(POLL_S)
 
 
 def _roll_back(job_id: str, entry: Entry, target: TargetService, registry: Registry, error: BaseException) -> None:

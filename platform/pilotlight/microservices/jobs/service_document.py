@@ -12,8 +12,9 @@ from pilotlight import __version__, contract
 from pilotlight.errors import UsageError
 from pilotlight.k8s import names
 from pilotlight.microservices.jobs.host_ports import LOOPBACK, is_own
-from pilotlight.microservices.registry.container_command import fetched
-from pilotlight.microservices.registry.records import Job
+from pilotlight.microservices.registry.container_command import fetched_model_path
+from pilotlight.microservices.registry.records import PLATFORMS, Job
+from pilotlight.targets.kubernetes.job_options import CLAIM_PATH
 
 Json = Any
 GRACE_S: Final = 40  # a predictor drains within 30
@@ -23,9 +24,7 @@ GPU: Final = "nvidia.com/gpu"
 MEMORY: Final = "1Gi"  # requested, so that the plan adds no limit
 SHARED_MEMORY: Final = "1Gi"  # of a pod
 KUBERNETES: Final = "kubernetes"
-MODELS: Final = "/models"  # where a volume claim is mounted
 MOUNTS: Final = "mounts"  # option of targets with containers
-MOUNTING: Final = ("docker", "brev")  # those where it is no option of the target, but volumes of the document
 LABEL: Final = f"{names.DOMAIN}/microservice"
 _MODES: Final = {"": False, "rw": False, "ro": True}
 
@@ -42,9 +41,9 @@ def has_sockets(job: Job, target: str) -> bool:
 
 def service_document(job: Job, target: str, gpus: int) -> str:
     """Return the document for a target; `gpus` are those that it gets there."""
-    mounts = _mounts(job.options.get(MOUNTS, "")) if target in MOUNTING else []
+    mounts = _mounts(job.options.get(MOUNTS, "")) if PLATFORMS[target].mounts_by_document else []
     if job.fetch:
-        mount = {"name": "model", "mountPath": fetched(job.id), "readOnly": True}
+        mount = {"name": "model", "mountPath": fetched_model_path(job.id), "readOnly": True}
         mounts.append((mount, {"name": "model", "emptyDir": {}}))
     pull = job.options.get("image_pull_secret") if target == KUBERNETES else None
     if target == KUBERNETES:
@@ -78,16 +77,16 @@ def service_document(job: Job, target: str, gpus: int) -> str:
 
 def _container(job: Job, target: str, gpus: int) -> dict[str, Json]:
     words = ["/bin/sh", "-c", _literal(job.command)]
-    open_to = LOOPBACK if job.closed or target == "local" else "0.0.0.0"  # noqa: S104 - as the scripts publish it
+    host_ip = LOOPBACK if job.closed or target == "local" else "0.0.0.0"  # noqa: S104 - as the scripts publish it
     # Other users of the machine reach a port of loopback: a process that is closed has sockets.
-    published = {"hostPort": job.host_port, "hostIP": open_to}
+    published = {"hostPort": job.host_port, "hostIP": host_ip}
     if target == KUBERNETES or has_sockets(job, target) or not job.host_port:
         published = {}
     return {
         "name": job.id,
         "image": job.image,
-        # The entry points of other images prepare docker's machine; clouds have no use for them. Ours is replaced.
-        **({"command": words} if is_own(job) or target in (KUBERNETES, "lepton") else {"args": words}),
+        # Our own entry point has nothing to prepare.
+        **({"command": words} if is_own(job) or PLATFORMS[target].replaces_entry_point else {"args": words}),
         "env": _variables(job),
         "ports": [{"containerPort": job.port, **published}],
         # It listens before its model is loaded, or much later: only its own status says more.
@@ -116,10 +115,10 @@ def _cluster_rights(job: Job, target: str) -> dict[str, Json]:
 def _cluster_mounts(job: Job) -> list[tuple[dict[str, Json], dict[str, Json]]]:
     memory = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}
     mounts = [({"name": "shared-memory", "mountPath": "/dev/shm"}, memory)]  # noqa: S108 - the container's own
-    # A fetched model has its mount below MODELS, where none can be made in a claim that is read-only.
+    # A fetched model has its mount below CLAIM_PATH, where none can be made in a claim that is read-only.
     if (claim := job.options.get("volume_claim")) and not job.fetch:
         volume = {"name": "models", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-        mounts.append(({"name": "models", "mountPath": MODELS}, volume))
+        mounts.append(({"name": "models", "mountPath": CLAIM_PATH}, volume))
     return mounts
 
 
@@ -128,9 +127,9 @@ def _fetch(job: Job) -> dict[str, Json]:
     return {
         "name": "fetch-model",
         "image": job.fetch_image or f"{contract.LOCAL_CAPABILITIES['image']}:{__version__}",
-        "command": ["python", "-m", "pilotlight_predictor", "fetch", job.fetch, fetched(job.id)],
+        "command": ["python", "-m", "pilotlight_predictor", "fetch", job.fetch, fetched_model_path(job.id)],
         "env": _variables(job),
-        "volumeMounts": [{"name": "model", "mountPath": fetched(job.id)}],
+        "volumeMounts": [{"name": "model", "mountPath": fetched_model_path(job.id)}],
     }
 
 

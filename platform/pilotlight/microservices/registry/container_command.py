@@ -220,14 +220,14 @@ def _pilotlight(inputs: CommandInputs) -> str:
     return f'exec "${{{ENV_PYTHON}:-python}}" -m pilotlight_predictor {words}'
 
 
-def fetched(job_id: str) -> str:
+def fetched_model_path(job_id: str) -> str:
     """Return the path in the container of a model that is fetched before its start."""
     return f"/models/{job_id}"
 
 
 def _contained(inputs: CommandInputs) -> ModelPath:
     if inputs.model.kind == "remote" and inputs.fetches:
-        return ModelPath("local", fetched(inputs.job_id))
+        return ModelPath("local", fetched_model_path(inputs.job_id))
     if inputs.model.kind == "remote":
         message = f"model_path = {inputs.model.value}: a {inputs.network_arch} container reads no cloud storage"
         hint = "docker, slurm and kubernetes fetch it; elsewhere name hf_model://ORG/MODEL or a path in the container"

@@ -19,11 +19,29 @@ Isolation = Literal["", "data", "sandbox", "container", "refused"]
 
 DONE: Final = "done"
 ALIASES: Final[Mapping[str, str]] = {"local-docker": "docker"}  # platforms by the words of the registry file
-# Platforms, each the target of this name, with TAO_EXECUTION_BACKEND of their containers.
-PLATFORMS: Final[Mapping[str, str]] = {
-    "local": "local-docker", "docker": "local-docker", "kubernetes": "local-k8s", "slurm": "slurm",
-    "lepton": "lepton", "brev": "local-docker",
-}  # fmt: skip
+
+
+class Platform(Struct, frozen=True):
+    """What microservices need to know of the target of this name, beyond its interface and its module."""
+
+    backend: str  # TAO_EXECUTION_BACKEND of its containers
+    handle: str = ""  # field of `Entry` with the name of its job, endpoint or instance
+    ports: Literal["", "machine", "instance"] = ""  # whose host ports its URL has; else only the target knows the route
+    fetches_models: bool = False  # for images that read no stores
+    shares_files: bool = False  # with this machine, so relative paths are resolved here
+    mounts_by_document: bool = False  # the option `mounts` becomes volumes of the document
+    replaces_entry_point: bool = False  # entry points of images prepare docker's machine
+    secrets_by_name: bool = False  # a secret is the workspace's own of that name
+
+
+PLATFORMS: Final[Mapping[str, Platform]] = {
+    "local": Platform("local-docker", ports="machine", shares_files=True),
+    "docker": Platform("local-docker", ports="machine", fetches_models=True, mounts_by_document=True),
+    "kubernetes": Platform("local-k8s", fetches_models=True, replaces_entry_point=True),
+    "slurm": Platform("slurm", "platform_job_id", fetches_models=True, shares_files=True),
+    "lepton": Platform("lepton", "platform_job_id", replaces_entry_point=True, secrets_by_name=True),
+    "brev": Platform("local-docker", "instance_id", ports="instance", mounts_by_document=True),
+}
 PHASES: Final[Mapping[State, str]] = {
     "pending": "Pending", "running": "Running", "failed": "Failed", "stopped": "Succeeded", "gone": "Unknown",
     "unknown": "Unknown",
@@ -57,7 +75,8 @@ class Job(Struct, frozen=True):
     folder: bool = False  # whether the model at `model_path` is a directory
     closed: bool = False  # listen on loopback only: it does not authenticate requests itself
     isolation: Isolation = ""
-    fetch: str = ""  # URI of its model, fetched to `container_command.fetched` before the start: it reads no stores
+    # URI of its model, fetched to `container_command.fetched_model_path` before the start: it reads no stores
+    fetch: str = ""
     fetch_image: str = ""  # of the pod's init container; elsewhere the platform itself fetches
 
 

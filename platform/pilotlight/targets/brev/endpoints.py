@@ -218,6 +218,10 @@ def read_status(text: str, endpoint: EndpointSpec) -> tuple[State, str]:
     return read_health(endpoint.container, int(status[1]) if status else 0, body.encode())
 
 
+def gpus(image: str, environ: Mapping[str, str], options: Mapping[str, str]) -> int | None:
+    return None  # an instance may have to be created
+
+
 def endpoints(environ: Mapping[str, str], home: Home) -> BrevEndpoints:
     return BrevEndpoints(environ, home)
 

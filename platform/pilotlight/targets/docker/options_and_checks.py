@@ -6,6 +6,7 @@ from typing import Final
 
 from pilotlight import __version__, contract
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.targets.local.supervisor.gpus import find_devices
 from pilotlight.targets.options import Option
 from pilotlight.targets.programs import Programs
 from pilotlight.targets.target import Finding
@@ -52,8 +53,8 @@ def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator
         yield Finding("warn", "GPUs", "containers get none of this machine's", "install nvidia-container-toolkit")
 
 
-def check_image(image: str, environ: Mapping[str, str], options: Mapping[str, str]) -> None:
-    """Raise PlatformError if the daemon does not answer, or neither has the image nor can pull it."""
+def gpus(image: str, environ: Mapping[str, str], options: Mapping[str, str]) -> int:
+    """Return those of this machine. Raise if the daemon does not answer, or neither has the image nor can pull it."""
     from pilotlight.targets.docker.run_arguments import DAEMON
 
     host = options.get("docker_host", "")
@@ -67,3 +68,4 @@ def check_image(image: str, environ: Mapping[str, str], options: Mapping[str, st
         if manifest.code:
             problem = f"image = {image} is not on this machine and cannot be pulled: {manifest.summary}"
             raise PlatformError(problem, f"docker pull {image}")
+    return len(find_devices())

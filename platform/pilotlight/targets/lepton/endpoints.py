@@ -205,6 +205,10 @@ def _replicas(document: Mapping[str, Json], endpoint: EndpointSpec) -> int:
     return int(endpoint.replicas if desired is None else desired)
 
 
+def gpus(image: str, environ: Mapping[str, str], options: Mapping[str, str]) -> int | None:
+    return 0 if options["resource_shape"].startswith("cpu.") else None
+
+
 def endpoints(environ: Mapping[str, str], home: Home) -> LeptonEndpoints:
     return LeptonEndpoints(environ)
 

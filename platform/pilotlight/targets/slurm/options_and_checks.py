@@ -68,15 +68,15 @@ def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator
         yield Finding("ok" if found else "fail", "ssh", f"{found or 'not on the PATH'}, for tunnels to nodes", fix)
 
 
-def has_gpus(environ: Mapping[str, str], partition: str) -> bool:
-    """Return whether nodes of a partition have GPUs. Raise UsageError if there is no such partition."""
-    programs = Programs(environ)
+def gpus(image: str, environ: Mapping[str, str], options: Mapping[str, str]) -> int | None:
+    """Return 0 if no node of the partition has GPUs. Raise UsageError if there is no such partition."""
+    programs, partition = Programs(environ), options["partition"]
     printed = programs.run_checked(["sinfo", "--noheader", f"--partition={partition}", "--format=%a|%G"])
     if not printed.strip():
         there = " ".join(programs.run_checked(["sinfo", "--noheader", "--format=%R"]).split())
         raise UsageError(f"partition = {partition}: the cluster has no such partition", f"there are: {there}")
     devices = [line.partition("|")[2] for line in printed.splitlines()]
-    return any(each.startswith("gpu") or ",gpu" in each for each in devices)
+    return None if any(each.startswith("gpu") or ",gpu" in each for each in devices) else 0
 
 
 def _host(line: str) -> str:

@@ -1,18 +1,20 @@
 """From a wish to a job and to a running microservice: what is refused before anything happens, and what is undone."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
 
-from pilotlight.errors import PlatformError, TimedOut, UsageError
+from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.registry.records import Entry, Job, PlatformStatus
 from pilotlight.microservices.registry.registry_file import Registry
+from pilotlight.targets.target import Key, Release, ReplicaStatus, RevisionStatus, ServiceStatus, Target
 
 BACKENDS = {
     "local-docker": "local-docker", "docker": "local-docker", "brev": "local-docker", "local": "local-docker",
@@ -91,7 +93,7 @@ class Paper(TargetService):
         self._note("preflight")
         return job
 
-    def start(self, job: Job) -> Entry:
+    def start(self, job: Job, wait_s: float | None = None, report: Callable[[str], None] = str) -> Entry:
         self._note("start")
         return Entry("docker", job.network_arch, f"http://localhost:{job.host_port}", "2026", job.host_port)
 
@@ -124,43 +126,78 @@ def test_preflight_comes_first_and_the_entry_last(tmp_path: Path) -> None:
     assert entry.host_port in range(8080, 8200)
 
 
-class Queue(Paper):
-    """Leaves its queue after some looks at it."""
+class Queue:
+    """A target whose service leaves its queue after some looks at it."""
+
+    poll_s, embedded = 0.0, True
 
     def __init__(self, registry: Registry, looks: int, reason: str = "PENDING (Priority)") -> None:
-        super().__init__()
-        self.registry, self.looks, self.reason = registry, looks, reason
+        self.registry, self.looks, self.reason, self.deleted = registry, looks, reason, False
 
-    def status(self, job_id: str, entry: Entry) -> PlatformStatus:
+    def capabilities(self) -> dict[str, Any]:
+        return {"target": "docker"}
+
+    def catalogue(self, namespaces: object) -> tuple[tuple[()], tuple[()]]:
+        return (), ()
+
+    def live(self, key: Key) -> list[Any]:
+        return []
+
+    def apply(self, release: Release, **_: object) -> ServiceStatus:
+        return self.status((release.namespace, release.name))
+
+    def delete(self, key: Key) -> None:
+        self.deleted = True
+
+    def status(self, key: Key) -> ServiceStatus:
+        if self.deleted:
+            raise NotFound("it is deleted")
         assert self.registry.read().entries == {}, "scripts take it for running"
         self.looks -= 1
-        return PlatformStatus("pending", reason=self.reason) if self.looks >= 0 else PlatformStatus("running")
+        waits = self.looks >= 0
+        replica = ReplicaStatus("r", "waiting" if waits else "ready", handle="7")
+        reason = self.reason if waits else ""
+        revision = RevisionStatus("r", "w", "predictor", 100, ready=int(not waits), reason=reason, replicas=(replica,))
+        return ServiceStatus(*key, 1, "Progressing", "", revisions=(revision,), target="docker")
+
+
+class Queued(TargetService):
+    """Jobs that wait in the queue; the daemon is not asked."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__("docker", {"HOME": "/nowhere"}, lambda *_, **__: cast(Target, queue))
+
+    def preflight(self, job: Job) -> Job:
+        return job
+
+    def stop(self, job_id: str, entry: Entry) -> None:
+        assert self._delete(job_id, entry)
 
 
 def test_a_job_is_registered_once_it_has_left_the_queue(tmp_path: Path) -> None:
     held, job, reports = Registry(tmp_path / "state.json"), wanted(), list[str]()
-    entry = launcher.start(job, Queue(held, 2), held, report=reports.append)
+    entry = launcher.start(job, Queued(Queue(held, 4)), held, report=reports.append)
     assert reports == [f"{job.id} is pending: PENDING (Priority)"]
     assert held.read().entries == {job.id: entry}
 
 
 def test_a_reason_that_says_no_more_than_pending_is_left_out(tmp_path: Path) -> None:
     held, job, reports = Registry(tmp_path / "state.json"), wanted(), list[str]()
-    launcher.start(job, Queue(held, 1, f"ims-{job.id}-predictor-1 is pending"), held, report=reports.append)
+    launcher.start(job, Queued(Queue(held, 1, f"ims-{job.id}-predictor-1 is pending")), held, report=reports.append)
     assert reports == [f"{job.id} is pending"]
 
 
 def test_a_job_that_stays_in_the_queue_is_taken_back_by_its_name(tmp_path: Path) -> None:
     held, job = Registry(tmp_path / "state.json"), wanted()
-    place = Queue(held, 9)
+    queue = Queue(held, 9)
     with pytest.raises(TimedOut, match=rf"^{job.id} was pending for 0 s and was taken back: PENDING \(Priority\)$"):
-        launcher.start(job, place, held, wait_s=0.0)
-    assert (place.notes[-1], held.read().entries) == ("stop", {})
+        launcher.start(job, Queued(queue), held, wait_s=0.0)
+    assert (queue.deleted, held.read().entries) == (True, {})
 
 
 def test_the_api_waits_for_no_queue(tmp_path: Path) -> None:
     held, job = Registry(tmp_path / "state.json"), replace(wanted(), closed=True)
-    launcher.start(job, Queue(held, 9), held)
+    launcher.start(job, Queued(Queue(held, 9)), held)
     assert list(held.read().entries) == [job.id]
 
 
@@ -178,7 +215,7 @@ def test_a_step_that_fails_leaves_nothing_and_no_entry(step: str, taken: list[st
 
 def test_a_start_that_is_interrupted_is_taken_back(tmp_path: Path) -> None:
     class Interrupting(Paper):
-        def start(self, job: Job) -> Entry:
+        def start(self, job: Job, *_: object) -> Entry:
             super().start(job)
             raise KeyboardInterrupt
 

@@ -131,7 +131,7 @@ def test_one_that_names_its_gpus_shares_them(ground: ProcessGround, monkeypatch:
     monkeypatch.setattr(target_service, "find_devices", lambda: [Device(0, 9)])
     job = replace(ground.job(), host_port=free_port())
     job = replace(job, env={**job.env, "CUDA_VISIBLE_DEVICES": "0"})
-    entry = ground.platform.start(job)
+    entry = ground.platform.start(ground.platform.preflight(job))
     try:
         assert ground.platform.status(job.id, entry).state == "running"
         (pid,) = predictors(job.id)

@@ -127,9 +127,10 @@ def test_a_folder_of_claims_that_somebody_laid_there_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     monkeypatch.setattr(host_ports, "gettempdir", lambda: str(tmp_path))
-    assert host_ports.claims_folder().stat().st_mode & 0o777 == 0o700
-    host_ports.claims_folder().rmdir()
-    (tmp_path / "elsewhere").mkdir(mode=0o700)
-    (tmp_path / f"pilotlight-ports-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(PlatformError, match="not this user's own folder"):
-        host_ports.claims_folder()
+    folder, held = tmp_path / f"pilotlight-ports-{os.getuid()}", Registry(tmp_path / "state.json")
+    with claim_port(held, "docker"):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PlatformError, match="must be a folder that you alone can write to"), claim_port(held, "docker"):
+        pass

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.jobs.foreign_containers import read_state
+from pilotlight.microservices.jobs.foreign_jobs import read_state
 from pilotlight.microservices.jobs.job_validation import validate_job
 from pilotlight.microservices.registry.records import Job
 

@@ -1,11 +1,12 @@
-"""Containers of this machine that bear a job's id and belong to no service: scripts and earlier releases."""
+"""Containers and Slurm jobs that bear a job's id and belong to no service: those of scripts and earlier releases."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pilotlight.errors import PlatformError
-from pilotlight.microservices.registry.records import PlatformStatus, State
+from pilotlight.microservices.registry.records import Entry, PlatformStatus, State
 from pilotlight.targets.docker.run_arguments import DAEMON, exit_reason, is_missing
 from pilotlight.targets.programs import Programs
 
@@ -31,22 +32,28 @@ def read_state(text: str, name: str, tail: tuple[str, ...] = ()) -> PlatformStat
     return PlatformStatus("failed", name, "", reason, tail)
 
 
-class ForeignContainers:
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._programs = Programs(environ)
+def status(platform: str, job_id: str, programs: Programs) -> PlatformStatus | None:
+    """Return the status of a container; None: docker has none of this name, or the platform is another."""
+    if not _has_docker(platform, programs):
+        return None
+    done = programs.run(["docker", "inspect", "--type=container", "--format={{json .State}}", job_id])
+    if is_missing(done):
+        return None
+    if done.code:
+        raise PlatformError(f"docker inspect failed: {done.summary}", DAEMON)
+    logs = programs.run(["sh", "-c", 'exec docker logs "--tail=$0" "$1" 2>&1', str(TAIL), job_id])
+    return read_state(done.out, job_id, tuple(logs.out.splitlines()[-TAIL:]))
 
-    def status(self, job_id: str) -> PlatformStatus | None:
-        """Return the status of a container; None: docker has none of this name."""
-        done = self._programs.run(["docker", "inspect", "--type=container", "--format={{json .State}}", job_id])
-        if is_missing(done):
-            return None
-        if done.code:
-            raise PlatformError(f"docker inspect failed: {done.summary}", DAEMON)
-        logs = self._programs.run(["sh", "-c", 'exec docker logs "--tail=$0" "$1" 2>&1', str(TAIL), job_id])
-        return read_state(done.out, job_id, tuple(logs.out.splitlines()[-TAIL:]))
 
-    def stop(self, job_id: str) -> None:
+def stop(platform: str, job_id: str, entry: Entry, programs: Programs) -> None:
+    if platform == "slurm":  # by its name too: Slurm reuses numbers
+        programs.run(["scancel", f"--jobname={job_id}", *filter(None, [entry.platform_job_id])])
+    if _has_docker(platform, programs):
         for words in (["stop", f"--time={STOP_S}"], ["rm", "--force", "--volumes"]):
-            done = self._programs.run(["docker", *words, job_id], timeout_s=STOP_S + 60)
+            done = programs.run(["docker", *words, job_id], timeout_s=STOP_S + 60)
             if done.code and not is_missing(done):
                 raise PlatformError(f"docker {words[0]} failed: {done.summary}", DAEMON)
+
+
+def _has_docker(platform: str, programs: Programs) -> bool:
+    return platform == "docker" and shutil.which("docker", path=programs.environ.get("PATH", "")) is not None

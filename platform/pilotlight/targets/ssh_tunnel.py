@@ -17,9 +17,9 @@ from select import select
 from typing import Final, NamedTuple
 
 from pilotlight.errors import PlatformError, TimedOut
+from pilotlight.targets.local.home_directory import own_folder
 from pilotlight.targets.local.supervisor.process_inspection import Identity, identify
 from pilotlight.wire import unix_socket
-from pilotlight.wire.shared_files import own_folder
 
 OPEN_S: Final = 30.0
 END_S: Final = 5.0

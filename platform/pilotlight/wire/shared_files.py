@@ -2,12 +2,9 @@
 
 import fcntl
 import os
-import stat
 from functools import partial
 from pathlib import Path
 from typing import IO
-
-from pilotlight.errors import PlatformError
 
 
 def try_lock(path: Path, *, wait: bool = False) -> IO[bytes] | None:
@@ -26,18 +23,6 @@ def try_lock(path: Path, *, wait: bool = False) -> IO[bytes] | None:
 
 def _open_own(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, mode=0o600)
-
-
-def own_folder(path: Path) -> Path:
-    """Return a private folder of this user, created if needed. Raise PlatformError if it is a link or another user's.
-
-    Its parent may be writable for others, as /tmp is.
-    """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = path.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise PlatformError(f"{path} must be a folder that you alone can write to", f"remove {path}")
-    return path
 
 
 def is_locked(path: Path) -> bool:

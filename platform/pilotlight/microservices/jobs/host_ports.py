@@ -16,7 +16,7 @@ from pilotlight import contract
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.registry.records import ALIASES, PLATFORMS, Entry, Job, platform_name
 from pilotlight.microservices.registry.registry_file import Registry, file_lock
-from pilotlight.wire.shared_files import own_folder
+from pilotlight.targets.local.home_directory import own_folder
 
 RANGE: Final = range(8080, 8200)
 # Ports of the embedded platform, which may not be running.

@@ -67,3 +67,15 @@ def home(environ: Mapping[str, str] = os.environ) -> Home:
     """Return PILOTLIGHT_HOME, else `pilotlight` in the XDG state folder."""
     state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     return Home(Path(environ.get(ENV_HOME) or state / "pilotlight").expanduser().absolute())
+
+
+def own_folder(path: Path) -> Path:
+    """Return a private folder of this user, created if needed. Raise PlatformError if it is a link or another user's.
+
+    Its parent may be writable for others, as /tmp is.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PlatformError(f"{path} must be a folder that you alone can write to", f"remove {path}")
+    return path

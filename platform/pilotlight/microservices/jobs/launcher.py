@@ -76,7 +76,7 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
         secrets=secret_references.select(secrets, request.secrets, environ), port=container_command.PORT,
         host_port=request.host_port, options=request.options, folder=arch.folder, closed=request.remote,
         isolation=isolation, fetch=model.uri if fetches and model.kind == "remote" and not own else "",
-        fetch_image=container_command.resolve(OWN_COMMAND, environ) if platform == "kubernetes" else "",
+        fetch_image=container_command.resolve(OWN_COMMAND, environ) if platform is PLATFORMS["kubernetes"] else "",
     )  # fmt: skip
 
 

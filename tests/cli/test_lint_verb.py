@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -52,17 +53,22 @@ def test_fix_prints_what_to_write(dangerous: str, call: Call) -> None:
 
 def test_strict_ends_with_1_on_warnings(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "deployment.yaml"
-    path.write_text(call("render", "-f", "examples/services/llama-chat.yaml").out)
+    labels = re.compile(r"^ +pilotlight.dev/service: .*\n", re.MULTILINE)
+    path.write_text(labels.sub("", call("render", "-f", "examples/services/llama-chat.yaml").out))
+    found = json.loads(call("lint", "-f", str(path), "-o", "json").out)
+    assert {finding["rule"] for finding in found} == {"PL430", "PL488"}, "of objects that we did not plan"
     assert call("lint", "-f", str(path)).code == 0
     assert call("lint", "-f", str(path), "--strict").code == 1
 
 
 def test_a_service_is_judged_as_what_it_becomes(call: Call, tmp_path: Path) -> None:
-    """Its model's size is known there, which the manifests alone do not tell."""
-    done = call("lint", "-f", "examples/services/deepseek-multi-node.yaml", "-o", "json")
-    found = json.loads(done.out)
-    assert {finding["object"] for finding in found} == {"LeaderWorkerSet default/deepseek-chat-engine"}
-    assert any("twice the model's" in finding["message"] for finding in found)
+    """Its model's size is known there, and how many pods share it, which the manifests alone do not tell."""
+    path = tmp_path / "service.yaml"
+    document = (ROOT / "examples/services/deepseek-multi-node.yaml").read_text()
+    path.write_text(f"{document}    leader: {{runner: {{resources: {{requests: {{memory: 500Gi}}}}}}}}\n")
+    (found,) = json.loads(call("lint", "-f", str(path), "-o", "json").out)
+    assert (found["rule"], found["object"]) == ("PL483", "LeaderWorkerSet default/deepseek-chat-engine")
+    assert found["message"] == "memory = 500Gi, must be twice the model's 319Gi: 637Gi"
 
 
 def test_a_service_is_judged_with_the_runtimes_of_its_folder_or_of_a_catalogue(

@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from pilotlight.k8s.names import LABEL_SERVICE
 from pilotlight.lint.rule import Document, FieldPath, Finding, LintContext, Part
 from pilotlight.lint.rules import RULES
 from pilotlight.spec.problems import InvalidDocument, Problems, SourceLocation
 
 if TYPE_CHECKING:
     from pilotlight.spec.yaml_nodes import Node
+
+# What planning decides, by what it knows of the cluster, and `explain` reports: said of objects of others only.
+DECIDED: Final = frozenset({"PL430", "PL470", "PL472", "PL488"})
 
 
 def lint(
@@ -18,7 +22,13 @@ def lint(
     """Return the findings of objects that are linted together. `model_bytes`: known model sizes by workload name."""
     objects = tuple(part for document in documents for part in _objects(document))
     context = LintContext(objects, model_bytes or {})
-    findings = [finding for part in objects for rule in RULES for finding in rule.findings(part, context)]
+    findings = [
+        finding
+        for part in objects
+        for rule in RULES
+        if not (rule.id in DECIDED and part.get("metadata", "labels", LABEL_SERVICE))
+        for finding in rule.findings(part, context)
+    ]
     files = {file: index for index, file in enumerate(dict.fromkeys(part.location.file for part in objects))}
     return sorted(findings, key=lambda finding: (files.get(finding.location.file, 0), finding.location[1:]))
 

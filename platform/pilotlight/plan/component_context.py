@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pilotlight.catalogue.runtime_merge import group_size
 from pilotlight.k8s import names, quantities
 from pilotlight.plan import document_annotations
 from pilotlight.plan.deployment_mode import wants_ray
@@ -78,6 +79,11 @@ class PlanContext:
     @property
     def model_bytes(self) -> int:
         return self.choice.model.size_bytes if self.choice.model and self.serves_model else 0
+
+    @property
+    def pods(self) -> int:
+        """Pods that share one model: a leader and its workers, else one."""
+        return 1 + (group_size(self.choice.runtime, self.component) if self.mode == "multi-node" else 0)
 
     @property
     def serves_model(self) -> bool:
@@ -177,6 +183,13 @@ def with_adapter(container: Mapping[str, Json], adapter: Adapter, log: DecisionL
         return dict(container)
     args = [flag.format(f"{adapter.name}={adapter.path}") for flag in flags]
     return {**container, "args": [*(container.get("args") or ()), *args]}
+
+
+def written_containers(component: Component) -> list[Mapping[str, Json]]:
+    """Return the containers that the document itself writes, without the runtime's."""
+    groups = [group.runner or {} for group in (component.leader, component.worker) if group is not None]
+    inline = component.model.container if component.model else {}
+    return [component.runner or {}, inline, *component.pod.get("containers", ()), *groups]
 
 
 def probe_seconds(probe: Mapping[str, Json]) -> int:

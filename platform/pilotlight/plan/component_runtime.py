@@ -24,7 +24,7 @@ from pilotlight.catalogue.runtime_merge import (
 from pilotlight.catalogue.runtime_selection import Selection, select_runtime
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s import quantities
-from pilotlight.plan.component_context import RuntimeChoice, fine_tuned, with_adapter
+from pilotlight.plan.component_context import RuntimeChoice, fine_tuned, with_adapter, written_containers
 from pilotlight.plan.types import DecisionLog, field_path
 from pilotlight.spec.service import Catalogue, Component, NodeGroup, Runtime, Service
 
@@ -194,10 +194,7 @@ def _with_devices(
     pod = {**choice.pod, "nodeSelector": {**selector, **choice.pod.get("nodeSelector", {})}}
     choice, had = replace(choice, pod=pod), quantities.gpu_count(choice.container)
     needed = -(-accelerator_selection.devices_needed(accelerator, choice.model) // _nodes(component, choice))
-    groups = [group.runner or {} for group in (component.leader, component.worker) if group is not None]
-    inline = component.model.container if component.model else {}
-    written = [component.runner or {}, inline, *component.pod.get("containers", ()), *groups]
-    if any(map(quantities.gpu_count, written)) or had >= needed:
+    if any(map(quantities.gpu_count, written_containers(component))) or had >= needed:
         return choice
     if had:
         reason = f"the model does not fit into the {had} that the runtime asks for"

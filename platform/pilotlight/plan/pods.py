@@ -16,7 +16,7 @@ from pilotlight.k8s import names, quantities
 from pilotlight.k8s.knative_features import PROBE_FIELDS
 from pilotlight.k8s.model_pins import encode
 from pilotlight.plan import document_annotations, environment_variables, model_pins
-from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.component_context import PlanContext, written_containers
 from pilotlight.plan.model_storage import ModelStorage, decide_storage, location, model_uris
 from pilotlight.plan.pod_security import Level, container_context, decide_level, fit_to_knative, pod_context
 from pilotlight.plan.probes import PROBES, decide_probes
@@ -150,12 +150,40 @@ def decide_resources(context: PlanContext, log: DecisionLog) -> dict[str, Json]:
     for name in [name for name in requests if quantities.is_gpu(name)]:
         # The API server rejects a device without a limit, and OME's documents often have only the request.
         limits.setdefault(name, requests[name])
-    requests.setdefault("cpu", limits.get("cpu", "1"))
+    requests.setdefault("cpu", limits.get("cpu", str(max(1, quantities.gpu_count(context.choice.container)))))
     if "memory" not in requests and "memory" not in limits:
         limits["memory"] = requests["memory"] = _memory(context, log)
     requests.setdefault("memory", limits.get("memory"))
-    _check_memory(context, limits, log)
-    return {**written, "requests": requests, "limits": limits} if limits else {**written, "requests": requests}
+    resources = with_memory(context, {**written, "requests": requests, **({"limits": limits} if limits else {})})
+    if (memory := resources["requests"]["memory"]) != requests["memory"]:
+        reason = f"{_twice(context)}; the runtime asks for {requests['memory']}"
+        log.decide(context.component.role, "memory", memory, reason)
+    _check_memory(context, resources.get("limits") or {}, log)
+    return resources
+
+
+def with_memory(context: PlanContext, resources: Mapping[str, Json]) -> dict[str, Json]:
+    """Raise the memory of a runtime's container, chosen for some model, to twice this one's; the document's is kept."""
+    least = 2 * context.model_bytes // context.pods
+    written = {memory for container in written_containers(context.component) for memory in _memories(container)}
+    if written & _memories({"resources": resources}):
+        return dict(resources)
+    raised = {
+        part: {"memory": f"{-(-least // 2**30)}Gi"}
+        for part in ("requests", "limits")
+        if 0 < quantities.quantity_or_zero((resources.get(part) or {}).get("memory", 0)) < least
+    }
+    return strategic_merge(resources, raised)
+
+
+def _memories(container: Mapping[str, Json]) -> set[str]:
+    parts = (container.get("resources") or {}).values()
+    return {str(part["memory"]) for part in parts if isinstance(part, Mapping) and "memory" in part}
+
+
+def _twice(context: PlanContext) -> str:
+    shared = f", by {context.pods} pods" if context.pods > 1 else ""
+    return f"twice the model's {context.model_bytes / 1e9:.1f} GB{shared}"
 
 
 def _memory(context: PlanContext, log: DecisionLog) -> str:
@@ -164,8 +192,7 @@ def _memory(context: PlanContext, log: DecisionLog) -> str:
     elif not context.model_bytes:
         size, reason = 2 * LEAST_MEMORY, "the model's size is unknown"
     else:
-        size = max(LEAST_MEMORY, 2 * context.model_bytes)
-        reason = f"twice the model's {context.model_bytes / 1e9:.1f} GB"
+        size, reason = max(LEAST_MEMORY, 2 * context.model_bytes // context.pods), _twice(context)
     if context.gpus:
         size, reason = size + SHM_BYTES, f"{reason}, and {SHM_PATH}, which counts as memory"
     memory = quantities.mebibytes(size)
@@ -361,5 +388,7 @@ def _worker(context: PlanContext, storage: ModelStorage, level: Level, timeout_s
     gpus = {name: count for name, count in requests.items() if quantities.is_gpu(name)}
     if gpus:
         container["resources"] = strategic_merge({"limits": gpus}, container["resources"])
+    if container.get("resources"):
+        container["resources"] = with_memory(context, container["resources"])
     spec = _spec(context, choice.worker_pod or choice.pod, container, storage, level, timeout_s, account)
     return {"metadata": metadata(context), "spec": spec}

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pilotlight.catalogue.runtime_merge import group_size
 from pilotlight.k8s import names
 from pilotlight.plan import document_annotations, environment_variables, model_pins, traffic
 from pilotlight.plan.component_context import PlanContext
@@ -55,13 +54,12 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
     object_annotations: dict[str, str] = {
         key: written[key] for key in document_annotations.ON_SERVICE_OBJECT if key in written
     }
-    workers = group_size(context.choice.runtime, component) if context.mode == "multi-node" else 0
     return Workload(
         role=component.role, name=context.name, revision=revision, mode=context.mode,
         template=_with_revision(context, template, revision), scaling=scaling,
         strategy=decide_strategy(context, scaling, log),
         replicas=replicas_of(context, scaling),
-        worker_template=template.worker, group_size=1 + workers,
+        worker_template=template.worker, group_size=context.pods,
         port=template.port, port_name=template.port_name, metrics_port=template.metrics_port,
         container_concurrency=component.container_concurrency, timeout_seconds=timeout_s,
         progress_deadline_seconds=deadline, disruption=_disruption(context, log),

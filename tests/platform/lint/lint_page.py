@@ -22,6 +22,10 @@ is found only when both are given. Nothing needs a cluster: `lint -f FILE-OR-FOL
 A finding in JSON has these keys, always all of them: `rule`, `severity`, `object`, `path`, `file`, `line`, `column`,
 `message`, `fix`. Facts are those of KEDA 2.21, Knative Serving 1.15 and later, and Kubernetes 1.34.
 
+PL430, PL470, PL472 and PL488 are not said of objects that `render` wrote (label `pilotlight.dev/service`): planning
+decides these by what it knows of the cluster, and `explain` gives the reason. Nothing else is said of them either,
+unless the document asks for it.
+
 To add a rule, write its entry in `rules.yaml`, a function under `@rule(id)` in the module of its kind, and a bad and a
 good manifest in `tests/platform/lint/`; then `make docs`.
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.platform.plan.building import (
+    CATALOGUE,
     FOREIGN,
     GPU,
     annotated,
@@ -23,8 +24,9 @@ from tests.platform.plan.building import (
     workload,
 )
 
+from pilotlight.plan import plan
 from pilotlight.plan.types import Capabilities, Workload
-from pilotlight.spec.service import ModelSpec, Service
+from pilotlight.spec.service import ModelSpec, NodeGroup, Runtime, Service, SupportedFormat
 
 
 def test_our_pods_meet_the_restricted_level() -> None:
@@ -230,6 +232,39 @@ def test_memory_that_is_written_is_kept_and_warned_about_when_the_model_is_large
     made = planned(ome("big", runner=limits))
     assert container(made.workloads[0])["resources"]["limits"]["memory"] == "2Gi"
     assert codes(made.warnings) == ["PL344"]
+
+
+def with_runtime_memory(memory: Any, **engine: Any) -> Workload:
+    runner = {"name": "main", "image": "example/llm:1", "args": ["$(LWS_WORKER_INDEX)"], "resources": memory}
+    config = {"leader": {"runner": runner}, "worker": {"runner": runner}} if "worker" in engine else {"runner": runner}
+    runtime = Runtime("llm", "ClusterServingRuntime", "ome", (SupportedFormat("onnx"),), engine=config)
+    return plan(ome("big", "llm", **engine), replace(CATALOGUE, runtimes=(runtime,))).workloads[0]
+
+
+def test_memory_of_a_runtime_is_raised_to_twice_the_model_and_that_of_the_document_is_kept() -> None:
+    small = {"requests": {"memory": "4Gi"}}
+    assert container(with_runtime_memory(small))["resources"]["requests"]["memory"] == "56Gi", "60 GB"
+    assert "limits" not in container(with_runtime_memory(small))["resources"]
+    limited = container(with_runtime_memory({"requests": {"memory": "4Gi"}, "limits": {"memory": "4Gi"}}))
+    assert limited["resources"]["limits"]["memory"] == limited["resources"]["requests"]["memory"] == "56Gi"
+    kept = with_runtime_memory(small, runner={"resources": {"requests": {"memory": "5Gi"}}})
+    assert container(kept)["resources"]["requests"]["memory"] == "5Gi"
+    plenty = {"requests": {"memory": "99Gi"}}
+    assert container(with_runtime_memory(plenty))["resources"]["requests"]["memory"] == "99Gi"
+
+
+def test_pods_of_a_group_share_the_memory_of_a_model() -> None:
+    made = with_runtime_memory({"requests": {"memory": "1Gi"}}, worker=NodeGroup(size=3))
+    assert made.worker_template is not None
+    for template in (made.template, made.worker_template):
+        resources = template["spec"]["containers"][0]["resources"]
+        assert resources["requests"]["memory"] == "14Gi", "a quarter of 60 GB"
+
+
+def test_cpu_defaults_to_a_core_for_each_gpu() -> None:
+    two = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    assert container(workload(ome(runner=two)))["resources"]["requests"]["cpu"] == "2"
+    assert container(workload(ome()))["resources"]["requests"]["cpu"] == "1"
 
 
 def test_labels_and_annotations_travel_to_the_pods_but_for_those_that_decided() -> None:

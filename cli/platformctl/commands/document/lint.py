@@ -60,8 +60,9 @@ def plan_services(nodes: "Sequence[Node]", catalog: "Sequence[str]") -> "Planned
 
 
 def model_bytes(planned: "Planned") -> dict[str, int]:
-    """Return model sizes by workload, if known: memory limits are judged against them."""
-    return {work.name: work.model_bytes for plan in planned.plans for work in plan.workloads if work.model_bytes}
+    """Return what a pod loads of its model by workload, if known: memory is judged against it."""
+    workloads = [work for plan in planned.plans for work in plan.workloads if work.model_bytes]
+    return {work.name: work.model_bytes // work.group_size for work in workloads}
 
 
 def lines(finding: "Finding", with_fix: bool) -> list[str]:

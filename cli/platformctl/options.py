@@ -279,6 +279,7 @@ def record() -> "Record":
     special: dict[str, Type] = {
         "default_mode": OneOf(MODES), "pod_security": OneOf(LEVELS), "features": ListOf(String()),
         "route_parent": MapOf(String()), "gpus": Integer(0), "load_rate_bytes_s": Integer(1),
+        "gpus_total": Integer(0), "gpu_memory": Integer(0),
     }  # fmt: skip
     types: dict[str, Type] = {
         name: special.get(name) or (Boolean() if isinstance(getattr(plain, name), bool) else String())

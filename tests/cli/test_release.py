@@ -164,6 +164,19 @@ def test_how_it_was_planned_is_kept_where_that_is_not_as_usual(tmp_path: Path) -
     assert revisions(repeated) == revisions(raw) != revisions(plain)
 
 
+def test_gpus_of_the_cluster_are_no_difference_between_documents_but_a_release_is_planned_with_them_again() -> None:
+    text = (
+        "apiVersion: ome.io/v1beta1\nkind: InferenceService\nmetadata: {name: llama}\n"
+        "spec: {model: {name: llama-3-1-8b-instruct}, engine: {minReplicas: 1}}\n"
+    )
+    documents = read(Sources(("-",), stdin=io.StringIO(text)))
+    offers = Capabilities(), Capabilities(gpus=1, gpus_total=4, gpu_memory=24 << 30)
+    requests = [release_apply.ReleaseRequest(documents, offered) for offered in offers]
+    usual, small = (release_apply.prepare(request, None)[0][0] for request in requests)
+    assert history.released_document(small.release) == history.released_document(usual.release)
+    assert revisions(again(small.release)) == revisions(small) != revisions(usual)
+
+
 def test_documents_beside_the_service_are_kept_with_it(tmp_path: Path) -> None:
     (one,) = prepared(
         written(tmp_path, SERVICE.replace("./", "s3://models/")),

@@ -4,25 +4,22 @@ Classes are `ome.io/v1beta1 AcceleratorClass` documents of the catalogue. plan()
 number of devices from the selected class.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pilotlight.catalogue.document_types import byte_count
+from pilotlight.catalogue.model_memory import GIB, ModelMemory
 from pilotlight.catalogue.runtime_score import ANY
-from pilotlight.spec.service import BaseModel, Runtime
+from pilotlight.spec.service import Runtime
 
 Json = Any
 AcceleratorClass = Mapping[str, Json]
 Classes = Sequence[AcceleratorClass]
 Choice = tuple[AcceleratorClass, str]  # selected class and reason
-# Caches and activations come on top of the weights: 140 GB of weights need 168 GB.
-MEMORY_HEADROOM: Final = 1.2
 _PERFORMANCE: Final = {"fp32": "fp32Tflops", "fp16": "fp16Tflops", "bf16": "fp16Tflops", "fp8": "int8Tops"} | {
     "int8": "int8Tops", "int4": "int4Tops",
 }  # fmt: skip
 _TIERS: Final = {"low": 1, "medium": 2, "high": 3}
-_GIB: Final = 2**30
 
 
 def name_of(cls: AcceleratorClass) -> str:
@@ -40,7 +37,7 @@ def supported_classes(runtime: Runtime | None, classes: Sequence[AcceleratorClas
 
 
 def select_accelerator(
-    selector: Mapping[str, Json], classes: Sequence[AcceleratorClass], model: BaseModel | None
+    selector: Mapping[str, Json], classes: Sequence[AcceleratorClass], model: ModelMemory | None
 ) -> tuple[AcceleratorClass | None, tuple[str, ...]]:
     """Return the selected class, or None, with the reasons for it and against the others."""
     named = selector.get("acceleratorClass")
@@ -63,19 +60,14 @@ def select_accelerator(
     return chosen, (*rejected, f"{name_of(chosen)}: {policy}, {reason}")
 
 
-def devices_needed(cls: AcceleratorClass, model: BaseModel | None) -> int:
-    """Return how many devices hold the model: a power of two, since tensor parallelism splits heads evenly."""
-    memory = memory_bytes(cls)
-    if model is None or not model.size_bytes or not memory:
-        return 1
-    least = math.ceil(model.size_bytes * MEMORY_HEADROOM / memory)
-    return 1 << (max(least, 1) - 1).bit_length()
+def _devices(cls: AcceleratorClass, model: ModelMemory | None) -> int:
+    return model.gpus_needed(memory_bytes(cls)) if model is not None else 1
 
 
 def memory_bytes(cls: AcceleratorClass) -> int:
     """Return the memory of one device. OME's `memoryGB` is a quantity (`80Gi`); a bare number means gigabytes."""
     text = str(_capabilities(cls).get("memoryGB", ""))
-    return int(float(text) * _GIB) if text.replace(".", "", 1).isdigit() else byte_count(text) or 0 if text else 0
+    return int(float(text) * GIB) if text.replace(".", "", 1).isdigit() else byte_count(text) or 0 if text else 0
 
 
 def _capabilities(cls: AcceleratorClass) -> Mapping[str, Json]:
@@ -104,7 +96,7 @@ def _violated_constraint(cls: AcceleratorClass, constraints: Mapping[str, Json])
 
 
 def _violated_memory_constraint(cls: AcceleratorClass, constraints: Mapping[str, Json]) -> str:
-    memory = memory_bytes(cls) // _GIB
+    memory = memory_bytes(cls) // GIB
     least, most = constraints.get("minMemory"), constraints.get("maxMemory")
     if (least is not None or most is not None) and not memory:
         return "it does not say its memory"
@@ -132,16 +124,16 @@ def _tflops(cls: AcceleratorClass, precisions: Sequence[str]) -> tuple[float, fl
     return 0.0, 0.0
 
 
-def _best_fit(classes: Classes, constraints: Mapping[str, Json], model: BaseModel | None) -> Choice:
+def _best_fit(classes: Classes, constraints: Mapping[str, Json], model: ModelMemory | None) -> Choice:
     """Select by OME's score: 70 % used memory, 30 % required compute; without minMemory the model's size counts."""
-    need = model.size_bytes * MEMORY_HEADROOM if model is not None else 0.0
+    need = float(model.needed(1)) if model is not None else 0.0
     if constraints.get("minMemory"):
-        need = float(constraints["minMemory"]) * _GIB
+        need = float(constraints["minMemory"]) * GIB
     required = float(constraints.get("minComputePerformanceTFLOPS") or 0)
     precisions = constraints.get("preferredPrecisions", ())
 
     def score(cls: AcceleratorClass) -> float:
-        offered = memory_bytes(cls) * devices_needed(cls, model)
+        offered = memory_bytes(cls) * _devices(cls, model)
         memory = min(need / offered, 1.0) if need and offered else 0.0 if need else 1.0
         tflops, discount = _tflops(cls, precisions)
         # Without a required compute any stated value counts fully.
@@ -152,7 +144,7 @@ def _best_fit(classes: Classes, constraints: Mapping[str, Json], model: BaseMode
     return best, f"score {score(best):.2f} of {len(classes)} classes" + (f" for {need / 1e9:.0f} GB" if need else "")
 
 
-def _cheapest(classes: Classes, constraints: Mapping[str, Json], model: BaseModel | None) -> Choice:
+def _cheapest(classes: Classes, constraints: Mapping[str, Json], model: ModelMemory | None) -> Choice:
     """Select by hourly price (spot before list) where any class has one, else per million tokens, else by tier."""
     costs = {name_of(cls): cls["spec"].get("cost") or {} for cls in classes}
     ordered = sorted(_fast_enough(classes, constraints), key=name_of)
@@ -161,7 +153,7 @@ def _cheapest(classes: Classes, constraints: Mapping[str, Json], model: BaseMode
         priced = [cls for cls in ordered if price(costs[name_of(cls)]) is not None]
         if not priced:
             return None
-        count = {name_of(cls): devices_needed(cls, model) if times else 1 for cls in priced}
+        count = {name_of(cls): _devices(cls, model) if times else 1 for cls in priced}
         best = min(priced, key=lambda cls: float(price(costs[name_of(cls)])) * count[name_of(cls)])
         return best, f"{price(costs[name_of(best)])} {what}" + (f" × {count[name_of(best)]}" if times else "")
 
@@ -173,7 +165,7 @@ def _cheapest(classes: Classes, constraints: Mapping[str, Json], model: BaseMode
     )
 
 
-def _most_capable(classes: Classes, constraints: Mapping[str, Json], model: BaseModel | None) -> Choice:
+def _most_capable(classes: Classes, constraints: Mapping[str, Json], model: ModelMemory | None) -> Choice:
     """Select by OME's score: 50 % memory, 30 % bandwidth, 20 % compute, each relative to the best candidate."""
     precisions = constraints.get("preferredPrecisions") or ("fp16",)
 
@@ -190,7 +182,7 @@ def _most_capable(classes: Classes, constraints: Mapping[str, Json], model: Base
     return best, f"score {score(best):.2f} of {len(classes)} classes"
 
 
-def _first_available(classes: Classes, constraints: Mapping[str, Json], model: BaseModel | None) -> Choice:
+def _first_available(classes: Classes, constraints: Mapping[str, Json], model: ModelMemory | None) -> Choice:
     return _fast_enough(classes, constraints)[0], "the first that meets the constraints"
 
 
@@ -201,7 +193,7 @@ def _fast_enough(classes: Sequence[AcceleratorClass], constraints: Mapping[str, 
     return [cls for cls in classes if _tflops(cls, precisions)[0] >= required] or classes
 
 
-_POLICIES: Final[Mapping[str, Callable[[Classes, Mapping[str, Json], BaseModel | None], Choice]]] = {
+_POLICIES: Final[Mapping[str, Callable[[Classes, Mapping[str, Json], ModelMemory | None], Choice]]] = {
     "BestFit": _best_fit,
     "Cheapest": _cheapest,
     "MostCapable": _most_capable,

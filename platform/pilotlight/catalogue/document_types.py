@@ -41,8 +41,9 @@ CONFIGS: Final = {"engineConfig": "EngineSpec", "decoderConfig": "DecoderSpec", 
 _OPERATORS: Final = OneOf(("Equal", "GreaterThan", "GreaterThanOrEqual"))
 _SCALE: Final = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", re.IGNORECASE)
-_BYTES_PER_PARAMETER: Final = {
+BYTES_PER_PARAMETER: Final = {
     "fp32": 4.0, "float32": 4.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "int8": 1.0, "int4": 0.5, "mxfp4": 0.5, "fp4": 0.5,
+    "awq": 0.5, "awq_marlin": 0.5, "gptq": 0.5, "gptq_marlin": 0.5, "bitsandbytes": 0.5, "nvfp4": 0.5,
 }  # fmt: skip
 
 
@@ -236,6 +237,6 @@ def weights_size(parameter_size: str, quantization: str, dtype: str = "") -> tup
     if count is None:
         return 0, ""
     stored = quantization or dtype or "bf16"
-    each = _BYTES_PER_PARAMETER.get(stored.lower(), 2.0)
+    each = BYTES_PER_PARAMETER.get(stored.lower(), 2.0)
     size = int(count * each)
     return size, f"{size / 1e9:.3g} GB: {parameter_size} parameters of {each:g} bytes ({stored})"

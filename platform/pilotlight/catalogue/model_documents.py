@@ -49,7 +49,7 @@ def model_from(document: Mapping[str, Json], origin: str, namespace: str = "defa
     guess, format_reason = ("", "") if form else guess_format(storage.get("storageUri", ""), "ome")
     if format_reason and not framework and storage.get("storageUri", "").startswith("hf://"):
         framework, format_reason = {"name": "transformers"}, f"{format_reason}, framework transformers likewise"
-    kind = str(document["kind"])
+    kind, configuration = str(document["kind"]), spec.get("modelConfiguration")
     return BaseModel(
         name=metadata["name"], kind=kind, format=form.get("name", guess), format_version=str(form.get("version", "")),
         framework=framework.get("name", ""), framework_version=str(framework.get("version", "")),
@@ -60,6 +60,8 @@ def model_from(document: Mapping[str, Json], origin: str, namespace: str = "defa
         disabled=bool(spec.get("disabled")),
         pipeline=spec.get("diffusionPipeline") or {}, guessed=bool(guess),
         reasons=tuple(reason for reason in (format_reason, size_reason) if reason),
+        configuration=configuration if isinstance(configuration, Mapping) else {},
+        max_tokens=spec.get("maxTokens") or 0,
     )  # fmt: skip
 
 

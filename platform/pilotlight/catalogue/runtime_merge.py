@@ -28,7 +28,7 @@ PARALLELISM: Final = "PARALLELISM_SIZE"
 _TAG: Final = re.compile(r":[\w.\-]+$")
 # KServe publishes these with `-gpu` in the tag; vLLM's CPU build is a repository of its own.
 _GPU_TAGGED: Final = ("tensorflow-serving", "torchserve", "huggingfaceserver")
-_PARALLEL_FLAGS: Final = {
+PARALLEL_FLAGS: Final = {
     "tensorParallelSize": ("--tp-size", "--tp", "--tensor-parallel-size"),
     "pipelineParallelSize": ("--pp-size", "--pp", "--pipeline-parallel-size"),
     "dataParallelSize": ("--dp-size", "--dp", "--data-parallel-size"),
@@ -242,7 +242,7 @@ def with_accelerator_config(container: Mapping[str, Json], entry: SupportedForma
     config = (entry.accelerators.get(cls) if entry is not None else None) or {}
     tuned = dict(container)
     sizes = config.get("tensorParallelismOverride") or {}
-    for field, flags in _PARALLEL_FLAGS.items():
+    for field, flags in PARALLEL_FLAGS.items():
         if sizes.get(field):
             tuned = {**tuned, **_with_flag(tuned, flags, str(sizes[field]))}
     if config.get("runtimeArgsOverride"):
@@ -269,12 +269,12 @@ def _with_flag(container: Mapping[str, Json], flags: Sequence[str], value: str) 
 
 def merge_args(base: Sequence[str], over: Sequence[str]) -> list[str]:
     """Merge arguments by flag: `over` replaces in place what it repeats and appends the rest."""
-    merged = {group[0].partition("=")[0]: group for group in _argument_groups(base)}
-    merged |= {group[0].partition("=")[0]: group for group in _argument_groups(over)}
+    merged = {group[0].partition("=")[0]: group for group in argument_groups(base)}
+    merged |= {group[0].partition("=")[0]: group for group in argument_groups(over)}
     return [word for group in merged.values() for word in group]
 
 
-def _argument_groups(words: Sequence[str]) -> list[list[str]]:
+def argument_groups(words: Sequence[str]) -> list[list[str]]:
     """Group each flag with the value that follows it; other words stand alone."""
     groups: list[list[str]] = []
     for word in words:

@@ -62,6 +62,7 @@ ANNOTATION_EXPOSE: Final = f"{DOMAIN}/expose"
 # without code of its own; "sandbox": with code, in a sandbox.
 ANNOTATION_ISOLATION: Final = f"{DOMAIN}/isolation"
 ISOLATIONS: Final = ("data", "sandbox")
+ANNOTATION_MEMORY_CHECK: Final = f"{DOMAIN}/memory-check"  # "off": a model that does not fit its GPUs is no error
 ANNOTATION_PREDICTOR: Final = f"{DOMAIN}/predictor"  # on a runtime: its container is our predictor
 ANNOTATION_PLANNED_WITH: Final = f"{DOMAIN}/planned-with"  # on a stored release: the flags of its deploy
 # On a stored release and its pod templates: what its model URIs contained when it was deployed, as JSON.
@@ -79,7 +80,7 @@ COMPONENT_ANNOTATIONS: Final = (
 )  # fmt: skip
 SERVICE_ANNOTATIONS: Final = (
     *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_SIZE, ANNOTATION_CANARY, ANNOTATION_PARK,
-    ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, *RELEASE_ANNOTATIONS,
+    ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_MEMORY_CHECK, *RELEASE_ANNOTATIONS,
 )  # fmt: skip
 CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE)
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from pilotlight.catalogue import accelerator_selection
+from pilotlight.catalogue.accelerator_selection import AcceleratorClass
 from pilotlight.catalogue.catalogue import BUILT_IN
+from pilotlight.catalogue.model_memory import memory_of
 from pilotlight.catalogue.runtime_documents import expand, implied_env
 from pilotlight.catalogue.runtime_merge import (
     MergedPod,
@@ -24,8 +26,9 @@ from pilotlight.catalogue.runtime_merge import (
 from pilotlight.catalogue.runtime_selection import Selection, select_runtime
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s import quantities
+from pilotlight.plan.capacity import memory_fit
 from pilotlight.plan.component_context import RuntimeChoice, fine_tuned, with_adapter, written_containers
-from pilotlight.plan.types import DecisionLog, field_path
+from pilotlight.plan.types import Capabilities, DecisionLog, field_path
 from pilotlight.spec.service import Catalogue, Component, NodeGroup, Runtime, Service
 
 Json = Any
@@ -77,6 +80,7 @@ def merged_choice(
     component: Component,
     selection: Selection,
     catalogue: Catalogue,
+    capabilities: Capabilities,
     multi_node: bool,
     log: DecisionLog,
 ) -> RuntimeChoice:
@@ -97,7 +101,9 @@ def merged_choice(
     own = runtime is not None and runtime.is_pilotlight and _runs_own_image(runtime, parts[0].container)
     pods = (*parts[0], *parts[1])
     choice = RuntimeChoice(runtime, model, *pods, is_pilotlight=own, reason=selection.reason, adapter=adapter)
-    choice = _tuned(component, _on_accelerator(service, component, choice, selection, catalogue, log))
+    choice, accelerator = _on_accelerator(service, component, choice, selection, catalogue, log)
+    choice = _with_gpus(service, component, choice, accelerator, catalogue, capabilities, log)
+    choice = _tuned(component, choice)
     if adapter is None:
         return choice
     container = with_adapter(choice.container, adapter, log)
@@ -166,40 +172,55 @@ def _on_accelerator(
     selection: Selection,
     catalogue: Catalogue,
     log: DecisionLog,
-) -> RuntimeChoice:
-    """Apply node selector and devices of the accelerator class that the document selects."""
+) -> tuple[RuntimeChoice, AcceleratorClass | None]:
+    """Apply node selector and arguments of the accelerator class that the document selects, and return it."""
     selector = {**(service.accelerator or {}), **(component.accelerator or {})}
     named = service.annotations.get("ome.io/accelerator-class")
     if named:
         selector.setdefault("acceleratorClass", named)
     if not selector or component.role not in SERVES_MODEL:
-        return choice
+        return choice, None
     classes = accelerator_selection.supported_classes(choice.runtime, catalogue.accelerators)
-    accelerator, reasons = accelerator_selection.select_accelerator(selector, classes, choice.model)
+    memory = memory_of(choice.model, choice.container)
+    accelerator, reasons = accelerator_selection.select_accelerator(selector, classes, memory)
     path = field_path(component, "acceleratorOverride") if component.accelerator else "spec.acceleratorSelector"
     if accelerator is None:
         log.error("PL306", path, "; ".join(reasons))
-        return choice
+        return choice, None
     log.decide(component.role, "accelerator", accelerator_selection.name_of(accelerator), reasons[-1])
     tuned = with_accelerator_config(choice.container, selection.format, accelerator_selection.name_of(accelerator))
-    return _with_devices(component, replace(choice, container=tuned), accelerator, log)
+    nodes = (accelerator["spec"].get("discovery") or {}).get("nodeSelector") or {}
+    pod = {**choice.pod, "nodeSelector": {**nodes, **choice.pod.get("nodeSelector", {})}}
+    return replace(choice, pod=pod, container=tuned), accelerator
 
 
-def _with_devices(
-    component: Component, choice: RuntimeChoice, accelerator: accelerator_selection.AcceleratorClass, log: DecisionLog
+def _with_gpus(
+    service: Service,
+    component: Component,
+    choice: RuntimeChoice,
+    accelerator: AcceleratorClass | None,
+    catalogue: Catalogue,
+    capabilities: Capabilities,
+    log: DecisionLog,
 ) -> RuntimeChoice:
-    """Set the device count unless the user did; a runtime's count fits its smallest model, and may be too low."""
-    spec = accelerator.get("spec") or {}
-    selector = (spec.get("discovery") or {}).get("nodeSelector") or {}
-    pod = {**choice.pod, "nodeSelector": {**selector, **choice.pod.get("nodeSelector", {})}}
-    choice, had = replace(choice, pod=pod), quantities.gpu_count(choice.container)
-    needed = -(-accelerator_selection.devices_needed(accelerator, choice.model) // _nodes(component, choice))
-    if any(map(quantities.gpu_count, written_containers(component))) or had >= needed:
+    """Set the GPUs that hold the model unless the document counts them; a class without a model's size gives one."""
+    had, resources = quantities.gpu_count(choice.container), choice.container.get("resources") or {}
+    requested = [
+        name for part in ("limits", "requests") for name in resources.get(part) or {} if quantities.is_gpu(name)
+    ]
+    items = (accelerator["spec"].get("resources") or ()) if accelerator is not None else ()
+    name = next((item["name"] for item in items if item.get("name")), next(iter(requested), "nvidia.com/gpu"))
+    # What a claimed device or a slice of one holds is unknown.
+    unknown = bool(resources.get("claims")) or any("/mig-" in resource for resource in requested)
+    if component.role not in SERVES_MODEL or not (had or accelerator) or unknown:
         return choice
-    if had:
-        reason = f"the model does not fit into the {had} that the runtime asks for"
-        log.decide(component.role, "devices", f"{needed} per pod", reason)
-    resource = next((item["name"] for item in spec.get("resources") or () if item.get("name")), "nvidia.com/gpu")
-    devices = {"resources": {part: {resource: str(needed)} for part in ("limits", "requests")}}
+    counted, gpus = any(map(quantities.gpu_count, written_containers(component))), max(had, 1)
+    if (memory := memory_of(choice.model, choice.container)) is not None:
+        available = memory_fit.gpu_memory(choice.pod, accelerator, catalogue.accelerators, capabilities)
+        fit = memory_fit.Fit(memory, had, _nodes(component, choice), *available)
+        gpus = memory_fit.decide_gpus(service, component, fit, counted, catalogue.accelerators, log)
+    if counted or gpus <= had:
+        return choice
+    devices = {"resources": {part: {name: str(gpus)} for part in ("limits", "requests")}}
     worker = strategic_merge(choice.worker_container, devices) if choice.worker_container else {}
     return replace(choice, container=strategic_merge(choice.container, devices), worker_container=worker)

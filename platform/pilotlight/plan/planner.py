@@ -94,7 +94,7 @@ def _workloads(
     workloads: list[Workload] = []
     for role, mode in modes.items():
         component = _with_overrides(service, service.components[role], current, log)
-        choice = merged_choice(service, component, selection, catalogue, mode == "multi-node", log)
+        choice = merged_choice(service, component, selection, catalogue, capabilities, mode == "multi-node", log)
         name = names.workload(service.name, role, "" if mode == "serverless" else component.name)
         context = PlanContext(service, component, mode, choice, capabilities, name, checks and choice.is_pilotlight)
         _decide_access(context, role == entry, log)
@@ -181,7 +181,8 @@ def _declared_canaries(context: PlanContext, catalogue: Catalogue, log: Decision
         name = names.workload(service.name, "predictor", str(entry["name"]))
         canary_log = log.for_variant(name)
         selection = choose_runtime(service, catalogue, canary_log)
-        choice = merged_choice(service, component, selection, catalogue, context.mode == "multi-node", canary_log)
+        multi_node = context.mode == "multi-node"
+        choice = merged_choice(service, component, selection, catalogue, context.capabilities, multi_node, canary_log)
         guarded = context.enforces_access and choice.is_pilotlight
         canary_context = PlanContext(service, component, context.mode, choice, context.capabilities, name, guarded)
         _decide_access(canary_context, True, canary_log)

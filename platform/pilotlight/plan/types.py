@@ -160,6 +160,8 @@ class Capabilities:
     prometheus_operator: bool = True
     leader_worker_set: bool = True
     gpus: int | None = None  # free GPUs; None: unknown
+    gpus_total: int | None = None  # free or not
+    gpu_memory: int = 0  # bytes of the smallest GPU; 0: unknown
     features: frozenset[str] = frozenset()  # Knative feature flags that are on
     prometheus: str = "http://prometheus-operated.monitoring.svc:9090"
     load_rate_bytes_s: int = 200_000_000  # load rate from the model store to the device

@@ -259,9 +259,9 @@ def _non_default_capabilities(capabilities: "Capabilities") -> str:
 
     defaults = Capabilities()
     values = {field.name: getattr(capabilities, field.name) for field in fields(Capabilities)}
-    # Free GPUs vary from moment to moment: recording them would change the document. So would the name of a target
-    # whose pod templates do not carry it.
-    skipped = {"gpus", *(("target",) if capabilities.target in ("local", "kubernetes") else ())}
+    # Numbers of GPUs vary from moment to moment: recording them would change the document. So would the name of a
+    # target whose pod templates do not carry it.
+    skipped = {"gpus", "gpus_total", *(("target",) if capabilities.target in ("local", "kubernetes") else ())}
     changed = {name: value for name, value in values.items() if value != getattr(defaults, name)}
     changed = {name: value for name, value in changed.items() if name not in skipped}
     return json.encode(to_builtins(changed, order="sorted"), order="sorted").decode() if changed else ""

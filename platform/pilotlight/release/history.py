@@ -79,8 +79,12 @@ def previous_release(releases: "Sequence[Release]", to: str, failed: Set[str] = 
 
 
 def comparable_document(service: "Service", capabilities: "Capabilities") -> str:
-    """Return the document without canary share and access rules: promoted, or with a new token, it is the same."""
-    return apply.document_text(_with_access(_service_with_percent(service, None), {}), capabilities)
+    """Return the document without canary share, access rules and the cluster's GPUs.
+
+    Promoted, with a new token, or beside new nodes, it is the same.
+    """
+    known = replace(capabilities, gpu_memory=0)
+    return apply.document_text(_with_access(_service_with_percent(service, None), {}), known)
 
 
 def released_document(release: "Release") -> str:

@@ -229,6 +229,8 @@ class BaseModel:
     pipeline: Mapping[str, Json] = field(default_factory=dict)  # OME's diffusionPipeline
     reasons: tuple[str, ...] = ()  # one sentence for each derived property
     guessed: bool = False  # format and framework were derived from the URI
+    configuration: Mapping[str, Json] = field(default_factory=dict)  # OME's modelConfiguration: Hugging Face's config
+    max_tokens: int = 0  # of a request and its response; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)

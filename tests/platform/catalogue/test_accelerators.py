@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from tests.platform.catalogue.catalogue_cases import model, runtime
 
-from pilotlight.catalogue.accelerator_selection import devices_needed, name_of, select_accelerator, supported_classes
+from pilotlight.catalogue.accelerator_selection import name_of, select_accelerator, supported_classes
 from pilotlight.catalogue.catalogue import builtin
+from pilotlight.catalogue.model_memory import memory_of
 from pilotlight.spec.service import BaseModel
 
 CLASSES = builtin().accelerators
@@ -19,7 +20,7 @@ def cls(name: str, memory: str = "16Gi", **spec: Any) -> dict[str, Any]:
 
 
 def chosen(selector: dict[str, Any], *classes: Mapping[str, Any], served: BaseModel | None = None) -> str:
-    found, reasons = select_accelerator(selector, classes or CLASSES, served)
+    found, reasons = select_accelerator(selector, classes or CLASSES, memory_of(served, {}))
     assert reasons
     return name_of(found) if found else ""
 
@@ -98,11 +99,6 @@ def test_the_cheapest_counts_every_device_that_the_model_needs() -> None:
 
 def test_the_best_fit_is_for_the_models_size_where_no_memory_is_asked_for() -> None:
     assert chosen({"policy": "BestFit"}, served=model(size_bytes=8 * 10**9)) == "nvidia-t4-16gb"
-
-
-@pytest.mark.parametrize(("size", "devices"), [(0, 1), (10, 1), (60, 1), (75, 2), (250, 4), (690, 16)])
-def test_a_model_is_spread_over_a_power_of_two_of_devices(size: int, devices: int) -> None:
-    assert devices_needed(cls("h100", "80Gi"), model(size_bytes=size * 10**9)) == devices
 
 
 def test_speed_asked_for_ranks_and_never_refuses() -> None:

@@ -86,8 +86,8 @@ def test_a_model_gets_the_devices_it_fits_into_unless_the_user_counts_them() -> 
         return str(container(on_h100(runtime, size, **engine))["resources"]["limits"]["nvidia.com/gpu"])
 
     assert devices(16 * GB) == "1"
-    assert devices(140 * GB) == "2", "140 GB and a fifth do not fit into 80 GiB"
-    assert devices(140 * GB, runner=one) == "1", "the user's word"
+    assert devices(140 * GB) == "4", "140 GB, their cache and overhead do not fit into 2 of 80 GiB"
+    assert devices(70 * GB, runner=one) == "1", "the user's word"
 
 
 def test_the_devices_of_a_model_are_spread_over_its_nodes_and_every_node_knows_their_number() -> None:

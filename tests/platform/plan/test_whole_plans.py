@@ -54,7 +54,8 @@ def read(tmp_path: Path, spec: str) -> Service:
 def test_the_guide_s_documents_run_in_the_modes_that_it_names(tmp_path: Path, mode: str) -> None:
     made = plan(read(tmp_path, GUIDE[mode]), builtin())
     assert made.mode == mode
-    assert not [warning for warning in made.warnings if warning.code not in ("PL350", "PL351")]
+    known = ("PL350", "PL351", *(["PL380"] if mode == "disaggregated" else ()))  # which GPUs it gets is not said
+    assert not [warning for warning in made.warnings if warning.code not in known]
 
 
 def test_the_guide_s_latency_example_is_scaled_by_it(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ import pytest
 from pilotlight.k8s.names import (
     ACCESS_ANNOTATIONS,
     ANNOTATION_CANARY,
-    ANNOTATION_EXPOSE,
     ANNOTATION_ISOLATION,
     ANNOTATION_PARK,
     CATALOGUE_ANNOTATIONS,
     COMPONENT_ANNOTATIONS,
     SERVICE_ANNOTATIONS,
 )
+from pilotlight.spec.annotation_checks import CHOICES
 from pilotlight.spec.load_documents import load
 
 SERVICE = """\
@@ -91,7 +91,7 @@ def test_an_annotation_about_access_that_cannot_be_read_is_an_error_at_its_place
 
 
 def test_all_that_mean_something_pass_and_so_do_those_of_others() -> None:
-    valued = (*ACCESS_ANNOTATIONS, ANNOTATION_CANARY, ANNOTATION_PARK, ANNOTATION_EXPOSE, ANNOTATION_ISOLATION)
+    valued = (*ACCESS_ANNOTATIONS, ANNOTATION_CANARY, *CHOICES)
     texts = [name for name in SERVICE_ANNOTATIONS if name not in valued]
     service = written(*texts, "example.com/auth-tokens")
     assert not problems_of(SERVICE.format(on_service=service, on_component=written(*COMPONENT_ANNOTATIONS, "team")))

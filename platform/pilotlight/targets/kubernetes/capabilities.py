@@ -22,6 +22,7 @@ Document = Mapping[str, Json]
 Facts = dict[str, Json]
 
 ROUTE_PARENT: Final = ("pilotlight-system", "pilotlight")
+GPU_MEMORY: Final = "nvidia.com/gpu.memory"
 KEDA_NAMESPACE: Final = "keda"
 HTTP_SCALER: Final = "keda-add-ons-http-external-scaler"
 SCALER_PORT: Final = 9090
@@ -143,24 +144,36 @@ def prometheus(cluster: Cluster) -> Facts:
 
 
 def gpus(cluster: Cluster) -> Facts:
-    return {"gpus": free_gpus(cluster.list("v1", "Node"), cluster.list(*kinds.POD))}
+    nodes = cluster.list("v1", "Node")
+    facts = {"gpus": free_gpus(nodes, cluster.list(*kinds.POD)), "gpus_total": allocatable_gpus(nodes)}
+    return {**facts, "gpu_memory": least_gpu_memory(nodes)}
 
 
-def free_gpus(nodes: Iterable[Document], pods: Iterable[Document]) -> int:
-    """Return allocatable GPUs minus those requested by pods."""
-    allocatable = sum(
+def allocatable_gpus(nodes: Iterable[Document]) -> int:
+    """Return the GPUs of all nodes, free or not."""
+    return sum(
         int(quantity_or_zero(amount))
         for node in nodes
         for resource, amount in ((node.get("status") or {}).get("allocatable") or {}).items()
         if is_gpu(resource)
     )
+
+
+def least_gpu_memory(nodes: Iterable[Document]) -> int:
+    """Return the bytes of the smallest GPU that NVIDIA's feature discovery has labelled (in MiB); 0: none is."""
+    labels = (kinds.labels(node).get(GPU_MEMORY, "") for node in nodes)
+    return min((int(text) * 2**20 for text in labels if text.isdecimal()), default=0)
+
+
+def free_gpus(nodes: Iterable[Document], pods: Iterable[Document]) -> int:
+    """Return allocatable GPUs minus those requested by pods."""
     requested = sum(
         gpu_count(container)
         for pod in pods
         if pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
         for container in pod["spec"]["containers"]
     )
-    return max(allocatable - requested, 0)
+    return max(allocatable_gpus(nodes) - requested, 0)
 
 
 FACTS: Final = (kinds_known, features, domain, keda, routes, gateway, http_add_on, prometheus, gpus)

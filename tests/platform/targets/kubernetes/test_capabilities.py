@@ -63,6 +63,7 @@ def test_a_cluster_with_everything_says_so_in_the_plans_words() -> None:
         "gateway_api": True, "route_parent": {"name": "only", "namespace": "edge"}, "our_gateway": True,
         "gateway_scaler": "pilotlight-gateway.pilotlight-system.svc:9090", "http_add_on": False,
         "prometheus": "http://prometheus.monitoring.svc:9090", "gpus": 0,
+        "gpus_total": 0, "gpu_memory": 0,
     }  # fmt: skip
     assert found.keys() <= {field.name for field in fields(Capabilities)}
 
@@ -147,3 +148,12 @@ def test_free_gpus_are_those_that_no_living_pod_holds() -> None:
 
     node = named("v1", "Node", "", "a", status={"allocatable": {"nvidia.com/gpu": "8", "cpu": "64"}})
     assert capabilities.free_gpus([node], [pod("Running"), pod("Succeeded"), pod("Pending", "")]) == 6
+    assert capabilities.allocatable_gpus([node, node]) == 16
+
+
+def test_the_memory_of_gpus_is_that_of_the_smallest_that_is_labelled() -> None:
+    def node(memory: str) -> dict[str, Any]:
+        return {"metadata": {"name": "a", "labels": {"nvidia.com/gpu.memory": memory} if memory else {}}}
+
+    assert capabilities.least_gpu_memory([node("81559"), node("24576"), node(""), node("much")]) == 24 * 2**30
+    assert capabilities.least_gpu_memory([node("")]) == 0

@@ -13,7 +13,8 @@ from pilotlight.catalogue.runtime_selection import Selection
 from pilotlight.contract import GATEWAY_PORT
 from pilotlight.k8s import access_annotations, knative_features, names
 from pilotlight.plan import document_annotations
-from pilotlight.plan.component_context import BOOT_S, PlanContext
+from pilotlight.plan.capacity.cold_start import check_cold_start
+from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.component_runtime import choose_runtime, is_gateway, merged_choice, with_defaults
 from pilotlight.plan.deployment_mode import decide_modes, service_mode
 from pilotlight.plan.pods import serving_port
@@ -99,11 +100,12 @@ def _workloads(
         context = PlanContext(service, component, mode, choice, capabilities, name, checks and choice.is_pilotlight)
         _decide_access(context, role == entry, log)
         check_fields(context, log)
-        _record_costs(context, log)
+        _decide_group(context, log)
         others = _declared_canaries(context, catalogue, log) if role == "predictor" else []
         decided = decide_workloads(context, others, role == entry, current, log)
         for workload in decided:
             check_target(context, workload, log)
+            check_cold_start(context, workload, log)
         workloads += decided
     return tuple(workloads)
 
@@ -155,14 +157,15 @@ def _unfronted(context: PlanContext) -> str:
     return ""
 
 
-def _record_costs(context: PlanContext, log: DecisionLog) -> None:
-    """Record what the chosen mode costs or needs."""
-    role = context.component.role
-    if context.component.min_replicas == 0 and context.serves_model:
-        wait = f"about {BOOT_S // 4 + context.load_seconds} s" if context.model_bytes else "as long as the model loads"
-        log.decide(role, "cold start", wait, "the first request after an idle time waits for boot and model")
+def _decide_group(context: PlanContext, log: DecisionLog) -> None:
+    """Record what the pods of a group need of each other."""
     if context.mode == "multi-node":
-        log.decide(role, "network", "RDMA advised", "nodes exchange tensors: RoCE or InfiniBand decides the speed")
+        log.decide(
+            context.component.role,
+            "network",
+            "RDMA advised",
+            "nodes exchange tensors: RoCE or InfiniBand decides the speed",
+        )
     if context.on_ray and "$(LWS_" in str(context.choice.container):
         message = "its command uses variables of a LeaderWorkerSet, which Ray does not set; name a runtime made for Ray"
         log.warn("PL365", context.path(), message)

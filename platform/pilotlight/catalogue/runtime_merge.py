@@ -33,6 +33,13 @@ PARALLEL_FLAGS: Final = {
     "pipelineParallelSize": ("--pp-size", "--pp", "--pipeline-parallel-size"),
     "dataParallelSize": ("--dp-size", "--dp", "--data-parallel-size"),
 }
+# How an engine finds the other pods of its group; LeaderWorkerSet sets the variables.
+_NODE_FLAGS: Final = {
+    "sglang": ("--nnodes=$(LWS_GROUP_SIZE)", "--node-rank=$(LWS_WORKER_INDEX)",
+               "--dist-init-addr=$(LWS_LEADER_ADDRESS):5757"),
+    "vllm": ("--nnodes=$(LWS_GROUP_SIZE)", "--node-rank=$(LWS_WORKER_INDEX)", "--master-addr=$(LWS_LEADER_ADDRESS)"),
+}  # fmt: skip
+_NODE_MARKS: Final = ("LWS_", "RAY_", "ray start", "--nnodes", "--node-rank", "--headless")
 _EXTENSION: Final = {
     "min_replicas": "minReplicas", "max_replicas": "maxReplicas", "scale_target": "scaleTarget",
     "scale_metric": "scaleMetric", "container_concurrency": "containerConcurrency",
@@ -235,6 +242,24 @@ def with_parallelism(container: Mapping[str, Json], gpus: int, nodes: int) -> Ob
     if not gpus:
         return dict(container)
     return strategic_merge(container, {"env": [{"name": PARALLELISM, "value": str(gpus * nodes)}]})
+
+
+def knows_its_nodes(*containers: Mapping[str, Json]) -> bool:
+    """Return whether a container of a group refers to the group: its variables, Ray, or the flags of an engine."""
+    return any(mark in str(containers) for mark in _NODE_MARKS)
+
+
+def node_engine(container: Mapping[str, Json]) -> str:
+    """Return the engine that takes its rank by flags; empty if it is unknown, or started by a shell's script."""
+    command = container.get("command") or [""]
+    words = " ".join((container.get("image") or "", *command))
+    return next((name for name in _NODE_FLAGS if name in words and not command[0].endswith("sh")), "")
+
+
+def with_node_rank(container: Mapping[str, Json], engine: str, worker: bool) -> Object:
+    """Add the flags by which the engine's pods of a group find each other; vLLM's workers serve no HTTP."""
+    own = ("--headless",) if worker and engine == "vllm" else ()
+    return {**container, "args": [*(container.get("args") or ()), *_NODE_FLAGS[engine], *own]}
 
 
 def with_accelerator_config(container: Mapping[str, Json], entry: SupportedFormat | None, cls: str) -> Object:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from pilotlight.catalogue.document_types import parameter_count
 from pilotlight.catalogue.model_documents import reference_path
+from pilotlight.catalogue.runtime_merge import node_engine
 from pilotlight.spec.field_types import child_path
 from pilotlight.spec.service import BaseModel, Component, ModelSpec, Runtime, Service, SupportedFormat
 
@@ -244,10 +245,15 @@ def _topology_objections(runtime: Runtime, service: Service, component: Componen
         message = "it runs prefill and decode apart, the service has no decoder"
         yield Objection("PL226", "", Mismatch("decoderConfig", message))
     groups = [group for group in (component.leader, component.worker) if group is not None]
-    for_nodes = {"leader", "worker"} & runtime.engine.keys()
+    for_nodes = is_for_nodes(runtime) or node_engine(runtime.engine.get("runner") or {})
     if groups and not for_nodes and not any((group.runner or {}).get("image") for group in groups):
-        message = "the service asks for workers, the runtime is for one node"
+        message = "the service has workers, the runtime has none and is neither SGLang nor vLLM"
         yield Objection("PL225", f"spec.{component.role}.worker", Mismatch("engineConfig", message))
+
+
+def is_for_nodes(runtime: Runtime) -> bool:
+    """Return whether an OME runtime configures the leader or worker of a multi-node engine."""
+    return bool({"leader", "worker"} & runtime.engine.keys())
 
 
 def brings_image(component: Component) -> bool:

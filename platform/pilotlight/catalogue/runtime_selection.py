@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pilotlight.catalogue.model_documents import group_of, reference_path, resolve_model
-from pilotlight.catalogue.runtime_score import Candidate, brings_image, evaluate_runtime, objections, size_distance
+from pilotlight.catalogue.runtime_score import (
+    Candidate,
+    brings_image,
+    evaluate_runtime,
+    is_for_nodes,
+    objections,
+    size_distance,
+)
 from pilotlight.spec.field_types import suggestion
 from pilotlight.spec.problems import Problem, Problems
 from pilotlight.spec.service import BaseModel, Catalogue, Component, Group, Runtime, Service, SupportedFormat
@@ -107,7 +114,7 @@ def _select_best(
     service: Service, component: Component, model: BaseModel, catalogue: Catalogue, problems: Problems
 ) -> Selection:
     candidates = [evaluate_runtime(runtime, service, component, model) for runtime in _reachable(service, catalogue)]
-    rank = _rank(service, model)
+    rank = _rank(service, component, model)
     ordered = sorted(candidates, key=lambda candidate: (not candidate.accepted, *rank(candidate)))
     best = next((candidate for candidate in ordered if candidate.accepted), None)
     if best is not None:
@@ -121,13 +128,27 @@ def _select_best(
         "architecture": model.architecture, "quantization": model.quantization, "size": model.parameter_size,
     }  # fmt: skip
     described = ", ".join(f"{what} {value}" for what, value in properties.items() if value) or f"model {model.name}"
-    message = f"no runtime serves {described}; name one in {runtime_path}, or see explain --runtime"
+    subject = _misfit(ordered, service, component, model) or "no runtime serves {}"
+    message = f"{subject.format(described)}; name one in {runtime_path}, or see explain --runtime"
     problems.error("PL224", service.location(path), path, message)
     return Selection(None, None, tuple(ordered))
 
 
-def _rank(service: Service, model: BaseModel) -> Callable[[Candidate], tuple[object, ...]]:
-    """Return the sort key of candidates. Namespaced runtimes rank first in both projects, whatever their score."""
+def _misfit(candidates: list[Candidate], service: Service, component: Component, model: BaseModel) -> str:
+    """Return what keeps a runtime that serves the model from serving its decoder or workers; empty if none does."""
+    for candidate in candidates:
+        reasons = list(objections(candidate.format, candidate.runtime, service, component, model))
+        selectable = candidate.format is not None and candidate.format.auto_select and not candidate.runtime.disabled
+        if selectable and reasons and all(reason.code in ("PL225", "PL226") for reason in reasons):
+            return f"{candidate.runtime.name} serves {{}}, but {reasons[0].mismatch.message}"
+    return ""
+
+
+def _rank(service: Service, component: Component, model: BaseModel) -> Callable[[Candidate], tuple[object, ...]]:
+    """Return the sort key of candidates. Namespaced runtimes rank first in both projects, whatever their score.
+
+    Runtimes made for several nodes rank before those that get their ranks by flags.
+    """
 
     def rank(candidate: Candidate) -> tuple[object, ...]:
         runtime = candidate.runtime
@@ -136,6 +157,7 @@ def _rank(service: Service, model: BaseModel) -> Callable[[Candidate], tuple[obj
         else:
             known = [PROTOCOL_ORDER.index(protocol) for protocol in runtime.protocols if protocol in PROTOCOL_ORDER]
             tie_break = min(known, default=len(PROTOCOL_ORDER))
-        return (runtime.namespace == "", -candidate.score, tie_break, runtime.name, runtime.kind)
+        single = component.worker is not None and not is_for_nodes(runtime)
+        return (single, runtime.namespace == "", -candidate.score, tie_break, runtime.name, runtime.kind)
 
     return rank

@@ -16,10 +16,13 @@ from pilotlight.catalogue.runtime_merge import (
     MergedPod,
     group_size,
     image_for,
+    knows_its_nodes,
     merge_component,
     merge_group,
+    node_engine,
     strategic_merge,
     with_accelerator_config,
+    with_node_rank,
     with_parallelism,
     with_runtime_defaults,
 )
@@ -28,6 +31,7 @@ from pilotlight.contract import is_predictor_image
 from pilotlight.k8s import quantities
 from pilotlight.plan.capacity import memory_fit
 from pilotlight.plan.component_context import RuntimeChoice, fine_tuned, with_adapter, written_containers
+from pilotlight.plan.deployment_mode import wants_ray
 from pilotlight.plan.types import Capabilities, DecisionLog, field_path
 from pilotlight.spec.service import Catalogue, Component, NodeGroup, Runtime, Service
 
@@ -94,6 +98,9 @@ def merged_choice(
         return RuntimeChoice(None, None, pod, container, is_pilotlight=True, gateway=True, reason="our gateway routes")
     merged = merge_group(runtime, component, "leader") if multi_node else merge_component(runtime, component)
     worker = merge_group(runtime, component, "worker") if multi_node else MergedPod({}, {})
+    has_workers = multi_node and service.group == "ome" and group_size(runtime, component) > 0
+    if has_workers and not wants_ray(service, component):
+        merged, worker = _with_ranks(merged, worker, component, log)
     parts = [_with_implied_env(part, service, component, runtime) for part in (merged, worker)]
     model, adapter = None, None
     if component.role in SERVES_MODEL:
@@ -109,6 +116,24 @@ def merged_choice(
     container = with_adapter(choice.container, adapter, log)
     worker_container = with_adapter(choice.worker_container, adapter, log) if choice.worker_container else {}
     return replace(choice, container=container, worker_container=worker_container)
+
+
+def _with_ranks(
+    leader: MergedPod, worker: MergedPod, component: Component, log: DecisionLog
+) -> tuple[MergedPod, MergedPod]:
+    """Give leader and workers their ranks, unless the runtime or the document does; PL378 if the engine takes none."""
+    if knows_its_nodes(leader.container, worker.container):
+        return leader, worker
+    engines = [node_engine(part.container) for part in (leader, worker)]
+    if not all(engines):
+        message = "leader and workers would not find each other: refer to LWS_LEADER_ADDRESS and LWS_WORKER_INDEX in"
+        log.error("PL378", field_path(component, "worker"), f"{message} their arguments, or use SGLang or vLLM")
+        return leader, worker
+    ranked = [
+        MergedPod(part.pod, with_node_rank(part.container, engine, part is worker))
+        for part, engine in zip((leader, worker), engines, strict=True)
+    ]
+    return ranked[0], ranked[1]
 
 
 def is_gateway(component: Component, runtime: Runtime | None) -> bool:

@@ -151,6 +151,8 @@ def _check(context: PlanContext, strategy: str, disaggregated: bool, log: Decisi
         log.error("PL346", path, f"{strategy}, must be one of {', '.join(STRATEGIES)}")
     elif strategy == "prefill_decode" and not disaggregated:
         log.error("PL346", path, "prefill_decode needs a decoder beside the engine; add one or use cache_aware")
+    elif strategy != "prefill_decode" and disaggregated:
+        log.error("PL346", path, f"{strategy} sends the decoder no request; use prefill_decode, or drop the decoder")
     for key in context.component.config:
         if key not in KNOWN:
             log.error("PL347", context.path(f"config.{key}"), f"is no setting of the router; known: {', '.join(KNOWN)}")

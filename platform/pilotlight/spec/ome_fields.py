@@ -143,7 +143,7 @@ def _leader(name: str) -> Record:
 
 
 def _worker(name: str) -> Record:
-    fields = {**_leader(name).fields, "size": Field(Integer(0), "How many workers.")}
+    fields = {**_leader(name).fields, "size": Field(Integer(1), "How many workers.")}
     return Record(name, fields, "Pod fields of a worker.")
 
 

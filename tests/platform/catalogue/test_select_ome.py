@@ -168,6 +168,21 @@ def test_a_service_with_workers_needs_a_runtime_for_several_nodes() -> None:
     assert name(chosen(model(), single, several)) == "single"
 
 
+def test_an_engine_that_takes_its_rank_by_flags_serves_several_nodes() -> None:
+    service = ome(components={"engine": Component("engine", worker=NodeGroup(size=1))})
+    flags = runtime("flags", line(priority=9), engine={"runner": {"image": "lmsysorg/sglang:1"}})
+    assert name(chosen(model(), flags, runtime("single"), service=service)) == "flags"
+    several = runtime("several", engine={"leader": {}, "worker": {}})
+    assert name(chosen(model(), flags, several, service=service)) == "several"
+
+
+def test_a_model_that_is_served_but_not_so_is_told_apart_from_one_that_is_not() -> None:
+    pair = {"engine": Component("engine"), "decoder": Component("decoder")}
+    (problem,) = chosen(model(), runtime("r"), service=ome(components=pair)).problems
+    assert problem.message.startswith("r serves format safetensors")
+    assert "but the service has a decoder, the runtime has no decoderConfig" in problem.message
+
+
 def test_nothing_fitting_is_one_problem_that_says_what_was_sought() -> None:
     selection = chosen(model(parameter_size="7B", **LLAMA), runtime("r", line("onnx")))
     (problem,) = selection.problems

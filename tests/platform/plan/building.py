@@ -22,6 +22,7 @@ from pilotlight.spec.service import (
 GB = 10**9
 OURS = "ours"
 FOREIGN = "foreign"
+RANKED = {"env": [{"name": "RANK", "value": "$(LWS_WORKER_INDEX)"}]}
 GPU = {"resources": {"requests": {"nvidia.com/gpu": "1"}}}
 
 
@@ -76,7 +77,9 @@ CATALOGUE = Catalogue(
 
 
 def ome(model: str = "small", runtime_name: str = OURS, name: str = "iris", **engine: Any) -> Service:
-    """An OME service with one engine; keywords are fields of the engine."""
+    """An OME service with one engine; keywords are fields of the engine. Its workers know their ranks."""
+    if worker := engine.get("worker"):
+        engine["worker"] = replace(worker, runner={**RANKED, **(worker.runner or {})})
     return Service(
         "ome", name, "demo", {"engine": Component("engine", **engine)},
         model=Reference(model, "ClusterBaseModel", "ome.io"),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.platform.plan.building import (
     CATALOGUE,
     GB,
@@ -47,6 +48,30 @@ def test_leader_and_workers_have_templates_of_their_own() -> None:
     assert worker["args"] == ["--worker"]
     assert worker["resources"]["limits"] == {"nvidia.com/gpu": "1"}
     assert "readinessProbe" not in worker
+
+
+@pytest.mark.parametrize(("image", "address"), [("sglang", "dist-init-addr"), ("vllm-openai", "master-addr")])
+def test_an_engine_of_several_nodes_gets_its_ranks(image: str, address: str) -> None:
+    made = workload(changed(ome(runner={"image": f"example/{image}:1", "args": ["--a"]}), worker=NodeGroup(size=3)))
+    assert made.worker_template is not None
+    leader, worker = container(made)["args"], made.worker_template["spec"]["containers"][0]["args"]
+    assert leader[:3] == ["--a", "--nnodes=$(LWS_GROUP_SIZE)", "--node-rank=$(LWS_WORKER_INDEX)"]
+    assert leader[3].startswith(f"--{address}=$(LWS_LEADER_ADDRESS)")
+    assert worker == leader + (["--headless"] if image == "vllm-openai" else [])
+
+
+@pytest.mark.parametrize(
+    "runner", [{"image": "example/other:1"}, {"image": "sglang:1", "command": ["bash", "-c", "x"]}]
+)
+def test_a_group_whose_pods_would_not_find_each_other_is_refused(runner: dict[str, Any]) -> None:
+    (problem,) = refusals(changed(ome(runner=runner), worker=NodeGroup(size=1)))
+    assert (problem.code, problem.path) == ("PL378", "spec.engine.worker")
+    arranged = {**runner, "args": ["--rank=$(LWS_WORKER_INDEX)"]}
+    assert container(workload(changed(ome(runner=arranged), worker=NodeGroup(size=1))))["args"] == arranged["args"]
+
+
+def test_a_leader_alone_needs_no_rank() -> None:
+    assert workload(ome(runner={"image": "example/other:1"}, leader=NodeGroup())).group_size == 1
 
 
 def test_ray_runs_a_group_by_annotation() -> None:

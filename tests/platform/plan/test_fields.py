@@ -138,7 +138,7 @@ def service(fields: dict[str, Any], mode: Mode) -> Service:
     own = dict(fields)
     if mode == "multi-node":
         own.setdefault("worker", NodeGroup(size=1))
-    return in_mode(changed(ome(), **own), NAMES[mode])
+    return in_mode(changed(ome(worker=own.pop("worker", None)), **own), NAMES[mode])
 
 
 def without_words(made: Plan) -> Plan:

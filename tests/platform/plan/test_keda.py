@@ -260,6 +260,13 @@ def test_a_step_up_waits_until_the_last_one_could_help() -> None:
     assert scaling(ome(keda=keda(), behavior=written)).behavior["scaleDown"]["stabilizationWindowSeconds"] == 42
 
 
+def test_a_target_without_effect_beside_a_query_is_warned_about() -> None:
+    query = keda(query="sum(x)", threshold="9")
+    (warning,) = planned(ome(keda=query, scale_target=70)).warnings
+    assert (warning.code, warning.path) == ("PL360", "spec.engine.scaleTarget")
+    assert not planned(ome(keda=query, scale_target=70, scale_metric="concurrency")).warnings
+
+
 def test_groups_of_nodes_are_scaled_too() -> None:
     made = scaling(ome(worker=NodeGroup(size=1), keda=keda(threshold="1"), min_replicas=1, max_replicas=2))
     assert (made.scaler, made.max_replicas) == ("keda", 2)

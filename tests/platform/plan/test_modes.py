@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 from tests.platform.plan.building import (
+    RANKED,
     annotated,
     codes,
     in_mode,
@@ -16,7 +17,7 @@ from tests.platform.plan.building import (
 from pilotlight.plan.types import Capabilities
 from pilotlight.spec.service import NodeGroup, Service
 
-WORKERS: dict[str, Any] = {"worker": NodeGroup(size=1), "leader": NodeGroup()}
+WORKERS: dict[str, Any] = {"worker": NodeGroup(size=1, runner=RANKED), "leader": NodeGroup()}
 RAW_DEFAULT = Capabilities(default_mode="raw")
 
 DECIDED = [
@@ -29,8 +30,12 @@ DECIDED = [
     (in_mode(ome(**WORKERS), "RawDeployment"), "raw", "ome.io/deploymentMode = RawDeployment"),
     (in_mode(ome(), "Stateful"), "stateful", "ome.io/deploymentMode = Stateful"),
     (annotated(ome(), **{"ome.io/deploymentMode": "VirtualDeployment"}), "virtual", "VirtualDeployment"),
-    (with_component(ome(), "decoder"), "raw", "engine.minReplicas = 1"),
-    (with_component(ome(min_replicas=0), "decoder"), "raw", "an engine beside a decoder is never serverless"),
+    (with_component(with_component(ome(), "decoder"), "router"), "raw", "engine.minReplicas = 1"),
+    (
+        with_component(with_component(ome(min_replicas=0), "decoder"), "router"),
+        "raw",
+        "an engine beside a decoder is never serverless",
+    ),
     (kserve(), "serverless", "the default mode"),
     (in_mode(kserve(), "Standard"), "raw", "serving.kserve.io/deploymentMode = Standard"),
     (in_mode(kserve(), "RawDeployment"), "raw", "serving.kserve.io/deploymentMode = RawDeployment"),

@@ -337,6 +337,19 @@ def test_a_router_s_setting_that_means_nothing_is_refused(config: dict[str, str]
     assert codes(refusals(with_component(ome(), "router", config=config))) == [code]
 
 
+@pytest.mark.parametrize("strategy", ["round_robin", "least_loaded", "cache_aware"])
+def test_a_strategy_that_sends_the_decoder_nothing_is_refused(strategy: str) -> None:
+    routed = with_component(with_component(ome(), "decoder"), "router", config={"routing_strategy": strategy})
+    (problem,) = refusals(routed)
+    assert (problem.code, problem.path) == ("PL346", "spec.router.config.routing_strategy")
+    assert "prefill_decode" in problem.message
+
+
+def test_a_decoder_without_a_router_is_refused() -> None:
+    (problem,) = refusals(with_component(ome(), "decoder"))
+    assert (problem.code, problem.path) == ("PL377", "spec.decoder")
+
+
 def test_a_kserve_model_s_own_container_fields_win() -> None:
     model = ModelSpec("onnx", runtime=FOREIGN, storage_uri="s3://m/x", container={"args": ["--fast"]})
     assert container(workload(changed(kserve(), model=model)))["args"] == ["--fast"]

@@ -90,7 +90,7 @@ def test_a_router_defaults_to_at_most_2() -> None:
 
 
 def test_a_decoder_keeps_one_replica_and_says_so() -> None:
-    made = planned(with_component(ome(), "decoder", min_replicas=0))
+    made = planned(with_component(with_component(ome(), "decoder", min_replicas=0), "router"))
     assert next(work for work in made.workloads if work.role == "decoder").scaling.min_replicas == 1
     assert "PL311" in codes(made.warnings)
 

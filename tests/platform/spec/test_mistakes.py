@@ -101,7 +101,7 @@ def expected(where: str, base: str, message: str) -> str:
          'is "a", which another one has already'),
         ("minReplicas: 1\n    minReplicas: 2", "10:5 PL105 /minReplicas",
          "minReplicas is given twice, first on line 9; keep one of them"),
-        ("worker: {size: -1}", "9:20 PL104 .worker.size", "is -1, must be a whole number of at least 0"),
+        ("worker: {size: 0}", "9:20 PL104 .worker.size", "is 0, must be a whole number of at least 1"),
         ("runner: null\n  minReplicas: 1", "10:3 PL101 /spec.minReplicas",
          "unknown field of InferenceServiceSpec; put it under engine"),
     ],

@@ -61,6 +61,9 @@ def choose_triggers(context: PlanContext, min_replicas: int, log: DecisionLog) -
     specs = [*_from_annotation(context, log), *_from_config(context, log), *_from_metrics(context, log)]
     unguarded = _unguarded(context)
     kinds = _simple_kinds(context, bool(specs or unguarded))
+    if not kinds and min_replicas > 0 and context.component.scale_metric is None and context.component.scale_target:
+        message = "has no effect beside other triggers; name its scaleMetric, or write kedaConfig.scalingThreshold"
+        log.warn("PL360", context.path("scaleTarget"), message)
     if min_replicas > 0 and context.choice.is_pilotlight:
         specs += [_metric_spec(context, kind, target) for kind, target in kinds.items()]
         kinds = {}

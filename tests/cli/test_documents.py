@@ -83,7 +83,8 @@ def test_warnings_are_numbered_on_stderr_and_end_nothing(call: Call) -> None:
 
 
 def test_strict_makes_errors_of_warnings(call: Call) -> None:
-    done = call("render", "-f", "examples/services/deepseek-multi-node.yaml", "--strict")
+    document = "examples/services/deepseek-multi-node.yaml"
+    done = call("render", "-f", document, "--strict", "--set", "spec.engine.hostNetwork=true")
     assert done.code == 2
     assert done.out == ""
     assert "error PL350" in done.err

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from pilotlight.k8s.knative_features import KNATIVE_POD_FIELDS
 from pilotlight.plan.component_context import PlanContext
-from pilotlight.plan.types import DecisionLog
+from pilotlight.plan.types import DecisionLog, Requirement
 
 Json = Any
 Level = Literal["restricted", "baseline", "privileged"]
@@ -37,10 +37,13 @@ def decide_level(context: PlanContext, volumes: list[Json], log: DecisionLog) ->
     if forced in LEVELS:
         log.decide(role, "pod security", forced, "--pod-security")
         return LEVELS[forced]
-    beyond = list(_beyond_baseline(context.choice.pod, context.choice.container, volumes))
-    if beyond:
-        if has_pods:
-            log.warn("PL350", path, f"{', '.join(beyond)} needs a namespace that admits privileged pods")
+    beyond = list(_beyond_baseline(context.choice.pod, context.choice.container, []))
+    if beyond and has_pods:
+        log.warn("PL350", path, f"{', '.join(beyond)} needs a namespace that admits privileged pods")
+    node_folders = list(_beyond_baseline({}, {}, volumes))  # of the model agent: every OME model on nodes has one
+    if node_folders and has_pods:
+        log.require(Requirement("feature", "a namespace that admits privileged pods", f"{role}: {node_folders[0]}"))
+    if beyond or node_folders:
         return "privileged"
     if context.choice.is_pilotlight:
         log.decide(role, "pod security", "restricted", "our image needs nothing more")

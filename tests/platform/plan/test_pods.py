@@ -88,6 +88,15 @@ def test_what_reaches_into_the_node_is_warned_about() -> None:
     assert codes(made.warnings) == ["PL350"]
 
 
+def test_a_folder_of_the_model_agent_is_a_requirement_said_once() -> None:
+    made = planned(with_component(with_component(ome("onnode", FOREIGN), "decoder"), "router"))
+    assert [work.pod_security for work in made.workloads if work.role != "router"] == ["privileged"] * 2
+    assert codes(made.warnings) == []
+    assert [each.name for each in made.requirements if "privileged" in each.name] == [
+        "a namespace that admits privileged pods"
+    ]
+
+
 def test_a_user_s_security_context_wins() -> None:
     made = workload(ome(runner={"securityContext": {"runAsUser": 7}}))
     assert container(made)["securityContext"]["runAsUser"] == 7

@@ -308,3 +308,10 @@ class ChunkedBody:
             self._trailers += len(line)
             if self._trailers > _MAX_TRAILERS or not _TRAILER.fullmatch(line):
                 raise Malformed("a trailer is malformed or too long")
+
+
+def unchunked(body: bytes) -> bytes:
+    """Return the payload of a chunked body. Raise Malformed."""
+    reader = ChunkedBody(collect=True)
+    reader.feed(body)
+    return reader.take_payload()

@@ -119,6 +119,7 @@ class LoopbackResponse(NamedTuple):
 
     status: int
     body: bytes = b""
+    chunked: bool = False  # the body still has its chunks
 
     @property
     def ok(self) -> bool:
@@ -150,7 +151,7 @@ async def accepts_connections(port: int, timeout_s: float, *, host: str = "127.0
     """Whether a server listens on a port of a host or of a `unix:` host. Never raises."""
     try:
         async with asyncio.timeout(timeout_s):
-            with await _connect(host, port) as connection:
+            with await connect(host, port) as connection:
                 return unix_socket.is_unix(host) or not await _closes(connection)
     except OSError:  # TimeoutError is one
         return False
@@ -170,24 +171,29 @@ async def send_request(host: str, port: int, path: str, *, method: str = "GET", 
 
     Raise OSError if the connection fails, ValueError for an invalid response.
     """
-    loop = asyncio.get_running_loop()
-    with await _connect(host, port) as connection:
+    with await connect(host, port) as connection:
         name = "localhost" if connection.family == socket.AF_UNIX else f"{host}:{port}"
         request = f"{method} {path} HTTP/1.1\r\nHost: {name}\r\n{extra}Connection: close\r\n\r\n"
-        await loop.sock_sendall(connection, request.encode("latin-1"))
-        answer = bytearray()
-        while len(answer) < MAX_RESPONSE_BYTES and not _complete(answer):
-            piece = await loop.sock_recv(connection, 65536)
-            if not piece:
-                break
-            answer += piece
+        return await exchange(connection, request.encode("latin-1"))
+
+
+async def exchange(connection: socket.socket, request: bytes) -> LoopbackResponse:
+    """Send a request that closes its connection; return the response. Raise as `send_request`."""
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(connection, request)
+    answer = bytearray()
+    while len(answer) < MAX_RESPONSE_BYTES and not _complete(answer):
+        piece = await loop.sock_recv(connection, 65536)
+        if not piece:
+            break
+        answer += piece
     head, _, body = bytes(answer).partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1."):
         raise ValueError("no answer in HTTP")
-    return LoopbackResponse(int(head[9:12]), body)
+    return LoopbackResponse(int(head[9:12]), body, b"\r\ntransfer-encoding: chunked" in head.lower())
 
 
-async def _connect(host: str, port: int) -> socket.socket:
+async def connect(host: str, port: int) -> socket.socket:
     if unix_socket.is_unix(host):
         return unix_socket.connect(host, port)
     connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)

@@ -44,8 +44,8 @@ class EndpointFile:
 class DnsEndpoints:
     """The pods behind the workload's headless Service; without one, its ClusterIP Service."""
 
-    def __init__(self, namespace: str, workload: str) -> None:
-        self._names = ((f"{workload}-pods.{namespace}", HTTP_PORT), (f"{workload}.{namespace}", SERVICE_PORT))
+    def __init__(self, namespace: str, workload: str, port: int = HTTP_PORT) -> None:
+        self._names = ((f"{workload}-pods.{namespace}", port), (f"{workload}.{namespace}", SERVICE_PORT))
         self._known: tuple[Replica, ...] = ()
 
     async def discover(self) -> tuple[Replica, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pilotlight.gateway.auth import AccessAdmission, FileAdmission
+from pilotlight.gateway.engine_router.prefill_stage import PrefillStage
 from pilotlight.gateway.engine_router.strategy import PROMPT_SEARCH_BYTES, EndpointPicker, RouterSettings
 from pilotlight.gateway.metrics_and_reports import log
 from pilotlight.gateway.proxy.backend import LiveBackend, PendingRequest
@@ -43,21 +44,20 @@ class RouterDataPlane(DataPlane):
         super().__init__(lambda wake: None, lambda unreachable: None, admission)
         self._target = settings.decoder if settings.disaggregated else settings.engine
         self.key: RouteKey = (settings.namespace, self._target)
-        self._disaggregated = settings.disaggregated
-        self._picker, self._prefill_picker = EndpointPicker(settings.strategy), EndpointPicker("least_loaded")
-        self._prefills: tuple[Replica, ...] = ()
-        self._prefilling: dict[str, list[ProxiedRequest]] = {}
-        self._endpoints: tuple[Replica, ...] | None = None
+        self._picker = EndpointPicker(settings.strategy)
+        self._prefill = PrefillStage(settings, self._submit_by_strategy, TIMEOUT_S) if settings.disaggregated else None
+        self._endpoints: tuple[tuple[Replica, ...], tuple[Replica, ...]] | None = None
         self.pages["ready"] = self._ready
 
     def set_endpoints(self, engines: tuple[Replica, ...], decoders: tuple[Replica, ...]) -> bool:
         """Replace the endpoints; return whether they have changed."""
-        endpoints, prefills = (decoders, engines) if self._disaggregated else (engines, ())
-        if (endpoints, prefills) == (self._endpoints, self._prefills):
+        if (engines, decoders) == self._endpoints:
             return False
-        self._endpoints, self._prefills = endpoints, prefills
-        self._prefilling = {each.id: self._prefilling.get(each.id, []) for each in prefills}
-        usable = endpoints if prefills or not self._disaggregated else ()
+        self._endpoints = (engines, decoders)
+        usable = engines
+        if self._prefill is not None:
+            self._prefill.replicas = engines
+            usable = decoders if engines else ()
         backends = tuple(Backend(replica.id, self._target, 0, (replica,)) for replica in usable)
         if not backends:
             problem = f"no endpoint of {self._target} is ready"
@@ -73,6 +73,8 @@ class RouterDataPlane(DataPlane):
         """Submit a request to the endpoint that the strategy picks; if that reads the prompt, wait for the body."""
         if not self._healthy_backends():
             super().submit(request, route, tag, front)
+        elif self._prefill is not None and isinstance(request, ProxiedRequest) and self._prefill.takes(request):
+            self._prefill.start(request)
         elif self._picker.reads_body and isinstance(request, ProxiedRequest) and not front:
             self._await_body(request, self.clock() + BODY_WAIT_S)
         else:
@@ -86,11 +88,11 @@ class RouterDataPlane(DataPlane):
             or len(request.body_prefix(PROMPT_SEARCH_BYTES)) >= PROMPT_SEARCH_BYTES
             or self.clock() >= until
         ):
-            self._submit_by_strategy(request, False)
+            self._submit_by_strategy(request)
         else:
             asyncio.get_running_loop().call_later(BODY_POLL_S, self._await_body, request, until)
 
-    def _submit_by_strategy(self, request: PendingRequest, front: bool) -> None:
+    def _submit_by_strategy(self, request: PendingRequest, front: bool = False) -> None:
         backends = self._healthy_backends()
         if not backends:
             self.dispatch(request, front)
@@ -100,8 +102,6 @@ class RouterDataPlane(DataPlane):
             prefix = request.body_prefix(PROMPT_SEARCH_BYTES)
         loads = {name: backend.counts.load for name, backend in backends.items()}
         chosen = backends[self._picker.pick(loads, prefix)]
-        if self._disaggregated and isinstance(request, ProxiedRequest):
-            self._select_prefill(request)
         if not self._busy:
             self.mark_busy()
         if front:
@@ -117,16 +117,10 @@ class RouterDataPlane(DataPlane):
         healthy = {name: each for name, each in backends.items() if each.replicas[0].unhealthy_until <= now}
         return healthy or backends
 
-    def _select_prefill(self, request: ProxiedRequest) -> None:
-        """Pick the prefill engine with the fewest unfinished requests and name it in the request's headers."""
-        for name, requests in self._prefilling.items():
-            self._prefilling[name] = [each for each in requests if not each.finished]
-        loads = {name: len(requests) for name, requests in self._prefilling.items()}
-        chosen = self._prefill_picker.pick(loads)
-        self._prefilling[chosen].append(request)
-        replica = next(each for each in self._prefills if each.id == chosen)
-        host, port = replica.host, str(replica.port)
-        request.set_headers({"X-Prefill-Host": host, "X-Prefill-Port": port, "X-Prefiller-Host-Port": f"{host}:{port}"})
+    def _sweep(self) -> None:
+        if self._prefill is not None:
+            self._prefill.sweep()
+        super()._sweep()
 
     def _ready(self) -> tuple[int, str, bytes]:
         ready = bool(self._healthy_backends())

@@ -1,7 +1,7 @@
 """Router component: the gateway's data plane in front of one service's engines, which it discovers by itself.
 
-Every endpoint is a backend of its own, so that the strategy decides among them. With `prefill_decode` a request goes to
-a decoder, with headers that name a prefill engine; the decoder fetches the KV cache of the prompt from there.
+Every endpoint is a backend of its own, so that the strategy decides among them. With `prefill_decode` a prefill engine
+computes the KV cache of the prompt, by the protocol of the engines, and a decoder answers.
 """
 
 import asyncio
@@ -52,10 +52,8 @@ class Router:
 
     def __init__(self, settings: RouterSettings) -> None:
         self._settings = settings
-        self._engines = EndpointPool(self._source(settings.engine), settings.health_check_s)
-        self._decoders = (
-            EndpointPool(self._source(settings.decoder), settings.health_check_s) if settings.disaggregated else None
-        )
+        self._engines = self._pool(settings.engine, settings.engine_port)
+        self._decoders = self._pool(settings.decoder, settings.decoder_port) if settings.disaggregated else None
         self._plane = RouterDataPlane(settings)
         self._metrics = Metrics()
         self._reporter = Reporter(self._plane, self._metrics.add, lambda report: None)
@@ -89,9 +87,10 @@ class Router:
         if failure is not None:
             raise failure
 
-    def _source(self, workload: str) -> EndpointSource:
+    def _pool(self, workload: str, port: int) -> EndpointPool:
         folder, namespace = self._settings.endpoints, self._settings.namespace
-        return EndpointFile(folder, namespace, workload) if folder else DnsEndpoints(namespace, workload)
+        source = EndpointFile(folder, namespace, workload) if folder else DnsEndpoints(namespace, workload, port)
+        return EndpointPool(source, self._settings.health_check_s)
 
     async def _watch_endpoints(self) -> None:
         while True:

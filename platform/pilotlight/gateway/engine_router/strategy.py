@@ -10,6 +10,7 @@ from typing import Final
 from pilotlight.contract import ENV_ACCESS_FILE, ENV_ENDPOINTS_DIR, ENV_SETTINGS_PREFIX, ENV_TRUSTED_PROXIES, HTTP_PORT
 from pilotlight.errors import UsageError
 from pilotlight.gateway.cluster.settings import number, parse_proxies
+from pilotlight.gateway.engine_router.disaggregation import PROTOCOLS
 from pilotlight.wire.client_address import Networks
 
 ENV_PREFIX: Final = "PILOTLIGHT_ROUTER_"
@@ -22,6 +23,8 @@ STRATEGIES: Final = (
     "cache_aware",  # a prompt prefix goes to the same endpoint, for its KV cache, unless that is overloaded
     "prefill_decode",  # least_loaded, among the decoders and separately among the prefill engines
 )
+BOOTSTRAP_PORT: Final = 8998  # SGLang's default
+PORTS: Final = {"BOOTSTRAP_PORT": BOOTSTRAP_PORT, "ENGINE_PORT": HTTP_PORT, "DECODER_PORT": HTTP_PORT}
 PROMPT_PREFIX_BYTES: Final = 256  # that identify a conversation
 PROMPT_SEARCH_BYTES: Final = 4096  # of the body
 OVERLOADED: Final = 1.5  # times the average
@@ -46,6 +49,10 @@ class RouterSettings:
     port: int = HTTP_PORT
     access_file: str = ""  # access rules of the service; empty: none is enforced here
     proxies: Networks = ()  # trusted for X-Forwarded-For
+    protocol: str = "llm-d"  # of prefill and decode: a name of disaggregation.PROTOCOLS
+    bootstrap_port: int = BOOTSTRAP_PORT  # of SGLang's prefill engines
+    engine_port: int = HTTP_PORT
+    decoder_port: int = HTTP_PORT
 
     @property
     def disaggregated(self) -> bool:
@@ -65,6 +72,9 @@ def read(environ: Mapping[str, str]) -> RouterSettings:
         raise UsageError(
             f"{ENV_PREFIX}DECODER is not set, must name the decoders that prefill_decode sends requests to"
         )
+    protocol = environ.get(f"{ENV_PREFIX}PROTOCOL") or "llm-d"
+    if protocol not in PROTOCOLS:
+        raise UsageError(f"{ENV_PREFIX}PROTOCOL = {protocol}, must be one of {', '.join(PROTOCOLS)}")
     folder = environ.get(ENV_ENDPOINTS_DIR)
     return RouterSettings(
         engine, environ.get(f"{ENV_PREFIX}NAMESPACE") or "default", decoder, strategy,
@@ -72,6 +82,7 @@ def read(environ: Mapping[str, str]) -> RouterSettings:
         Path(folder) if folder else None, environ.get(HOST) or ALL_INTERFACES,
         int(number(environ, PORT, HTTP_PORT, 65535)), environ.get(ENV_ACCESS_FILE, ""),
         parse_proxies(environ.get(ENV_TRUSTED_PROXIES, ""), ENV_TRUSTED_PROXIES),
+        protocol, *(int(number(environ, f"{ENV_PREFIX}{name}", port, 65535, 1)) for name, port in PORTS.items()),
     )  # fmt: skip
 
 

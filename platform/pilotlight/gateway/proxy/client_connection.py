@@ -169,7 +169,7 @@ class ClientConnection(FlowControlledProtocol):
         try:
             used = body.feed(data)
         except Malformed as error:
-            request.fail_malformed(ErrorResponse(400, f"the request's body is malformed: {error}"))
+            request.cancel(ErrorResponse(400, f"the request's body is malformed: {error}"))
             return
         if body.done:
             self._body = None

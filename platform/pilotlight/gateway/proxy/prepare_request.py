@@ -5,7 +5,7 @@ the routing table is.
 """
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from pilotlight.contract import HEADER_REQUEST_ID
@@ -120,6 +120,14 @@ def rewrite_head(head: RequestHead, match: RouteMatch, peer: str) -> bytes:
     lines += [
         f"{name}: {value}".encode("latin-1") for name, value in forwarded_headers(head.headers, match, peer).items()
     ]
+    return b"\r\n".join(lines) + b"\r\n"
+
+
+def with_headers(head: bytes, headers: Mapping[str, str], dropped: Iterable[str] = ()) -> bytes:
+    """Return an upstream head with these headers in place of those that have their names, and without `dropped`."""
+    removed = {name.lower().encode() for name in (*headers, *dropped)}
+    lines = [line for line in head.split(b"\r\n")[:-1] if line.partition(b":")[0].lower() not in removed]
+    lines += [f"{name}: {value}".encode("latin-1") for name, value in headers.items()]
     return b"\r\n".join(lines) + b"\r\n"
 
 

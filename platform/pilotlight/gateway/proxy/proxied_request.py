@@ -5,7 +5,7 @@ upstream connection. It is retried on another replica only if its replica cannot
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
@@ -76,8 +76,8 @@ class Downstream(Protocol):
 
 class ProxiedRequest:
     __slots__ = (
-        "_body", "_body_size", "_cold_ms", "_prepared", "_slow", "_tunnelled", "arrived_at", "backend", "body_complete",
-        "buffered", "client", "cold", "finished", "method", "minor", "replica", "request_id", "response_started",
+        "_body", "_body_size", "_cold_ms", "_slow", "_tunnelled", "arrived_at", "backend", "body_complete", "buffered",
+        "client", "cold", "finished", "method", "minor", "prepared", "replica", "request_id", "response_started",
         "sent_at", "upstream",
     )  # fmt: skip
 
@@ -97,7 +97,7 @@ class ProxiedRequest:
         self.backend: LiveBackend | None = None
         self.replica: LiveReplica | None = None
         self.upstream: Upstream | None = None
-        self._prepared = prepared
+        self.prepared = prepared
         self._body: list[bytes] | None = []  # buffered pieces; None once dropped: no retry is possible then
         self._body_size = 0  # bytes read so far, buffered or not
         self.buffered = 0  # bytes in `_body`, counted in the plane's buffer budget
@@ -106,11 +106,11 @@ class ProxiedRequest:
 
     @property
     def key(self) -> tuple[str, str]:
-        return self._prepared.key
+        return self.prepared.key
 
     @property
     def tag(self) -> str:
-        return self._prepared.tag
+        return self.prepared.tag
 
     def now(self) -> float:
         return self.client.plane.clock()
@@ -162,13 +162,13 @@ class ProxiedRequest:
         """Return the buffered beginning of the body, at most `size` bytes."""
         return b"".join(self._body or ())[:size]
 
-    def set_headers(self, headers: Mapping[str, str]) -> None:
-        """Set headers of the upstream request; values that the client sent under these names are removed."""
-        names = {name.lower().encode() for name in headers}
-        lines = self._prepared.upstream_head.split(b"\r\n")[:-1]
-        lines = [line for line in lines if line.partition(b":")[0].lower() not in names]
-        lines += [f"{name}: {value}".encode("latin-1") for name, value in headers.items()]
-        self._prepared = self._prepared._replace(upstream_head=b"\r\n".join(lines) + b"\r\n")
+    def rewrite(self, head: bytes, body: bytes | None = None) -> None:
+        """Replace the upstream head, and the complete body, of a request of which nothing is sent yet."""
+        self.prepared = self.prepared._replace(upstream_head=head)
+        if body is not None:
+            self.drop_body()
+            self._body, self._body_size = [], len(body)
+            self._buffer(body, self._body)
 
     def assign(self, replica: LiveReplica, now: float) -> None:
         self.replica = replica
@@ -198,7 +198,7 @@ class ProxiedRequest:
             self._retry()  # without a connection nothing was sent: always safe
 
     def _send(self, upstream: Upstream, now: float) -> None:
-        prepared = self._prepared
+        prepared = self.prepared
         self.upstream = upstream
         self.sent_at = now
         tail = _TAIL if prepared.request_id else f"X-Request-Id: {self.request_id}\r\n\r\n".encode()
@@ -260,7 +260,7 @@ class ProxiedRequest:
 
     def closes_connection(self, length: int = 0) -> bool:
         """Whether the client's connection is closed after this response."""
-        if not self.body_complete or length == UNTIL_CLOSE or not self._prepared.head.keep_alive:
+        if not self.body_complete or length == UNTIL_CLOSE or not self.prepared.head.keep_alive:
             return True
         return self.client.plane.closing
 
@@ -272,7 +272,7 @@ class ProxiedRequest:
 
     def start_tunnel(self, upstream: Upstream, head: bytes, rest: bytes) -> None:
         """Handle 101 Switching Protocols; the replica's slot stays occupied until both connections are closed."""
-        if not self._prepared.head.upgrade or not self.body_complete:
+        if not self.prepared.head.upgrade or not self.body_complete:
             upstream.sink = None
             upstream.abort()
             self.on_connection_lost(False)
@@ -315,8 +315,8 @@ class ProxiedRequest:
 
     def check_timeout(self, now: float) -> None:
         """Fail the request when the route's timeout has passed; tunnels have no timeout."""
-        assert self._prepared.route is not None
-        timeout_s = self._prepared.route.route.timeout_s
+        assert self.prepared.route is not None
+        timeout_s = self.prepared.route.route.timeout_s
         if not self.body_complete and self.replica is not None and not self.response_started:
             self._check_body(now, timeout_s)
         elif self.sent_at and not self._tunnelled and now - self.sent_at > timeout_s:
@@ -358,11 +358,12 @@ class ProxiedRequest:
         self.client.write(data)
         self.client.request_done(self.now())
 
-    def fail_malformed(self, error: ErrorResponse) -> None:
-        """Fail the request because its body is malformed, wherever it is by now."""
+    def cancel(self, error: ErrorResponse) -> None:
+        """Fail the request, wherever it is by now: its body is malformed, or another engine failed that it needs."""
         self._abort_upstream()
-        if self.backend is not None and self.replica is None:
-            self.backend.withdraw(self)
+        if self.replica is None:
+            if self.backend is not None:
+                self.backend.withdraw(self)
             self.backend, self.finished = None, True
         self._fail(error)
 

@@ -10,11 +10,15 @@ from pilotlight.wire.http1 import render_head
 
 
 class ErrorResponse(NamedTuple):
-    """Response of the gateway itself: a status, a message of one sentence, and headers."""
+    """Response of the gateway itself: a status, a message of one sentence, and headers.
+
+    `body` is that of an engine, in JSON, in place of the message.
+    """
 
     status: int
     message: str
     headers: Mapping[str, str] = {}
+    body: bytes = b""
 
 
 class RequestRejected(Exception):
@@ -59,7 +63,7 @@ def unknown_tag(tag: str) -> ErrorResponse:
 
 
 def render_error(error: ErrorResponse, request_id: str, close: bool, bodiless: bool = False) -> bytes:
-    body = json.dumps({"error": error.message}, ensure_ascii=False).encode()
+    body = error.body or json.dumps({"error": error.message}, ensure_ascii=False).encode()
     headers = {**error.headers, HEADER_REQUEST_ID: request_id}
     head = render_head(error.status, "application/json", len(body), headers, close)
     return head if bodiless else head + body

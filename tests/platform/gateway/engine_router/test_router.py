@@ -2,10 +2,7 @@
 
 import asyncio
 import json
-import os
 import socket
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,6 +12,7 @@ from typing import Any
 import pytest
 from tests.eventually import eventually_async
 from tests.http_reply import Reply
+from tests.platform.gateway.engine_router.routers import ENGINE, announce, ready, router, until_ready
 from tests.platform.gateway.linked import DEADLINE_S, SmallReplica, ask, in_loop, read_reply, replica
 
 from pilotlight.errors import UsageError
@@ -78,17 +76,6 @@ def test_an_overloaded_favourite_is_spared() -> None:
 
 def test_without_a_body_the_least_loaded_is_chosen() -> None:
     assert EndpointPicker("cache_aware").pick({"a": 3, "b": 0}) == "b"
-
-
-ENGINE = {"PILOTLIGHT_ROUTER_ENGINE": "llama-engine"}
-# `python -m pilotlight.gateway route`, which waits for a body as long as a busy machine may take to send it.
-PATIENT = """
-from pilotlight.gateway import __main__
-from pilotlight.gateway.engine_router import load_balancer as data_plane
-
-data_plane.BODY_WAIT_S = 60.0
-raise SystemExit(__main__.main(["route"]))
-"""
 
 
 @pytest.mark.parametrize(
@@ -158,48 +145,6 @@ async def test_an_engine_is_well_by_its_own_word_or_by_answering_at_all() -> Non
     assert await answering({"/health": "200 OK"})
     assert await answering({})
     assert not await is_healthy(Replica("x", 1))
-
-
-def announce(folder: Path, workload: str, replicas: Sequence[Replica]) -> None:
-    """As the platform does it: replaced whole."""
-    file = folder / "default" / f"{workload}.json"
-    file.parent.mkdir(exist_ok=True)
-    fresh = file.with_suffix(".new")
-    listed = [{"id": each.id, "port": each.port, "host": each.host} for each in replicas]
-    fresh.write_text(json.dumps(listed))
-    fresh.replace(file)
-
-
-@asynccontextmanager
-async def router(folder: Path, strategy: str, decoder: str = "", health_s: str = "0.1") -> AsyncIterator[int]:
-    """Its port."""
-    environ = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("PILOTLIGHT_", "INFERENCE_"))},
-        **ENGINE, "PILOTLIGHT_ROUTER_STRATEGY": strategy, "PILOTLIGHT_ROUTER_DECODER": decoder,
-        "PILOTLIGHT_ROUTER_HEALTH_CHECK_INTERVAL_S": health_s, "PILOTLIGHT_ENDPOINTS_DIR": str(folder),
-        "INFERENCE_HTTP_PORT": "0", "INFERENCE_HOST": "127.0.0.1",
-    }  # fmt: skip
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PATIENT, env=environ, stderr=subprocess.PIPE)
-    assert process.stderr is not None
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            said = {"event": ""}
-            while said["event"] != "router.listening":
-                said = json.loads(await process.stderr.readline())
-        yield int(said["http_port"])
-    finally:
-        process.terminate()
-        await asyncio.wait_for(process.communicate(), DEADLINE_S)
-
-
-async def ready(port: int) -> bool:
-    return (await ask(port, "/ready")).status == 200
-
-
-async def until_ready(port: int) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not await ready(port):
-            await asyncio.sleep(0.02)
 
 
 async def post(port: int, body: bytes, head: str = "", apart: bool = False) -> Reply:
@@ -316,13 +261,11 @@ async def test_a_decoder_is_told_which_prefill_engine_was_chosen(tmp_path: Path)
         assert not await ready(port)  # no prefill engine yet
         announce(tmp_path, "llama-engine", [prefill.config])
         await until_ready(port)
-        forged = "X-Prefill-Host: 192.0.2.66\r\nx-prefill-port: 1\r\n"
+        forged = "x-prefiller-host-port: 192.0.2.66:1\r\n"
         replies = [(await post(port, b"{}", forged)).json() for _ in range(4)]
         assert Counter(reply["replica"] for reply in replies) == {"decode-1": 2, "decode-2": 2}
         place = f"127.0.0.1:{prefill.port}"
-        wanted = {"x-prefill-host": "127.0.0.1", "x-prefill-port": str(prefill.port), "x-prefiller-host-port": place}
-        for reply in replies:
-            assert {name: said for name, said in reply["headers"].items() if name.startswith("x-prefill")} == wanted
+        assert [reply["headers"]["x-prefiller-host-port"] for reply in replies] == [place] * 4
         assert not prompted(prefill)
 
 

@@ -1,0 +1,111 @@
+"""Stand-ins of LLM engines: real servers of the published protocols, whose model repeats the words of its prompt.
+
+The KV cache of a prompt is its list of words. Who has it generates; who has it not must compute it, or fetch it.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from pilotlight.gateway.routing_table import Replica
+
+Body = dict[str, Any]
+LONGEST_PROMPT = 1000  # characters
+
+
+class EngineError(Exception):
+    """An answer in the form of OpenAI's errors, which both engines have."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Engine:
+    """`requests` are the bodies that it has got, `headers` theirs; `aborted` those whose client has gone."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.port, self.busy = name, 0, False
+        self.requests: list[Body] = []
+        self.headers: list[dict[str, str]] = []
+        self.aborted = 0
+        self.answered = 0
+        self._transports: set[asyncio.Transport | None] = set()
+
+    @property
+    def config(self) -> Replica:
+        return Replica(self.name, self.port)
+
+    async def generate(self, body: Body) -> tuple[list[str], Body]:
+        """Return the words of the answer, and further fields of it. Raise EngineError."""
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def serving(self, port: int = 0) -> AsyncIterator["Engine"]:
+        app = web.Application(client_max_size=1 << 27)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models", self._models)
+        for path in ("/v1/completions", "/v1/chat/completions", "/generate"):
+            app.router.add_post(path, self._complete)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        self.port = runner.addresses[0][1]
+        try:
+            yield self
+        finally:
+            await runner.cleanup()
+
+    def hang_up(self) -> None:
+        """As an engine that dies."""
+        for transport in self._transports:
+            if transport is not None:
+                transport.abort()
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": self.name}]})
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.requests.append(body)
+        self._transports.add(request.transport)
+        self.headers.append({name.lower(): value for name, value in request.headers.items()})
+        try:
+            if self.busy:
+                raise EngineError(503, "The server is overloaded.")
+            if len(str(body.get("prompt") or body.get("messages") or body.get("text"))) > LONGEST_PROMPT:
+                raise EngineError(400, "The input is longer than the model's context length.")
+            words, more = await self.generate(body)
+        except EngineError as error:
+            problem = {"object": "error", "message": str(error), "type": "BadRequestError", "code": error.status}
+            return web.json_response(problem, status=error.status)
+        except asyncio.CancelledError:
+            self.aborted += 1
+            raise
+        self.answered += 1
+        limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(words)
+        if not body.get("stream"):
+            return web.json_response({"choices": [{"text": " ".join(words[:limit])}], "engine": self.name, **more})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for word in words[:limit]:
+            await response.write(f"data: {json.dumps({'choices': [{'text': word}]})}\n\n".encode())
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+def prompt_words(body: Body) -> list[str]:
+    prompt = body.get("prompt") or body.get("text") or body["messages"][-1]["content"]
+    return str(prompt).split()
+
+
+async def serve_forever(engine: Engine, port: int) -> None:
+    async with engine.serving(port):
+        await asyncio.Event().wait()

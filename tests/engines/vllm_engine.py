@@ -1,0 +1,83 @@
+"""Stand-ins of `vllm serve` with NixlConnector, and of llm-d's routing sidecar; docs/disaggregated.md has the sources.
+
+A prefill request holds its blocks until a decoder has read them by the side channel, once. Without parameters an engine
+computes the prompt itself, which `prefills` counts: that is how a real decoder fails, by being slow.
+"""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+
+import aiohttp
+from aiohttp import web
+from tests.engines.engine import Body, Engine, EngineError, prompt_words
+
+
+class VllmEngine(Engine):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.id, self.side_channel_port = secrets.token_hex(4), 0
+        self.blocks: dict[int, list[str]] = {}
+        self.prefills = 0
+        self._numbers = count()
+
+    async def generate(self, body: Body) -> tuple[list[str], Body]:
+        params = body.get("kv_transfer_params") or {}
+        if params.get("do_remote_prefill"):
+            return await self._read(params), {}
+        self.prefills += 1
+        if not params.get("do_remote_decode"):
+            return prompt_words(body), {}
+        if body.get("stream") or body.get("max_tokens") != 1:
+            raise EngineError(400, "a prefill request generates one token, and is no stream")
+        block = next(self._numbers)
+        self.blocks[block] = prompt_words(body)
+        there = {"remote_engine_id": self.id, "remote_block_ids": [block], "remote_host": "127.0.0.1"}
+        params = {"do_remote_prefill": True, "do_remote_decode": False, **there, "remote_port": self.side_channel_port}
+        return ["first"], {"kv_transfer_params": params}
+
+    async def _read(self, params: Body) -> list[str]:
+        reader, writer = await asyncio.open_connection(params["remote_host"], params["remote_port"])
+        writer.write(json.dumps([params["remote_engine_id"], *params["remote_block_ids"]]).encode() + b"\n")
+        words = json.loads(await reader.readline())
+        writer.close()
+        if words is None:
+            raise EngineError(500, "the remote blocks are not there")
+        return list(words)
+
+    async def _side_channel(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        engine, block = json.loads(await reader.readline())
+        words = self.blocks.pop(block, None) if engine == self.id else None
+        writer.write(json.dumps(words).encode() + b"\n")
+        writer.close()
+
+    @asynccontextmanager
+    async def serving(self, port: int = 0) -> AsyncIterator["VllmEngine"]:
+        server = await asyncio.start_server(self._side_channel, "127.0.0.1", 0)
+        self.side_channel_port = server.sockets[0].getsockname()[1]
+        try:
+            async with super().serving(port):
+                yield self
+        finally:
+            server.close()
+
+
+class RoutingSidecar(Engine):
+    """In the decoder's pod: calls the prefill engine that the header names, then the decoder."""
+
+    def __init__(self, decoder: VllmEngine) -> None:
+        super().__init__("sidecar")
+        self._decoder = decoder
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        body, prefiller = await request.json(), request.headers.get("x-prefiller-host-port", "")
+        async with aiohttp.ClientSession() as session:
+            if prefiller:
+                sent = {**body, "kv_transfer_params": {"do_remote_decode": True}, "stream": False, "max_tokens": 1}
+                async with session.post(f"http://{prefiller}{request.path}", json=sent) as answer:
+                    body["kv_transfer_params"] = (await answer.json())["kv_transfer_params"]
+            async with session.post(f"http://127.0.0.1:{self._decoder.port}{request.path}", json=body) as answer:
+                return web.Response(body=await answer.read(), status=answer.status)

@@ -21,7 +21,7 @@ RUNTIME = """
 ---
 apiVersion: ome.io/v1beta1
 kind: ServingRuntime
-metadata: {name: two-phases, annotations: {pilotlight.dev/predictor: "true"}}
+metadata: {name: two-phases, annotations: {pilotlight.dev/predictor: "true", pilotlight.dev/disaggregation: llm-d}}
 spec:
   supportedModelFormats: [{modelFormat: {name: onnx, version: "*"}, autoSelect: true}]
   protocolVersions: [openInference-v2]

@@ -36,5 +36,5 @@ def test_a_document_of_the_guide_becomes_valid_manifests_in_its_mode(path: Path)
 def test_the_guide_s_decoder_alone_is_refused() -> None:
     (service,) = load([str(GUIDE / "decoder.yaml")]).services
     parts = {"engine": Component("engine"), **service.components}
-    with pytest.raises(InvalidDocument, match="add `router: {}`"):
+    with pytest.raises(InvalidDocument, match=r"add `router: \{\}`"):
         plan(replace(service, components=parts, model=DISAGGREGATED), builtin())

@@ -51,7 +51,7 @@ workloads:
     serviceSelector: {{ toJson $selector }}
     serviceLabels:
       {{- include "inference-service.joined" (list $labels $own) | nindent 6 }}
-    headlessName: {{ printf "%s-pods" $name | toJson }}
+    headlessName: {{ ternary (printf "%s-pods" $name) "" (eq .Values.mode "stateful") | toJson }}
     monitorSelector: {{ toJson $own }}
     template:
       metadata:

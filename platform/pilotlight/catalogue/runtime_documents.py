@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pilotlight.catalogue.document_types import POD_FIELDS, RUNTIME_VERSIONS, parameter_count, runtime_type
-from pilotlight.k8s.names import ANNOTATION_PREDICTOR
+from pilotlight.k8s.names import ANNOTATION_DISAGGREGATION, ANNOTATION_PREDICTOR
 from pilotlight.spec.field_types import read, source_locations
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.service import ModelSpec, Runtime, Service, SupportedFormat
@@ -88,6 +88,7 @@ def runtime_from(document: Mapping[str, Json], origin: str, namespace: str = "de
         is_pilotlight=ANNOTATION_PREDICTOR in annotations or has_our_image,
         accelerators=spec.get("acceleratorRequirements") or {},
         multi_model=bool(spec.get("multiModel")), server_type=annotations.get(SERVER_TYPE, ""),
+        disaggregation=annotations.get(ANNOTATION_DISAGGREGATION, ""),
     )  # fmt: skip
 
 

@@ -64,6 +64,9 @@ ANNOTATION_ISOLATION: Final = f"{DOMAIN}/isolation"
 ISOLATIONS: Final = ("data", "sandbox")
 ANNOTATION_MEMORY_CHECK: Final = f"{DOMAIN}/memory-check"  # "off": a model that does not fit its GPUs is no error
 ANNOTATION_PREDICTOR: Final = f"{DOMAIN}/predictor"  # on a runtime: its container is our predictor
+# On a document or a runtime: how engine and decoder hand over KV caches, where their arguments do not show it.
+ANNOTATION_DISAGGREGATION: Final = f"{DOMAIN}/disaggregation"
+DISAGGREGATIONS: Final = ("sglang", "vllm", "llm-d")
 ANNOTATION_PLANNED_WITH: Final = f"{DOMAIN}/planned-with"  # on a stored release: the flags of its deploy
 # On a stored release and its pod templates: what its model URIs contained when it was deployed, as JSON.
 ANNOTATION_PINS: Final = f"{DOMAIN}/model-pins"
@@ -80,9 +83,9 @@ COMPONENT_ANNOTATIONS: Final = (
 )  # fmt: skip
 SERVICE_ANNOTATIONS: Final = (
     *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_SIZE, ANNOTATION_CANARY, ANNOTATION_PARK,
-    ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_MEMORY_CHECK, *RELEASE_ANNOTATIONS,
+    ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_MEMORY_CHECK, ANNOTATION_DISAGGREGATION, *RELEASE_ANNOTATIONS,
 )  # fmt: skip
-CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE)
+CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE, ANNOTATION_DISAGGREGATION)
 
 TAG_LATEST: Final = "latest"
 TAG_PREVIOUS: Final = "prev"

@@ -12,7 +12,7 @@ from pilotlight.catalogue.runtime_merge import group_size
 from pilotlight.k8s import names, quantities
 from pilotlight.plan import document_annotations
 from pilotlight.plan.deployment_mode import wants_ray
-from pilotlight.plan.types import Capabilities, DecisionLog, Mode, field_path
+from pilotlight.plan.types import Capabilities, DecisionLog, Mode, Workload, field_path
 from pilotlight.spec.service import BaseModel, Catalogue, Component, Runtime, Service
 
 Json = Any
@@ -66,6 +66,8 @@ class PlanContext:
     capabilities: Capabilities
     name: str  # of the workload
     enforces_access: bool = False  # its pods check tokens, JWTs and rates themselves
+    behind: tuple[Workload, ...] = ()  # of a router: those that it sends requests to
+    protocol: str = ""  # of prefill and decode, if an annotation names it
 
     @property
     def serverless(self) -> bool:

@@ -1,7 +1,6 @@
-"""Environment variables of our predictor and of our gateway as a router, and request timeouts."""
+"""Environment variables of our predictor, and request timeouts."""
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -18,14 +17,8 @@ LONG_ANSWERS_S: Final = 300
 DEFAULT_TIMEOUT_S: Final = 300
 PARK_MEMORY: Final = "25%"
 PARK_AFTER_S: Final = 60
-STRATEGIES: Final = ("round_robin", "least_loaded", "cache_aware", "prefill_decode")
-ENV_PREFIX: Final = "PILOTLIGHT_ROUTER_"
-COMMAND: Final = ("python", "-m", "pilotlight.gateway", "route")
-KNOWN: Final = ("routing_strategy", "health_check_interval")
 # Where ingress, activator and gateway run: a client is the last address in X-Forwarded-For that is none of these.
 CLUSTER_NETWORKS: Final = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,127.0.0.0/8,fc00::/7,::1/128"
-_INTERVAL: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
 def decide_timeout(context: PlanContext, log: DecisionLog) -> int:
@@ -122,47 +115,3 @@ def decide_warmup(context: PlanContext, log: DecisionLog) -> None:
 def grace_seconds(timeout_s: int) -> int:
     """Return the seconds from SIGTERM to SIGKILL: drain delay, longest request, and 5 s to exit."""
     return DRAIN_DELAY_S + timeout_s + 5
-
-
-def router_environment(context: PlanContext, log: DecisionLog) -> list[dict[str, str]]:
-    """Return the router's variables; the default strategy of a disaggregated service is prefill_decode."""
-    service, config = context.service, context.component.config
-    disaggregated = "decoder" in service.components
-    default = "prefill_decode" if disaggregated else "least_loaded"
-    strategy = config.get("routing_strategy", default)
-    _check(context, strategy, disaggregated, log)
-    implied = "engine and decoder" if disaggregated else "the default"
-    reason = "router.config" if "routing_strategy" in config else implied
-    log.decide("router", "strategy", strategy, reason)
-    values = {
-        "STRATEGY": strategy,
-        "HEALTH_CHECK_INTERVAL_S": f"{_interval(context, log):g}",
-        "ENGINE": names.workload(service.name, "engine"),
-        "NAMESPACE": service.namespace,
-    }
-    if disaggregated:
-        values["DECODER"] = names.workload(service.name, "decoder")
-    return [{"name": f"{ENV_PREFIX}{name}", "value": value} for name, value in values.items()]
-
-
-def _check(context: PlanContext, strategy: str, disaggregated: bool, log: DecisionLog) -> None:
-    path = context.path("config.routing_strategy")
-    if strategy not in STRATEGIES:
-        log.error("PL346", path, f"{strategy}, must be one of {', '.join(STRATEGIES)}")
-    elif strategy == "prefill_decode" and not disaggregated:
-        log.error("PL346", path, "prefill_decode needs a decoder beside the engine; add one or use cache_aware")
-    elif strategy != "prefill_decode" and disaggregated:
-        log.error("PL346", path, f"{strategy} sends the decoder no request; use prefill_decode, or drop the decoder")
-    for key in context.component.config:
-        if key not in KNOWN:
-            log.error("PL347", context.path(f"config.{key}"), f"is no setting of the router; known: {', '.join(KNOWN)}")
-
-
-def _interval(context: PlanContext, log: DecisionLog) -> float:
-    written = context.component.config.get("health_check_interval", "10s")
-    matched = _INTERVAL.fullmatch(written)
-    seconds = float(matched[1]) * _UNITS[matched[2]] if matched else 0.0
-    if not 0.1 <= seconds <= 3600:
-        path = context.path("config.health_check_interval")
-        log.error("PL348", path, f"{written}, must be a duration from 100ms to 60m such as 30s")
-    return seconds

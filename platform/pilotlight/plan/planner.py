@@ -95,11 +95,15 @@ def _workloads(
     own_entry = own_entry and "explainer" not in service.components
     checks = own_entry and not capabilities.access_at_gateway and _has_access_rules(service)
     workloads: list[Workload] = []
-    for role, mode in modes.items():
+    implied = selection.runtime.disaggregation if selection.runtime else ""
+    for role, mode in sorted(modes.items(), key=lambda item: item[0] == "router"):  # last: it must know the others
         component = _with_overrides(service, service.components[role], current, log)
         choice = merged_choice(service, component, selection, catalogue, capabilities, mode == "multi-node", log)
         name = names.workload(service.name, role, "" if mode == "serverless" else component.name)
-        context = PlanContext(service, component, mode, choice, capabilities, name, checks and choice.is_pilotlight)
+        context = PlanContext(
+            service, component, mode, choice, capabilities, name, checks and choice.is_pilotlight, tuple(workloads),
+            service.annotations.get(names.ANNOTATION_DISAGGREGATION, implied),
+        )  # fmt: skip
         _decide_access(context, role == entry, log)
         check_fields(context, log)
         _decide_group(context, log)

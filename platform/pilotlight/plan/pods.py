@@ -15,7 +15,7 @@ from pilotlight.contract import GRPC_PORT, HTTP_PORT, METRICS_PORT
 from pilotlight.k8s import names, quantities
 from pilotlight.k8s.knative_features import PROBE_FIELDS
 from pilotlight.k8s.model_pins import encode
-from pilotlight.plan import document_annotations, environment_variables, model_pins
+from pilotlight.plan import document_annotations, environment_variables, model_pins, router
 from pilotlight.plan.component_context import PlanContext, written_containers
 from pilotlight.plan.model_storage import ModelStorage, decide_storage, location, model_uris
 from pilotlight.plan.pod_security import Level, container_context, decide_level, fit_to_knative, pod_context
@@ -245,6 +245,7 @@ def _main_container(
             *environment_variables.identity(context),
             *environment_variables.settings(context, timeout_s),
             *environment_variables.access(context),
+            *router.transfer_environment(context),
             *storage.env,
             # 64 MiB of /dev/shm where no volume is mounted.
             *[{"name": "TMPDIR", "value": SHM_PATH}] * _needs_no_volumes(context, storage),
@@ -252,10 +253,10 @@ def _main_container(
         "volumeMounts": [*storage.mounts, *shm, *_scratch_mount(context, storage), *_access_mount(context)],
     }
     if choice.gateway:
-        base |= {"command": list(environment_variables.COMMAND)}
+        base |= {"command": list(router.COMMAND)}
         base["env"] = [
             *environment_variables.identity(context),
-            *environment_variables.router_environment(context, log),
+            *router.router_environment(context, log),
             *environment_variables.access(context),
         ]
     container = {"name": own_fields.get("name", "main"), **strategic_merge(base, own_fields)}
@@ -349,6 +350,8 @@ def _spec(
     base: dict[str, Json] = {"serviceAccountName": account, "enableServiceLinks": False, "volumes": volumes}
     if context.choice.is_pilotlight:
         base["automountServiceAccountToken"] = False
+    elif context.component.role == "router" and router.discovers_pods(container):
+        base["automountServiceAccountToken"] = True
     if not context.serverless:
         base["terminationGracePeriodSeconds"] = environment_variables.grace_seconds(timeout_s)
     spec = strategic_merge(base, {key: value for key, value in pod.items() if key != "containers"})

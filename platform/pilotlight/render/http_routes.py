@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from pilotlight.errors import InternalError
 from pilotlight.k8s import names
+from pilotlight.plan.router import discovers_pods
 from pilotlight.plan.types import Plan, Workload
 
 Json = Any
@@ -36,6 +37,20 @@ def service_selector_of(work: Workload) -> dict[str, str]:
         return selector_of(work)
     head = {"ray.io/node-type": "head"} if work.cluster == "ray" else {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
     return {**selector_of(work), **head}
+
+
+def is_headless(plan: Plan, work: Workload) -> bool:
+    """Return whether each pod has an address in DNS: of a StatefulSet, and for our router, which balances over pods."""
+    routed = any(other.role == "router" and other.is_pilotlight for other in plan.workloads)
+    behind = routed and work.role in ("engine", "decoder") and work.mode in ("raw", "multi-node")
+    return work.mode == "stateful" or behind
+
+
+def reads_pods(plan: Plan) -> bool:
+    """Return whether a router of others, with the service's own account, finds its engines by the Kubernetes API."""
+    specs = [work.template["spec"] for work in plan.workloads if work.role == "router" and not work.is_pilotlight]
+    own = [spec for spec in specs if spec.get("serviceAccountName") == plan.service_account]
+    return any(discovers_pods(spec["containers"][0]) for spec in own)
 
 
 def peers_of(plan: Plan, work: Workload) -> list[dict[str, str]]:

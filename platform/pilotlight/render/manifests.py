@@ -32,7 +32,7 @@ WORKLOAD_OBJECTS: Final = (
     TemplateEntry("knative/podmonitor.yaml.j2", frozenset({"serverless"}), lambda work: work["monitored"]),
     TemplateEntry("keda/deployment.yaml.j2", frozenset({"raw"})),
     TemplateEntry("keda/statefulset.yaml.j2", frozenset({"stateful"})),
-    TemplateEntry("keda/headless-service.yaml.j2", frozenset({"stateful"})),
+    TemplateEntry("keda/headless-service.yaml.j2", PLAIN, lambda work: work["headlessName"]),
     TemplateEntry("keda/leaderworkerset.yaml.j2", frozenset({"multi-node"}), lambda work: work["cluster"] != "ray"),
     TemplateEntry("keda/raycluster.yaml.j2", frozenset({"multi-node"}), each="clusters"),
     TemplateEntry("keda/service.yaml.j2", PLAIN),
@@ -49,6 +49,8 @@ WORKLOAD_OBJECTS: Final = (
 
 SERVICE_OBJECTS: Final = (
     TemplateEntry("keda/serviceaccount.yaml.j2", when=lambda service: service["serviceAccount"]["create"]),
+    TemplateEntry("keda/role.yaml.j2", when=lambda service: service.get("podReader")),
+    TemplateEntry("keda/rolebinding.yaml.j2", when=lambda service: service.get("podReader")),
     TemplateEntry("keda/accesssecret.yaml.j2", when=lambda service: service.get("access")),
     TemplateEntry("keda/address.yaml.j2", when=lambda service: service["address"]),
     TemplateEntry("keda/httproute.yaml.j2", when=lambda service: service["route"]),
@@ -79,8 +81,9 @@ def values_of(plan: Plan) -> dict[str, Json]:
     """Return the plan as values of helm/inference-service, which renders the same objects as render()."""
     values = template_values(plan)
     finished = list(values["objects"])
-    if values.pop("access"):
-        finished += [each.document for each in render(plan) if each.document["kind"] == "Secret"]
+    if [values.pop(key) for key in ("access", "podReader")] != [None, ""]:
+        kinds = ("Secret", "Role", "RoleBinding")
+        finished += [each.document for each in render(plan) if each.document["kind"] in kinds]
     for workload in values["workloads"]:
         if workload["mode"] not in CHART_MODES:
             finished += [plain(manifest.document) for manifest in in_apply_order(_workload_objects(values, workload))]

@@ -73,6 +73,7 @@ def template_values(plan: Plan) -> dict[str, Json]:
         "access": {"secret": names.access_secret(plan.name), "key": names.ACCESS_KEY, "rules": plan.access_file}
         if plan.access_file
         else None,
+        "podReader": names.workload(plan.name, "router") if http_routes.reads_pods(plan) else "",
         "objects": plan.objects,
     }
     result = plain(values)
@@ -95,7 +96,7 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
         "selector": http_routes.selector_of(work),
         "serviceSelector": http_routes.service_selector_of(work),
         "serviceLabels": {**plan.labels, **work.labels, **names.selector(work.name), **visibility},
-        "headlessName": names.headless(work.name),
+        "headlessName": names.headless(work.name) if http_routes.is_headless(plan, work) else "",
         "monitorSelector": names.selector(work.name),
         "template": _labelled(work, work.template),
         "workerTemplate": _labelled(work, work.worker_template) if work.worker_template is not None else None,

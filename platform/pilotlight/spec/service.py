@@ -201,6 +201,7 @@ class Runtime:
     accelerators: Mapping[str, Json] = field(default_factory=dict)  # OME's acceleratorRequirements
     multi_model: bool = False
     server_type: str = ""  # KServe's annotation serving.kserve.io/server-type
+    disaggregation: str = ""  # annotation: how engine and decoder hand over KV caches
     locations: Mapping[str, SourceLocation] = field(
         default_factory=dict, compare=False
     )  # source locations of its paths

@@ -120,7 +120,7 @@ apiVersion: ome.io/v1beta1
 kind: ClusterServingRuntime
 metadata:
   name: both
-  annotations: {{pilotlight.dev/predictor: "true"}}
+  annotations: {{pilotlight.dev/predictor: "true", pilotlight.dev/disaggregation: llm-d}}
 spec:
   supportedModelFormats:
     - {{modelFormat: {{name: onnx, version: "*"}}, autoSelect: false}}

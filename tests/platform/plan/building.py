@@ -42,6 +42,7 @@ def runtime(name: str, group: Any, image: str, ours: bool, protocols: tuple[str,
         is_pilotlight=ours,
         protocols=protocols,
         accelerators={"acceleratorClasses": ["*"]},
+        disaggregation="llm-d" if ours else "",
         **config,
     )
 

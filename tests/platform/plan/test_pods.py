@@ -89,7 +89,10 @@ def test_what_reaches_into_the_node_is_warned_about() -> None:
 
 
 def test_a_folder_of_the_model_agent_is_a_requirement_said_once() -> None:
-    made = planned(with_component(with_component(ome("onnode", FOREIGN), "decoder"), "router"))
+    split = {"args": ["--disaggregation-mode=prefill"]}
+    made = planned(
+        with_component(with_component(ome("onnode", FOREIGN, runner=split), "decoder", runner=split), "router")
+    )
     assert [work.pod_security for work in made.workloads if work.role != "router"] == ["privileged"] * 2
     assert codes(made.warnings) == []
     assert [each.name for each in made.requirements if "privileged" in each.name] == [

@@ -182,6 +182,16 @@ def disaggregated_serverless_router() -> Plan:
     )
 
 
+def disaggregated_discovery() -> Plan:
+    """A router of others that finds its engines by the Kubernetes API."""
+    return service(
+        workload("engine", template=GPU, scaling=hpa(), is_pilotlight=False),
+        workload("decoder", template=GPU, scaling=hpa(2, 8), is_pilotlight=False),
+        workload("router", template=template(args=["--service-discovery"]), scaling=hpa(1, 3), is_pilotlight=False),
+        entry="iris-router",
+    )
+
+
 def stateful() -> Plan:
     return service(workload(mode="stateful", replicas=1))
 
@@ -216,7 +226,7 @@ PLANS = {
     made.__name__.replace("_", "-"): made
     for made in (
         serverless, serverless_canary, raw_latency, raw_hpa_foreign, raw_canary, raw_from_zero, raw_interceptor,
-        multi_node, multi_node_ray, disaggregated, disaggregated_serverless_router, stateful, stateful_exposed,
-        stateful_routed, serverless_access, raw_access_foreign,
+        multi_node, multi_node_ray, disaggregated, disaggregated_serverless_router, disaggregated_discovery,
+        stateful, stateful_exposed, stateful_routed, serverless_access, raw_access_foreign,
     )
 }  # fmt: skip

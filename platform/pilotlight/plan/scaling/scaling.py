@@ -66,8 +66,9 @@ def limits(context: PlanContext, least: int, log: DecisionLog) -> tuple[int, int
     minimum = max(least, declared)
     if least > declared:
         log.decide(component.role, "min replicas", least, "both sides of a canary stay up")
-    if component.role == "decoder" and minimum == 0:
-        log.warn("PL311", context.path("minReplicas"), "a decoder gets no requests that could wake it; 1 is kept")
+    if "decoder" in context.service.components and context.serves_model and minimum == 0:
+        message = f"no request wakes the {component.role} behind a router, and prefill needs decode; 1 is kept"
+        log.warn("PL311", context.path("minReplicas"), message)
         minimum = 1
     default = OME_ROUTER_MAXIMUM if component.role == "router" else OME_MAXIMUM
     maximum = component.max_replicas or (0 if context.service.group == "kserve" else default)

@@ -112,7 +112,9 @@ def not_owned(cluster: Cluster, key: Key, documents: Iterable[Document]) -> list
 def owned(cluster: Cluster, key: Key) -> list[dict[str, Json]]:
     """Return objects with the service's label and without a controller, and its ReferenceGrants in other namespaces."""
     namespace, name = key
-    objects = [*cluster.list_kinds(kinds.OWNED, namespace, kinds.selector(name)), *_grants(cluster, key)]
+    selector = kinds.selector(name)
+    roles = kinds.unless_forbidden(lambda: cluster.list_kinds(kinds.ROLES, namespace, selector), ())
+    objects = [*cluster.list_kinds(kinds.OWNED, namespace, selector), *roles, *_grants(cluster, key)]
     return [each for each in objects if not kinds.is_controlled(each)]
 
 

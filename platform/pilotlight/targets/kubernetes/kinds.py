@@ -35,6 +35,8 @@ OWNED: Final = (
     ("monitoring.coreos.com/v1", "ServiceMonitor"), ("monitoring.coreos.com/v1", "PodMonitor"),
     ("monitoring.coreos.com/v1", "PrometheusRule"),
 )  # fmt: skip
+# Of routers that discover pods; who may not list them has written none.
+ROLES: Final = (("rbac.authorization.k8s.io/v1", "Role"), ("rbac.authorization.k8s.io/v1", "RoleBinding"))
 
 
 def selector(name: str) -> str:

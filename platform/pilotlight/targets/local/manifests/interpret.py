@@ -161,7 +161,8 @@ def _revision(
     container = container_of(template, key, objects, port[0].get("targetPort") if port else None, problems)
     container = replace(container, env={**container.env, ENV_REVISION: revision_of(workload)})
     if container.host_port:
-        single = workload["kind"] == "StatefulSet" and scaling == Fixed(1)
+        most = getattr(scaling, "max_replicas", getattr(scaling, "replicas", 0))
+        single = most == 1 and _surge_and_unavailable(workload, scaling)[0] == 0
         container = _with_host_port(container, single, target, problems)
     pod = mapping_at(template, "spec")
     timeout = _timeout(workload, container.env, objects)
@@ -179,7 +180,7 @@ def _with_host_port(container: ContainerSpec, single: bool, target: str, problem
     if target == "local" and (container.own_health or not single):
         return replace(container, host_port=0, host_ip="")
     if not single:
-        fix = "set deploymentMode: Stateful with one replica, or leave it out"
+        fix = "allow one (maxReplicas: 1, and Stateful or deploymentStrategy: {type: Recreate}), or leave it out"
         problems.append(f"hostPort = {container.host_port}: replicas cannot share a port of the machine; {fix}")
     return container
 

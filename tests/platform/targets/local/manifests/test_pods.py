@@ -278,10 +278,13 @@ def test_only_a_microservice_of_ours_is_probed_by_tcp() -> None:
     assert only(stateful(**fields, env=env)).container.readiness == Probe("", 8080, kind="tcp")
 
 
-def test_a_port_of_the_machine_goes_to_the_only_replica_of_a_stateful_workload() -> None:
+def test_a_port_of_the_machine_goes_to_the_only_replica_of_a_workload() -> None:
     ports = [{"containerPort": 8080, "hostPort": 9100, "hostIP": "127.0.0.1"}]
     found = only(on("docker", stateful(image=VLLM, ports=ports))).container
     assert (found.port, found.host_port, found.host_ip) == (8080, 9100, "127.0.0.1")
+    recreated = deployment({"image": VLLM, "ports": ports})
+    recreated["spec"] |= {"replicas": 1, "strategy": {"type": "Recreate"}}
+    assert only(on("docker", recreated)).container.host_port == 9100
     pair = stateful(ports=ports)
     pair["spec"]["replicas"] = 2
     for made in (deployment({"ports": ports}), pair):

@@ -1,0 +1,145 @@
+"""Routers: strategy and environment of our gateway as one, protocols of prefill and decode, discovery of pods.
+
+docs/disaggregated.md describes the protocols of prefill and decode.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pilotlight.contract import HTTP_PORT
+from pilotlight.k8s import names
+from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.types import DecisionLog, Workload
+
+Json = Any
+STRATEGIES: Final = ("round_robin", "least_loaded", "cache_aware", "prefill_decode")
+ENV_PREFIX: Final = "PILOTLIGHT_ROUTER_"
+COMMAND: Final = ("python", "-m", "pilotlight.gateway", "route")
+KNOWN: Final = ("routing_strategy", "health_check_interval")
+SIDECARS: Final = ("llm-d-routing-sidecar", "llm-d-router")  # images of llm-d
+NIXL: Final = "NixlConnector"  # the only connector of vLLM whose scheme the router has
+UNKNOWN: Final = (
+    "the router does not know how its engines hand over KV caches: neither --disaggregation-mode (SGLang) nor "
+    f"--kv-transfer-config with {NIXL} (vLLM) is among the arguments of both; add it, or annotate the runtime with "
+    f"{names.ANNOTATION_DISAGGREGATION}: {', '.join(names.DISAGGREGATIONS)}"
+)
+_BOOTSTRAP_PORT: Final = re.compile(r"--disaggregation-bootstrap-port[= ](\d+)")
+_INTERVAL: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
+
+
+def router_environment(context: PlanContext, log: DecisionLog) -> list[dict[str, str]]:
+    """Return the variables of our gateway; the default strategy of a disaggregated service is prefill_decode."""
+    service, config = context.service, context.component.config
+    disaggregated = "decoder" in service.components
+    default = "prefill_decode" if disaggregated else "least_loaded"
+    strategy = config.get("routing_strategy", default)
+    _check(context, strategy, disaggregated, log)
+    implied = "engine and decoder" if disaggregated else "the default"
+    reason = "router.config" if "routing_strategy" in config else implied
+    log.decide("router", "strategy", strategy, reason)
+    values = {
+        "STRATEGY": strategy,
+        "HEALTH_CHECK_INTERVAL_S": f"{_interval(context, log):g}",
+        "ENGINE": names.workload(service.name, "engine"),
+        "NAMESPACE": service.namespace,
+    }
+    if disaggregated:
+        values["DECODER"] = names.workload(service.name, "decoder")
+    values |= dict(_addresses(context, log))
+    return [{"name": f"{ENV_PREFIX}{name}", "value": value} for name, value in values.items()]
+
+
+def _addresses(context: PlanContext, log: DecisionLog) -> Iterator[tuple[str, str]]:
+    """Yield protocol and ports of the engines behind the router; no ports that are the router's default."""
+    behind = {work.role: work for work in context.behind}
+    engine, decoder = behind.get("engine"), behind.get("decoder")
+    ports = {"ENGINE_PORT": engine.port if engine else HTTP_PORT}
+    if engine and decoder:
+        protocol = _decide_protocol(context, engine, decoder, log)
+        yield "PROTOCOL", protocol
+        if protocol == "sglang" and (port := _BOOTSTRAP_PORT.search(_words(engine))):
+            yield "BOOTSTRAP_PORT", port[1]
+        ports["DECODER_PORT"] = next(iter(_sidecar_ports(decoder)), decoder.port)
+    yield from ((name, str(port)) for name, port in ports.items() if port != HTTP_PORT)
+
+
+def _decide_protocol(context: PlanContext, engine: Workload, decoder: Workload, log: DecisionLog) -> str:
+    """Return the protocol of prefill and decode: by annotation, else by their arguments. PL377 if there is none."""
+    if context.protocol:
+        log.decide("router", "prefill and decode", context.protocol, f"annotation {names.ANNOTATION_DISAGGREGATION}")
+        return context.protocol
+    prefilling, decoding = protocol_of(engine), protocol_of(decoder)
+    if decoding == "llm-d" or (prefilling and prefilling == decoding):
+        log.decide("router", "prefill and decode", decoding, "arguments and images of engine and decoder")
+    elif prefilling and decoding:
+        log.error("PL377", "spec.decoder", f"speaks {decoding} and the engine {prefilling}; use one runtime for both")
+    else:
+        path = "spec.runtime.name" if context.service.runtime else "spec.engine"
+        log.error("PL377", path, UNKNOWN)
+    return decoding
+
+
+def protocol_of(work: Workload) -> str:
+    """Return the protocol in which an engine hands over KV caches, by its containers; empty: none is known."""
+    if any(_is_sidecar(container) for container in _containers(work)):
+        return "llm-d"
+    words = _words(work)
+    if "--disaggregation-mode" in words:
+        return "sglang"
+    return "vllm" if "--kv-transfer-config" in words and NIXL in words else ""
+
+
+def transfer_environment(context: PlanContext) -> list[dict[str, Json]]:
+    """Return the address by which vLLM's decoders reach a prefill engine; its default is localhost."""
+    source = {"fieldRef": {"fieldPath": "status.podIP"}}
+    uses = NIXL in str(context.choice.container.get("args") or context.choice.container.get("command"))
+    return [{"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": source}] if uses else []
+
+
+def discovers_pods(container: Mapping[str, Json]) -> bool:
+    """Return whether a router of others finds its engines by the Kubernetes API."""
+    return "--service-discovery" in str([container.get("command"), container.get("args")])
+
+
+def _containers(work: Workload) -> list[Mapping[str, Json]]:
+    spec = work.template["spec"]
+    return [*spec["containers"], *(spec.get("initContainers") or ())]
+
+
+def _is_sidecar(container: Mapping[str, Json]) -> bool:
+    return any(name in str(container.get("image")) for name in SIDECARS)
+
+
+def _sidecar_ports(work: Workload) -> Iterator[int]:
+    for container in filter(_is_sidecar, _containers(work)):
+        yield from (int(port["containerPort"]) for port in container.get("ports") or ())
+
+
+def _words(work: Workload) -> str:
+    containers = work.template["spec"]["containers"]
+    return " ".join(str(word) for each in containers for name in ("command", "args") for word in each.get(name) or ())
+
+
+def _check(context: PlanContext, strategy: str, disaggregated: bool, log: DecisionLog) -> None:
+    path = context.path("config.routing_strategy")
+    if strategy not in STRATEGIES:
+        log.error("PL346", path, f"{strategy}, must be one of {', '.join(STRATEGIES)}")
+    elif strategy == "prefill_decode" and not disaggregated:
+        log.error("PL346", path, "prefill_decode needs a decoder beside the engine; add one or use cache_aware")
+    elif strategy != "prefill_decode" and disaggregated:
+        log.error("PL346", path, f"{strategy} sends the decoder no request; use prefill_decode, or drop the decoder")
+    for key in context.component.config:
+        if key not in KNOWN:
+            log.error("PL347", context.path(f"config.{key}"), f"is no setting of the router; known: {', '.join(KNOWN)}")
+
+
+def _interval(context: PlanContext, log: DecisionLog) -> float:
+    written = context.component.config.get("health_check_interval", "10s")
+    matched = _INTERVAL.fullmatch(written)
+    seconds = float(matched[1]) * _UNITS[matched[2]] if matched else 0.0
+    if not 0.1 <= seconds <= 3600:
+        path = context.path("config.health_check_interval")
+        log.error("PL348", path, f"{written}, must be a duration from 100ms to 60m such as 30s")
+    return seconds

@@ -56,8 +56,8 @@ IGNORED = frozenset({
 })  # fmt: skip
 
 
-def implied_by(compat: str) -> dict[str, Any]:
-    """Return the values that `--compat` sets in place of the defaults."""
+def implied_by(compat: str, strict: bool) -> dict[str, Any]:
+    """Return the values that `--compat` sets in place of the defaults; `strict`: readiness is not switched lenient."""
     if not compat:
         return {}
     return {
@@ -65,7 +65,7 @@ def implied_by(compat: str) -> dict[str, Any]:
         "server.grpc_port": contract.COMPAT_GRPC_PORT,
         "server.metrics_port": contract.COMPAT_METRICS_PORT,
         "server.strict_readiness": True,
-        "server.exit_on_error": True,
+        "server.exit_on_error": strict or compat == "triton",  # lenient TRTIS serves without its failed models
     }
 
 

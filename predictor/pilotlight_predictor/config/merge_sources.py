@@ -61,7 +61,7 @@ def _merge(sources: Sequence[ParsedSource]) -> ParsedSource:
         merged.origins |= source.origins
         merged.warnings += source.warnings
         merged.incomplete |= source.incomplete
-    ports = implied_by(merged.values.get("server.compat", ""))
+    ports = implied_by(merged.values.get("server.compat", ""), merged.values.get("server.strict_readiness", True))
     ports |= implied_by_protocol(merged.values.get("server.dialect", ""))
     merged.implied = ports | merged.implied
     for group, limit in (("rate_limit", "requests_per_minute"), ("input_validation", "max_sequence_length")):

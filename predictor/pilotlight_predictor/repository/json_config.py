@@ -53,10 +53,10 @@ def conflicting_field(name: str, values: Values, type_: MessageType) -> str | No
 def unknown_field(name: str, type_: MessageType, path: Path) -> str:
     from difflib import get_close_matches
 
-    owner = dotted(path) or "a model configuration"
+    owner = f" in {dotted(path)}" if path else ""
     close = get_close_matches(name, type_.fields, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(type_.fields) or 'none'}"
-    return f"unknown field {name!r} in {owner}; {hint}"
+    return f"unknown field {name!r}{owner}; {hint}"
 
 
 def expected_value(type_: ScalarType | EnumType, value: object = None) -> str:

@@ -136,7 +136,7 @@ class _Parser:
 
     def _failure(self, expected: str) -> LoadFailed:
         token = self._next
-        actual = repr(token.text) if token.text else "the end of the file"
+        actual = repr(token.text) if token.text else "the end of the text"
         return LoadFailed(f"{token.position}: expected {expected}, found {actual}")
 
     def fields(self, until: str, depth: int) -> list[PbtxtField]:

@@ -152,6 +152,8 @@ def test_compat_brings_ports_status_and_strictness(compat: str) -> None:
     assert (server.http_port, server.grpc_port, server.metrics_port) == (8000, 8001, 8002)
     assert (server.not_ready_status, server.strict_readiness, server.exit_timeout_s) == (400, True, 30.0)
     assert server.exit_on_error
+    lenient = parse(["--model-path=m", f"--compat={compat}", "--strict-readiness=false"], {}).server
+    assert lenient.exit_on_error == (compat == "triton")
     assert parse(["--model-path=m"], {}).server.not_ready_status == 503
 
 

@@ -71,7 +71,7 @@ def test_reads_each_form_of_the_grammar(text: str, value: dict[str, list[object]
         ("a: [1 2]", "f:1:7:", "',' or ']'"),
         ("a: [1,]", "f:1:7:", "a value"),
         ("a [1]", "f:1:4:", "only messages"),
-        ("a: {\n b: 1\n", "f:3:1:", "the end of the file"),
+        ("a: {\n b: 1\n", "f:3:1:", "the end of the text"),
         ("a: { b: 1 >", "f:1:11:", "'}'"),
         ("}", "f:1:1:", "a field name"),
         ('a: "x', "f:1:4:", "not closed"),

@@ -157,7 +157,7 @@ def test_an_ensembles_tensors_must_flow_from_inputs_to_outputs(old: str, new: st
     ("document", "says"),
     [
         ({"maxBatchSize": 1, "max_batch_size": 1}, "override: max_batch_size is given twice"),
-        ({"inptu": []}, "override: unknown field 'inptu' in a model configuration; did you mean 'input'?"),
+        ({"inptu": []}, "override: unknown field 'inptu'; did you mean 'input'?"),
         ({"input": {}}, "override: input = an object, must be a list"),
         ({"input": [3]}, "override: input[0] is 3, must be an object"),
         ({"max_batch_size": True}, "override: max_batch_size = True, must be an integer"),

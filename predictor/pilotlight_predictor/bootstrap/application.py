@@ -59,7 +59,8 @@ class Application:
         self._fetcher = ModelFetcher(settings.model.cache_dir, self._progress, settings.model.pins)
         sources = ModelSources(settings, self._fetcher.model, self._fetcher.repository)
         self.server = Server(settings, lifecycle, sources, metrics, decode_example)
-        self._admission = Admission(Access(settings.server), self.server.limits, settings.server.max_bytes_in_flight)
+        buckets, budget = worker.buckets if worker is not None else None, settings.server.max_bytes_in_flight
+        self._admission = Admission(Access(settings.server), self.server.limits, budget, buckets)
         self.server.hold, self.server.registry.budget = self._admission.hold, self._admission
         self.server.may_read = lambda caller: self._admission.may_read(caller.headers, caller.peer)
         self._dispatcher = self._create_dispatcher(self._apply_limits(startup_protocols()), self._all_protocols)
@@ -146,6 +147,8 @@ class Application:
         await observed
         early_start.discard_unused()
         loads = server.metrics.loads.values()
+        if self.rpc is not None and self._worker is None:
+            self.rpc.accept_into_backlog()
         lifecycle.record_loads(server.control.fetch_s, self._fetcher.import_s, loads, perf_counter())
         lifecycle.move(ServerState.READY)
         self._freeze_garbage_collector()

@@ -18,11 +18,11 @@ MAX_CLIENTS: Final = 10_000  # stored token buckets; the least recently used is 
 class AdmissionLimits:
     """Limits of one protocol, or of all that have none of their own."""
 
-    def __init__(self, limits: Limits, open_access: bool, setting: str, buckets: TokenBuckets | None = None) -> None:
+    def __init__(self, limits: Limits, open_access: bool, setting: str, buckets: TokenBuckets) -> None:
         self.limits = limits
         self.setting = setting  # named in the error for a request that is too large
         # With a rate limit: a burst of one minute's requests.
-        self.buckets = (buckets or TokenBuckets(MAX_CLIENTS)) if limits.requests_per_minute else None
+        self.buckets = buckets if limits.requests_per_minute else None
         # With open access and no rate limit every inference is admitted.
         self.unrestricted = open_access and self.buckets is None
 
@@ -34,16 +34,19 @@ class Admission(ByteBudget):
     of its own (`set_limits`); its rate limit shares the clients' buckets with the general one if both exist.
     """
 
-    def __init__(self, access: Access, limits: Limits, max_bytes_in_flight: int) -> None:
+    def __init__(
+        self, access: Access, limits: Limits, max_bytes_in_flight: int, buckets: TokenBuckets | None = None
+    ) -> None:
         super().__init__(max_bytes_in_flight)
         self._access = access
-        self._all = AdmissionLimits(limits, access.open, "--http-max-input-size")
+        self._buckets = buckets or TokenBuckets(MAX_CLIENTS)  # of all workers, or of this process
+        self._all = AdmissionLimits(limits, access.open, "--http-max-input-size", self._buckets)
         self._own: dict[str, AdmissionLimits] = {}
 
     def set_limits(self, protocol: str, limits: Limits) -> None:
         """Set the protocol's own limits, once: a second call would reset the counts of clients."""
         if protocol not in self._own:
-            self._own[protocol] = AdmissionLimits(limits, self._access.open, "--max-request-size-mb", self._all.buckets)
+            self._own[protocol] = AdmissionLimits(limits, self._access.open, "--max-request-size-mb", self._buckets)
 
     def max_bytes(self, protocol: str = "") -> int:
         return self._own.get(protocol, self._all).limits.max_bytes

@@ -5,6 +5,7 @@ serves nothing itself and imports nothing that models need.
 """
 
 import asyncio
+import os
 import signal
 import socket
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from pilotlight_predictor.workers.aggregation import EOF, TIMED_OUT, first_failu
 from pilotlight_predictor.workers.model_control import WorkerAdmin
 from pilotlight_predictor.workers.parent_channel import Frame, WorkerResponse
 from pilotlight_predictor.workers.supervisor_policy import wait_before_restart
+from pilotlight_predictor.workers.worker import BUCKETS_BYTES
 from pilotlight_predictor.workers.worker_handle import (
     PATIENCE_S,
     WorkerHandle,
@@ -81,6 +83,8 @@ class WorkerSupervisor:
         self._argv = argv
         self._http = http
         self._metrics, self._rpc = metrics, rpc
+        self._buckets = os.memfd_create("rate-limits")
+        os.truncate(self._buckets, BUCKETS_BYTES)
         self._workers: dict[int, WorkerHandle] = {}
         self._restarts = [0] * len(http)
         self._departed = ""  # counters of workers that have exited
@@ -155,7 +159,7 @@ class WorkerSupervisor:
     async def _run_once(self, number: int) -> int:
         """Start a worker and wait for its exit; return its exit code, negative for a signal."""
         try:
-            worker, reader = await start(number, self._argv, self._metrics, self._rpc, self._http)
+            worker, reader = await start(number, self._argv, self._buckets, self._metrics, self._rpc, self._http)
         except OSError as error:
             log("failed", f"worker {number} cannot be started: {error.strerror}", level="ERROR", worker=number)
             return 1

@@ -8,10 +8,14 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Hashable, MutableMapping, Sequence
 from contextlib import suppress
+from mmap import mmap
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from zlib import crc32
 
+from pilotlight.wire.token_bucket import TokenBuckets
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.workers.parent_channel import Frame, ParentChannel
@@ -23,10 +27,30 @@ if TYPE_CHECKING:
     from pilotlight_predictor.repository.model_config import ModelConfig
     from pilotlight_predictor.server.handler_context import Server
 
-VARIABLE: Final = "PILOTLIGHT_WORKER"  # number,link,metrics,grpc,http,http…: descriptors, -1 for none
+VARIABLE: Final = "PILOTLIGHT_WORKER"  # number,buckets,link,metrics,grpc,http,http…: descriptors, -1 for none
 SOON_S: Final = 0.02  # readiness poll interval while not ready
 LATER_S: Final = 0.25  # and while ready
 RETRY_S: Final = 1.0  # before another attempt to listen
+
+
+_BUCKET: Final = Struct("dd")  # tokens left, and when
+BUCKETS_BYTES: Final = _BUCKET.size << 20  # sparse: only the pages of clients take memory
+
+
+class SharedTokenBuckets(TokenBuckets):
+    """Rate limit buckets of all workers, without a lock; clients with the same CRC-32 modulo 2^20 share one."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._memory = mmap(descriptor, BUCKETS_BYTES)
+
+    def acquire(self, client: Hashable, capacity: float, per_second: float, now: float) -> float:
+        offset = crc32(str(client).encode()) * _BUCKET.size % BUCKETS_BYTES
+        left, then = _BUCKET.unpack_from(self._memory, offset)
+        self._buckets[client] = (left, then) if then else (capacity, now)
+        wait_s = super().acquire(client, capacity, per_second, now)
+        _BUCKET.pack_into(self._memory, offset, *self._buckets.pop(client))
+        return wait_s
 
 
 class StopSignals(Protocol):
@@ -44,8 +68,10 @@ class WorkerProcess:
         metrics: socket.socket | None,
         http: list[socket.socket],
         grpc: socket.socket | None = None,
+        buckets: TokenBuckets | None = None,
     ):
         self.number = number
+        self.buckets = buckets
         self.metrics = metrics
         self.grpc = grpc  # of a `unix:` host, else each worker binds its own
         self.http = http
@@ -179,13 +205,14 @@ def from_environment(environ: MutableMapping[str, str]) -> WorkerProcess | None:
     value = environ.pop(VARIABLE, "")
     if not value:
         return None
-    number, *descriptors = map(int, value.split(","))
-    for descriptor in descriptors:
+    number, buckets, *descriptors = map(int, value.split(","))
+    for descriptor in (buckets, *descriptors):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)
     link, metrics, grpc, *http = (socket.socket(fileno=one) if one >= 0 else None for one in descriptors)
     assert link is not None
-    return WorkerProcess(number, link, metrics, [one for one in http if one is not None], grpc)
+    shared = SharedTokenBuckets(buckets)
+    return WorkerProcess(number, link, metrics, [one for one in http if one is not None], grpc, shared)
 
 
 def warn_about_gpu_copies(server: "Server") -> None:

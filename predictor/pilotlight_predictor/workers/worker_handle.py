@@ -159,13 +159,14 @@ async def request_all(members: Sequence[WorkerHandle], request: Frame) -> dict[i
 async def start(
     number: int,
     argv: Sequence[str],
+    buckets: int,
     metrics: socket.socket | None,
     grpc: socket.socket | None,
     http: Sequence[socket.socket],
 ) -> tuple[WorkerHandle, asyncio.StreamReader]:
     """Start a worker process, in its own session: signals of a terminal reach the supervisor only."""
     ours, theirs = socket.socketpair()
-    descriptors = [one.fileno() if one is not None else -1 for one in (theirs, metrics, grpc, *http)]
+    descriptors = [buckets, *(one.fileno() if one is not None else -1 for one in (theirs, metrics, grpc, *http))]
     value = ",".join(map(str, [number, *descriptors]))
     with theirs:
         process = await asyncio.create_subprocess_exec(

@@ -1,6 +1,7 @@
 """What a server does beside its requests ends with it, at whatever moment that is."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,24 @@ from pilotlight_predictor.bootstrap.application import Application
 from pilotlight_predictor.config import parse
 from pilotlight_predictor.frontends.http.messages import HttpResponse
 from pilotlight_predictor.frontends.http.server import HttpServer
-from pilotlight_predictor.server.server_state import Lifecycle
+from pilotlight_predictor.server.server_state import Lifecycle, ServerState
+
+
+def test_a_ready_server_takes_grpc_connections(tmp_path: Path) -> None:
+    connected = []
+
+    class Watched(Lifecycle):
+        def move(self, state: ServerState, reason: str = "") -> None:
+            if state is ServerState.READY:
+                assert application.rpc is not None
+                socket.create_connection(("127.0.0.1", application.rpc._port.port), 5).close()
+                connected.append(state)
+            super().move(state, reason)
+
+    flags = [f"--model-repository={tmp_path}", "--model-control-mode=explicit", "--host=127.0.0.1", "--grpc-port=0"]
+    application = Application(parse(flags, {}), Watched(0.0, 0.0))
+    asyncio.run(application._load(asyncio.sleep(0)))
+    assert connected
 
 
 @pytest.mark.parametrize("turns", range(8))

@@ -43,6 +43,13 @@ def test_metrics_and_statistics_count_what_all_workers_did(two: RunningServer) -
     assert count_of(two, "pilotlight_request_duration_seconds_count") == count_of(two, "nv_inference_count")
 
 
+def test_a_rate_limit_holds_over_all_workers(repository: Path, serve: Serve) -> None:
+    server = serve(repository, "--workers", "2", "--rate-limit-per-minute", "4")
+    wait_for_all(server)
+    statuses = [server.infer("pid", seconds(0)).status for _ in range(16)]
+    assert statuses == [200] * 4 + [429] * 12
+
+
 def test_the_metrics_port_tells_the_same(two: RunningServer) -> None:
     http_port, two.port = two.port, two.metrics_port
     try:

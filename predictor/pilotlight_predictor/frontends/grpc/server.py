@@ -1,12 +1,13 @@
 """The gRPC port: reserved at start, served once the services are imported, drained at the end.
 
 A bound socket that does not listen reserves the port: a conflict is found at once, and the number of port 0 is known.
-Until the server listens, after or during the first load, connections are refused and clients retry.
+Until the first load ends, or takes long, connections are refused and clients retry; then they wait for the services.
 """
 
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -93,6 +94,11 @@ class GrpcServer:
         self.tls: SSLContext | None = None
         self._listener: asyncio.Server | None = None
         self._dispatcher: GrpcDispatcher | None = None
+
+    def accept_into_backlog(self) -> None:
+        """Accept connections while the services are being imported: a client may call as soon as HTTP is ready."""
+        with suppress(OSError):  # start() reports it
+            self._port.listening_socket().listen(BACKLOG)
 
     async def start(
         self,

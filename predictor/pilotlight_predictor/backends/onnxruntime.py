@@ -66,6 +66,9 @@ def prepare() -> None:
 
 
 def load(spec: LoadSpec) -> OnnxInstance:
+    if spec.precision in {"fp16", "bf16"}:
+        message = f"precision = {spec.precision} has no effect on the ONNX model '{spec.config.name}': export it so"
+        log("precision.unused", message, level="WARNING", model=spec.config.name)
     runtime = _import()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = spec.threads or _number(spec, THREADS)

@@ -39,6 +39,15 @@ def test_on_the_cpu_nothing_is_said(model: Path, spec: Any, caplog: pytest.LogCa
     assert caplog.records == []
 
 
+def test_a_precision_that_has_no_effect_is_warned_about(
+    model: Path, spec: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="pilotlight"):
+        backends_onnxruntime.load(spec(model, precision="fp16"))
+    (record,) = caplog.records
+    assert record.getMessage() == "precision = fp16 has no effect on the ONNX model 'm': export it so"
+
+
 def test_the_device_and_its_number_are_asked_of_onnxruntime(
     model: Path, spec: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

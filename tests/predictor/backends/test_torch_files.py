@@ -191,10 +191,21 @@ def test_torchscript_needs_a_configuration_since_it_tells_no_types(
     folder, module, expected = net
     torch.jit.trace(module, torch.from_numpy(X)).save(folder / "model.pt")
     x, y = {"x": ("FP32", (-1, 4))}, {"y": ("FP32", (-1, 2))}
-    for half in (config(), config(x), config({}, y)):
+    for half in (config(x), config({}, y)):
         with pytest.raises(LoadFailed, match=r"give it a config\.pbtxt with input and output; forward takes x"):
             backend.load(spec(folder / "model.pt", half))
     np.testing.assert_allclose(answer(spec(folder / "model.pt", config(x, y)), x=X), expected, rtol=1e-6)
+
+
+def test_torchscript_of_one_tensor_takes_rows_of_numbers(
+    net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec], config: Any
+) -> None:
+    folder, module, expected = net
+    torch.jit.trace(module, torch.from_numpy(X)).save(folder / "model.pt")
+    instance = backend.load(spec(folder / "model.pt", config()))
+    assert instance.inputs == [TensorSpec("x", "FP32", (-1, -1))]
+    assert instance.outputs == [TensorSpec("OUTPUT__0", "FP32", (-1, -1))]
+    np.testing.assert_allclose(instance.run({"x": tensor(X)})["OUTPUT__0"].array, expected, rtol=1e-6)
 
 
 def test_without_declared_inputs_a_name_that_fits_no_argument_is_the_clients_mistake(

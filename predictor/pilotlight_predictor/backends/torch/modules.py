@@ -98,12 +98,16 @@ def _torchscript(spec: LoadSpec) -> LoadedModule:
     if compute is not None:
         module = module.to(compute)
     arguments = [_script_argument(argument) for argument in module.forward.schema.arguments[1:]]
-    if not (spec.config.inputs and spec.config.outputs):
+    if spec.config.inputs and spec.config.outputs:
+        return LoadedModule(module, arguments, compute=compute)
+    required = [argument for argument in arguments if argument.required]
+    if spec.config.inputs or spec.config.outputs or [argument.takes for argument in required] != ["tensor"]:
         raise LoadFailed(
             f"{spec.path.name} is TorchScript, which does not tell the datatypes and shapes of its tensors: give it a "
             f"config.pbtxt with input and output; forward takes {', '.join(a.name for a in arguments) or 'nothing'}"
         )
-    return LoadedModule(module, arguments, compute=compute)
+    rows = TensorSpec(required[0].name, "FP32", (-1, -1))
+    return LoadedModule(module, required, [rows], [rows._replace(name="OUTPUT__0")], compute=compute)
 
 
 def _script_argument(argument: Any) -> Argument:

@@ -202,3 +202,12 @@ def test_many_clients_share_the_models_batches(iris: RunningServer) -> None:
         thread.join()
     assert len(seen) == 160
     assert all(each == pytest.approx(expected, rel=1e-4) for each in seen)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
+def test_torchscript_needs_no_configuration_for_a_list_of_numbers(tmp_path: Path, serve: Serve) -> None:
+    torch = pytest.importorskip("torch")
+    torch.jit.trace(torch.nn.Linear(4, 2), torch.zeros(1, 4)).save(tmp_path / "model.pt")
+    server = serve(None, "--model-path", str(tmp_path / "model.pt"))
+    assert len(ask(server, {"inputs": SETOSA})["predictions"]) == 2
+    assert [len(row) for row in ask(server, {"batch": [SETOSA] * 3})["predictions"]] == [2, 2, 2]

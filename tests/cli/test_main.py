@@ -135,6 +135,16 @@ def test_serve_and_fetch_become_the_predictor_with_every_word_as_given(verb: str
 
 
 @pytest.mark.parametrize(
+    ("words", "ends"),
+    [(["--model-path=gone"], True), (["--model-repository", "gone"], True), (["--model-path", "."], False),
+     (["--model-path", "s3://bucket/m"], False)],
+)  # fmt: skip
+def test_a_server_of_a_path_that_does_not_exist_ends(words: list[str], ends: bool, became: list[list[str]]) -> None:
+    assert main.run(["serve", *words]) == 0
+    assert became[0][4:] == (["--exit-on-error"] if ends else []) + words
+
+
+@pytest.mark.parametrize(
     "argv",
     [["-o", "json", "fetch", "URI", "DIR"], ["fetch", "URI", "DIR", "-o", "json"],
      ["-o", "table", "fetch", "URI", "DIR", "-o", "json"]],

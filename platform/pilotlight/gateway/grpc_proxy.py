@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
+from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID, HEADER_REVISION
 from pilotlight.gateway import listeners
 from pilotlight.gateway.control_link import Unreachable
 from pilotlight.gateway.listeners import Address, CannotListen
@@ -257,7 +257,7 @@ class GrpcProxy:
             left = context.time_remaining()
             timeout = route.timeout_s if left is None else min(left, route.timeout_s)
             outgoing = connection.channel.stream_stream(method)(requests, timeout=timeout, metadata=metadata)
-            status = await _relay(outgoing, context, request_id(metadata), lease.cold_ms)
+            status = await _relay(outgoing, context, request_id(metadata), lease)
         finally:
             self._connections.release(connection)
             lease.release(status)
@@ -281,11 +281,11 @@ class GrpcProxy:
                 raise
 
 
-async def _relay(outgoing: Any, context: Any, identity: str, cold_ms: int | None) -> int:
+async def _relay(outgoing: Any, context: Any, identity: str, lease: Lease) -> int:
     """Relay a call; return the equivalent HTTP status. A disconnect of the client cancels it and the upstream call."""
     status = CallStatus(outgoing)
     try:
-        await _relay_messages(outgoing, context, identity, cold_ms)
+        await _relay_messages(outgoing, context, identity, lease)
         await status.wait()
     finally:
         outgoing.cancel()
@@ -295,7 +295,7 @@ async def _relay(outgoing: Any, context: Any, identity: str, cold_ms: int | None
     return HTTP_STATUS.get(status.code.name, 400)
 
 
-async def _relay_messages(outgoing: Any, context: Any, identity: str, cold_ms: int | None) -> None:
+async def _relay_messages(outgoing: Any, context: Any, identity: str, lease: Lease) -> None:
     """Relay messages until the call ends; its status is read afterwards."""
     import grpc.aio
 
@@ -303,8 +303,10 @@ async def _relay_messages(outgoing: Any, context: Any, identity: str, cold_ms: i
         first = tuple(await outgoing.initial_metadata() or ())
         if not request_id(first):
             first = (*first, (HEADER_REQUEST_ID, identity))
-        if cold_ms is not None:
-            first = (*first, (HEADER_COLD_START, str(cold_ms)))
+        if lease.cold_ms is not None:
+            first = (*first, (HEADER_COLD_START, str(lease.cold_ms)))
+        if lease.split:
+            first = (*first, (HEADER_REVISION, lease.revision))
         await context.send_initial_metadata(first)
         while (message := await outgoing.read()) is not grpc.aio.EOF:
             await context.write(message)

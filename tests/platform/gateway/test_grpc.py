@@ -213,6 +213,9 @@ async def test_each_call_is_chosen_for_by_weight_tag_and_load(tmp_path: Path) ->
         async with channel(port) as opened:
             answers = Counter([(await unary(opened)(b"")).decode() for _ in range(100)])
             assert 10 <= answers["new:"] <= 30
+            call = unary(opened)(b"")
+            answered = (await call).decode()
+            assert dict(await call.initial_metadata())["x-pilotlight-revision"] == f"iris-{1 + (answered == 'new:')}"
             for tag in ("canary", "iris-2"):
                 assert await unary(opened)(b"", metadata=(("x-pilotlight-tag", tag),)) == b"new:"
             assert (await status(unary(opened)(b"", metadata=(("x-pilotlight-tag", "no"),))))[0] is Code.NOT_FOUND

@@ -25,12 +25,18 @@ def test_requests_are_split_by_weight() -> None:
         old, new = await bed.origin(), await bed.origin()
         bed.publish(route("iris", backend("iris-1", old, weight=80), backend("iris-2", new, weight=20)))
         reader, writer = await bed.connect()
+        named = []
         for number in range(200):
             if number == 3:  # turns go on over tables that change nothing
                 bed.publish(route("iris", backend("iris-1", old, weight=80), backend("iris-2", new, weight=20)))
             writer.write(b"GET /iris/ HTTP/1.1\r\nHost: a\r\n\r\n")
-            assert (await read_answer(reader)).status == 200
+            answer = await read_answer(reader)
+            assert answer.status == 200
+            named.append(answer.headers["x-pilotlight-revision"])
         assert (len(old.seen), len(new.seen)) == (160, 40)
+        assert (named.count("iris-1"), named.count("iris-2")) == (160, 40)
+        bed.publish(route("iris", backend("iris-1", old), backend("iris-2", new, weight=0, tags=("next",))))
+        assert "x-pilotlight-revision" not in (await bed.ask("GET", "/iris/")).headers
 
     play(case)
 

@@ -141,7 +141,7 @@ class PendingRequest(Protocol):
 class LiveBackend:
     __slots__ = (
         "_buffer_budget", "_clock", "_next_index", "_on_wake", "_waker", "config", "counts", "key", "replicas",
-        "waiting",
+        "revision_line", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -157,6 +157,7 @@ class LiveBackend:
         self.replicas: list[LiveReplica] = []
         self.waiting: OrderedDict[PendingRequest, asyncio.TimerHandle] = OrderedDict()
         self.counts = Counts(clock())
+        self.revision_line = b""  # header of responses while several revisions have a share of the traffic
         self._on_wake = on_wake
         self._clock = clock
         self._buffer_budget = buffer_budget

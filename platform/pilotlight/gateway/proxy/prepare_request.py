@@ -8,7 +8,7 @@ import hmac
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from pilotlight.contract import HEADER_REQUEST_ID
+from pilotlight.contract import HEADER_REQUEST_ID, HEADER_REVISION
 from pilotlight.gateway.proxy.backend import LiveBackend
 from pilotlight.gateway.proxy.responses import NO_ROUTE, ErrorResponse
 from pilotlight.gateway.routing_table import PageMatch, Route, RouteKey, RouteMatch, RouteMatcher, Table
@@ -49,6 +49,9 @@ class LiveRoute:
         if previous is not None and previous._scheduler.weights == scheduler.weights:
             scheduler = previous._scheduler
         self._scheduler: SmoothWeightedRoundRobin = scheduler
+        split = len(scheduler.weights) > 1
+        for revision, live in backends.items():
+            live.revision_line = f"{HEADER_REVISION}: {revision}\r\n".encode() if split else b""
         self._single = backends[next(iter(scheduler.weights))] if len(scheduler.weights) == 1 else None
         self._by_tag = {tag: backends[backend.revision] for backend in route.backends for tag in backend.tags}
         self._by_tag.update(backends)  # a revision's name beats a tag

@@ -76,7 +76,7 @@ class Downstream(Protocol):
 
 class ProxiedRequest:
     __slots__ = (
-        "_body", "_body_size", "_cold_ms", "_slow", "_tunnelled", "arrived_at", "backend", "body_complete", "buffered",
+        "_added", "_body", "_body_size", "_slow", "_tunnelled", "arrived_at", "backend", "body_complete", "buffered",
         "client", "cold", "finished", "method", "minor", "prepared", "replica", "request_id", "response_started",
         "sent_at", "upstream",
     )  # fmt: skip
@@ -101,7 +101,7 @@ class ProxiedRequest:
         self._body: list[bytes] | None = []  # buffered pieces; None once dropped: no retry is possible then
         self._body_size = 0  # bytes read so far, buffered or not
         self.buffered = 0  # bytes in `_body`, counted in the plane's buffer budget
-        self._cold_ms = -1
+        self._added = b""  # lines for the head of the response
         self._tunnelled = False
 
     @property
@@ -171,9 +171,11 @@ class ProxiedRequest:
             self._buffer(body, self._body)
 
     def assign(self, replica: LiveReplica, now: float) -> None:
+        assert self.backend is not None
         self.replica = replica
+        self._added = self.backend.revision_line
         if self.cold:
-            self._cold_ms = int((now - self.arrived_at) * 1000)
+            self._added += f"{HEADER_COLD_START}: {int((now - self.arrived_at) * 1000)}\r\n".encode()
         upstream = replica.take_idle()
         if upstream is None:
             replica.connect(self)
@@ -225,7 +227,7 @@ class ProxiedRequest:
         """Write a complete response; its head (`data` up to `end`) needs at most additional lines."""
         self.response_started = True
         close = self.closes_connection(head.length)
-        if self._cold_ms < 0 and not close and _ID_LINE in head.lowered:
+        if not self._added and not close and _ID_LINE in head.lowered:
             self.client.write(data)
         else:
             self.client.write(b"".join((data[: end + 2], self._extra_headers(head, close), data[end + 2 :])))
@@ -265,10 +267,8 @@ class ProxiedRequest:
         return self.client.plane.closing
 
     def _extra_headers(self, head: ResponseHead, close: bool) -> bytes:
-        lines = b"" if _ID_LINE in head.lowered else f"{HEADER_REQUEST_ID}: {self.request_id}\r\n".encode("latin-1")
-        if self._cold_ms >= 0:
-            lines += f"{HEADER_COLD_START}: {self._cold_ms}\r\n".encode()
-        return lines + b"Connection: close\r\n" if close else lines
+        identity = b"" if _ID_LINE in head.lowered else f"{HEADER_REQUEST_ID}: {self.request_id}\r\n".encode("latin-1")
+        return self._added + identity + (b"Connection: close\r\n" if close else b"")
 
     def start_tunnel(self, upstream: Upstream, head: bytes, rest: bytes) -> None:
         """Handle 101 Switching Protocols; the replica's slot stays occupied until both connections are closed."""

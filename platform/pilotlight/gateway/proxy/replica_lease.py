@@ -17,6 +17,7 @@ class Lease:
     ) -> None:
         self.replica: Replica = replica.config
         self.revision = backend.config.revision
+        self.split = bool(backend.revision_line)  # other revisions have a share of the traffic, too
         self.cold_ms = cold_ms  # time until the first replica was there; None without a cold start
         self._backend = backend
         self._live = replica

@@ -97,6 +97,28 @@ def test_no_room_is_told_with_what_is_asked_and_what_is_free() -> None:
     assert not growing.fatal, "unless somebody adds nodes"
 
 
+@pytest.mark.parametrize(
+    ("fields", "message", "sentence"),
+    [
+        ({"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}, "Scheduling is blocked",
+         "it waits in the queue 'gpus' of Kueue; kubectl get workloads tells for what"),
+        ({"schedulingGates": [{"name": "example.com/ready"}]}, "Scheduling is blocked",
+         "it waits for the scheduling gates example.com/ready to be removed"),
+        ({"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "a100"}]},
+         "0/1 nodes are available: 1 cannot allocate all claims.",
+         "it waits for its device claims gpu: 0/1 nodes are available: 1 cannot allocate all claims."),
+    ],
+)  # fmt: skip
+def test_a_pod_that_waits_for_quota_or_devices_says_so(fields: dict[str, Any], message: str, sentence: str) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": message}
+    waiting = pod("iris-predictor", "iris-predictor-1", conditions=[condition])
+    waiting["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "gpus"
+    waiting["spec"] |= fields
+    found = diagnose(waiting, Evidence())
+    assert found is not None
+    assert (found.sentence, found.fatal) == (sentence, False)
+
+
 def test_memory_is_told_in_the_units_that_people_write() -> None:
     condition = {
         "type": "PodScheduled",

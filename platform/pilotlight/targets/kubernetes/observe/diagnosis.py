@@ -17,6 +17,8 @@ CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunConta
 SIDECARS: Final = ("queue-proxy", "istio-proxy", "linkerd-proxy")
 CRASHES: Final = 2  # restarts from which on a crash is fatal
 LONGEST: Final = 400
+KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+KUEUE_GATE: Final = "kueue.x-k8s.io/admission"
 LOST_LOG: Final = "unable to retrieve container logs for "  # sent by a node instead of lines, with status 200
 
 
@@ -172,12 +174,26 @@ def _unscheduled(pod: Document, evidence: Evidence) -> Diagnosis | None:
     for each in (pod.get("status") or {}).get("conditions") or ():
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
             message = str(each.get("message") or each.get("reason") or "")
+            if waiting := _reservation(pod, message):
+                return Diagnosis(waiting)
             resources = insufficient_resources(message)
             shortages = [describe_shortage(pod, name, evidence.nodes, evidence.pods) for name in resources]
             problem = f"the pod {'; '.join(shortages)}" if shortages else _short(message)
             impossible = not evidence.has_autoscaler and any(too_large(pod, name, evidence.nodes) for name in resources)
             return Diagnosis(f"no node can take it: {problem}", impossible)
     return None
+
+
+def _reservation(pod: Document, message: str) -> str:
+    """Return what a pod waits for before nodes are considered: a queue of Kueue, a scheduling gate, or its devices."""
+    spec, labels = pod.get("spec") or {}, pod["metadata"].get("labels") or {}
+    gates = [str(each["name"]) for each in spec.get("schedulingGates") or ()]
+    if KUEUE_GATE in gates:
+        return f"it waits in the queue {labels.get(KUEUE_QUEUE, '')!r} of Kueue; kubectl get workloads tells for what"
+    claims = ", ".join(str(each["name"]) for each in spec.get("resourceClaims") or ())
+    if claims and "claim" in message:
+        return f"it waits for its device claims {claims}: {_short(message)}"
+    return f"it waits for the scheduling gates {', '.join(gates)} to be removed" if gates else ""
 
 
 def _from_events(evidence: Evidence) -> Diagnosis | None:

@@ -15,6 +15,7 @@ from pilotlight.catalogue.document_types import accelerator_type, model_type, ru
 from pilotlight.k8s.names import ANNOTATION_DEFINITION, CATEGORY
 from pilotlight.spec import kserve_fields, ome_fields
 from pilotlight.spec.field_types import Boolean, Field, Integer, ListOf, MapOf, OneOf, Record, String
+from pilotlight.spec.llm_inference_service import llm_inference_service
 
 Json = Any
 Columns = tuple[tuple[str, str, str, int], ...]  # name, type, path, priority
@@ -123,6 +124,7 @@ class CustomResource(NamedTuple):
     cluster: bool = False
     status: bool = False
     short: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()  # further versions with the same fields, which are not stored
 
 
 _OME: Final = ("ome.io", "v1beta1")
@@ -144,6 +146,10 @@ KINDS: Final = (
         _KSERVE, "v1beta1", *_ISVC, kserve_fields.inference_service, _service_columns("predictor"), status=True,
         short=("isvc",),
     ),
+    CustomResource(
+        _KSERVE, "v1alpha1", "LLMInferenceService", "llminferenceservices", llm_inference_service,
+        _service_columns("engine"), status=True, short=("llmisvc",), also=("v1alpha2",),
+    ),
     CustomResource(_KSERVE, "v1alpha1", *_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME),
     CustomResource(_KSERVE, "v1alpha1", *_CLUSTER_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME, cluster=True),
 )  # fmt: skip
@@ -161,7 +167,7 @@ def definition(kind: CustomResource) -> dict[str, Json]:
             "group": kind.group,
             "names": {**names, **short, "categories": [CATEGORY]},
             "scope": "Cluster" if kind.cluster else "Namespaced",
-            "versions": [_version(kind)],
+            "versions": [_version(kind), *({**_version(kind), "name": name, "storage": False} for name in kind.also)],
         },
     }
 

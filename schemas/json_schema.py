@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from pilotlight.spec import kserve_fields, ome_fields, pod_fields
+from pilotlight.spec import kserve_fields, llm_inference_service, ome_fields, pod_fields
 from pilotlight.spec.field_types import (
     DURATION,
     QUANTITY,
@@ -37,6 +37,7 @@ EITHER: Final = "x-kubernetes-int-or-string"
 DOCUMENTS: Final[dict[str, Callable[[], Record]]] = {
     "ome-inferenceservice.json": ome_fields.inference_service,
     "kserve-inferenceservice.json": kserve_fields.inference_service,
+    "kserve-llminferenceservice.json": llm_inference_service.llm_inference_service,
 }
 
 

@@ -23,7 +23,7 @@ FORBIDDEN = {"$ref", "$defs", "propertyNames", "deprecated", "readOnly"}
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    (version,) = definition(kind)["spec"]["versions"]
+    version = definition(kind)["spec"]["versions"][0]
     schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
     return schema
 

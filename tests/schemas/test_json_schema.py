@@ -34,7 +34,10 @@ def test_the_committed_schemas_are_what_the_code_makes() -> None:
 def test_a_schema_is_a_schema_and_explains_our_fields(name: str) -> None:
     schema = json.loads((ROOT / "schemas" / name).read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
-    assert schema["$defs"]["InferenceServiceSpec"]["properties"]["predictor"]["description"]
+    (spec,) = (
+        schema["$defs"][each] for each in ("InferenceServiceSpec", "LLMInferenceServiceSpec") if each in schema["$defs"]
+    )
+    assert (spec["properties"].get("predictor") or spec["properties"]["prefill"])["description"]
 
 
 @pytest.mark.parametrize("path", sorted(GUIDE.glob("*.yaml")), ids=lambda path: path.stem)

@@ -146,6 +146,7 @@ def _inline(service: Service, component: Component | None, problems: Problems) -
     spec = component.model
     model = BaseModel(
         name=service.name, kind="InferenceService", format=spec.format, format_version=spec.format_version,
+        framework="*" if service.group == "ome" else "",  # OME's models name one, addresses do not
         storage_uri=spec.storage_uri, storage=spec.storage, namespace=service.namespace, origin="the service",
     )  # fmt: skip
     if model.format:

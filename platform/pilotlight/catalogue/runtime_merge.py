@@ -90,7 +90,10 @@ def merge_component(runtime: Runtime | None, component: Component) -> MergedPod:
     base = _split({key: value for key, value in config.items() if key not in _NOT_POD}, MAIN_CONTAINER["ome"])
     resources = {"resources": config["resources"]} if config.get("resources") else {}
     base = _overlay(base, {}, strategic_merge(resources, config.get("runner") or {}))
-    return _with_name(_overlay(base, component.pod, component.runner), MAIN_CONTAINER["ome"])
+    merged = _with_name(_overlay(base, component.pod, component.runner), MAIN_CONTAINER["ome"])
+    added = component.model.container.get("args", ()) if component.model is not None else ()
+    args = {"args": merge_args(merged.container.get("args", ()), added)} if added else {}
+    return MergedPod(merged.pod, {**merged.container, **args})
 
 
 def merge_group(runtime: Runtime | None, component: Component, part: str) -> MergedPod:

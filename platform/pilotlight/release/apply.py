@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Overrides = Mapping[str, Mapping[str, Any]]  # by workload: manual bounds and traffic splits
 # Non-default capabilities of the plan, so that the same document gives the same revision again.
 PLANNED_WITH: Final = ANNOTATION_PLANNED_WITH
+_URIS: Final = (".storageUri", ".model.uri")  # of an LLMInferenceService
 MAX_ATTEMPTS: Final = 5
 BACKOFF_S: Final = 0.2
 
@@ -54,7 +55,7 @@ def _uris(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _uris(item, f"{path}.{key}")
-    elif path.endswith("storageUri") and isinstance(value, str):
+    elif path.endswith(_URIS) and isinstance(value, str):
         yield path, value
 
 
@@ -65,7 +66,7 @@ def _resolve_paths(value: Any, path: str, service: "Service") -> Any:
         return {key: _resolve_paths(item, f"{path}.{key}", service) for key, item in value.items()}
     if isinstance(value, list):
         return [_resolve_paths(item, f"{path}[{index}]", service) for index, item in enumerate(value)]
-    is_uri = path.endswith("storageUri") and isinstance(value, str)
+    is_uri = path.endswith(_URIS) and isinstance(value, str)
     return resolve_uri(value, service.location(path)) if is_uri else value
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, TextIO
 
-from pilotlight.spec import annotation_checks, kserve, kserve_fields, ome, ome_fields
+from pilotlight.spec import annotation_checks, kserve, kserve_fields, llm_inference_service, ome, ome_fields
 from pilotlight.spec.annotation_checks import check_annotations
 from pilotlight.spec.example_request import inline_examples
 from pilotlight.spec.field_types import Step, child_path, parse_path, suggestion
@@ -19,12 +19,19 @@ from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node, parse
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
-_READERS: Final = {ome_fields.GROUP: ome.read_service, kserve_fields.GROUP: kserve.read_service}
+_LLM: Final = llm_inference_service.KIND
+_READERS: Final = {
+    ("InferenceService", ome_fields.GROUP): ome.read_service,
+    ("InferenceService", kserve_fields.GROUP): kserve.read_service,
+    **dict.fromkeys(
+        ((_LLM, version) for version in llm_inference_service.VERSIONS), llm_inference_service.read_service
+    ),
+}
 _CATALOGUE_KINDS: Final = (
     "AcceleratorClass", "BaseModel", "ClusterBaseModel", "ClusterServingRuntime", "FineTunedWeight", "ServingRuntime",
 )  # fmt: skip
 _GROUPS: Final = ("ome.io/", "serving.kserve.io/")
-KNOWN_KINDS: Final = ("InferenceService", *_CATALOGUE_KINDS)
+KNOWN_KINDS: Final = ("InferenceService", _LLM, *_CATALOGUE_KINDS)
 # Objects that a service depends on and that may share its file: passed on unchanged. Other kinds are errors.
 COMPANION_KINDS: Final = {
     "Namespace": "v1", "Secret": "v1", "ConfigMap": "v1", "ServiceAccount": "v1", "PersistentVolumeClaim": "v1",
@@ -69,14 +76,14 @@ def load(
                 companions.append(node)
             else:
                 problems.error("PL103", (metadata or node).location, "metadata.name", "is missing and required")
-        elif kind == "InferenceService" and version in _READERS:
+        elif (kind, version) in _READERS:
             if any(each.lstrip().startswith(annotation_checks.PATH) for each in sets):
                 annotation_checks.move_to_spec(node)
             apply_sets(node, sets, problems)
             annotation_checks.move_to_annotation(node, problems)
             check_annotations(node, problems)
             inline_examples(node, problems, lambda path: Path(path).read_text(encoding="utf-8"))
-            services.append(_READERS[version](node, problems, namespace))
+            services.append(_READERS[kind, version](node, problems, namespace))
         else:
             _reject_kind(node, kind, version, problems)
     _reject_duplicates(services, problems)
@@ -121,7 +128,8 @@ def read_texts(files: Sequence[str], stdin: TextIO | None, problems: Problems) -
 
 def _reject_kind(node: Node, kind: str, version: str, problems: Problems) -> None:
     """Report a document of an unknown kind, with the known kinds and a suggestion."""
-    understood = f"understood are InferenceService ({', '.join(_READERS)}) and {', '.join(_CATALOGUE_KINDS)}"
+    versions = ", ".join(version for _, version in _READERS)
+    understood = f"understood are InferenceService and {_LLM} ({versions}), and {', '.join(_CATALOGUE_KINDS)}"
     if not kind or not version:
         missing = child_path("", "kind" if not kind else "apiVersion")
         problems.error("PL110", node.location, missing, f"is missing, so this is no document of ours; {understood}")

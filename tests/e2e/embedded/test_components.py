@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.e2e.embedded.models import write_model
-from tests.embedded import FLOWER, IRIS, Platform, commands_of, load
+import yaml
+from tests.e2e.embedded.models import slow, write_model
+from tests.embedded import FLOWER, IRIS, ROOT, Platform, commands_of, load
 from tests.serving import read_answer, rendered
 
 from pilotlight.errors import PlatformError
@@ -255,6 +256,17 @@ def test_an_engine_behind_a_router_is_replaced_without_a_failed_request(platform
             "the new engines alone",
         )
     assert not traffic.failed
+
+
+def test_an_llm_inference_service_answers_behind_its_scheduler(platform: Platform, tmp_path: Path) -> None:
+    """The example, with our predictor for an engine and a model without weights."""
+    document = yaml.safe_load((ROOT / "examples/services/qwen-llm.yaml").read_text())
+    document["spec"]["model"] = {"uri": write_model(tmp_path), "name": "echo"}
+    document["spec"]["template"]["containers"] = [{"name": "main", "image": "pilotlight/predictor:0.1.0"}]
+    platform.deploy(yaml.safe_dump(document))
+    platform.wait_phase("Ready", name="qwen-llm")
+    assert {row.role for row in platform.status("qwen-llm").revisions} == {"router", "engine"}
+    assert platform.ask("/qwen-llm/v2/models/echo/infer", slow(0.5)).json()["outputs"][0]["data"] == [0.5]
 
 
 def test_prefill_and_decode_are_processes_apart_and_requests_go_to_the_decoder(

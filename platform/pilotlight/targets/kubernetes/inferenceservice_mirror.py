@@ -117,7 +117,7 @@ def save(cluster: Cluster, release: Release, status: ServiceStatus, now: str) ->
     """Write the object; return a warning if that is not possible. `now` is UTC, RFC 3339."""
     document = to_object(release.document)
     version = document["apiVersion"]
-    if cluster.kind(version, KIND) is None:
+    if document["kind"] != KIND or cluster.kind(version, KIND) is None:  # an LLMInferenceService has no object
         return ""
     if not is_our_crd(cluster, version):
         return (
@@ -155,10 +155,10 @@ def to_object(document: str) -> dict[str, Json]:
     annotations = {
         k: v for k, v in (metadata.pop("annotations", None) or {}).items() if k not in names.RELEASE_ANNOTATIONS
     }
-    owned = names.service_labels(GROUPS[plain["apiVersion"]], metadata["name"])
+    owned = names.service_labels(GROUPS.get(plain["apiVersion"], "ome"), metadata["name"])
     return {
         "apiVersion": plain["apiVersion"],
-        "kind": KIND,
+        "kind": plain["kind"],
         "metadata": {
             **metadata,
             "labels": {**(metadata.get("labels") or {}), **owned},

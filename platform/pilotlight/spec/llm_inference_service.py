@@ -1,0 +1,352 @@
+"""Fields and reader of KServe's LLMInferenceService into the internal model.
+
+The main workload becomes OME's engine, or its decoder beside `prefill`, which is the engine then; the scheduler becomes
+our router. Without a command of its own the engine is vLLM, whose arguments are added to those of its runtime.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Final
+
+from pilotlight.contract import is_predictor_image
+from pilotlight.k8s.names import LABEL_VISIBILITY
+from pilotlight.spec import pod_fields
+from pilotlight.spec.component_fields import (
+    ANNOTATIONS,
+    LABELS,
+    DocumentContext,
+    annotations_of,
+    check_component,
+    check_name,
+    document,
+    pod_of,
+    resolve_uri,
+)
+from pilotlight.spec.field_types import (
+    Anything,
+    Boolean,
+    Field,
+    Integer,
+    IntOrString,
+    ListOf,
+    MapOf,
+    OneOf,
+    Record,
+    RecordRef,
+    String,
+    read,
+    source_locations,
+)
+from pilotlight.spec.problems import Problems, SourceLocation
+from pilotlight.spec.service import Component, ModelSpec, NodeGroup, Reference, Role, ScalingMetric, Service
+from pilotlight.spec.yaml_nodes import Node
+
+Json = Any
+KIND: Final = "LLMInferenceService"
+VERSIONS: Final = ("serving.kserve.io/v1alpha1", "serving.kserve.io/v1alpha2")
+MAIN: Final = "main"  # KServe's name of the engine's container
+_OURS, _VLLM, _DISAGGREGATED = "pilotlight", "vllm-text-generation", "vllm-text-generation-disaggregated"
+_ARGUMENTS: Final = "VLLM_ADDITIONAL_ARGS"
+_FLAG: Final = re.compile(r"^--[a-z_-]+")  # vLLM takes both spellings
+_PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
+_PARALLELISM: Final = {
+    "tensor": "--tensor-parallel-size", "pipeline": "--pipeline-parallel-size", "data": "--data-parallel-size",
+    "dataLocal": "--data-parallel-size-local", "dataRPCPort": "--data-parallel-rpc-port",
+}  # fmt: skip
+_REFUSED: Final = {
+    "baseRefs": "copy the fields of the LLMInferenceServiceConfig into this document",
+    "model.lora": "name FineTunedWeights in an InferenceService of ome.io",
+    "model.confidential": "use a model that is not encrypted",
+    "router.ingress": "the platform's gateway routes to the service; leave it out",
+    "router.route.http.refs": "the route is rendered; leave it out",
+    "router.route.http.spec": "the route is rendered; leave it out",
+    "router.route.group": "use canaryTrafficPercent of an InferenceService",
+    "router.route.weight": "use canaryTrafficPercent of an InferenceService",
+}
+_KEDA_ONLY: Final = (
+    "pollingInterval", "cooldownPeriod", "initialCooldownPeriod", "idleReplicaCount", "fallback", "advanced",
+)  # fmt: skip
+_OF_WORKLOAD: Final = {
+    "kvCacheOffloading": f"write --kv-transfer-config into {_ARGUMENTS}",
+    "scaling.wva": "replicas follow the requests; give scaling.keda.triggers for another measure",
+    **dict.fromkeys((f"scaling.keda.{name}" for name in _KEDA_ONLY), "the platform decides it"),
+}
+_WITHOUT_EFFECT: Final = {
+    "model.criticality": "all requests of the service are equal",
+    "storageInitializer.enabled": "the model is fetched unless it is on a volume or in the image",
+    "tracing": "set OTEL_EXPORTER_OTLP_ENDPOINT in the environment of the container",
+    "router.gateway.refs": "the platform's gateway is used",
+    **dict.fromkeys((f"router.scheduler.{name}" for name in ("pool", "config", "template", "tokenizer")),
+                    "the platform's router is the scheduler"),
+    **_OF_WORKLOAD,
+    **{f"prefill.{path}": reason for path, reason in _OF_WORKLOAD.items()},
+}  # fmt: skip
+
+_TRIGGER: Final = Record("trigger", {
+    "type": Field(OneOf(("prometheus", "cpu", "memory")), "What is measured.", required=True),
+    "name": Field(String(), "Name of the trigger."),
+    "metricType": Field(OneOf(("Utilization", "AverageValue", "Value")), "How the value is compared."),
+    "metadata": Field(MapOf(String()), "serverAddress, query and threshold, or value.", required=True),
+    "authenticationRef": Field(
+        Record("authenticationRef", {"name": Field(String()), "kind": Field(String())}), "Credentials."
+    ),
+})  # fmt: skip
+_SCALING: Final = Record("scaling", {
+    "minReplicas": Field(Integer(1), "Least number of replicas."),
+    "maxReplicas": Field(Integer(1), "Greatest number of replicas.", required=True),
+    "wva": Field(Anything(), "Without effect here."),
+    "keda": Field(Record("keda", {
+        "triggers": Field(ListOf(_TRIGGER), "What to scale by."),
+        **{name: Field(Anything(), "Without effect here.") for name in _KEDA_ONLY},
+    }), "Scaling by KEDA's triggers."),
+})  # fmt: skip
+_SIZES: Final = Record("parallelism", {
+    **{name: Field(Integer(1), f"vLLM's {flag}.") for name, flag in _PARALLELISM.items()},
+    "expert": Field(Boolean(), "vLLM's --enable-expert-parallel."),
+})  # fmt: skip
+_ROLLOUT: Final = Record("rolloutStrategy", {
+    "maxUnavailable": Field(IntOrString(), "Replicas that an update may take away."),
+    "maxSurge": Field(IntOrString(), "Replicas that an update may add."),
+})  # fmt: skip
+_MODEL: Final = Record("model", {
+    "uri": Field(String(r"\S+", "a URI such as hf://org/model, s3://bucket/path or pvc://claim/path"),
+                 "Where the model is.", required=True),
+    "name": Field(String(r".+", "a name"), "Name by which requests call the model; that of the service by default."),
+    "criticality": Field(Anything(), "Without effect here."),
+    "lora": Field(Anything(), "Not read here."),
+    "confidential": Field(Anything(), "Not read here."),
+})  # fmt: skip
+_ROUTER: Final = Record("router", {
+    "route": Field(Record("route", {
+        "http": Field(Record("http", {"refs": Field(Anything()), "spec": Field(Anything())})),
+        "group": Field(Anything()), "weight": Field(Anything()),
+    }), "Reach the service from outside of the cluster."),
+    "gateway": Field(Record("gateway", {"refs": Field(Anything())}), "The platform's gateway is used."),
+    "ingress": Field(Anything(), "Not read here."),
+    "scheduler": Field(Record("scheduler", {
+        "replicas": Field(Integer(1), "Replicas of the router."),
+        "labels": Field(LABELS, "Labels of the router's pods."),
+        "annotations": Field(ANNOTATIONS, "Annotations of the router's pods."),
+        **{name: Field(Anything(), "Without effect here.") for name in ("pool", "config", "template", "tokenizer")},
+    }), "Choose replicas by the prompts that they have in their cache."),
+})  # fmt: skip
+
+
+@cache
+def _workload(name: str) -> Record:
+    return Record(name, {
+        "replicas": Field(Integer(1), "Number of replicas."),
+        "scaling": Field(_SCALING, "Bounds of autoscaling, in place of replicas."),
+        "parallelism": Field(_SIZES, "How a model is spread over GPUs and nodes."),
+        "labels": Field(LABELS, "Labels of the pods."),
+        "annotations": Field(ANNOTATIONS, "Annotations of the pods."),
+        "template": Field(pod_fields.core("PodSpec"), f"The pod; its container {MAIN} is the engine."),
+        "worker": Field(pod_fields.core("PodSpec"), "The other pods of an engine on several nodes."),
+        "rolloutStrategy": Field(_ROLLOUT, "How a Deployment replaces pods."),
+        "kvCacheOffloading": Field(Anything(), "Without effect here."),
+    })  # fmt: skip
+
+
+@cache
+def _spec(name: str) -> Record:
+    return Record(name, {
+        "model": Field(_MODEL, "The model.", required=True),
+        **_workload("WorkloadSpec").fields,
+        "prefill": Field(RecordRef("WorkloadSpec", _workload), "Compute prompts apart from the main workload."),
+        "router": Field(_ROUTER, "How requests reach the service."),
+        "storageInitializer": Field(Record("storageInitializer", {"enabled": Field(Boolean())})),
+        "tracing": Field(Anything(), "Without effect here."),
+        "baseRefs": Field(Anything(), "Not read here."),
+    })  # fmt: skip
+
+
+@cache
+def llm_inference_service() -> Record:
+    fields = document(VERSIONS[0], RecordRef(f"{KIND}Spec", _spec)).fields
+    own = {name: Field(OneOf(known), fields[name].description, required=True)
+           for name, known in (("apiVersion", VERSIONS), ("kind", (KIND,)))}  # fmt: skip
+    return Record(KIND, {**fields, **own}, "One large language model: all that a user writes.")
+
+
+def read_service(node: Node, problems: Problems, namespace: str = "default") -> Service:
+    """Return the service as far as it is valid; add its problems."""
+    value = read(node, llm_inference_service(), problems) or {}
+    metadata, spec = value.get("metadata", {}), value.get("spec", {})
+    workloads: dict[Role, str] = {"engine": "spec"}
+    if "prefill" in spec:
+        workloads = {"engine": "spec.prefill", "decoder": "spec"}
+    context = DocumentContext(problems, _locations(node, workloads))
+    check_name(metadata, context)
+    _check_fields(spec, context)
+    components = {
+        role: _component(role, spec["prefill"] if path == "spec.prefill" else spec, path, spec, context)
+        for role, path in workloads.items()
+    }
+    router = spec.get("router", {})
+    if "prefill" in spec or "scheduler" in router:
+        components["router"] = _router(router.get("scheduler", {}), "prefill" in spec)
+    ours = is_predictor_image(str((components["engine"].runner or {}).get("image", "")))
+    runtime = _OURS if ours else _DISAGGREGATED if "prefill" in spec else _VLLM
+    return Service(
+        group="ome",
+        name=metadata.get("name", ""),
+        namespace=metadata.get("namespace", namespace),
+        components=components,
+        runtime=Reference(runtime, "ClusterServingRuntime", "ome.io"),
+        labels={**({} if "route" in router else {LABEL_VISIBILITY: "cluster-local"}), **metadata.get("labels", {})},
+        annotations=annotations_of(metadata),
+        locations=context.locations,
+        document=value,
+    )
+
+
+def _locations(node: Node, workloads: Mapping[Role, str]) -> dict[str, SourceLocation]:
+    """Return source locations, also under the paths of engine, decoder and router that later stages use."""
+    locations = source_locations(node)
+    aliases = {"spec.router.scheduler": "spec.router", "spec.model": "spec.runtime"}
+    for role, path in workloads.items():
+        aliases |= {
+            f"{path}.template.containers[0]": f"spec.{role}.runner", f"{path}.template": f"spec.{role}",
+            f"{path}.worker.containers[0]": f"spec.{role}.worker.runner", f"{path}.worker": f"spec.{role}.worker",
+            f"{path}.scaling.keda.triggers": f"spec.{role}.autoScaling.metrics", f"{path}.scaling": f"spec.{role}",
+            f"{path}.annotations": f"spec.{role}.annotations", "spec.model.uri": f"spec.{role}.model.storageUri",
+        }  # fmt: skip
+    for source, target in aliases.items():
+        for path in [each for each in locations if each.startswith(source)]:
+            if path == source or path[len(source)] in ".[":
+                locations.setdefault(target + path[len(source) :], locations[path])
+    return locations
+
+
+def _check_fields(spec: Mapping[str, Json], context: DocumentContext) -> None:
+    """Reject or warn about fields that have no meaning here."""
+    for path, reason in _REFUSED.items():
+        if _lookup(spec, path) is not None:
+            context.error("PL119", f"spec.{path}", f"is not read here; {reason}")
+    for path, reason in _WITHOUT_EFFECT.items():
+        if _lookup(spec, path) not in (None, True):
+            context.warn("PL114", f"spec.{path}", f"has no effect: {reason}")
+
+
+def _lookup(value: Json, path: str) -> Json:
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _component(
+    role: Role, value: Mapping[str, Json], path: str, spec: Mapping[str, Json], context: DocumentContext
+) -> Component:
+    pod, main = _split(value.get("template", {}))
+    model = spec.get("model", {})
+    uri = resolve_uri(model.get("uri", ""), context.location("spec.model.uri"))
+    runner, arguments = _engine(main, model.get("name", ""), value.get("parallelism", {}), path, context)
+    scaling, replicas = value.get("scaling", {}), value.get("replicas")
+    if scaling and replicas is not None:
+        context.error("PL111", f"{path}.replicas", "excludes scaling; keep one of them")
+    rollout = value.get("rolloutStrategy")
+    result = Component(
+        role,
+        pod=pod,
+        runner=runner,
+        worker=_worker(value, path, context),
+        model=ModelSpec("safetensors", storage_uri=uri, container={"args": arguments} if arguments else {}),
+        min_replicas=scaling.get("minReplicas", 1) if scaling else replicas,
+        max_replicas=scaling.get("maxReplicas", replicas),
+        metrics=tuple(map(_metric, scaling.get("keda", {}).get("triggers", ()))),
+        deployment_strategy={"type": "RollingUpdate", "rollingUpdate": rollout} if rollout else {},
+        labels=value.get("labels", {}),
+        annotations=value.get("annotations", {}),
+    )
+    check_component(result, f"spec.{role}", context)
+    return result
+
+
+def _split(template: Mapping[str, Json]) -> tuple[dict[str, Json], dict[str, Json]]:
+    """Return the pod with its sidecars, and the engine's container: the one called `main`, else the first."""
+    containers = template.get("containers", ())
+    main = next((each for each in containers if each.get("name") == MAIN), containers[0] if containers else {})
+    sidecars = [each for each in containers if each is not main]
+    pod = {name: value for name, value in pod_of(template).items() if name != "containers"}
+    return {**pod, **({"containers": sidecars} if sidecars else {})}, {**main}
+
+
+def _engine(
+    main: Mapping[str, Json], name: str, parallelism: Mapping[str, Json], path: str, context: DocumentContext
+) -> tuple[dict[str, Json], list[str]]:
+    """Return the engine's container, and arguments to add to those of its runtime.
+
+    A container with a command is taken as it is. Else the arguments are vLLM's, as KServe hands them on.
+    """
+    runner = {key: value for key, value in main.items() if key != "name"}
+    if is_predictor_image(str(main.get("image", ""))):
+        named = [{"name": "INFERENCE_MODEL_NAME", "value": name}] if name else []
+        return {**runner, "env": [*named, *main.get("env", ())]}, []
+    if "command" in main:
+        if parallelism:
+            message = "has no effect: the container has a command; give its arguments there"
+            context.warn("PL114", f"{path}.parallelism", message)
+        return {"args": [], **runner}, []
+    for probe in (each for each in _PROBES if each in main):
+        message = f"{probe} has no effect: the port and the probes are the runtime's; it has one for a command"
+        context.warn("PL114", f"{path}.template", message)
+    env = [each for each in main.get("env", ()) if each["name"] != _ARGUMENTS]
+    added = [each.get("value", "") for each in main.get("env", ()) if each["name"] == _ARGUMENTS]
+    runner = {key: value for key, value in runner.items() if key not in (*_PROBES, "args", "env", "ports")}
+    arguments = [f"--served-model-name={name}"] if name else []
+    written = (*shlex.split(" ".join(added)), *main.get("args", ()))
+    arguments += [*_flags(parallelism), *(_FLAG.sub(lambda flag: flag[0].replace("_", "-"), each) for each in written)]
+    return {**runner, **({"env": env} if env else {})}, arguments
+
+
+def _flags(parallelism: Mapping[str, Json]) -> Iterator[str]:
+    """Yield vLLM's flags; without a tensor size a pipeline stage has one GPU, as in KServe."""
+    sizes = {"tensor": 1, **parallelism} if parallelism else {}
+    yield from (f"{flag}={sizes[name]}" for name, flag in _PARALLELISM.items() if name in sizes)
+    if sizes.get("expert"):
+        yield "--enable-expert-parallel"
+
+
+def _worker(value: Mapping[str, Json], path: str, context: DocumentContext) -> NodeGroup | None:
+    if "worker" not in value:
+        return None
+    stages = value.get("parallelism", {}).get("pipeline", 1)
+    if stages < 2:
+        message = "needs parallelism.pipeline of 2 or more, one stage for each node; data parallelism has one node here"
+        context.error("PL119", f"{path}.worker", message)
+    pod, main = _split(value["worker"])
+    dropped = () if "command" in main else ("args", *_PROBES)
+    runner = {key: entry for key, entry in main.items() if key not in ("name", *dropped)}
+    return NodeGroup(pod, runner, max(stages - 1, 1))
+
+
+def _metric(trigger: Mapping[str, Json]) -> ScalingMetric:
+    """Return a trigger of KEDA; Prometheus' value is one for each replica, unless it is a Value."""
+    metadata, kind = trigger.get("metadata", {}), trigger.get("type", "")
+    if kind != "prometheus":
+        return ScalingMetric("resource", kind, trigger.get("metricType", "Utilization"), metadata.get("value", ""))
+    return ScalingMetric(
+        "external",
+        kind,
+        trigger.get("metricType", "AverageValue"),
+        metadata.get("threshold", ""),
+        query=metadata.get("query", ""),
+        server_address=metadata.get("serverAddress", ""),
+        authentication=trigger.get("authenticationRef", {}),
+        auth_modes=metadata.get("authModes", ""),
+    )
+
+
+def _router(scheduler: Mapping[str, Json], disaggregated: bool) -> Component:
+    replicas = scheduler.get("replicas")
+    strategy = "prefill_decode" if disaggregated else "cache_aware"
+    return Component(
+        "router",
+        min_replicas=replicas,
+        max_replicas=replicas,
+        labels=scheduler.get("labels", {}),
+        annotations=scheduler.get("annotations", {}),
+        config={"routing_strategy": strategy},
+    )

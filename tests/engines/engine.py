@@ -34,6 +34,8 @@ class Engine:
         self.headers: list[dict[str, str]] = []
         self.aborted = 0
         self.answered = 0
+        self.open = asyncio.Event()  # while it is not set, requests wait
+        self.open.set()
         self._transports: set[asyncio.Transport | None] = set()
 
     @property
@@ -82,6 +84,7 @@ class Engine:
                 raise EngineError(503, "The server is overloaded.")
             if len(str(body.get("prompt") or body.get("messages") or body.get("text"))) > LONGEST_PROMPT:
                 raise EngineError(400, "The input is longer than the model's context length.")
+            await self.open.wait()
             words, more = await self.generate(body)
         except EngineError as error:
             problem = {"object": "error", "message": str(error), "type": "BadRequestError", "code": error.status}

@@ -33,8 +33,6 @@ class SGLangEngine(Engine):
         self.used.add(number)
         try:
             async with asyncio.timeout(WAITING_S):
-                if self.mode == "hung":
-                    await asyncio.Event().wait()
                 if self.mode == "prefill":
                     self._cache(number).set_result(prompt_words(body))
                     await self.fetched.setdefault(number, asyncio.Event()).wait()

@@ -94,13 +94,17 @@ def protocol_of(work: Workload) -> str:
 def transfer_environment(context: PlanContext) -> list[dict[str, Json]]:
     """Return the address by which vLLM's decoders reach a prefill engine; its default is localhost."""
     source = {"fieldRef": {"fieldPath": "status.podIP"}}
-    uses = NIXL in str(context.choice.container.get("args") or context.choice.container.get("command"))
-    return [{"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": source}] if uses else []
+    needed = "decoder" in context.service.components and NIXL in _program(context.choice.container)
+    return [{"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": source}] if needed else []
 
 
 def discovers_pods(container: Mapping[str, Json]) -> bool:
     """Return whether a router of others finds its engines by the Kubernetes API."""
-    return "--service-discovery" in str([container.get("command"), container.get("args")])
+    return "--service-discovery" in _program(container)
+
+
+def _program(container: Mapping[str, Json]) -> str:
+    return " ".join(map(str, (*(container.get("command") or ()), *(container.get("args") or ()))))
 
 
 def _containers(work: Workload) -> list[Mapping[str, Json]]:
@@ -118,8 +122,7 @@ def _sidecar_ports(work: Workload) -> Iterator[int]:
 
 
 def _words(work: Workload) -> str:
-    containers = work.template["spec"]["containers"]
-    return " ".join(str(word) for each in containers for name in ("command", "args") for word in each.get(name) or ())
+    return " ".join(map(_program, work.template["spec"]["containers"]))
 
 
 def _check(context: PlanContext, strategy: str, disaggregated: bool, log: DecisionLog) -> None:

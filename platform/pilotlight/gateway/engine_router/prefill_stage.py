@@ -13,6 +13,7 @@ from typing import Final
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.gateway.engine_router.disaggregation import PROTOCOLS, Object, PrefillProtocol
 from pilotlight.gateway.engine_router.strategy import EndpointPicker, RouterSettings
+from pilotlight.gateway.metrics_and_reports import log
 from pilotlight.gateway.proxy.client_connection import INTERIM_RESPONSE
 from pilotlight.gateway.proxy.prepare_request import with_headers
 from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
@@ -25,7 +26,7 @@ from pilotlight.gateway.proxy.responses import (
 )
 from pilotlight.gateway.proxy.upstream import CONNECT_S
 from pilotlight.gateway.routing_table import Replica
-from pilotlight.wire.http1_strict_parser import CHUNKED, Malformed, unchunked
+from pilotlight.wire.http1_strict_parser import CHUNKED, unchunked
 from pilotlight.wire.http_client import LoopbackResponse, connect, decode_json, exchange
 
 MAX_BODY: Final = 64 << 20
@@ -100,7 +101,9 @@ class PrefillStage:
             _fail(request, rejected.response)
         except TimeoutError:
             _fail(request, TIMED_OUT)
-        except (OSError, ValueError, Malformed):
+        except Exception as error:  # even a bug must not leave the client waiting
+            if not request.finished:
+                log("router.prefill_failed", f"{half.replica}: {type(error).__name__}: {error}", level="WARNING")
             _fail(request, CONNECTION_LOST)
         finally:
             half.replica = ""
@@ -165,6 +168,7 @@ async def _read_body(request: ProxiedRequest) -> Object:
         wait_s = POLL_S if request.buffered > seen else min(2 * wait_s, SLOW_POLL_S)
         seen = request.buffered
         await asyncio.sleep(wait_s)
+    request.resume_body()  # a paused connection would not show that its client disconnects
     raw = request.body_prefix(sys.maxsize)
     try:
         body = decode_json(unchunked(raw) if head.length == CHUNKED else raw)

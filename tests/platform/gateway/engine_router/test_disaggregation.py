@@ -24,6 +24,7 @@ from pilotlight.gateway.routing_table import Replica
 CHAT = {"messages": [{"role": "user", "content": "one two three"}]}
 PROMPT = {"prompt": "one two three"}
 TEXT = "one two three"
+LONG = json.dumps({**PROMPT, "user": "x" * (3 << 20)}).encode()  # the gateway pauses a client that sends so much
 
 
 def test_both_engines_of_sglang_get_the_address_and_a_fresh_number() -> None:
@@ -155,8 +156,7 @@ async def test_a_body_arrives_in_any_framing(tmp_path: Path) -> None:
         chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in text) + b"0\r\n\r\n"
         assert words(await sent(port, "/v1/completions", "Transfer-Encoding: chunked\r\n", chunks)) == TEXT
         assert "transfer-encoding" not in decode.headers[-1]
-        long = json.dumps({**PROMPT, "user": "x" * (3 << 20)}).encode()
-        assert words(await sent(port, "/v1/completions", f"Content-Length: {len(long)}\r\n", long)) == TEXT
+        assert words(await sent(port, "/v1/completions", f"Content-Length: {len(LONG)}\r\n", LONG)) == TEXT
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = f"Content-Length: {len(text)}\r\nExpect: 100-continue\r\n\r\n"
         writer.write(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{head}".encode())
@@ -196,7 +196,7 @@ async def test_an_error_of_the_prefill_engine_is_the_answer_and_ends_the_decoder
 @in_loop
 async def test_a_prefill_engine_that_dies_ends_the_request(tmp_path: Path) -> None:
     async with sglang(tmp_path) as (port, prefill, decode):
-        prefill.mode = "hung"  # it waits for a cache that does not come
+        prefill.open.clear()
         asked = asyncio.create_task(complete(port, PROMPT))
         await eventually_async(lambda: prefill.requests and decode.requests, "both halves")
         prefill.hang_up()
@@ -207,8 +207,8 @@ async def test_a_prefill_engine_that_dies_ends_the_request(tmp_path: Path) -> No
 @in_loop
 async def test_a_client_that_leaves_ends_both_halves(tmp_path: Path) -> None:
     async with sglang(tmp_path) as (port, prefill, decode):
-        prefill.mode = "hung"
-        asked = asyncio.create_task(complete(port, PROMPT))
+        prefill.open.clear()
+        asked = asyncio.create_task(sent(port, "/v1/completions", f"Content-Length: {len(LONG)}\r\n", LONG))
         await eventually_async(lambda: prefill.requests and decode.requests, "both halves")
         asked.cancel()
         with suppress(asyncio.CancelledError):
@@ -241,6 +241,19 @@ async def test_engines_of_vllm_answer_together(tmp_path: Path) -> None:
         assert {each["x-request-id"] for each in prefill.headers} == {each["x-request-id"] for each in decode.headers}
         assert words(await complete(port, {**PROMPT, "n": 2})) == TEXT
         assert (prefill.prefills, decode.prefills) == (2, 1)
+
+
+@in_loop
+async def test_a_client_of_vllm_that_leaves_before_the_decoder_has_the_request(tmp_path: Path) -> None:
+    async with vllm(tmp_path) as (port, prefill, decode):
+        prefill.open.clear()
+        asked = asyncio.create_task(complete(port, PROMPT))
+        await eventually_async(lambda: prefill.requests, "the prefill half")
+        asked.cancel()
+        with suppress(asyncio.CancelledError):
+            await asked
+        await eventually_async(lambda: prefill.aborted, "the prefill half to end")
+        assert not decode.requests
 
 
 @in_loop

@@ -7,7 +7,7 @@ import math
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Final
 
 from pilotlight.contract import ENV_SETTINGS_PREFIX
@@ -20,6 +20,7 @@ from pilotlight_predictor.frontends.grpc.server import GrpcServer, reserve_port
 from pilotlight_predictor.frontends.http.router import Dispatcher, ServingProtocol
 from pilotlight_predictor.frontends.http.server import HttpServer
 from pilotlight_predictor.metrics import Metrics, identity_labels
+from pilotlight_predictor.models.parking.policy import Activity, is_idle, observe_activity, poll_interval_s
 from pilotlight_predictor.models.sources import ModelFetcher, ModelSources
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.protocols import serving_protocols, startup_protocols
@@ -53,6 +54,7 @@ class Application:
         self._settings = settings
         self._lifecycle = lifecycle
         self._worker = worker
+        self._activity: Activity | None = None
         if settings.model.predictor_host:  # user code reads the variable, wherever the setting comes from
             os.environ[PREDICTOR_VARIABLE] = settings.model.predictor_host
         metrics = Metrics(identity_labels(settings.observability))
@@ -129,6 +131,7 @@ class Application:
             "watchdog": lambda: self._watch_instances(stop),
             "polling": self.server.control.poll_forever,
             "parking": self.server.registry.parking.park_idle_models,
+            "activity": self._watch_activity,
         }
         if self._tls is not None:
             tasks["certificates"] = self._tls.reload_forever
@@ -227,6 +230,18 @@ class Application:
             await asyncio.sleep(RECOVERY_INTERVAL_S)
             if self.server.recover():
                 log("ready", "ready: what was missing at start has come")
+
+    async def _watch_activity(self) -> None:
+        while after_s := self._settings.server.drain_delay_s:
+            self.is_idle()
+            await asyncio.sleep(poll_interval_s(after_s))
+
+    def is_idle(self) -> bool:
+        """Return whether no inference came for as long as the drain delay: nobody is about to send one."""
+        metrics, now = self.server.metrics, monotonic()
+        counted = sum(sum(histogram.counts) for histogram in metrics.requests.values())
+        self._activity = observe_activity(self._activity, counted, metrics.in_flight > 0, now)
+        return is_idle(self._activity, self._settings.server.drain_delay_s, now)
 
     async def _watch_instances(self, stop: asyncio.Event) -> None:
         """End the process once an execution hangs: only a new one is rid of it. Requests of other instances finish."""

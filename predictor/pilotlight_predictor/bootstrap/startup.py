@@ -145,7 +145,9 @@ async def _serve(
     await signals.stop.wait()
     failed = lifecycle.state is ServerState.FAILED
     rpc = application.rpc if application is not None else None
-    finished = await _drain(settings, lifecycle, (http_server,) if rpc is None else (http_server, rpc), signals.abort)
+    idle = application is None or application.is_idle()
+    servers = (http_server,) if rpc is None else (http_server, rpc)
+    finished = await _drain(settings, lifecycle, servers, signals.abort, idle)
     if work is not None:
         work.cancel()
     if application is not None and not signals.abort.is_set():
@@ -191,13 +193,21 @@ async def _assemble(
 
 
 async def _drain(
-    settings: Settings, lifecycle: Lifecycle, servers: "Sequence[HttpServer | GrpcServer]", abort: asyncio.Event
+    settings: Settings,
+    lifecycle: Lifecycle,
+    servers: "Sequence[HttpServer | GrpcServer]",
+    abort: asyncio.Event,
+    idle: bool,
 ) -> bool:
-    """Become not ready, accept requests for the drain delay, then wait for those in flight, up to the exit timeout."""
+    """Become not ready, accept requests for the drain delay, then wait for those in flight, up to the exit timeout.
+
+    An idle server has no drain delay: scaled to zero, it holds a GPU that the next replica may wait for.
+    """
     lifecycle.move(ServerState.STOPPING, "the server is stopping")
-    limits = settings.server
-    log("stopping", in_flight=sum(server.in_flight() for server in servers), drain_delay_s=limits.drain_delay_s)
-    drains = (server.drain(limits.drain_delay_s, limits.exit_timeout_s, abort) for server in servers)
+    limits, in_flight = settings.server, sum(server.in_flight() for server in servers)
+    delay_s = 0.0 if idle and not in_flight else limits.drain_delay_s
+    log("stopping", in_flight=in_flight, drain_delay_s=delay_s)
+    drains = (server.drain(delay_s, limits.exit_timeout_s, abort) for server in servers)
     return all(await asyncio.gather(*drains))
 
 

@@ -79,7 +79,7 @@ class ServerSettings(SettingsGroup):
     )
     drain_delay_s: float = setting(
         0.0, SECONDS, "--drain-delay --drain-delay-s",
-        "After SIGTERM, how long requests are still taken, though not ready.",
+        "After SIGTERM, how long requests are still taken, though not ready; not at all if none came as long before.",
     )  # fmt: skip
     exit_timeout_s: float = setting(
         30.0, SECONDS, "--exit-timeout-secs --exit-timeout-s", "How long requests in flight may take to finish at exit."

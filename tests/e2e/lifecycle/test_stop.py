@@ -87,6 +87,17 @@ def test_during_the_drain_delay_it_is_not_ready_but_takes_new_connections(tmp_pa
     server.process.wait(60)
 
 
+def test_an_idle_server_has_no_drain_delay_whatever_its_health_checks(tmp_path: Path, serve: Serve) -> None:
+    (tmp_path / "go").touch()
+    server = serve(write_signed(tmp_path, HELD), "--drain-delay", "0.2")
+    assert server.infer("m", body(4)).status == 200
+    begun = time.monotonic()
+    server.wait_until(lambda: server.get("/v2/health/ready").status == 200 and time.monotonic() > begun + 1, "idle")
+    stopping(server)
+    assert server.wait_for_event("stopping")["drain_delay_s"] == 0
+    assert server.process.wait(60) == 0
+
+
 def test_the_exit_timeout_bounds_the_wait_for_a_request_that_does_not_end(tmp_path: Path, serve: Serve) -> None:
     server = serve(write_signed(tmp_path, HELD), "--exit-timeout-secs", "0.3")
     connection = send(server, 1)

@@ -119,6 +119,28 @@ def test_a_pod_that_waits_for_quota_or_devices_says_so(fields: dict[str, Any], m
     assert (found.sentence, found.fatal) == (sentence, False)
 
 
+def test_a_pod_that_ends_and_still_holds_the_device_is_named() -> None:
+    message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    asking, old = pod("iris-predictor", "iris-2", conditions=[condition]), pod("iris-predictor", "iris-1", ready=True)
+    asking["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "1"}}
+    holder = {"name": "main", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
+    old["spec"] |= {"nodeName": "a", "containers": [holder]}
+    nodes = [{"metadata": {"name": "a"}, "status": {"allocatable": {"nvidia.com/gpu": "1"}}}]
+
+    def sentence() -> str:
+        found = diagnose(asking, Evidence(nodes=nodes, pods=[old]))
+        assert found is not None
+        assert not found.fatal
+        return found.sentence.partition("; ")[2]
+
+    assert sentence() == "at most 0 is free, on a"
+    old["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
+    assert sentence() == "at most 0 is free, on a; iris-1-x still holds 1 and is ending"
+    old["spec"]["containers"].append({"name": "queue-proxy"})
+    assert sentence() == "at most 0 is free, on a; iris-1-x still holds 1 and is ending: Knative drains it for 30 s"
+
+
 def test_memory_is_told_in_the_units_that_people_write() -> None:
     condition = {
         "type": "PodScheduled",

@@ -35,7 +35,7 @@ def too_large(pod: Document, resource: str, nodes: Sequence[Document]) -> bool:
 
 
 def describe_shortage(pod: Document, resource: str, nodes: Sequence[Document], pods: Iterable[Document]) -> str:
-    """Return a phrase such as `asks for 1 nvidia.com/gpu; no node has any`."""
+    """Return a phrase such as `asks for 1 nvidia.com/gpu; no node has any`, with a pod that ends and holds some."""
     wanted = requested(pod, resource)
     asks = f"asks for {_amount(resource, wanted)} {resource}"
     if not nodes:
@@ -43,12 +43,17 @@ def describe_shortage(pod: Document, resource: str, nodes: Sequence[Document], p
     free = {str(node["metadata"]["name"]): quantity_or_zero(_allocatable(node, resource)) for node in nodes}
     if not any(free.values()):
         return f"{asks}; no node has any"
+    ending = ""
     for other in pods:
-        where = str((other.get("spec") or {}).get("nodeName") or "")
+        where, held = str((other.get("spec") or {}).get("nodeName") or ""), requested(other, resource)
         if where in free and (other.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
-            free[where] -= requested(other, resource)
+            free[where] -= held
+            if held and other["metadata"].get("deletionTimestamp"):
+                ending = f"; {other['metadata']['name']} still holds {_amount(resource, held)} and is ending"
+                if any(each["name"] == SIDECARS[0] for each in other["spec"]["containers"]):
+                    ending += ": Knative drains it for 30 s"
     node, most = max(free.items(), key=lambda each: each[1])
-    return f"{asks}; at most {_amount(resource, max(most, Decimal(0)))} is free, on {node}"
+    return f"{asks}; at most {_amount(resource, max(most, Decimal(0)))} is free, on {node}{ending}"
 
 
 def requested(pod: Document, resource: str) -> Decimal:

@@ -31,7 +31,8 @@ OTHER_KIND: Final = "PL110"
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Inputs: files, directories or `-`. `catalogues` are searched after the files, before the built-in one.
+    """Inputs: files, directories or `-`, or `objects` of a cluster. `catalogues` are searched after the files, before
+    the built-in one.
 
     `target_catalogue` returns the target's own catalogue for some namespaces; it is searched just before the built-in
     one.
@@ -44,6 +45,7 @@ class Sources:
     stdin: TextIO | None = None
     namespace: str = "default"
     target_catalogue: Callable[[Sequence[str]], Sequence[ClusterDocument]] | None = None
+    objects: Sequence[Node] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,9 @@ class Planned:
 def read(sources: Sources) -> Documents:
     """Read all documents. Raises InvalidDocument with all their errors."""
     loaded = load(
-        sources.files, sets=sources.sets, environ=sources.environ, stdin=sources.stdin, namespace=sources.namespace
-    )
+        sources.files, sets=sources.sets, environ=sources.environ, stdin=sources.stdin, namespace=sources.namespace,
+        objects=sources.objects,
+    )  # fmt: skip
     catalogue, catalogue_nodes, target_nodes = _catalogue(sources, loaded)
     _raise_errors(loaded.problems.items)
     companions = tuple(Manifest(node.plain()) for node in loaded.companions)

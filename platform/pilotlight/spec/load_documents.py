@@ -56,16 +56,18 @@ def load(
     environ: Mapping[str, str] | None = None,
     stdin: TextIO | None = None,
     namespace: str = "default",
+    objects: Sequence[Node] = (),
 ) -> LoadedDocuments:
     """Read all documents of `files` (`-` is standard input). `sets` edit each service, `environ` fills in `${VAR}`.
 
-    `namespace` is the default for documents without one.
+    `namespace` is the default for documents without one. `objects` are documents of a cluster: whoever wrote them may
+    not read files of this machine.
     """
     problems = Problems()
     services: list[Service] = []
     catalogue_nodes: list[Node] = []
     companions: list[Node] = []
-    for node in _documents(files, environ, stdin, problems):
+    for node in (*_documents(files, environ, stdin, problems), *objects):
         kind, version = node.text("kind"), node.text("apiVersion")
         if kind in _CATALOGUE_KINDS and version.startswith(_GROUPS):
             check_annotations(node, problems)
@@ -82,12 +84,20 @@ def load(
             apply_sets(node, sets, problems)
             annotation_checks.move_to_annotation(node, problems)
             check_annotations(node, problems)
-            inline_examples(node, problems, lambda path: Path(path).read_text(encoding="utf-8"))
+            inline_examples(node, problems, _no_file if objects else _file_text)
             services.append(_READERS[kind, version](node, problems, namespace))
         else:
             _reject_kind(node, kind, version, problems)
     _reject_duplicates(services, problems)
     return LoadedDocuments(tuple(services), tuple(catalogue_nodes), problems, tuple(companions))
+
+
+def _file_text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")
+
+
+def _no_file(path: str) -> str:
+    raise ValueError("an object of a cluster has no files beside it; write the request's JSON here")
 
 
 def _documents(

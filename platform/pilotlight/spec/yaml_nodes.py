@@ -118,6 +118,15 @@ class Node:
         return Node(self.location, self.value, self.key_location)
 
 
+def node_of(value: Json, location: SourceLocation) -> Node:
+    """Return parsed JSON as a node: an object of a cluster, which has no file."""
+    if isinstance(value, Mapping):
+        return Node(location, {name: node_of(child, location) for name, child in value.items()}, location)
+    if isinstance(value, list):
+        return Node(location, [node_of(child, location) for child in value], location)
+    return Node(location, value, location)
+
+
 class _ParseError(Exception):
     """The text cannot be parsed beyond this location."""
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from pilotlight.canary import stored_history
+from pilotlight.canary.start_request import running_canary
 from pilotlight.errors import Conflict, NotFound, PlatformError, RolledBack, TimedOut, UsageError
 from pilotlight.release import apply, history
 from pilotlight.targets.target import service_argument
@@ -30,14 +31,6 @@ MAX_RETRIES: Final = 8
 
 def read_history(target: "Target", key: "Key") -> "CanaryHistory":
     return stored_history.decode_history(target.canary(key))
-
-
-def running_canary(target: "Target", key: "Key") -> "Canary | None":
-    """Return the canary in progress; None also if the service or its history does not exist."""
-    try:
-        return stored_history.running_canary(read_history(target, key))
-    except NotFound:
-        return None
 
 
 def follow(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotlight.canary import stored_history
+from pilotlight.canary.start_request import CanaryRequest, running_canary
 from pilotlight.errors import UsageError
 from pilotlight.release import apply, history
 from platformctl import options, output, targets
@@ -63,11 +64,11 @@ def start(
     key = (service.namespace, service.name)
     canary_follow.check(connected, service, request)
     if percent is None:
-        judged = canary_start.CanaryRequest(request, policy.merged_with(service.annotations), document_options.strict)
+        judged = CanaryRequest(request, policy.merged_with(service.annotations), document_options.strict)
         canary_start.run(judged, connected, apply_options)
         return
     policy.refuse_with_percent()
-    if canary_follow.running_canary(connected, key) is not None:
+    if running_canary(connected, key) is not None:
         hint = f"platformctl canary promote|pause|abort {key[1]}"
         raise UsageError(f"the canary of {'/'.join(key)} judges itself, so its share is not set by hand", hint)
     if from_files:
@@ -171,7 +172,7 @@ def follow(service_options: targets.ServiceOptions, name: str, timeout: float) -
     Example: platformctl canary follow iris --target kubernetes
     """
     target, key, ticker = service_options.connect(), service_options.key(name), output.ProgressLog()
-    if canary_follow.running_canary(target, key) is None:
+    if running_canary(target, key) is None:
         raise stored_history.no_running_canary(key)
     ended = canary_follow.follow(target, key, ticker, timeout)
     ticker.log(ended.phase, ended.revision)
@@ -203,7 +204,7 @@ def promote(
     Example: platformctl canary promote iris --full
     """
     target = service_options.connect()
-    if canary_follow.running_canary(target, service_options.key(name)) is not None:
+    if running_canary(target, service_options.key(name)) is not None:
         command: CanaryCommand = "promote-full" if full else "promote"
         _send_command(service_options, name, command, apply_options.timeout if apply_options.wait else 0.0)
         return
@@ -227,7 +228,7 @@ def abort(service_options: targets.ServiceOptions, name: str, apply_options: opt
     Example: platformctl canary abort iris
     """
     target = service_options.connect()
-    if canary_follow.running_canary(target, service_options.key(name)) is not None:
+    if running_canary(target, service_options.key(name)) is not None:
         _send_command(service_options, name, "abort", apply_options.timeout if apply_options.wait else 0.0)
         return
     running = canary_follow.find_canary(target, service_options.key(name))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilotlight.canary.start_request import required_canary
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.release import apply as release_apply
 from platformctl import options, output, targets
@@ -82,7 +83,7 @@ def _start_canaries(
     plain = []
     for service in request.documents.services:
         alone = replace(request, documents=replace(request.documents, services=(service,)))
-        canary = start.required_canary(target, alone, strict)
+        canary = required_canary(target, alone, strict)
         if canary is None:
             plain.append(service)
         else:

@@ -72,6 +72,8 @@ STATUS: Final = Record("InferenceServiceStatus", {
     "conditions": Field(ListOf(_CONDITION), "What holds and what does not."),
     "components": Field(MapOf(_COMPONENT), "The same by component."),
     "modelStatus": Field(_MODEL_STATUS, "How far the model is."),
+    "replicas": Field(Integer(0), "Pods of the component with the model, for /scale."),
+    "selector": Field(String(), "Labels of those pods, for /scale."),
 }, "How far the service is. Written by the platform.")  # fmt: skip
 
 _AGE: Final = ("Age", "date", ".metadata.creationTimestamp", 0)
@@ -113,7 +115,7 @@ def _service_columns(role: str) -> Columns:
 
 
 class CustomResource(NamedTuple):
-    """One kind of one API group. `status`: its objects have a status of type STATUS."""
+    """One kind of one API group. `model` is the component with the model; its objects have a status of type STATUS."""
 
     group: str
     version: str
@@ -122,7 +124,7 @@ class CustomResource(NamedTuple):
     document: Callable[[], Record]
     columns: Columns
     cluster: bool = False
-    status: bool = False
+    model: str = ""
     short: tuple[str, ...] = ()
     also: tuple[str, ...] = ()  # further versions with the same fields, which are not stored
 
@@ -134,7 +136,7 @@ _RUNTIMES: Final = ("ServingRuntime", "servingruntimes")
 _CLUSTER_RUNTIMES: Final = ("ClusterServingRuntime", "clusterservingruntimes")
 KINDS: Final = (
     CustomResource(
-        *_OME, *_ISVC, ome_fields.inference_service, _service_columns("engine"), status=True, short=("isvc",)
+        *_OME, *_ISVC, ome_fields.inference_service, _service_columns("engine"), model="engine", short=("isvc",)
     ),
     CustomResource(*_OME, *_RUNTIMES, partial(runtime_type, "ome"), _RUNTIME),
     CustomResource(*_OME, *_CLUSTER_RUNTIMES, partial(runtime_type, "ome"), _RUNTIME, cluster=True),
@@ -143,7 +145,7 @@ KINDS: Final = (
     CustomResource(*_OME, "FineTunedWeight", "finetunedweights", weights_type, _WEIGHTS, cluster=True),
     CustomResource(*_OME, "AcceleratorClass", "acceleratorclasses", accelerator_type, _ACCELERATOR, cluster=True),
     CustomResource(
-        _KSERVE, "v1beta1", *_ISVC, kserve_fields.inference_service, _service_columns("predictor"), status=True,
+        _KSERVE, "v1beta1", *_ISVC, kserve_fields.inference_service, _service_columns("predictor"), model="predictor",
         short=("isvc",),
     ),
     CustomResource(
@@ -183,13 +185,22 @@ def _version(kind: CustomResource) -> dict[str, Json]:
         ],
         "schema": {"openAPIV3Schema": _schema(kind)},
         # On every kind: OME's agents write the status of models too.
-        "subresources": {"status": {}},
+        "subresources": {"status": {}, **({"scale": _scale(kind.model)} if kind.model else {})},
+    }
+
+
+def _scale(role: str) -> dict[str, Json]:
+    """Return the subresource behind `kubectl scale`, which sets minReplicas."""
+    return {
+        "specReplicasPath": f".spec.{role}.minReplicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
     }
 
 
 def _schema(kind: CustomResource) -> dict[str, Json]:
     document = kind.document()
-    status = record_schema(STATUS) if kind.status else {"type": "object", OPEN: True}
+    status = record_schema(STATUS) if kind.model else {"type": "object", OPEN: True}
     return {
         "type": "object",
         "description": document.description or f"A {kind.kind} of the catalogue.",

@@ -24,6 +24,7 @@ LABEL_VISIBILITY: Final = "networking.knative.dev/visibility"
 # objects: kubectl get pilotlight.
 ANNOTATION_DEFINITION: Final = f"{DOMAIN}/crd"
 CATEGORY: Final = "pilotlight"
+FINALIZER: Final = f"{DOMAIN}/controller"  # on InferenceServices that the controller reconciles
 
 # Live overrides of `scale` and `traffic`, as JSON on the workload's object: minReplicas, maxReplicas, traffic.
 ANNOTATION_OVERRIDES: Final = f"{DOMAIN}/overrides"
@@ -63,6 +64,10 @@ ANNOTATION_EXPOSE: Final = f"{DOMAIN}/expose"
 ANNOTATION_ISOLATION: Final = f"{DOMAIN}/isolation"
 ISOLATIONS: Final = ("data", "sandbox")
 ANNOTATION_MEMORY_CHECK: Final = f"{DOMAIN}/memory-check"  # "off": a model that does not fit its GPUs is no error
+# For the controller of a cluster. "true": it changes nothing of the service. Another value: plan for what the cluster
+# has now.
+ANNOTATION_PAUSED: Final = f"{DOMAIN}/paused"
+ANNOTATION_REPLAN: Final = f"{DOMAIN}/replan"
 ANNOTATION_PREDICTOR: Final = f"{DOMAIN}/predictor"  # on a runtime: its container is our predictor
 # On a document or a runtime: how engine and decoder hand over KV caches, where their arguments do not show it.
 ANNOTATION_DISAGGREGATION: Final = f"{DOMAIN}/disaggregation"
@@ -83,7 +88,8 @@ COMPONENT_ANNOTATIONS: Final = (
 )  # fmt: skip
 SERVICE_ANNOTATIONS: Final = (
     *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_SIZE, ANNOTATION_CANARY, ANNOTATION_PARK,
-    ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_MEMORY_CHECK, ANNOTATION_DISAGGREGATION, *RELEASE_ANNOTATIONS,
+    ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_MEMORY_CHECK, ANNOTATION_DISAGGREGATION, ANNOTATION_PAUSED,
+    ANNOTATION_REPLAN, *RELEASE_ANNOTATIONS,
 )  # fmt: skip
 CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE, ANNOTATION_DISAGGREGATION)
 

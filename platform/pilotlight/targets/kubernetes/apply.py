@@ -27,6 +27,11 @@ Document = Mapping[str, Json]
 EXPECTED: Final = ("PollingInterval is configured but", "CooldownPeriod is configured but")
 FORCE_HINT: Final = "--force-conflicts takes them over"
 CREATOR_ANNOTATIONS: Final = ("serving.knative.dev/creator", "serving.knative.dev/lastModifier")
+# Who keeps what it wrote by updates: tools that write again what they have, and controllers that own such fields.
+OTHER_OWNERS: Final = (
+    "argocd", "helm", "flux", "kustomize", "terraform", "kube-controller-manager", "keda", "autoscaler", "controller",
+    "webhook",
+)  # fmt: skip
 APPLIERS: Final = (MANAGER, "helm")  # a service may be installed by either
 IDENTITY: Final = ("apiVersion", "kind")
 RELEASE: Final = "meta.helm.sh/release-name"
@@ -41,6 +46,14 @@ INSTEAD: Final[Mapping[str, str]] = {
 UPGRADE: Final = "change the document, then: platformctl values -f FILE | helm upgrade {at} {chart} -f -"
 
 
+class FieldConflict(PlatformError):
+    """Another manager owns fields of an object."""
+
+
+class OwnedByHelm(UsageError):
+    """Helm installed the service and changes it."""
+
+
 def dry_run(cluster: Cluster, documents: Iterable[Document], *, force: bool) -> list[str]:
     """Apply every object as a dry run and return the warnings. Raises PlatformError with all errors."""
     warnings: list[str] = []
@@ -52,7 +65,8 @@ def dry_run(cluster: Cluster, documents: Iterable[Document], *, force: bool) -> 
             errors.append(apply_error(manifest, error))
     if errors:
         lines = "\n".join(str(each) for each in errors)
-        raise PlatformError(lines, next((each.hint for each in errors if each.hint), ""))
+        hint = next((each.hint for each in errors if each.hint), "")
+        raise type(errors[0])(lines, hint)
     return [each for each in dict.fromkeys(warnings) if not each.startswith(EXPECTED)]
 
 
@@ -71,10 +85,21 @@ def apply_error(manifest: Manifest, error: PlatformError) -> PlatformError:
         return PlatformError(f"{what}: {error}", error.hint)
     if error.code == 409 and _causes(error):
         lines = [f"{what}: {len(_causes(error))} fields are managed by others", *_conflicts(manifest, error)]
-        return PlatformError("\n".join(lines), f"leave them out of the document, or {FORCE_HINT}")
+        return FieldConflict("\n".join(lines), f"leave them out of the document, or {FORCE_HINT}")
     message = str(error.status.get("message") or f"refused with {error.code}")
     _, denied, reason = message.partition("denied the request: ")  # by a webhook or policy
     return PlatformError(f"{what}: {(reason if denied else message).strip()}", error.hint)
+
+
+def is_drift(error: KubeApiError) -> bool:
+    """Whether a conflict is with changes by hand only, as of `kubectl edit`, which a controller takes back.
+
+    The API server writes `conflict with "NAME" using VERSION` of an update, without `using` of another apply.
+    """
+    messages = [str(each.get("message") or "") for each in _causes(error)]
+    managers = [text.partition('"')[2] for text in messages]
+    by_hand = [" using " in text and not text.startswith(OTHER_OWNERS) for text in managers]
+    return bool(by_hand) and all(by_hand)
 
 
 def _causes(error: KubeApiError) -> Sequence[Mapping[str, str]]:
@@ -305,7 +330,7 @@ def check_not_helm(manifests: Iterable[Manifest], namespace: str, name: str, ver
     """Raise UsageError with the equivalent Helm command if Helm owns the objects."""
     if release := helm_release(manifests):
         message = f"{verb} would change objects of {namespace}/{name} that the Helm release {release} owns"
-        raise UsageError(message, INSTEAD.get(verb, UPGRADE).format(at=f"{release} -n {namespace}", chart=CHART))
+        raise OwnedByHelm(message, INSTEAD.get(verb, UPGRADE).format(at=f"{release} -n {namespace}", chart=CHART))
 
 
 def check_history_not_helm(manifests: Iterable[Manifest], namespace: str, name: str) -> None:

@@ -5,6 +5,7 @@ touch it, and it is deleted with the service.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -132,22 +133,28 @@ def _create_event(cluster: Cluster, key: Key, event: CanaryEvent) -> None:
     try:
         workloads = cluster.list_kinds((kinds.KNATIVE_SERVICE, kinds.DEPLOYMENT), key[0], kinds.selector(key[1]))
         workload = next(each for each in workloads if not kinds.is_controlled(each))
-        cluster.create(_event(key, event, workload))
     except (StopIteration, PlatformError):
         return
+    post_event(cluster, workload, event.type, event.reason, f"{event.revision}: {event.message}")
 
 
-def _event(key: Key, event: CanaryEvent, workload: Mapping[str, Json]) -> dict[str, Json]:
-    metadata, at = workload["metadata"], utc_now("seconds")
+def post_event(cluster: Cluster, subject: Mapping[str, Json], type_: str, reason: str, message: str) -> None:
+    """Create an Event on an object; errors are ignored."""
+    with suppress(PlatformError):
+        cluster.create(_event(subject, type_, reason, message))
+
+
+def _event(subject: Mapping[str, Json], type_: str, reason: str, message: str) -> dict[str, Json]:
+    metadata, at = subject["metadata"], utc_now("seconds")
     involved = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in metadata}
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{lease_name(key[1])}-", "namespace": key[0]},
-        "involvedObject": {"apiVersion": workload["apiVersion"], "kind": workload["kind"], **involved},
-        "reason": event.reason,
-        "message": f"{event.revision}: {event.message}"[:1000],
-        "type": event.type,
+        "metadata": {"generateName": names.truncate(f"{metadata['name']}-"), "namespace": metadata["namespace"]},
+        "involvedObject": {"apiVersion": subject["apiVersion"], "kind": subject["kind"], **involved},
+        "reason": reason,
+        "message": message[:1000],
+        "type": type_,
         "source": {"component": MANAGER},
         "firstTimestamp": at,
         "lastTimestamp": at,

@@ -7,8 +7,9 @@ another controller would act on the object.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pilotlight.errors import NotFound
+from pilotlight.errors import NotFound, UsageError
 from pilotlight.k8s import names
+from pilotlight.targets.kubernetes.apply import apply
 from pilotlight.targets.kubernetes.client import MANAGER, SERVER_APPLY, Cluster, KubeApiError
 from pilotlight.targets.kubernetes.kinds import unless_forbidden
 from pilotlight.targets.kubernetes.observe.status import PROVEN
@@ -30,8 +31,19 @@ def to_status(status: ServiceStatus, before: Mapping[str, Json], now: str, gener
         "conditions": [_condition(each, before, now) for each in status.conditions],
         "components": {role: _component(status, mine) for role, mine in _by_role(status.revisions).items()},
         "modelStatus": _model(status.revisions),
+        **_scale(status),
     }
     return {name: value for name, value in fields.items() if value or value == 0}
+
+
+def _scale(status: ServiceStatus) -> dict[str, Json]:
+    """Return what the subresource /scale shows: pods of the component with the model, and their labels."""
+    mine = _first(MODELS, status.revisions)
+    if not mine:
+        return {}
+    labels = {names.LABEL_SERVICE: status.name, "component": mine[0].role}
+    selector = ",".join(f"{name}={text}" for name, text in labels.items())
+    return {"replicas": sum(each.ready + each.starting for each in mine), "selector": selector}
 
 
 def _by_role(revisions: Iterable[RevisionStatus]) -> dict[str, list[RevisionStatus]]:
@@ -146,6 +158,36 @@ def delete(cluster: Cluster, key: Key) -> None:
         cluster.delete(existing)
 
 
+def _reconciled(cluster: Cluster, key: Key) -> Iterator[Mapping[str, Json]]:
+    """Yield the object that a controller reconciles, unless it is being deleted."""
+    for version in GROUPS:
+        metadata = (document := cluster.get(version, KIND, *key) or {}).get("metadata") or {}
+        if names.FINALIZER in (metadata.get("finalizers") or ()) and "deletionTimestamp" not in metadata:
+            yield document
+
+
+def write_reconciled(cluster: Cluster, release: Release, *, force: bool) -> None:
+    """Write the document of a service that a controller reconciles, before its release, so that both agree.
+
+    Raises FieldConflict with the owner of a field, such as Argo CD: it is changed there.
+    """
+    document = to_object(release.document)
+    for existing in _reconciled(cluster, (release.namespace, release.name)):
+        if names.ANNOTATION_SIDES in release.document:
+            message = f"the controller of the cluster runs the canaries of {release.namespace}/{release.name}"
+            raise UsageError(message, "put spec.canary into the document, then: kubectl apply -f FILE")
+        if document["apiVersion"] == existing["apiVersion"]:
+            apply(cluster, [document], force=force)
+
+
+def delete_reconciled(cluster: Cluster, key: Key) -> bool:
+    """Delete the object that a controller reconciles, which deletes the service; False: there is none."""
+    found = list(_reconciled(cluster, key))
+    for existing in found:
+        cluster.delete(existing)
+    return bool(found)
+
+
 def to_object(document: str) -> dict[str, Json]:
     """Return the document as deployed, with the labels of the service and without our release annotations."""
     import yaml
@@ -191,13 +233,20 @@ def _managed_objects(cluster: Cluster, key: Key) -> Iterator[Mapping[str, Json]]
 
 def _write(cluster: Cluster, existing: Mapping[str, Json], status: ServiceStatus, now: str) -> None:
     before = existing.get("status") or {}
+    if names.FINALIZER in (existing["metadata"].get("finalizers") or ()):
+        return  # the controller writes it
     new_status = to_status(status, before, now, int(existing["metadata"].get("generation", 0)))
-    if new_status == before:
-        return
+    if new_status != before:
+        write_status(cluster, existing, new_status)
+
+
+def write_status(cluster: Cluster, existing: Mapping[str, Json], new_status: Mapping[str, Json]) -> Json:
+    """Write the status and return the object; None: it was deleted meanwhile."""
     named = {name: existing["metadata"][name] for name in ("name", "namespace")}
     body = {"apiVersion": existing["apiVersion"], "kind": KIND, "metadata": named, "status": new_status}
     path = cluster.require_kind(existing["apiVersion"], KIND).path(named["namespace"], named["name"], "status")
     try:
-        cluster.connection.request("PATCH", path, {"fieldManager": MANAGER, "force": "true"}, body, SERVER_APPLY)
+        query = {"fieldManager": MANAGER, "force": "true"}
+        return cluster.connection.request("PATCH", path, query, body, SERVER_APPLY).document
     except NotFound:
-        return  # deleted meanwhile
+        return None

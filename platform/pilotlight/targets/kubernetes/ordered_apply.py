@@ -24,13 +24,16 @@ DEADLINE_S: Final = 600.0
 
 
 class Rollout:
-    """Rollout of one release. `failed` returns why a variant cannot become ready; empty while it may."""
+    """Rollout of one release. `failed` returns why a variant cannot become ready; empty while it may.
+
+    Without `wait`, a variant that is not ready raises TimedOut at once: the caller comes again.
+    """
 
     def __init__(
-        self, cluster: Cluster, key: Key, failed: Callable[[], str], *, force: bool,
+        self, cluster: Cluster, key: Key, failed: Callable[[], str], *, force: bool, wait: bool = True,
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
-        self._cluster, self._key, self._failed, self._force = cluster, key, failed, force
+        self._cluster, self._key, self._failed, self._force, self._wait = cluster, key, failed, force, wait
         self._clock, self._sleep = clock, sleep
 
     def apply(self, documents: Sequence[Document], live: Iterable[Document]) -> None:
@@ -47,7 +50,7 @@ class Rollout:
         kubernetes_apply.delete(self._cluster, obsolete)
 
     def _await_backends(self, route: Document, documents: Sequence[Document]) -> None:
-        until = self._clock() + deadline_s(documents)
+        until = self._clock() + (deadline_s(documents) if self._wait else 0.0)
         waiting = backends(route)
         while waiting := [name for name in waiting if not self._is_ready(name)]:
             reason = self._failed()

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pilotlight.errors import Conflict
 from pilotlight.k8s import names
+from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import Cluster
 from pilotlight.targets.target import Key, Release, ServiceStatus
 
@@ -17,6 +18,7 @@ API: Final = ("apps/v1", "ControllerRevision")
 HISTORY_LIMIT: Final = 10
 LABEL: Final = f"{names.DOMAIN}/release"
 FAILED: Final = f"{names.DOMAIN}/failed"  # revisions that failed to start: no automatic rollback to them
+COMPLETE: Final = f"{names.DOMAIN}/complete"  # all its objects were applied; absent after a crash in between
 _SECRET: Final = re.compile(r"^kind:\s*[\"']?Secret\b", re.MULTILINE)
 
 
@@ -25,6 +27,16 @@ def stored(cluster: Cluster, key: Key) -> list[Release]:
     namespace, name = key
     documents = cluster.list(*API, namespace, f"{names.LABEL_SERVICE}={name},{LABEL}")
     return sorted(map(read, documents), key=lambda release: -release.generation)
+
+
+def newest_object(cluster: Cluster, key: Key) -> Mapping[str, Json] | None:
+    """Return the object of the newest release."""
+    objects = [each for each in cluster.list(*API, key[0], kinds.selector(key[1])) if LABEL in kinds.labels(each)]
+    return max(objects, key=lambda each: int(each["revision"]), default=None)
+
+
+def is_complete(document: Mapping[str, Json]) -> bool:
+    return COMPLETE in (document["metadata"].get("annotations") or {})
 
 
 def read(document: Mapping[str, Json]) -> Release:
@@ -61,6 +73,13 @@ def record_failures(cluster: Cluster, status: ServiceStatus) -> None:
     if releases and releases[0].failed != failed:
         document = to_object(releases[0], releases[0].generation, releases[0].at)
         cluster.merge(document, {"metadata": {"annotations": {FAILED: ",".join(failed) or None}}})
+
+
+def mark_complete(cluster: Cluster, key: Key) -> None:
+    """Record that all objects of the newest release were applied."""
+    newest_release = newest_object(cluster, key)
+    if newest_release is not None and not is_complete(newest_release):
+        cluster.merge(newest_release, {"metadata": {"annotations": {COMPLETE: "true"}}})
 
 
 def prune(cluster: Cluster, key: Key, spared: int = 0) -> None:

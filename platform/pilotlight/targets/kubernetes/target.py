@@ -12,7 +12,8 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
-from pilotlight.k8s.manifest import Manifest
+from pilotlight.k8s import names
+from pilotlight.k8s.manifest import Change, Manifest, diff
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.kubernetes import apply as kubernetes_apply
 from pilotlight.targets.kubernetes import canary_store, inferenceservice_mirror, kinds, preflight, service_route
@@ -49,15 +50,19 @@ class KubernetesTarget:
     """Implements `targets.target.Target`.
 
     `force`: take over fields of other managers. `prometheus`: URL of a Prometheus; empty: the cluster's own.
+    `reconciled`: a controller calls it again, so that nothing is waited for and missing requirements show in the
+    status; InferenceService objects are the controller's input and are not written.
     """
 
     name = "kubernetes"
     embedded = False
     poll_s = POLL_S
 
-    def __init__(self, cluster: Cluster, *, force: bool = False, prometheus: str = "") -> None:
+    def __init__(
+        self, cluster: Cluster, *, force: bool = False, prometheus: str = "", reconciled: bool = False
+    ) -> None:
         self.cluster = cluster
-        self._force, self._prometheus = force, prometheus
+        self._force, self._prometheus, self._reconciled = force, prometheus, reconciled
         self._secrets: dict[Key, Document] = {}  # own Secrets of services, written by `apply`
 
     @classmethod
@@ -73,8 +78,7 @@ class KubernetesTarget:
     def live(self, key: Key) -> list[Manifest]:
         """Return the objects as applied, with later changes of other managers, and with their status."""
         objects = kubernetes_apply.owned(self.cluster, key)
-        stored = kubernetes_releases.stored(self.cluster, key)
-        desired = apply_overrides(stored[0].manifests, read_overrides(objects)) if stored else []
+        desired = self._released(key, objects)
         written = {Manifest(each).key: each for each in desired}
         sent = [
             kubernetes_apply.with_sent_templates([kubernetes_apply.applied_fields(each)], desired)[0]
@@ -84,6 +88,20 @@ class KubernetesTarget:
             Manifest(kubernetes_apply.as_shown(each, applied, written.get(Manifest(each).key, {})))
             for each, applied in zip(objects, sent, strict=True)
         ]
+
+    def _released(self, key: Key, objects: Sequence[Document]) -> list[dict[str, Json]]:
+        """Return the manifests of the newest release with the overrides of these objects."""
+        newest = kubernetes_releases.newest_object(self.cluster, key)
+        released = kubernetes_releases.read(newest).manifests if newest else ()
+        return apply_overrides(released, read_overrides(objects))
+
+    def drift(self, key: Key) -> list[Change]:
+        """Return how the service's own objects differ from its newest release."""
+        live = self.live(key)
+        released, _ = preflight.drop_unknown_optional(
+            self.cluster, self._released(key, [each.document for each in live])
+        )
+        return diff(live, [Manifest(each) for each in released if names.LABEL_SERVICE in kinds.labels(each)])
 
     def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
         key = (release.namespace, release.name)
@@ -103,17 +121,24 @@ class KubernetesTarget:
             return ServiceStatus(*key, 0, "Progressing", "", warnings=tuple(warnings), target=self.name)
         stored = kubernetes_releases.stored(self.cluster, key)
         generation = kubernetes_releases.next_generation(stored, release)
+        if not self._reconciled:
+            inferenceservice_mirror.write_reconciled(self.cluster, release, force=self._force)
+        # Secrets are not stored: with the release stored, all that it lacks can be applied from it after a crash.
+        secrets = [each for each in documents if each["kind"] == "Secret"]
+        kubernetes_apply.apply(self.cluster, secrets, force=self._force)
         if not stored or not kubernetes_releases.same(stored[0], release):
             kubernetes_releases.save(self.cluster, release, generation, utc_now("seconds"))
-        self._roll_out(current, documents)
+        self._roll_out(current, [each for each in documents if each["kind"] != "Secret"])
         kubernetes_releases.prune(self.cluster, key, canary_store.stable_generation(self.cluster, key))
         status = self.status(key, warnings)
+        if self._reconciled:
+            return status
         warning = inferenceservice_mirror.save(self.cluster, release, status, utc_now("seconds"))
         return replace(status, warnings=(*status.warnings, warning)) if warning else status
 
     def _check_requirements(self, key: Key, documents: Sequence[Document]) -> None:
         missing = [
-            *preflight.missing(self.cluster, documents),
+            *([] if self._reconciled else preflight.missing(self.cluster, documents)),
             *kubernetes_apply.not_owned(self.cluster, key, documents),
         ]
         if missing:
@@ -127,7 +152,9 @@ class KubernetesTarget:
             status = self.status(current.key)
             return status.message if any(row.model_state == "FailedToLoad" for row in status.revisions) else ""
 
-        Rollout(self.cluster, current.key, failed, force=self._force).apply(documents, current.objects)
+        rollout = Rollout(self.cluster, current.key, failed, force=self._force, wait=not self._reconciled)
+        rollout.apply(documents, current.objects)
+        kubernetes_releases.mark_complete(self.cluster, current.key)
 
     def status(self, key: Key, warnings: Sequence[str] = ()) -> ServiceStatus:
         return status_of(self._existing_snapshot(key), warnings)
@@ -160,6 +187,12 @@ class KubernetesTarget:
         current = self._changeable(key, "traffic")
         return self._apply_overridden(current, traffic_overrides(current, shares))
 
+    def reapply(self, key: Key) -> ServiceStatus:
+        """Apply the newest release again, with its overrides: repairs drift, and a rollout that was interrupted."""
+        current = self._snapshot(key)
+        check_not_helm(map(Manifest, current.workloads), *key, "deploy")
+        return self._apply_overridden(current, read_overrides(current.workloads))
+
     def _changeable(self, key: Key, verb: str) -> Snapshot:
         current = self._existing_snapshot(key)
         check_not_helm(map(Manifest, current.workloads), *key, verb)
@@ -190,6 +223,8 @@ class KubernetesTarget:
     def delete(self, key: Key) -> None:
         """Delete the objects, then the releases: after an interruption the service is still listed."""
         current = self._existing_snapshot(key)
+        if not self._reconciled and inferenceservice_mirror.delete_reconciled(self.cluster, key):
+            return
         check_not_helm(map(Manifest, current.workloads), *key, "delete")
         canary_store.delete(self.cluster, key)
         kubernetes_apply.delete(self.cluster, kubernetes_apply.owned(self.cluster, key))
@@ -198,7 +233,8 @@ class KubernetesTarget:
         released = [each for release in kubernetes_releases.stored(self.cluster, key) for each in release.manifests]
         kinds.unless_forbidden(lambda: kubernetes_apply.delete_own_secret(self.cluster, key, released), None)
         self._secrets.pop(key, None)
-        inferenceservice_mirror.delete(self.cluster, key)
+        if not self._reconciled:
+            inferenceservice_mirror.delete(self.cluster, key)
         kubernetes_apply.delete(self.cluster, current.of(kubernetes_releases.API))
 
     def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:

@@ -58,6 +58,8 @@ def test_a_ready_service_is_told_as_its_users_know_it() -> None:
                 "traffic": [{"revisionName": "llama-engine-1", "percent": 100, "latestRevision": True}],
             }
         },
+        "replicas": 1,
+        "selector": "pilotlight.dev/service=llama,component=engine",
         "modelStatus": {
             "transitionStatus": "UpToDate",
             "modelRevisionStates": {"activeModelState": "Loaded", "targetModelState": "Loaded"},

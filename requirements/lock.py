@@ -42,7 +42,7 @@ LOCKS = (
     Lock("run", extras=("onnx",), constraint="test"),
     Lock("image-cpu", extras=("onnx", "cloud", "grpc", "auth"), constraint="test"),
     Lock("image-cuda", extras=("cuda", "cloud", "grpc", "auth"), constraint="test"),
-    Lock("image-platform", extras=("cloud", "auth", "kubernetes", "media", "prometheus"), constraint="test"),
+    Lock("image-platform", extras=("cloud", "auth", "controller", "media", "prometheus"), constraint="test"),
     Lock("models", dependencies=False),
     Lock("checkov"),
     Lock("cluster"),

@@ -53,6 +53,7 @@ VERBS = {
     "dashboard": Verb("platform.dashboard", "Print or write dashboards for Grafana, and rules for Prometheus."),
     "lint": Verb("document.lint", "Say what is dangerous in ScaledObjects, Knative Services and workloads."),
     "microservice": Verb("microservice.lifecycle", "Start one model behind one address, ask it, watch it and stop it."),
+    "controller": Verb("platform.controller", "Reconcile the InferenceServices of a cluster."),
     "api": Verb("platform.api", "Serve the control API, or make keys for it."),
     "serve": Verb("model.serve", "Serve models; all flags are the predictor's."),
     "fetch": Verb("model.fetch", "Download a model: URI DIR."),

@@ -146,7 +146,7 @@ class DocumentOptions:
             reported = capabilities_of(name, target_options)
         elif target_options:
             reported = {**reported, "target_options": target_options}
-        from_file = _read_capabilities(self.capabilities) if self.capabilities else {}
+        from_file = read_capabilities(self.capabilities) if self.capabilities else {}
         flags = {"default_mode": self.default_mode, "pod_security": self.pod_security}
         flags_set = {name: value for name, value in flags.items() if value}
         return replace(Capabilities(), **{**reported, **from_file, **flags_set})
@@ -249,7 +249,7 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return targets.add_options(command, _WAITING)
 
 
-def _read_capabilities(file: str) -> dict[str, Any]:
+def read_capabilities(file: str) -> dict[str, Any]:
     """Return the file's values by field name. Raises InvalidDocument with all its problems."""
     from pilotlight.spec.field_types import read
     from pilotlight.spec.problems import InvalidDocument, Problems, SourceLocation

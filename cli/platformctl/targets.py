@@ -205,15 +205,16 @@ def add_options(command: Callable[..., Any], options: Sequence[Decorator]) -> Ca
     return command
 
 
+context_option: Final = click.option(
+    "--context", envvar="PILOTLIGHT_CONTEXT", metavar="NAME", expose_value=False, callback=_store_in_meta(CONTEXT),
+    help="Of the kubeconfig, for --target kubernetes. [env: PILOTLIGHT_CONTEXT]",
+)  # fmt: skip
 TARGET: Final = (
     click.option(
         "--target", default="local", show_default=True, envvar="PILOTLIGHT_TARGET", metavar="NAME",
         help="Where services run: local, kubernetes, docker, slurm, lepton, brev. [env: PILOTLIGHT_TARGET]",
     ),
-    click.option(
-        "--context", envvar="PILOTLIGHT_CONTEXT", metavar="NAME", expose_value=False, callback=_store_in_meta(CONTEXT),
-        help="Of the kubeconfig, for --target kubernetes. [env: PILOTLIGHT_CONTEXT]",
-    ),
+    context_option,
 )  # fmt: skip
 TARGET_OPTION: Final = click.option(
     "--target-option", multiple=True, metavar="NAME=VALUE", expose_value=False, callback=_store_in_meta(OPTIONS),

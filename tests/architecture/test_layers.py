@@ -17,7 +17,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "contract", "errors", "jwt_verification", "wire", "v2_tensors",
         "k8s", "targets", "prometheus", "spec", "catalogue",
         "plan", "render", "lint", "release", "canary", "observability", "gateway", "targets.kubernetes",
-        "targets.local", "targets.ssh_tunnel", "targets.docker", "targets.slurm", "targets.remote", "targets.lepton",
+        "controller", "targets.local", "targets.ssh_tunnel", "targets.docker", "targets.slurm", "targets.remote",
+        "targets.lepton",
         "targets.brev", "targets.table", "api", "microservices", "console", "control_plane", "daemon",
     ),
     "pilotlight_predictor": (

@@ -1,0 +1,112 @@
+"""`platformctl controller`: reconcile the InferenceServices of a cluster."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pilotlight.errors import PlatformError, UsageError
+from platformctl import options, output, targets
+
+if TYPE_CHECKING:
+    from pilotlight.controller.operator import Operator
+    from pilotlight.targets.kubernetes.client import Cluster
+
+KINDS = {"ome.io/InferenceService": "ome.io/v1beta1", "serving.kserve.io/InferenceService": "serving.kserve.io/v1beta1"}
+
+
+@click.command()
+@click.option("-n", "--namespace", "namespaces", multiple=True, metavar="NAME", help="Repeatable. [default: all]")
+@click.option(
+    "--kind", "chosen", multiple=True, type=click.Choice(list(KINDS)), help="Repeatable. [default: all of our CRDs]"
+)
+@click.option("--resync", default="10m", show_default=True, metavar="DURATION", help="Between two lists of everything.")
+@click.option("--workers", type=click.IntRange(1, 64), default=8, show_default=True, help="Services at the same time.")
+@click.option(
+    "--capabilities", type=click.Path(dir_okay=False), help="What the cluster offers, instead of what it says."
+)
+@click.option("--lease-namespace", default="pilotlight-system", show_default=True, help="Of the leader's Lease.")
+@click.option(
+    "--foreign-crds", is_flag=True, help="Act on CRDs that KServe or OME installed; their controllers must be off."
+)
+@click.option(
+    "--liveness", default="", metavar="URL", help="Where it answers probes, such as http://0.0.0.0:8080/healthz."
+)
+@click.option(
+    "--webhook-port", type=click.IntRange(0, 65535), default=0, help="Of the admission webhook. [default: none]"
+)
+@click.option("--webhook-cert", type=click.Path(exists=True, dir_okay=False), help="Its certificate chain, PEM.")
+@click.option("--webhook-key", type=click.Path(exists=True, dir_okay=False), help="Its key, PEM.")
+@targets.context_option
+def controller(
+    namespaces: tuple[str, ...], chosen: tuple[str, ...], resync: str, workers: int, capabilities: str | None,
+    lease_namespace: str, foreign_crds: bool, liveness: str, webhook_port: int, webhook_cert: str | None,
+    webhook_key: str | None,
+) -> None:  # fmt: skip
+    """Make the services of a cluster run as its InferenceServices say, until a signal ends it.
+
+    Needs the CRDs of the chart inference-platform, which also runs it: --set controller.enabled=true.
+
+    Example: platformctl controller -n models --resync 10m
+    """
+    import asyncio
+    import logging
+    import os
+
+    from pilotlight.controller.leader import Leadership
+    from pilotlight.controller.settings import ControllerSettings
+    from pilotlight.k8s.quantities import parse_duration
+    from pilotlight.targets.kubernetes.client import Cluster, connect
+
+    resync_s = parse_duration(resync)
+    if not resync_s:
+        raise UsageError(f"--resync {resync}, must be a duration above zero such as 10m")
+    if webhook_port and not (webhook_cert and webhook_key):
+        raise UsageError("--webhook-port needs --webhook-cert and --webhook-key")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for name in ("kopf", "leaderelection", "aiohttp.access"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    cluster = Cluster(connect(targets.context()))
+    offered = options.read_capabilities(capabilities) if capabilities else {}
+    settings = ControllerSettings(
+        _versions(cluster, chosen, foreign_crds), namespaces, offered, resync_s, workers, lease_namespace, liveness,
+        webhook_port, webhook_cert or "", webhook_key or "",
+    )  # fmt: skip
+    operator_class = _operator_class()
+    leadership = Leadership(
+        cluster, settings, lambda: os._exit(1)
+    )  # as client-go: another one leads, so nothing more here
+    leadership.acquire()
+    output.note(
+        f"reconciles InferenceServices of {', '.join(settings.versions)} in {', '.join(namespaces) or 'all namespaces'}"
+    )
+    try:
+        asyncio.run(operator_class(cluster.connection, settings).run())
+    finally:
+        leadership.release()
+
+
+def _operator_class() -> "type[Operator]":
+    try:
+        from pilotlight.controller.operator import Operator
+    except ModuleNotFoundError as error:
+        raise PlatformError(f"{error.name} is not installed", "pip install 'pilotlight[controller]'") from error
+    return Operator
+
+
+def _versions(cluster: "Cluster", chosen: tuple[str, ...], foreign: bool) -> tuple[str, ...]:
+    """Return the API versions to act on. Raise PlatformError for CRDs of others: two controllers would fight."""
+    from pilotlight.targets.kubernetes.inferenceservice_mirror import KIND, is_our_crd
+
+    served = [version for version in KINDS.values() if cluster.kind(version, KIND) is not None]
+    wanted = [KINDS[each] for each in chosen] or [each for each in served if foreign or is_our_crd(cluster, each)]
+    for version in wanted:
+        if version not in served:
+            raise PlatformError(
+                f"the cluster knows no {KIND} of {version}", "install the chart's CRDs: crds.install=true"
+            )
+        if not foreign and not is_our_crd(cluster, version):
+            message = f"{KIND} of {version} belongs to another controller of this cluster"
+            raise PlatformError(message, "turn that one off, then: --foreign-crds")
+    if not wanted:
+        raise PlatformError(f"the cluster has no CRD of ours for {KIND}", "install the chart's CRDs: crds.install=true")
+    return tuple(wanted)

@@ -1,0 +1,72 @@
+"""Leader election by a Lease, so that one controller acts; kubernetes.leaderelection with client-go's times."""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from pilotlight.controller.settings import LEASE, ControllerSettings
+from pilotlight.errors import NotFound, PlatformError
+from pilotlight.k8s.names import DOMAIN
+from pilotlight.targets.kubernetes.canary_store import API
+from pilotlight.targets.kubernetes.client import Cluster
+from pilotlight.targets.kubernetes.kinds import unless_forbidden
+
+ANNOTATION_NAMESPACES: Final = f"{DOMAIN}/namespaces"  # on the Lease: the namespaces of the controller; empty: all
+DURATION_S, DEADLINE_S, RETRY_S = 15, 10, 2
+_UNKNOWN: Final[dict[str, Any]] = {}
+log = logging.getLogger("pilotlight.controller")
+
+
+class Leadership:
+    """Blocks in `acquire` until this process leads. `on_lost` is called in a thread when it does not any more."""
+
+    def __init__(self, cluster: Cluster, settings: ControllerSettings, on_lost: Callable[[], None]) -> None:
+        from kubernetes import client
+        from kubernetes.leaderelection.resourcelock import leaselock
+
+        self._cluster, self._settings, self._on_lost = cluster, settings, on_lost
+        library: Any = leaselock  # untyped
+        self._lock = library.LeaseLock(LEASE, settings.lease_namespace, f"{socket.gethostname()}_{os.getpid()}")
+        self._lock.api_instance = client.CoordinationV1Api(cluster.connection.api)
+        self._leads, self._released = threading.Event(), False
+
+    def acquire(self) -> None:
+        namespace = self._settings.lease_namespace
+        if unless_forbidden(lambda: self._cluster.get("v1", "Namespace", "", namespace), _UNKNOWN) is None:
+            raise NotFound(f"there is no namespace {namespace}", "create it, or name another: --lease-namespace")
+        threading.Thread(target=self._run, name="leader election", daemon=True).start()
+        self._leads.wait()
+        annotations = {ANNOTATION_NAMESPACES: ",".join(self._settings.namespaces)}
+        self._cluster.merge(self._lease(), {"metadata": {"annotations": annotations}})
+
+    def _run(self) -> None:
+        from kubernetes.leaderelection import electionconfig, leaderelection
+
+        config: Any = electionconfig
+        election: Any = leaderelection
+        configured = config.Config(
+            self._lock, lease_duration=DURATION_S, renew_deadline=DEADLINE_S, retry_period=RETRY_S,
+            onstarted_leading=self._leads.set, onstopped_leading=lambda: None,
+        )  # fmt: skip
+        try:
+            election.LeaderElection(configured).run()
+        except Exception as error:
+            log.warning("leader election: %s", error)  # the library lets errors of the connection through
+        if not self._released:
+            self._on_lost()
+
+    def release(self) -> None:
+        """Give the Lease up, so that another process leads without waiting for its end. Never raises."""
+        self._released = True
+        self._lock.update = lambda *_: False  # so that the election does not take it again
+        try:
+            self._cluster.merge(self._lease(), {"spec": {"holderIdentity": None}})
+        except PlatformError as error:
+            log.warning("the Lease is left to expire: %s", error)
+
+    def _lease(self) -> dict[str, Any]:
+        named = {"name": LEASE, "namespace": self._settings.lease_namespace}
+        return {"apiVersion": API[0], "kind": API[1], "metadata": named}

@@ -1,0 +1,192 @@
+"""Objects of all reconciled services in memory, fed by watches, and a cluster that reads from there.
+
+An unchanged service costs no request. What the controller writes is in the cache at once, before the watch reports it.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from pilotlight.k8s import names
+from pilotlight.targets.kubernetes import canary_store, kinds, releases
+from pilotlight.targets.kubernetes.apply import is_drift
+from pilotlight.targets.kubernetes.capabilities import CATALOGUE
+from pilotlight.targets.kubernetes.client import Cluster, KubeApiError, KubeConnection, KubeResponse
+from pilotlight.targets.kubernetes.observe.snapshot import READ
+
+Json = Any
+Document = Mapping[str, Json]
+Kind = tuple[str, str]  # apiVersion, kind
+# Kinds of which objects with the label of a service are held.
+LABELLED: Final = tuple(dict.fromkeys((*READ, *kinds.OWNED, kinds.REFERENCE_GRANT, canary_store.API)))
+
+
+class ObjectCache:
+    """Newest known version of each object; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._objects: dict[Kind, dict[tuple[str, str], Document]] = {}
+        self._by_service: dict[tuple[Kind, str, str], dict[str, Document]] = {}  # kind, namespace, service → name
+
+    def put(self, document: Document) -> None:
+        kind, key = _kind(document), _key(document)
+        with self._lock:
+            known = self._objects.get(kind, {}).get(key)
+            if known is None or _version(known) <= _version(document):
+                self._remove(kind, key)
+                self._objects.setdefault(kind, {})[key] = document = _trimmed(document)
+                self._by_service.setdefault(_service(kind, document), {})[key[1]] = document
+                if kind == releases.API:
+                    self._drop_older_releases(kind, document)
+
+    def _drop_older_releases(self, kind: Kind, document: Document) -> None:
+        """Hold the content of the newest release only: ten of them are most of a service's memory."""
+        stored = self._by_service[_service(kind, document)]
+        newest = max(stored.values(), key=lambda each: int(each.get("revision") or 0))
+        for name, each in list(stored.items()):
+            if each is not newest and "data" in each:
+                stored[name] = {field: value for field, value in each.items() if field != "data"}
+                self._objects[kind][_key(each)] = stored[name]
+
+    def discard(self, document: Document) -> None:
+        """Remove an object, unless a newer one of its name is known."""
+        kind, key = _kind(document), _key(document)
+        with self._lock:
+            known = self._objects.get(kind, {}).get(key)
+            if known is not None and _version(known) <= _version(document):
+                self._remove(kind, key)
+
+    def _remove(self, kind: Kind, key: tuple[str, str]) -> None:
+        known = self._objects.get(kind, {}).pop(key, None)
+        if known is not None:
+            self._by_service[_service(kind, known)].pop(key[1], None)
+
+    def replace(self, kind: Kind, documents: Iterable[Document]) -> None:
+        """Take over a list of all objects of a kind; those that are not in it are gone."""
+        listed = {_key(each): each for each in documents}
+        with self._lock:
+            gone = [key for key in self._objects.get(kind, {}) if key not in listed]
+            for key in gone:
+                self._remove(kind, key)
+        for each in listed.values():
+            self.put(each)
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Document | None:
+        with self._lock:
+            return self._objects.get(kind, {}).get((namespace, name))
+
+    def list(self, kind: Kind, namespace: str | None, service: str = "") -> "list[Document]":
+        """List the objects of a kind in a namespace, or in all; of one service, or all."""
+        with self._lock:
+            if namespace and service:
+                return list(self._by_service.get((kind, namespace, service), {}).values())
+            objects = self._objects.get(kind, {}).values()
+            return [
+                each
+                for each in objects
+                if (not namespace or each["metadata"].get("namespace") == namespace)
+                and (not service or kinds.labels(each).get(names.LABEL_SERVICE) == service)
+            ]
+
+
+class CachedCluster(Cluster):
+    """Cluster that reads kinds in `cached` from the cache, and takes changes by hand back without a question."""
+
+    def __init__(self, connection: KubeConnection, cache: ObjectCache, cached: Iterable[Kind]) -> None:
+        super().__init__(connection)
+        self.cache, self.cached = cache, frozenset(cached)
+
+    def forget_kinds(self) -> None:
+        """Discover the served kinds again: an add-on may have been installed."""
+        self._served.clear()
+        self.__dict__.pop("groups", None)
+
+    def fill(self, namespaces: Sequence[str]) -> None:
+        """List everything that is cached, since watches may miss deletions; in these namespaces, or in all."""
+        for kind in self.cached:
+            resource = self.kind(*kind)
+            homes = namespaces if namespaces and resource is not None and resource.namespaced else (None,)
+            selector = names.LABEL_SERVICE if kind in LABELLED else ""
+            objects = [each for home in homes for each in Cluster.list(self, *kind, home, selector)]
+            self.cache.replace(kind, objects)
+
+    def get(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Json] | None:
+        known = self.cache.get((api_version, kind), namespace, name)
+        if known is not None or (api_version, kind) == canary_store.API:
+            return dict(known) if known is not None else None
+        return super().get(api_version, kind, namespace, name)  # one without our label is not cached
+
+    def list(
+        self, api_version: str, kind: str, namespace: str | None = None, selector: str = ""
+    ) -> Sequence[dict[str, Json]]:
+        label, _, service = selector.partition("=")
+        labelled = (api_version, kind) in LABELLED
+        if (api_version, kind) in self.cached and "," not in selector and label == names.LABEL_SERVICE * labelled:
+            return [dict(each) for each in self.cache.list((api_version, kind), namespace, service)]
+        return super().list(api_version, kind, namespace, selector)
+
+    def list_kinds(
+        self, wanted: Sequence[Kind], namespace: str | None, selector: str = ""
+    ) -> Sequence[dict[str, Json]]:
+        return [each for kind in wanted for each in self.list(*kind, namespace, selector)]
+
+    def apply(self, document: Document, *, force: bool = False, dry_run: bool = False) -> KubeResponse:
+        try:
+            response = super().apply(document, force=force, dry_run=dry_run)
+        except KubeApiError as error:
+            if not is_drift(error):
+                raise
+            response = super().apply(document, force=True, dry_run=dry_run)
+        return response if dry_run else self._written(response)
+
+    def create(self, document: Document) -> KubeResponse:
+        return self._written(super().create(document))
+
+    def merge(self, document: Document, change: Json, subresource: str = "") -> KubeResponse:
+        return self._written(super().merge(document, change, subresource))
+
+    def delete(self, document: Document) -> None:
+        super().delete(document)
+        known = self.cache.get(_kind(document), *_key(document))
+        if known is not None:
+            self.cache.discard(known)
+
+    def _written(self, response: KubeResponse) -> KubeResponse:
+        if _kind(response.document) in self.cached and _is_held(response.document):
+            self.cache.put(response.document)
+        return response
+
+
+def _is_held(document: Document) -> bool:
+    return _kind(document) not in LABELLED or names.LABEL_SERVICE in kinds.labels(document)
+
+
+def _kind(document: Document) -> Kind:
+    return str(document["apiVersion"]), str(document["kind"])
+
+
+def _key(document: Document) -> tuple[str, str]:
+    return str(document["metadata"].get("namespace") or ""), str(document["metadata"]["name"])
+
+
+def _service(kind: Kind, document: Document) -> tuple[Kind, str, str]:
+    metadata = document["metadata"]
+    return kind, str(metadata.get("namespace") or ""), kinds.labels(document).get(names.LABEL_SERVICE, "")
+
+
+def _version(document: Document) -> int:
+    """Return the resourceVersion: a number in every API server over etcd; 0: unknown, older than any."""
+    version = str(document["metadata"].get("resourceVersion") or "")
+    return int(version) if version.isdigit() else 0
+
+
+def _trimmed(document: Document) -> Document:
+    """Drop field managers where no drift is looked for."""
+    if _kind(document) in kinds.OWNED:
+        return document
+    metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
+    return {**document, "metadata": metadata}
+
+
+WATCHED: Final = (*LABELLED, *CATALOGUE)

@@ -1,0 +1,221 @@
+"""Reconciliation of one InferenceService: observe, decide, act, report. Called in threads, one at a time per service.
+
+Every step may be repeated after a crash: server-side apply, a release under the name of its generation, and a mark on
+the release once all of it was applied.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from pilotlight.canary import start_request, stored_history
+from pilotlight.controller import decision
+from pilotlight.controller.decision import Decision, Observed
+from pilotlight.controller.object_cache import CachedCluster
+from pilotlight.controller.settings import ControllerSettings
+from pilotlight.errors import NotFound, PlatformError
+from pilotlight.k8s import names
+from pilotlight.k8s.manifest import without_server_fields
+from pilotlight.k8s.timestamps import utc_now
+from pilotlight.plan.types import Capabilities
+from pilotlight.release.apply import ReleaseRequest, prepare, read_release
+from pilotlight.release.plan_and_render import Documents, Sources, plan_documents, read
+from pilotlight.spec.problems import Problem, SourceLocation
+from pilotlight.spec.service import Service
+from pilotlight.spec.yaml_nodes import Node, node_of
+from pilotlight.targets.kubernetes import canary_store, capabilities, inferenceservice_mirror, releases
+from pilotlight.targets.kubernetes.inferenceservice_mirror import KIND, to_object
+from pilotlight.targets.kubernetes.target import KubernetesTarget
+from pilotlight.targets.target import Condition, Key, Release, ServiceStatus
+
+Json = Any
+Document = Mapping[str, Json]
+CAPABILITIES_S: Final = 60.0  # for which discovered capabilities are used
+log = logging.getLogger("pilotlight.controller")
+
+
+class Reconciler:
+    def __init__(
+        self, cluster: CachedCluster, settings: ControllerSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.cluster, self.target = cluster, KubernetesTarget(cluster, reconciled=True)
+        self._settings, self._clock = settings, clock
+        self._locks: dict[Key, threading.Lock] = {}
+        self._failures: dict[Key, tuple[int, int]] = {}  # generation of the document, failures in a row
+        self._unrepaired: dict[Key, tuple[str, ...]] = {}
+        self._discovered: tuple[float, Capabilities] | None = None
+
+    def reconcile(self, version: str, key: Key) -> float:
+        """Bring one service in line with its document; return the seconds until it must be looked at again."""
+        with self._locks.setdefault(key, threading.Lock()):
+            document = self.cluster.cache.get((version, KIND), *key)
+            # The finalizer comes first: without it, a deletion would leave behind what is applied here.
+            if document is None or names.FINALIZER not in (document["metadata"].get("finalizers") or ()):
+                return self._settings.resync_s
+            if "deletionTimestamp" in document["metadata"]:
+                return self._settings.resync_s
+            generation = int(document["metadata"].get("generation") or 0)
+            try:
+                condition, pause = self._converge(document, key), self._settings.resync_s
+                self._failures.pop(key, None)
+            except PlatformError as error:
+                before, failures = self._failures.get(key, (generation, 0))
+                failures = failures if before == generation else 0
+                self._failures[key] = (generation, failures + 1)
+                condition = decision.failure(error)
+                pause = decision.retry_s(error, failures, random.uniform(-1, 1), self._settings.resync_s)  # noqa: S311
+            self._report(document, key, generation, condition)
+            return pause
+
+    def _converge(self, document: Document, key: Key) -> Condition | None:
+        """Take the next step; return the condition to report instead of the one observed."""
+        newest = releases.newest_object(self.cluster, key)
+        release = releases.read(newest) if newest else None
+        self._check_name(document["apiVersion"], key, release)
+        documents = self.read(document, release)
+        (service,) = documents.services
+        observed = self._observe(service, release, newest is not None and releases.is_complete(newest))
+        chosen = decision.decide(observed)
+        if chosen.step == "apply":
+            self._apply(document, documents, release, chosen)
+        elif chosen.step == "reapply":
+            self.target.reapply(key)
+            self._unrepaired[key] = self._drift(key)
+            self._post(document, "Normal", chosen.reason, ", ".join(observed.drift) or "the newest release")
+        return Condition("Ready", "False", chosen.reason, chosen.message) if chosen.message else None
+
+    def _check_name(self, version: str, key: Key, release: Release | None) -> None:
+        """Raise PlatformError if the service belongs to an InferenceService of the other API group."""
+        owner = to_object(release.document)["apiVersion"] if release else version
+        if owner != version and self.cluster.cache.get((owner, KIND), *key) is not None:
+            message = f"{'/'.join(key)} is the service of the {KIND} of {owner} already"
+            raise PlatformError(message, "rename or delete one of them")
+
+    def read(self, document: Document, release: Release | None = None) -> Documents:
+        """Read the object and the catalogue: the cluster's, and what the release brought from files."""
+        metadata = document["metadata"]
+        namespace = str(metadata["namespace"])
+        installed, _ = self.target.catalogue([namespace])
+        here = {decision.identity(each, namespace) for _, each in installed}
+        stored = decision.stored_catalogue(release) if release else ()
+        brought = [each for each in stored if decision.identity(each, namespace) not in here]
+        nodes = [_node(document), *map(_node, brought)]
+        return read(Sources((), namespace=namespace, target_catalogue=lambda _: installed, objects=nodes))
+
+    def _observe(self, service: Service, release: Release | None, complete: bool) -> Observed:
+        if release is None:
+            return Observed(service)
+        key = (service.namespace, service.name)
+        canary = stored_history.decode_history(self.target.canary(key)).current
+        tried = None
+        if canary is not None and canary.phase == "RolledBack":
+            tried = next((one for one in self.target.releases(key) if one.generation == canary.generation), None)
+        installed, _ = self.target.catalogue([service.namespace])
+        changed = decision.catalogue_changed(release, [each for _, each in installed])
+        drift = self._drift(key) if complete else ()
+        return Observed(service, release, complete, changed, drift, self._unrepaired.get(key, ()), canary, tried)
+
+    def _drift(self, key: Key) -> tuple[str, ...]:
+        return tuple(f"{each.key[1]} {each.key[3]} {_DRIFT[each.kind]}" for each in self.target.drift(key))
+
+    def _apply(self, document: Document, documents: Documents, release: Release | None, chosen: Decision) -> None:
+        request = ReleaseRequest(documents, self._capabilities(documents, release), note="kubectl apply")
+        canary = start_request.required_canary(self.target, request) if release else None
+        if canary is not None:
+            start_request.start(canary, self.target, lambda _: None, log.warning)  # its runner posts events
+            return
+        (prepared,), warnings = prepare(request, self.target)
+        status = self.target.apply(prepared.release)
+        message = f"generation {status.generation}: {prepared.plan.mode}, {len(prepared.manifests)} objects"
+        self._post(document, "Normal", chosen.reason, message)
+        for text in dict.fromkeys([*map(str, warnings), *status.warnings]):
+            self._post(document, "Warning", "SpecWarning", text)
+
+    def _capabilities(self, documents: Documents, release: Release | None) -> Capabilities:
+        """Return those that the newest release was planned with, so that an edit changes nothing else; else the
+        cluster's."""
+        if release is not None:
+            stored, planned_with = read_release(release)
+            replans = [each.services[0].annotations.get(names.ANNOTATION_REPLAN) for each in (documents, stored)]
+            if replans[0] == replans[1]:
+                return planned_with
+        return self.discovered()
+
+    def discovered(self) -> Capabilities:
+        """Return the capabilities of the cluster, read once a minute at most."""
+        now = self._clock()
+        if self._discovered is None or now - self._discovered[0] > CAPABILITIES_S:
+            self.cluster.forget_kinds()
+            self._discovered = now, Capabilities(**{**self.target.capabilities(), **self._settings.capabilities})
+        return self._discovered[1]
+
+    def _report(self, document: Document, key: Key, generation: int, condition: Condition | None) -> None:
+        """Write the status if it has changed, and an event if Ready has."""
+        before = document.get("status") or {}
+        try:
+            status = self.target.status(key)
+        except NotFound:
+            status = ServiceStatus(*key, 0, "Progressing", "", target="kubernetes")
+        if condition is not None:
+            others = tuple(each for each in status.conditions if each.type != "Ready")
+            status = replace(status, conditions=(condition, *others))
+        new_status = inferenceservice_mirror.to_status(status, before, utc_now("seconds"), generation)
+        if condition is not None and condition.reason == "InvalidSpec":
+            model = new_status.get("modelStatus") or {}
+            new_status["modelStatus"] = {**model, "transitionStatus": "InvalidSpec"}
+        if new_status == before:
+            return
+        written = inferenceservice_mirror.write_status(self.cluster, document, new_status)
+        if written is not None:
+            self.cluster.cache.put(written)
+        releases.record_failures(self.cluster, status)
+        self._post_transition(document, before, new_status)
+
+    def _post_transition(self, document: Document, before: Document, after: Document) -> None:
+        old, new = _ready(before), _ready(after)
+        if new.get("status") == "True" != old.get("status"):
+            self._post(document, "Normal", "Ready", f"answers at {after.get('url', 'its address')}")
+        elif new.get("status") == "False" and [new.get(k) for k in _SHOWN] != [old.get(k) for k in _SHOWN]:
+            self._post(document, "Warning", new.get("reason", "NotReady"), new.get("message", ""))
+
+    def _post(self, document: Document, kind: str, reason: str, message: str) -> None:
+        metadata = document["metadata"]
+        log.info("%s/%s: %s: %s", metadata["namespace"], metadata["name"], reason, message)
+        canary_store.post_event(self.cluster, document, kind, reason, message)
+
+    def delete(self, version: str, key: Key) -> None:
+        """Delete what was made of an InferenceService. Raises PlatformError; may be repeated."""
+        with self._locks.setdefault(key, threading.Lock()):
+            newest = releases.newest_object(self.cluster, key)
+            if newest is None or to_object(newest["data"]["document"])["apiVersion"] != version:
+                return  # nothing was applied, or by a document of the other API group
+            self.target.delete(key)
+
+    def check(self, document: Document) -> Sequence[Problem]:
+        """Return the warnings about a document that is about to be written. Raises InvalidDocument.
+
+        Without a request to the cluster: the API server waits for the answer.
+        """
+        known = self._discovered[1] if self._discovered else Capabilities(**self._settings.capabilities)
+        return plan_documents(self.read(document), known).warnings
+
+
+_SHOWN: Final = ("reason", "message")
+_DRIFT: Final = {"added": "was missing", "removed": "was left over", "changed": "was changed"}
+
+
+def _ready(status: Document) -> Document:
+    return next((each for each in status.get("conditions") or () if each.get("type") == "Ready"), {})
+
+
+def _node(document: Document) -> Node:
+    """Return the document as its author wrote it, located by its name."""
+    cleaned = capabilities.without_cluster_fields(without_server_fields(document))
+    metadata = cleaned["metadata"]
+    named = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
+    return node_of(cleaned, SourceLocation(f"{document['kind']} {named}"))

@@ -1,0 +1,131 @@
+"""The controller with its watches: kubectl applies, edits and deletes, and the operator follows."""
+
+import asyncio
+import copy
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.eventually import eventually
+from tests.platform.controller.documents import IRIS, RUNTIME, VERSION, Json, iris
+from tests.platform.targets.kubernetes.live_cluster import LiveCluster
+
+from pilotlight.controller.leader import ANNOTATION_NAMESPACES, Leadership
+from pilotlight.controller.operator import Operator
+from pilotlight.controller.settings import LEASE, ControllerSettings
+from pilotlight.k8s.names import FINALIZER
+from pilotlight.targets.kubernetes.client import KubeConnection
+
+SETTINGS = ControllerSettings((VERSION,), namespaces=("models",))
+NAMESPACES = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in ("models", "system")]
+
+
+class Running:
+    """An operator in a thread of its own."""
+
+    def __init__(self, live: LiveCluster) -> None:
+        self._live, self._started = live, threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+        assert self._started.wait(30)
+
+    async def _run(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._started.set()
+        await Operator(KubeConnection(self._live.api), SETTINGS).run(self._stop)
+
+    def stop(self) -> None:
+        if not self._thread.is_alive():
+            return
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def live() -> Iterator[LiveCluster]:
+    with LiveCluster(*NAMESPACES) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def start(live: LiveCluster) -> Iterator[Callable[[], Running]]:
+    running: list[Running] = []
+
+    def started() -> Running:
+        running.append(Running(live))
+        return running[-1]
+
+    yield started
+    for each in running:
+        each.stop()
+
+
+def applied(live: LiveCluster, written: Json = IRIS) -> None:
+    """Apply a document with kubectl: without a finalizer."""
+    document = copy.deepcopy(written)
+    del document["metadata"]["finalizers"]
+    live._store(document, "ADDED")
+
+
+def condition(live: LiveCluster) -> Json:
+    return ((live.find("InferenceService", "iris") or {}).get("status") or {}).get("conditions", [{}])[0]
+
+
+def test_apply_edit_drift_and_delete(live: LiveCluster, start: Callable[[], Running]) -> None:
+    start()
+    applied(live)
+    eventually(lambda: live.find("Deployment", "iris-predictor"))
+    eventually(lambda: condition(live).get("reason") == "Progressing")
+    assert live.find("InferenceService", "iris")["metadata"]["finalizers"] == [FINALIZER]
+    assert "annotations" not in live.find("InferenceService", "iris")["metadata"]
+    live.edit("InferenceService", "iris", {"spec": iris(maxReplicas=5)["spec"]})
+    eventually(lambda: live.find("HorizontalPodAutoscaler", "iris-predictor")["spec"]["maxReplicas"] == 5)
+    live.remove("Service", "iris")
+    eventually(lambda: live.find("Service", "iris"))
+    live.remove("InferenceService", "iris")
+    eventually(lambda: live.find("InferenceService", "iris") is None)
+    assert [each["kind"] for each in live.objects if each["kind"] not in ("Event", "Namespace")] == []
+
+
+def test_what_was_deleted_while_no_operator_ran_is_cleaned_up(live: LiveCluster, start: Callable[[], Running]) -> None:
+    running = start()
+    applied(live)
+    eventually(lambda: condition(live).get("reason") == "Progressing")
+    running.stop()
+    live.remove("InferenceService", "iris")
+    assert live.find("Deployment", "iris-predictor")
+    start()
+    eventually(lambda: live.find("InferenceService", "iris") is None)
+    assert live.find("Deployment", "iris-predictor") is None
+
+
+def test_a_runtime_that_changes_changes_the_services_that_use_it(
+    live: LiveCluster, start: Callable[[], Running]
+) -> None:
+    def image() -> str:
+        workload = live.find("Deployment", "iris-predictor")
+        return workload["spec"]["template"]["spec"]["containers"][0]["image"] if workload else ""
+
+    live._store(copy.deepcopy(RUNTIME), "ADDED")
+    applied(live, iris(model={**IRIS["spec"]["predictor"]["model"], "runtime": "mine"}))
+    start()
+    eventually(lambda: image() == "mine:1")
+    live.edit(
+        "ClusterServingRuntime", "mine", {"spec": {"containers": [{"name": "kserve-container", "image": "mine:2"}]}}
+    )
+    eventually(lambda: image() == "mine:2")
+    assert live.find("ControllerRevision", "iris-release-2")
+
+
+def test_one_controller_leads_and_gives_the_lease_up(live: LiveCluster) -> None:
+    settings = ControllerSettings((VERSION,), ("models",), lease_namespace="system")
+    lost: list[str] = []
+    leader = Leadership(live.cluster(), settings, lambda: lost.append("lost"))
+    leader.acquire()
+    lease = live.find("Lease", LEASE)
+    assert lease["metadata"]["annotations"][ANNOTATION_NAMESPACES] == "models"
+    assert lease["spec"]["leaseDurationSeconds"] == 15
+    leader.release()
+    assert live.find("Lease", LEASE)["spec"].get("holderIdentity") is None
+    assert lost == []

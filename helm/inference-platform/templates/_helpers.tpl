@@ -20,6 +20,12 @@ app.kubernetes.io/component: api
 pilotlight.dev/api: {{ toJson .Values.api.name }}
 {{- end -}}
 
+{{/* Labels of the controller's pod and of nothing else. */}}
+{{- define "inference-platform.controller" -}}
+app.kubernetes.io/component: controller
+pilotlight.dev/controller: {{ toJson .Values.controller.name }}
+{{- end -}}
+
 {{/* Everything that a service can consist of, by API group. A test compares it with what is rendered. */}}
 {{- define "inference-platform.resources" -}}
 "": [services, serviceaccounts]

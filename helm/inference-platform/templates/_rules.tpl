@@ -14,6 +14,7 @@ serving.kserve.io: [inferenceservices, inferenceservices/status]
 {{- define "inference-platform.seen" -}}
 "": [pods, pods/log, events]
 apps: [replicasets]
+discovery.k8s.io: [endpointslices]
 serving.knative.dev: [revisions]
 ome.io: [servingruntimes, basemodels]
 serving.kserve.io: [servingruntimes]

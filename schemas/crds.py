@@ -115,7 +115,7 @@ def _service_columns(role: str) -> Columns:
 
 
 class CustomResource(NamedTuple):
-    """One kind of one API group. `model` is the component with the model; its objects have a status of type STATUS."""
+    """One kind of one API group. `replicas` is the field that /scale sets; such objects have a status like STATUS."""
 
     group: str
     version: str
@@ -124,7 +124,7 @@ class CustomResource(NamedTuple):
     document: Callable[[], Record]
     columns: Columns
     cluster: bool = False
-    model: str = ""
+    replicas: str = ""
     short: tuple[str, ...] = ()
     also: tuple[str, ...] = ()  # further versions with the same fields, which are not stored
 
@@ -136,7 +136,8 @@ _RUNTIMES: Final = ("ServingRuntime", "servingruntimes")
 _CLUSTER_RUNTIMES: Final = ("ClusterServingRuntime", "clusterservingruntimes")
 KINDS: Final = (
     CustomResource(
-        *_OME, *_ISVC, ome_fields.inference_service, _service_columns("engine"), model="engine", short=("isvc",)
+        *_OME, *_ISVC, ome_fields.inference_service, _service_columns("engine"), short=("isvc",),
+        replicas="engine.minReplicas",
     ),
     CustomResource(*_OME, *_RUNTIMES, partial(runtime_type, "ome"), _RUNTIME),
     CustomResource(*_OME, *_CLUSTER_RUNTIMES, partial(runtime_type, "ome"), _RUNTIME, cluster=True),
@@ -145,12 +146,12 @@ KINDS: Final = (
     CustomResource(*_OME, "FineTunedWeight", "finetunedweights", weights_type, _WEIGHTS, cluster=True),
     CustomResource(*_OME, "AcceleratorClass", "acceleratorclasses", accelerator_type, _ACCELERATOR, cluster=True),
     CustomResource(
-        _KSERVE, "v1beta1", *_ISVC, kserve_fields.inference_service, _service_columns("predictor"), model="predictor",
-        short=("isvc",),
+        _KSERVE, "v1beta1", *_ISVC, kserve_fields.inference_service, _service_columns("predictor"), short=("isvc",),
+        replicas="predictor.minReplicas",
     ),
     CustomResource(
         _KSERVE, "v1alpha1", "LLMInferenceService", "llminferenceservices", llm_inference_service,
-        _service_columns("engine"), status=True, short=("llmisvc",), also=("v1alpha2",),
+        _service_columns("engine"), replicas="replicas", short=("llmisvc",), also=("v1alpha2",),
     ),
     CustomResource(_KSERVE, "v1alpha1", *_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME),
     CustomResource(_KSERVE, "v1alpha1", *_CLUSTER_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME, cluster=True),
@@ -185,14 +186,14 @@ def _version(kind: CustomResource) -> dict[str, Json]:
         ],
         "schema": {"openAPIV3Schema": _schema(kind)},
         # On every kind: OME's agents write the status of models too.
-        "subresources": {"status": {}, **({"scale": _scale(kind.model)} if kind.model else {})},
+        "subresources": {"status": {}, **({"scale": _scale(kind.replicas)} if kind.replicas else {})},
     }
 
 
-def _scale(role: str) -> dict[str, Json]:
-    """Return the subresource behind `kubectl scale`, which sets minReplicas."""
+def _scale(replicas: str) -> dict[str, Json]:
+    """Return the subresource behind `kubectl scale`."""
     return {
-        "specReplicasPath": f".spec.{role}.minReplicas",
+        "specReplicasPath": f".spec.{replicas}",
         "statusReplicasPath": ".status.replicas",
         "labelSelectorPath": ".status.selector",
     }
@@ -200,7 +201,7 @@ def _scale(role: str) -> dict[str, Json]:
 
 def _schema(kind: CustomResource) -> dict[str, Json]:
     document = kind.document()
-    status = record_schema(STATUS) if kind.model else {"type": "object", OPEN: True}
+    status = record_schema(STATUS) if kind.replicas else {"type": "object", OPEN: True}
     return {
         "type": "object",
         "description": document.description or f"A {kind.kind} of the catalogue.",

@@ -60,7 +60,7 @@ def load(
 ) -> LoadedDocuments:
     """Read all documents of `files` (`-` is standard input). `sets` edit each service, `environ` fills in `${VAR}`.
 
-    `namespace` is the default for documents without one. `objects` are documents of a cluster: whoever wrote them may
+    `namespace` is the default for documents without one. `objects` are documents of a cluster: who wrote them may
     not read files of this machine.
     """
     problems = Problems()

@@ -72,9 +72,7 @@ def controller(
         webhook_port, webhook_cert or "", webhook_key or "",
     )  # fmt: skip
     operator_class = _operator_class()
-    leadership = Leadership(
-        cluster, settings, lambda: os._exit(1)
-    )  # as client-go: another one leads, so nothing more here
+    leadership = Leadership(cluster, settings, lambda: os._exit(1))  # another one leads: stop, as client-go does
     leadership.acquire()
     output.note(
         f"reconciles InferenceServices of {', '.join(settings.versions)} in {', '.join(namespaces) or 'all namespaces'}"

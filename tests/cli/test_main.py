@@ -26,7 +26,7 @@ def test_looking_at_microservices_imports_nothing_that_starts_one(argv: list[str
     environ = {"PILOTLIGHT_HOME": str(tmp_path), "PILOTLIGHT_MICROSERVICE_REGISTRY": str(tmp_path / "registry")}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env={**os.environ, **environ}, check=True, capture_output=True, text=True)
-    parts = ("yaml", "aiohttp", "batch", "media", "kubernetes", "lepton", "brev", "interpret", "run_arguments", "plan")
+    parts = ("yaml", "aiohttp", "batch", "media", "observe", "lepton", "brev", "interpret", "run_arguments", "plan")
     assert not [name for name in done.stdout.splitlines()[-1].split() if {*name.split(".")} & {*parts}]
 
 

@@ -19,7 +19,6 @@ from msgspec import structs
 from pilotlight.contract import is_predictor_image
 from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.microservices.jobs import foreign_jobs
 from pilotlight.microservices.jobs.job_validation import validate_job
 from pilotlight.microservices.jobs.service_document import (
     KUBERNETES,
@@ -194,6 +193,8 @@ class TargetService:
                     return platform_status(status)
                 seen = platform_status(status, [redact(line, self._environ) for line in _tail(target, status)])
                 return structs.replace(seen, reason=redact(seen.reason, self._environ))
+        from pilotlight.microservices.jobs import foreign_jobs  # it imports much
+
         if (foreign := foreign_jobs.status(self.name, job_id, self._programs)) is not None:
             return foreign
         if is_down and self._home.database.exists():
@@ -203,6 +204,8 @@ class TargetService:
     def stop(self, job_id: str, entry: Entry) -> None:
         """Stop it and remove everything that `start` created; no error if it does not exist."""
         if (self._embedded and not self._home.database.exists()) or not self._delete(job_id, entry):
+            from pilotlight.microservices.jobs import foreign_jobs  # it imports much
+
             foreign_jobs.stop(self.name, job_id, entry, self._programs)
 
     def _delete(self, job_id: str, entry: Entry) -> bool:

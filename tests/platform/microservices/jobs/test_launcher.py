@@ -183,7 +183,7 @@ def test_a_job_is_registered_once_it_has_left_the_queue(tmp_path: Path) -> None:
 
 def test_a_reason_that_says_no_more_than_pending_is_left_out(tmp_path: Path) -> None:
     held, job, reports = Registry(tmp_path / "state.json"), wanted(), list[str]()
-    launcher.start(job, Queued(Queue(held, 1, f"ims-{job.id}-predictor-1 is pending")), held, report=reports.append)
+    launcher.start(job, Queued(Queue(held, 4, f"ims-{job.id}-predictor-1 is pending")), held, report=reports.append)
     assert reports == [f"{job.id} is pending"]
 
 

@@ -1,13 +1,16 @@
-"""Diagnosis of a microservice: a table of rules over evidence, each with a likely cause and advice. Pure.
+"""Diagnosis of a microservice: a table of rules over evidence, each with a likely cause and advice.
 
-`Evidence` combines platform, server and log; `diagnose` applies the rules. Used by `platformctl microservice status`,
-by `doctor`, and by the API for status and 503 responses.
+`Evidence` combines platform, server and log; `diagnose` applies the rules; diagnosis.yaml has their texts and patterns.
+Used by `platformctl microservice status`, by `doctor`, and by the API for status and 503 responses.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from pilotlight.microservices.registry.records import PlatformStatus
@@ -21,54 +24,6 @@ STUCK_STOP_S: Final = 60.0  # a predictor drains within 30
 STARTING: Final = ("initializing", "loading")
 LEAST_CPUS: Final = 0.5
 MEMORY_FACTOR: Final = 1.2  # a model takes more memory than its files take disk
-
-
-def _any(*expressions: str) -> re.Pattern[str]:
-    return re.compile("|".join(expressions), re.IGNORECASE)
-
-
-CUDA_MEMORY: Final = _any(
-    r"CUDA(?: error:)? out of memory", r"CUDA_ERROR_OUT_OF_MEMORY", r"cudaErrorMemoryAllocation", r"CUDA failure 2\b",
-    r"torch\.(?:cuda\.)?OutOfMemoryError", r"CUBLAS_STATUS_ALLOC_FAILED", r"CUDNN_STATUS_ALLOC_FAILED",
-    r"Failed to allocate memory for requested buffer",
-)  # fmt: skip
-HOST_MEMORY: Final = _any(
-    r"OOMKilled", r"OUT_OF_MEMORY", r"\bMemoryError\b", r"std::bad_alloc", r"Cannot allocate memory",
-    r"ran out of memory", r"memory limit .* reached", r"ended by the kernel: out of memory",
-    r"used \d+ MiB, limit \d+ MiB", r"used more memory than it may", r"DefaultCPUAllocator: can't allocate",
-    r"\boom[-_]kill",
-)  # fmt: skip
-NO_CAPACITY: Final = _any(
-    r"Insufficient (?:cpu|memory|nvidia\.com/gpu|ephemeral-storage)", r"no node can take it", r"Unschedulable",
-    r"\(?(?:Resources|Priority|QOSMax\w+|AssocMax\w+|ReqNodeNotAvail\w*)\)?$", r"didn't match .*node", r"no capacity",
-    r"could not select device driver",
-)  # fmt: skip
-DENIED: Final = _any(
-    r"access was refused", r"no credentials were found", r"AccessDenied", r"InvalidAccessKeyId",
-    r"SignatureDoesNotMatch", r"AuthenticationFailed", r"AuthorizationFailure", r"ExpiredToken",
-    r"credentials(?:\.\w+)?(?: are wrong|: env:\S+ is not set|: file:\S+ is not set)", r"\b403 Forbidden",
-    r"\b401 Unauthorized", r"is refused by the store", r"gated repo", r"storage account is unknown",
-)  # fmt: skip
-UNREACHABLE: Final = _any(
-    r"no connection \(", r"cannot be resolved", r"Name or service not known", r"Temporary failure in name resolution",
-    r"dns error", r"network timeout", r"error sending request", r"error trying to connect", r"operation timed out",
-    r"Network is unreachable", r"tcp connect error", r"the connection broke",
-)  # fmt: skip
-MISSING: Final = _any(
-    r"no such file", r"does not exist", r"nothing is stored there", r"\bis not there\b", r"FileNotFoundError",
-    r"no file is below", r"file not found", r"no model was found", r"has no (?:model|weights)",
-    r"the bucket is not there", r"no version directory",
-)  # fmt: skip
-BAD_FORMAT: Final = _any(
-    r"INVALID_PROTOBUF", r"Protobuf parsing failed", r"SafetensorError", r"HeaderTooLarge", r"InvalidHeader",
-    r"PytorchStreamReader failed", r"UnpicklingError", r"not a valid (?:zip|onnx|model)", r"invalid model format",
-    r"is damaged", r"is no (?:ONNX|TorchScript|safetensors)", r"INVALID_GRAPH", r"no model format", r"truncated",
-    r"holds more than tensors", r"sha256 .* must be", r"MetadataIncompleteBuffer", r"Unsupported model IR version",
-)  # fmt: skip
-PARAMETERS: Final = _any(
-    r"\bmust be\b", r"is not known", r"unexpected (?:inference )?input", r"expected .* inputs?\b", r"unexpected shape",
-    r"unexpected datatype", r"incompatible", r"invalid_request_error",
-)  # fmt: skip
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
@@ -97,69 +52,44 @@ class Advice(Struct, frozen=True):
     advice: str
 
 
-class Symptom(NamedTuple):
-    """A pattern with cause and advice. It does not apply where `unless`, a more specific one, matches."""
+class Finding(Struct, frozen=True, forbid_unknown_fields=True):
+    """Entry of diagnosis.yaml."""
 
-    name: str
-    pattern: re.Pattern[str]
     cause: str
     advice: str
-    unless: re.Pattern[str] | None = None
+    patterns: tuple[str, ...] = ()
+    unless: str = ""
 
 
 Rule = Callable[[Evidence], Iterator[Advice]]
-MEMORY_SYMPTOMS: Final = (
-    Symptom(
-        "cuda_out_of_memory", CUDA_MEMORY, "the GPU has too little memory for the model",
-        "stop it and start it on a GPU with more memory or with more GPUs (num_gpus), or use a smaller or quantized"
-        " model; nvidia-smi shows who else holds memory",
-    ),
-    Symptom(
-        "out_of_memory", HOST_MEMORY, "it ran out of memory", "start it again with a higher memory limit", CUDA_MEMORY
-    ),
-)  # fmt: skip
-STORAGE_SYMPTOMS: Final = (
-    Symptom(
-        "storage_denied", DENIED, "the storage refuses the workspace's credentials",
-        "check which variables or secret the workspace refers to, that they are set where it runs, and that they may"
-        " read the bucket; then stop it and start it again",
-    ),
-    Symptom(
-        "storage_unreachable", UNREACHABLE, "the storage cannot be reached",
-        "check the workspace's endpoint, the network and its proxies from where it runs, then start it again", DENIED,
-    ),
-    Symptom(
-        "missing_file", MISSING, "a file of the model is not there",
-        "check that the training job finished and saved its checkpoint, that its artifact names that place, and that"
-        " a container sees the folder (--mounts)",
-    ),
-    Symptom(
-        "bad_format", BAD_FORMAT, "the model's file is damaged or of another format",
-        "compare its size and hash with what training wrote, export it again, or train again",
-    ),
-)  # fmt: skip
 
 
 def diagnose(evidence: Evidence) -> tuple[Advice, ...]:
     """Return all findings, the most certain first."""
     if evidence.platform is not None and evidence.platform.state == "unknown":  # nothing else is known
-        forget = f"where it is gone, platformctl microservice stop {evidence.job_id} --forget takes it off the registry"
-        advice = f"see to the platform and look again; {forget}"
-        return (Advice("platform_unreachable", evidence.platform.reason, advice),)
+        return (_advice("platform_unreachable", evidence, reason=evidence.platform.reason),)
     if evidence.phase == "stopping":
         return tuple(_cannot_stop(evidence))
     return tuple(finding for rule in RULES for finding in rule(evidence))
 
 
-def _symptom_rule(symptom: Symptom) -> Rule:
-    """Return the rule that matches a symptom's pattern in errors and logs."""
+def _advice(name: str, evidence: Evidence, **values: Any) -> Advice:
+    """Return the finding of this name with its values in the texts."""
+    logs = f"platformctl microservice logs {evidence.job_id} shows why"
+    if evidence.over_http:
+        logs = f"GET …/jobs/{evidence.job_id}/inference_microservice/logs shows why"
+    values |= {"job_id": evidence.job_id, "logs": logs}
+    finding = _findings()[name]
+    return Advice(name, finding.cause.format_map(values), finding.advice.format_map(values))
+
+
+def _symptom_rule(name: str) -> Rule:
+    """Return the rule that matches a finding's patterns in errors and logs."""
 
     def rule(evidence: Evidence) -> Iterator[Advice]:
-        lines = _messages(evidence)
-        if symptom.unless is not None and first_match(symptom.unless, lines):
-            return
-        if line := first_match(symptom.pattern, lines):
-            yield Advice(symptom.name, f"{symptom.cause}: {line}", symptom.advice)
+        lines, unless = _messages(evidence), _findings()[name].unless
+        if (line := first_match(name, lines)) and not (unless and first_match(unless, lines)):
+            yield _advice(name, evidence, line=line)
 
     return rule
 
@@ -169,7 +99,7 @@ def _small_memory(evidence: Evidence) -> Iterator[Advice]:
 
     Not while it loads: the memory that it already uses is missing from what is available.
     """
-    reported = any(first_match(pattern, _messages(evidence)) for pattern in (CUDA_MEMORY, HOST_MEMORY))
+    reported = any(first_match(name, _messages(evidence)) for name in ("cuda_out_of_memory", "out_of_memory"))
     size = int((evidence.status.get("progress") or {}).get("total_bytes") or 0)
     if reported or evidence.phase not in ("initializing", "failed") or evidence.memory is None:
         return
@@ -183,12 +113,10 @@ def _small_memory(evidence: Evidence) -> Iterator[Advice]:
 
 def _too_few_resources(evidence: Evidence) -> Iterator[Advice]:
     reason = evidence.platform.reason if evidence.platform and evidence.platform.state == "pending" else ""
-    if line := first_match(NO_CAPACITY, (reason,)):
-        advice = "free what others hold, ask for fewer CPUs, GPUs or less memory, or add a node"
-        yield Advice("no_room", f"the platform has no room for it: {line}", advice)
+    if line := first_match("no_room", (reason,)):
+        yield _advice("no_room", evidence, line=line)
     if evidence.cpus is not None and evidence.cpus < LEAST_CPUS and evidence.phase in STARTING:
-        cause = f"it may use {evidence.cpus:g} CPUs, and loading a model takes more than {LEAST_CPUS:g}"
-        yield Advice("too_few_cpus", cause, "give it at least one CPU")
+        yield _advice("too_few_cpus", evidence, cpus=evidence.cpus, least=LEAST_CPUS)
 
 
 def _crashed(evidence: Evidence) -> Iterator[Advice]:
@@ -196,12 +124,9 @@ def _crashed(evidence: Evidence) -> Iterator[Advice]:
     platform = evidence.platform or PlatformStatus("running")
     looping = "CrashLoopBackOff" in f"{platform.pod_status} {platform.reason}"
     if looping or platform.state in {"failed", "gone", "stopped"}:
-        reason = platform.reason or f"its state is {platform.pod_status}"
-        advice = f"{_logs(evidence)}; then stop it and start it again"
-        yield Advice("crashed", f"it ended after its start: {reason}", advice)
+        yield _advice("crashed", evidence, reason=platform.reason or f"its state is {platform.pod_status}")
     elif evidence.phase == "initializing" and evidence.silent_s > SILENT_S:
-        cause = f"it runs and has not answered for {evidence.silent_s:.0f} s"
-        yield Advice("silent", cause, f"{_logs(evidence)}; it may hang: stop it and start it again")
+        yield _advice("silent", evidence, seconds=evidence.silent_s)
 
 
 def _slow_download(evidence: Evidence) -> Iterator[Advice]:
@@ -212,17 +137,12 @@ def _slow_download(evidence: Evidence) -> Iterator[Advice]:
     rate = done / evidence.phase_s
     left = f", about {(total - done) / rate:.0f} s to go" if rate and total > 0 else ""
     of_total = f" of {_size(total)}" if total > 0 else ""
-    yield Advice(
-        "slow_download",
-        f"its model is on its way: {_size(done)}{of_total} in {evidence.phase_s:.0f} s{left}",
-        "wait, or check the bandwidth to the storage; a store in the same region, or a copy on a volume, is quicker",
-    )
+    yield _advice("slow_download", evidence, progress=f"{_size(done)}{of_total} in {evidence.phase_s:.0f} s{left}")
 
 
 def _long_load(evidence: Evidence) -> Iterator[Advice]:
     if evidence.phase == "loading" and evidence.phase_s > LONG_LOAD_S and not any(_slow_download(evidence)):
-        advice = f"very large models take minutes: wait longer; {_logs(evidence)} whether it goes on"
-        yield Advice("long_load", f"its model has been loading for {evidence.phase_s:.0f} s", advice)
+        yield _advice("long_load", evidence, seconds=evidence.phase_s)
 
 
 def _cannot_stop(evidence: Evidence) -> Iterator[Advice]:
@@ -230,34 +150,26 @@ def _cannot_stop(evidence: Evidence) -> Iterator[Advice]:
         return
     pending = f": {', '.join(evidence.operations)} still goes on" if evidence.operations else ""
     why = f"; {evidence.errors[0]}" if evidence.errors else ""
-    advice = "wait for what goes on and stop it once more" if pending else "stop it once more"
+    steps = "wait for what goes on and stop it once more" if pending else "stop it once more"
     if evidence.platform and evidence.platform.pod_name:
-        advice += f"; kubectl get statefulsets,pods shows what holds {evidence.platform.pod_name}"
-    by_hand = f"`kubectl delete statefulset -l pilotlight.dev/microservice={evidence.job_id}`"
-    yield Advice(
-        "cannot_stop",
-        f"it has been stopping for {evidence.phase_s:.0f} s{pending}{why}",
-        f"{advice}; on Kubernetes {by_hand} takes it away by hand",
-    )
+        steps += f"; kubectl get statefulsets,pods shows what holds {evidence.platform.pod_name}"
+    yield _advice("cannot_stop", evidence, seconds=evidence.phase_s, pending=pending, why=why, steps=steps)
 
 
 def _wrong_request(evidence: Evidence) -> Iterator[Advice]:
     """Report a rejected request, unless a store refused its media: that has its own rule."""
-    reason = "" if _denied(evidence) else evidence.rejected or first_match(PARAMETERS, evidence.errors)
-    if reason and evidence.rejected_media:
-        advice = "check that it is there and an image or a video, and what PILOTLIGHT_MEDIA_* opens (docs/media.md)"
-        yield Advice("wrong_media", f"a medium of the request was refused: {reason}", advice)
-    elif reason:
-        problem = "the last request was refused" if evidence.rejected else "the request does not fit the model"
-        advice = "compare it with what the model takes: parameters of its kind, the size and type of its inputs"
-        yield Advice("wrong_parameters", f"{problem}: {reason}", advice)
+    reason = "" if _denied(evidence) else evidence.rejected or first_match("wrong_parameters", evidence.errors)
+    problem = "the last request was refused" if evidence.rejected else "the request does not fit the model"
+    if reason:
+        name = "wrong_media" if evidence.rejected_media else "wrong_parameters"
+        yield _advice(name, evidence, problem=problem, reason=reason)
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    *map(_symptom_rule, MEMORY_SYMPTOMS),
+    *map(_symptom_rule, ("cuda_out_of_memory", "out_of_memory")),
     _small_memory,
     _too_few_resources,
-    *map(_symptom_rule, STORAGE_SYMPTOMS),
+    *map(_symptom_rule, ("storage_denied", "storage_unreachable", "missing_file", "bad_format")),
     _wrong_request,
     _crashed,
     _slow_download,
@@ -265,9 +177,19 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
-def first_match(pattern: re.Pattern[str], lines: Iterable[str]) -> str:
-    """Return the first matching line, shortened; empty where none matches."""
-    return next((line[:MAX_LINE] for line in lines if pattern.search(line)), "")
+@cache
+def _findings() -> dict[str, Finding]:
+    return msgspec.yaml.decode(Path(__file__).with_suffix(".yaml").read_bytes(), type=dict[str, Finding])
+
+
+@cache
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile("|".join(_findings()[name].patterns), re.IGNORECASE)
+
+
+def first_match(name: str, lines: Iterable[str]) -> str:
+    """Return the first line, shortened, that the finding's patterns match; empty where none does."""
+    return next((line[:MAX_LINE] for line in lines if _pattern(name).search(line)), "")
 
 
 def message(line: str) -> str:
@@ -292,13 +214,7 @@ def _messages(evidence: Evidence) -> tuple[str, ...]:
 
 def _denied(evidence: Evidence) -> str:
     """Return the store's refusal of media of the last request, or empty."""
-    return first_match(DENIED, (evidence.rejected,))
-
-
-def _logs(evidence: Evidence) -> str:
-    if evidence.over_http:
-        return f"GET …/jobs/{evidence.job_id}/inference_microservice/logs shows why"
-    return f"platformctl microservice logs {evidence.job_id} shows why"
+    return first_match("storage_denied", (evidence.rejected,))
 
 
 def _size(count: int) -> str:

@@ -161,13 +161,13 @@ def test_nothing_known_is_nothing_wrong() -> None:
 def test_every_finding_has_a_line_on_its_page() -> None:
     from pathlib import Path
 
+    import yaml
+
     from pilotlight.microservices import diagnosis
 
     root = Path(__file__).resolve().parents[4]
-    source = Path(diagnosis.__file__).read_text() + Path(diagnosis.__file__).read_text()
+    findings = yaml.safe_load(Path(diagnosis.__file__).with_suffix(".yaml").read_text())
     page = (root / "docs/microservices-troubleshooting.md").read_text()
     told = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
-    assert told
-    assert {name for name in told if f'"{name}"' not in source} == set()
+    assert told == findings.keys()
     assert len(RULES) == 12
-    assert len(told) == 16

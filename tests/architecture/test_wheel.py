@@ -27,7 +27,8 @@ def test_it_holds_every_source_and_marks_the_packages_as_typed(wheel: Path) -> N
     held = set(ZipFile(wheel).namelist())
     for package in PACKAGES:
         folder = ROOT / package
-        wanted = {str(path.relative_to(folder.parent)) for path in folder.rglob("*.py")}
+        files = (path for path in folder.rglob("*") if path.suffix in {".py", ".yaml", ".sql"})
+        wanted = {str(path.relative_to(folder.parent)) for path in files}
         assert wanted <= held
         assert f"{folder.name}/py.typed" in held
 

@@ -5,6 +5,7 @@ one transaction, called from the thread that opened it. Ids are unique within an
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from msgspec import json
@@ -20,31 +21,7 @@ from pilotlight.targets.local.store.schema import Database
 R = TypeVar("R", StoredWorkspace, Experiment, JobRecord)
 FILE: Final = "microservices.db"
 _OF: Final = "WHERE org = ? AND id = ?"
-# A released migration never changes. `retired` has ids of deleted jobs, which must not be reused.
-FIRST: Final = (
-    """CREATE TABLE keys (
-        id TEXT NOT NULL PRIMARY KEY, org TEXT NOT NULL, salt BLOB NOT NULL, hash BLOB NOT NULL,
-        created_at REAL NOT NULL, expires_at REAL) WITHOUT ROWID""",
-    """CREATE TABLE tokens (
-        hash TEXT NOT NULL PRIMARY KEY, org TEXT NOT NULL,
-        key TEXT NOT NULL REFERENCES keys (id) ON DELETE CASCADE, expires_at REAL NOT NULL) WITHOUT ROWID""",
-    "CREATE INDEX tokens_by_key ON tokens (key)",
-    """CREATE TABLE workspaces (
-        org TEXT NOT NULL, id TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (org, id))""",
-    """CREATE TABLE experiments (
-        org TEXT NOT NULL, id TEXT NOT NULL, workspace TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (org, id))""",
-    """CREATE TABLE jobs (
-        org TEXT NOT NULL, id TEXT NOT NULL, experiment TEXT NOT NULL, kind TEXT NOT NULL, status TEXT NOT NULL,
-        value BLOB NOT NULL, PRIMARY KEY (org, id),
-        FOREIGN KEY (org, experiment) REFERENCES experiments (org, id) ON DELETE CASCADE)""",
-    "CREATE INDEX jobs_by_experiment ON jobs (org, experiment)",
-    "CREATE INDEX jobs_by_kind ON jobs (kind, status)",
-    "CREATE TABLE retired (org TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (org, id)) WITHOUT ROWID",
-)
-
 PAGE: Final = 100  # records of a list
-
-MIGRATIONS: Final[Sequence[Sequence[str]]] = (FIRST,)
 
 
 class OrgStore:
@@ -53,7 +30,8 @@ class OrgStore:
 
     @classmethod
     def open(cls, home: Home) -> "OrgStore":
-        return cls(Database(home.root / FILE, MIGRATIONS, "move it away: keys and jobs are then made anew"))
+        first = Path(__file__).with_name("schema.sql").read_text().split(";\n")
+        return cls(Database(home.root / FILE, [first], "move it away: keys and jobs are then made anew"))
 
     def close(self) -> None:
         self.database.close()

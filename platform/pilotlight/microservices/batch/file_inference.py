@@ -4,7 +4,6 @@ The result of a file, written atomically with the job's id, marks it as done. A 
 of its own; results of other jobs in the same folder are ignored, since their model or inputs may differ.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -70,7 +69,11 @@ def request(
 ) -> Request:
     """Return the request of one file. Raise PlatformError, which becomes the file's result."""
     if name.lower().endswith(".json"):
-        model_request = validate(schema, {**parameters, **_body(name, content)})
+        try:
+            body = msgspec.json.decode(content, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{name} must hold a JSON object, a request with its parameters: {error}") from None
+        model_request = validate(schema, {**parameters, **body})
         return Request(model_request, tuple(fetch(model_request.media)))
     if not schema.parameter_with_role("media"):
         try:
@@ -83,16 +86,6 @@ def request(
     except MediaError as error:
         raise PlatformError(f"{name} {error.message}") from error
     return Request(validate(schema, {**parameters, schema.parameter_with_role("media"): name}), (media,))
-
-
-def _body(name: str, content: bytes) -> dict[str, Any]:
-    try:
-        body = json.loads(content)
-    except ValueError as error:
-        raise UsageError(f"{name} is no JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise UsageError(f"{name} must hold an object: a request with its parameters")
-    return body
 
 
 class Files:

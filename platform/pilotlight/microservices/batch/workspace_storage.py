@@ -15,6 +15,7 @@ from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.microservices.media import Limits, file_and_bucket_sources, references, ssrf_safe_client
 from pilotlight.microservices.media.limits import MediaError
 from pilotlight.microservices.media.references import LocalFile, StoredObject
+from pilotlight.microservices.registry import secret_references
 from pilotlight.microservices.registry.records import Workspace
 from pilotlight.wire.shared_files import replace_file
 
@@ -128,7 +129,8 @@ class BucketFolder:
         try:
             if workspace.endpoint:  # obstore cannot pin the checked address
                 ssrf_safe_client.check_address(references.parse_web(workspace.endpoint), limits, trusted=True)
-            self._store = file_and_bucket_sources.open_bucket(bucket, scheme, workspace, environ)
+            credentials = secret_references.values(workspace, environ)
+            self._store = file_and_bucket_sources.open_bucket(bucket, scheme, workspace, credentials)
         except MediaError as error:
             raise PlatformError(f"the storage {error.message}") from error
 

@@ -16,7 +16,7 @@ from pilotlight.errors import PlatformError
 from pilotlight.microservices.media import file_and_bucket_sources, ssrf_safe_client
 from pilotlight.microservices.media.images import Media, check_image, identify
 from pilotlight.microservices.media.limits import LOG, Limits, MediaError, MediaRefused, refused_as
-from pilotlight.microservices.media.references import OBJECTS, LocalFile, StoredObject, parse
+from pilotlight.microservices.media.references import OBJECTS, LocalFile
 from pilotlight.microservices.media.videos import check_video
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.records import Workspace
@@ -66,15 +66,10 @@ def _bytes(
     resolver: ssrf_safe_client.Resolve, *, trusted: bool = False,
 ) -> bytes:  # fmt: skip
     """Return the content. `trusted`: a web address is the workspace's own, exempt from the list of domains."""
-    reference = parse(text)
+    reference, own = file_and_bucket_sources.locate(text, workspace, environ)
     if isinstance(reference, LocalFile):
         return file_and_bucket_sources.read(reference, budget)
-    if isinstance(reference, StoredObject):
-        if workspace is None:
-            raise MediaError("is in an object store, and no workspace with its credentials is known here")
-        address = file_and_bucket_sources.sign_url(reference, workspace, environ)
-        return ssrf_safe_client.get(address, budget, trusted=True, resolver=resolver)
-    return ssrf_safe_client.get(reference, budget, trusted=trusted, resolver=resolver)
+    return ssrf_safe_client.get(reference, budget, trusted=trusted or own, resolver=resolver)
 
 
 def read_declaration(

@@ -70,6 +70,16 @@ def _open(root: str, inside: tuple[str, ...]) -> Iterator[int | None]:
         yield descriptor
 
 
+def locate(text: str, workspace: Workspace | None, environ: Mapping[str, str]) -> tuple[LocalFile | WebAddress, bool]:
+    """Return the file or address of a reference, and whether the address is one of the workspace's own store."""
+    reference = parse(text)
+    if not isinstance(reference, StoredObject):
+        return reference, False
+    if workspace is None:
+        raise MediaError("is in an object store, and there is no workspace with its credentials")
+    return sign_url(reference, workspace, environ), True
+
+
 def sign_url(stored: StoredObject, workspace: Workspace, environ: Mapping[str, str] = os.environ) -> WebAddress:
     """Return a presigned address of the object, valid for 15 minutes."""
     try:
@@ -80,7 +90,7 @@ def sign_url(stored: StoredObject, workspace: Workspace, environ: Mapping[str, s
         return parse_web(_azure_address(stored, workspace, credentials))
     if not credentials:
         return parse_web(f"{_s3_endpoint(workspace)}/{stored.bucket}/{quote(stored.key)}")
-    store = _open_store(stored.bucket, "s3", workspace, credentials)
+    store = open_bucket(stored.bucket, "s3", workspace, credentials)
     import obstore
     from obstore.exceptions import BaseError
 
@@ -120,13 +130,8 @@ def _s3_endpoint(workspace: Workspace) -> str:
     return workspace.endpoint.rstrip("/") or f"https://s3.{workspace.region}.amazonaws.com"
 
 
-def open_bucket(bucket: str, scheme: str, workspace: Workspace, environ: Mapping[str, str] = os.environ) -> Any:
-    """Return obstore's store of a bucket, for listing and writing (batch/)."""
-    return _open_store(bucket, scheme, workspace, secret_references.values(workspace, environ))
-
-
-def _open_store(bucket: str, scheme: str, workspace: Workspace, credentials: Mapping[str, str]) -> Any:
-    """Return the store. All settings are explicit: obstore would take missing ones from the environment."""
+def open_bucket(bucket: str, scheme: str, workspace: Workspace, credentials: Mapping[str, str]) -> Any:
+    """Return obstore's store. All settings are explicit: obstore would take missing ones from the environment."""
     try:
         from obstore import store
         from obstore.exceptions import BaseError
@@ -165,17 +170,9 @@ def links(
 def link(text: str, workspace: Workspace | None, limits: Limits, environ: Mapping[str, str], at: int = -1) -> Media:
     """Return the link of one reference; image or video is decided by its name. `at`: its index in the request."""
     with refused_as(at):
-        address = _address(text, workspace, limits, environ)
+        address, own = locate(text, workspace, environ)
+        if isinstance(address, LocalFile):
+            raise MediaError("is a path, and this model fetches media by https, s3 or az addresses")
+        url = ssrf_safe_client.check_address(address, limits, trusted=own).url
     name = PurePosixPath(text.partition("?")[0]).name
-    return Media(name, "video" if PurePosixPath(name).suffix.lower() in VIDEOS else "image", link=address)
-
-
-def _address(text: str, workspace: Workspace | None, limits: Limits, environ: Mapping[str, str]) -> str:
-    reference = parse(text)
-    if isinstance(reference, LocalFile):
-        raise MediaError("is a path, and this model fetches media by https, s3 or az addresses")
-    if not isinstance(reference, StoredObject):
-        return ssrf_safe_client.check_address(reference, limits, trusted=False).url
-    if workspace is None:
-        raise MediaError("is in an object store, and the experiment has no workspace with its credentials")
-    return ssrf_safe_client.check_address(sign_url(reference, workspace, environ), limits, trusted=True).url
+    return Media(name, "video" if PurePosixPath(name).suffix.lower() in VIDEOS else "image", link=url)

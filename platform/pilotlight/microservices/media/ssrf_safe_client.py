@@ -129,11 +129,13 @@ def _get(address: WebAddress, budget: FetchBudget, resolver: Resolve) -> Iterato
     connection = http.client.HTTPConnection(address.host, address.port)
     timer = None
     try:
-        plain = _connect(pinned, address.port, budget)
-        timer = Timer(budget.remaining_s(), _shut_down, [sockets := [plain]])
+        connection.sock = _connect(pinned, address.port, budget)
+        timer = Timer(budget.remaining_s(), _shut_down, [sockets := [connection.sock]])
         timer.daemon = True
         timer.start()
-        sockets[0] = connection.sock = _wrap_tls(plain, address)
+        if address.secure:  # the certificate must match the host name, not the pinned IP
+            tls = ssl.create_default_context()
+            sockets[0] = connection.sock = tls.wrap_socket(connection.sock, server_hostname=address.host)
         connection.sock.settimeout(budget.remaining_s())
         headers = {"Host": address.authority, "Accept-Encoding": "identity", "Connection": "close"}
         connection.request("GET", address.target, headers={**headers, "User-Agent": "pilotlight"})
@@ -153,17 +155,6 @@ def _connect(pinned: Sequence[str], port: int, budget: FetchBudget) -> socket.so
         with suppress(OSError):
             return socket.create_connection((each, port), timeout=min(CONNECT_S, budget.remaining_s()))
     return socket.create_connection((pinned[-1], port), timeout=min(CONNECT_S, budget.remaining_s()))
-
-
-def _wrap_tls(plain: socket.socket, address: WebAddress) -> socket.socket:
-    """Start TLS; the certificate must match the host name, not the pinned IP."""
-    if not address.secure:
-        return plain
-    try:
-        return ssl.create_default_context().wrap_socket(plain, server_hostname=address.host)
-    except BaseException:
-        plain.close()
-        raise
 
 
 def _shut_down(sockets: Sequence[socket.socket]) -> None:

@@ -14,6 +14,7 @@ from pilotlight.render import render
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.capabilities import HTTP_SCALER, PROMETHEUS
 from pilotlight.targets.kubernetes.observe import snapshot
+from pilotlight.targets.kubernetes.ordered_apply import SLICE
 from pilotlight.targets.kubernetes.service_route import INGRESSES, OUR_GATEWAY
 
 CASES = sorted((CHARTS / "inference-platform/ci").glob("*-values.yaml"))
@@ -30,6 +31,7 @@ SECRETS = {("", "secrets")}  # written and removed by name, never listed
 SEEN = {
     ("", "pods"), ("", "pods/log"), ("", "events"), ("apps", "replicasets"), ("serving.knative.dev", "revisions"),
     ("ome.io", "servingruntimes"), ("ome.io", "basemodels"), ("serving.kserve.io", "servingruntimes"),
+    ("discovery.k8s.io", "endpointslices"),
 }  # fmt: skip
 
 
@@ -68,7 +70,9 @@ def test_a_deployer_may_apply_all_that_is_rendered_and_what_goes_with_it(release
 
 def test_a_deployer_may_do_what_the_target_does(release: Release) -> None:
     rules = role(release("inference-platform"), "pilotlight-deployer")
-    asked = {(version.rpartition("/")[0], plural(kind.lower())) for version, kind in (*kinds.OWNED, *snapshot.READ)}
+    asked = {
+        (version.rpartition("/")[0], plural(kind.lower())) for version, kind in (*kinds.OWNED, *snapshot.READ, SLICE)
+    }
     assert not asked - set(rules)
 
 

@@ -38,7 +38,11 @@ class Leadership:
         if unless_forbidden(lambda: self._cluster.get("v1", "Namespace", "", namespace), _UNKNOWN) is None:
             raise NotFound(f"there is no namespace {namespace}", "create it, or name another: --lease-namespace")
         threading.Thread(target=self._run, name="leader election", daemon=True).start()
-        self._leads.wait()
+        if not self._leads.wait(DURATION_S):
+            log.info(
+                "waits for the Lease %s/%s: another controller holds it, or it may not be written", namespace, LEASE
+            )
+            self._leads.wait()
         annotations = {ANNOTATION_NAMESPACES: ",".join(self._settings.namespaces)}
         self._cluster.merge(self._lease(), {"metadata": {"annotations": annotations}})
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pilotlight.k8s import names
 from pilotlight.targets.kubernetes import canary_store, kinds, releases
-from pilotlight.targets.kubernetes.apply import is_drift
+from pilotlight.targets.kubernetes.apply import APPLIERS, is_drift
 from pilotlight.targets.kubernetes.capabilities import CATALOGUE
 from pilotlight.targets.kubernetes.client import Cluster, KubeApiError, KubeConnection, KubeResponse
 from pilotlight.targets.kubernetes.observe.snapshot import READ
@@ -99,7 +99,7 @@ class CachedCluster(Cluster):
 
     def forget_kinds(self) -> None:
         """Discover the served kinds again: an add-on may have been installed."""
-        self._served.clear()
+        self._served = {}
         self.__dict__.pop("groups", None)
 
     def fill(self, namespaces: Sequence[str]) -> None:
@@ -120,9 +120,9 @@ class CachedCluster(Cluster):
     def list(
         self, api_version: str, kind: str, namespace: str | None = None, selector: str = ""
     ) -> Sequence[dict[str, Json]]:
-        label, _, service = selector.partition("=")
+        label, _, service = selector.removesuffix(f",{canary_store.COMPONENT}=canary").partition("=")
         labelled = (api_version, kind) in LABELLED
-        if (api_version, kind) in self.cached and "," not in selector and label == names.LABEL_SERVICE * labelled:
+        if (api_version, kind) in self.cached and "," not in service and label == names.LABEL_SERVICE * labelled:
             return [dict(each) for each in self.cache.list((api_version, kind), namespace, service)]
         return super().list(api_version, kind, namespace, selector)
 
@@ -182,11 +182,10 @@ def _version(document: Document) -> int:
 
 
 def _trimmed(document: Document) -> Document:
-    """Drop field managers where no drift is looked for."""
-    if _kind(document) in kinds.OWNED:
-        return document
-    metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
-    return {**document, "metadata": metadata}
+    """Return the document with its field managers as far as drift is looked for in them."""
+    managed = document["metadata"].get("managedFields") or () if _kind(document) in kinds.OWNED else ()
+    ours = [each for each in managed if each.get("manager") in APPLIERS]
+    return {**document, "metadata": {**document["metadata"], "managedFields": ours}}
 
 
 WATCHED: Final = (*LABELLED, *CATALOGUE)

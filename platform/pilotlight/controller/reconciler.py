@@ -20,7 +20,6 @@ from pilotlight.controller.object_cache import CachedCluster
 from pilotlight.controller.settings import ControllerSettings
 from pilotlight.errors import NotFound, PlatformError
 from pilotlight.k8s import names
-from pilotlight.k8s.manifest import without_server_fields
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.plan.types import Capabilities
 from pilotlight.release.apply import ReleaseRequest, prepare, read_release
@@ -29,6 +28,7 @@ from pilotlight.spec.problems import Problem, SourceLocation
 from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node, node_of
 from pilotlight.targets.kubernetes import canary_store, capabilities, inferenceservice_mirror, releases
+from pilotlight.targets.kubernetes.client import Cluster
 from pilotlight.targets.kubernetes.inferenceservice_mirror import KIND, to_object
 from pilotlight.targets.kubernetes.target import KubernetesTarget
 from pilotlight.targets.target import Condition, Key, Release, ServiceStatus
@@ -55,11 +55,12 @@ class Reconciler:
         with self._locks.setdefault(key, threading.Lock()):
             document = self.cluster.cache.get((version, KIND), *key)
             # The finalizer comes first: without it, a deletion would leave behind what is applied here.
-            if document is None or names.FINALIZER not in (document["metadata"].get("finalizers") or ()):
+            metadata = document["metadata"] if document else {}
+            if document is None or names.FINALIZER not in (metadata.get("finalizers") or ()):
                 return self._settings.resync_s
-            if "deletionTimestamp" in document["metadata"]:
+            if "deletionTimestamp" in metadata:
                 return self._settings.resync_s
-            generation = int(document["metadata"].get("generation") or 0)
+            generation = int(metadata.get("generation") or 0)
             try:
                 condition, pause = self._converge(document, key), self._settings.resync_s
                 self._failures.pop(key, None)
@@ -77,17 +78,22 @@ class Reconciler:
         newest = releases.newest_object(self.cluster, key)
         release = releases.read(newest) if newest else None
         self._check_name(document["apiVersion"], key, release)
-        documents = self.read(document, release)
-        (service,) = documents.services
+        (service,) = read(Sources((), namespace=key[0], objects=[_node(document)])).services
         observed = self._observe(service, release, newest is not None and releases.is_complete(newest))
         chosen = decision.decide(observed)
-        if chosen.step == "apply":
-            self._apply(document, documents, release, chosen)
+        if chosen.step == "apply" and self._is_current(document):
+            self._apply(document, release, chosen)
         elif chosen.step == "reapply":
             self.target.reapply(key)
             self._unrepaired[key] = self._drift(key)
             self._post(document, "Normal", chosen.reason, ", ".join(observed.drift) or "the newest release")
         return Condition("Ready", "False", chosen.reason, chosen.message) if chosen.message else None
+
+    def _is_current(self, document: Document) -> bool:
+        """Whether the API server has no newer document: the watch of releases may be ahead of that of documents."""
+        metadata = document["metadata"]
+        newest = Cluster.get(self.cluster, document["apiVersion"], KIND, metadata["namespace"], metadata["name"])
+        return newest is not None and newest["metadata"]["resourceVersion"] == metadata["resourceVersion"]
 
     def _check_name(self, version: str, key: Key, release: Release | None) -> None:
         """Raise PlatformError if the service belongs to an InferenceService of the other API group."""
@@ -96,10 +102,9 @@ class Reconciler:
             message = f"{'/'.join(key)} is the service of the {KIND} of {owner} already"
             raise PlatformError(message, "rename or delete one of them")
 
-    def read(self, document: Document, release: Release | None = None) -> Documents:
+    def _read(self, document: Document, release: Release | None = None) -> Documents:
         """Read the object and the catalogue: the cluster's, and what the release brought from files."""
-        metadata = document["metadata"]
-        namespace = str(metadata["namespace"])
+        namespace = str(document["metadata"]["namespace"])
         installed, _ = self.target.catalogue([namespace])
         here = {decision.identity(each, namespace) for _, each in installed}
         stored = decision.stored_catalogue(release) if release else ()
@@ -123,7 +128,8 @@ class Reconciler:
     def _drift(self, key: Key) -> tuple[str, ...]:
         return tuple(f"{each.key[1]} {each.key[3]} {_DRIFT[each.kind]}" for each in self.target.drift(key))
 
-    def _apply(self, document: Document, documents: Documents, release: Release | None, chosen: Decision) -> None:
+    def _apply(self, document: Document, release: Release | None, chosen: Decision) -> None:
+        documents = self._read(document, release)
         request = ReleaseRequest(documents, self._capabilities(documents, release), note="kubectl apply")
         canary = start_request.required_canary(self.target, request) if release else None
         if canary is not None:
@@ -201,11 +207,19 @@ class Reconciler:
 
         Without a request to the cluster: the API server waits for the answer.
         """
+        key = (str(document["metadata"]["namespace"]), str(document["metadata"]["name"]))
+        newest = releases.newest_object(self.cluster, key)
+        release = releases.read(newest) if newest else None
         known = self._discovered[1] if self._discovered else Capabilities(**self._settings.capabilities)
-        return plan_documents(self.read(document), known).warnings
+        planned_with = read_release(release)[1] if release else known
+        return plan_documents(self._read(document, release), planned_with).warnings
 
 
 _SHOWN: Final = ("reason", "message")
+# Marks of Argo CD and Flux on what they apply: copied to pods and Services, they would prune those.
+_TRACKING: Final = (
+    "app.kubernetes.io/instance", "argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/"
+)  # fmt: skip
 _DRIFT: Final = {"added": "was missing", "removed": "was left over", "changed": "was changed"}
 
 
@@ -215,7 +229,9 @@ def _ready(status: Document) -> Document:
 
 def _node(document: Document) -> Node:
     """Return the document as its author wrote it, located by its name."""
-    cleaned = capabilities.without_cluster_fields(without_server_fields(document))
-    metadata = cleaned["metadata"]
-    named = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
-    return node_of(cleaned, SourceLocation(f"{document['kind']} {named}"))
+    location = SourceLocation(capabilities.origin(document).removeprefix("cluster: "))
+    cleaned = capabilities.without_cluster_fields(document)
+    for field in {"labels", "annotations"} & cleaned["metadata"].keys():
+        written = (cleaned["metadata"][field] or {}).items()
+        cleaned["metadata"][field] = {name: text for name, text in written if not name.startswith(_TRACKING)}
+    return node_of(cleaned, location)

@@ -60,8 +60,8 @@ def load(
 ) -> LoadedDocuments:
     """Read all documents of `files` (`-` is standard input). `sets` edit each service, `environ` fills in `${VAR}`.
 
-    `namespace` is the default for documents without one. `objects` are documents of a cluster: who wrote them may
-    not read files of this machine.
+    `namespace` is the default for documents without one. `objects` are documents of a cluster: their authors may not
+    read files of this machine.
     """
     problems = Problems()
     services: list[Service] = []

@@ -8,6 +8,7 @@ from tests.platform.targets.kubernetes.live_cluster import LiveCluster
 
 from pilotlight.controller.object_cache import WATCHED, CachedCluster, ObjectCache
 from pilotlight.k8s.names import LABEL_SERVICE
+from pilotlight.targets.kubernetes import canary_store
 from pilotlight.targets.kubernetes.client import KubeConnection
 
 SERVICE = ("v1", "Service")
@@ -69,6 +70,15 @@ def test_objects_with_the_label_are_answered_without_a_request(live: LiveCluster
     cluster = cached(live)
     assert [each["metadata"]["name"] for each in cluster.list(*SERVICE, "models", f"{LABEL_SERVICE}=iris")] == ["iris"]
     assert cluster.get(*SERVICE, "models", "iris")
+    assert live.calls == []
+
+
+def test_canaries_are_listed_without_a_request(live: LiveCluster) -> None:
+    cluster = cached(live)
+    canary_store.save(cluster, ("models", "iris"), "{}", "")
+    live.calls.clear()
+    assert [each.key for each in canary_store.list_canaries(cluster, None)] == [("models", "iris")]
+    assert canary_store.get(cluster, ("models", "other")) is None
     assert live.calls == []
 
 

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 from tests.platform.controller.documents import IRIS, KEY, VERSION, Json, annotated, iris
-from tests.platform.targets.kubernetes.live_cluster import LiveCluster
+from tests.platform.targets.kubernetes.fake_cluster import KNATIVE
+from tests.platform.targets.kubernetes.live_cluster import LIVE, LiveCluster
 
+from pilotlight.canary import stored_history
 from pilotlight.controller.object_cache import WATCHED, CachedCluster, ObjectCache
 from pilotlight.controller.reconciler import Reconciler
 from pilotlight.controller.settings import ControllerSettings
@@ -201,6 +203,30 @@ def test_a_paused_service_is_left_alone(live: LiveCluster) -> None:
     assert live.find("HorizontalPodAutoscaler", "iris-predictor")["spec"]["maxReplicas"] == 3
 
 
+def test_a_document_that_changed_since_is_not_applied(live: LiveCluster) -> None:
+    """A deploy of the command line writes the document and then its release, which the watch may bring first."""
+    process = Process(live)
+    process.passes(1)
+    put(live, iris(maxReplicas=5))
+    process.cluster.fill(())
+    put(live, iris(maxReplicas=6))
+    process.reconciler.reconcile(VERSION, KEY)
+    assert not live.find("ControllerRevision", "iris-release-2")
+    process.passes(1)
+    assert live.find("HorizontalPodAutoscaler", "iris-predictor")["spec"]["maxReplicas"] == 6
+
+
+def test_marks_of_gitops_tools_stay_on_the_document(live: LiveCluster) -> None:
+    labels = {"app.kubernetes.io/instance": "shop", "kustomize.toolkit.fluxcd.io/name": "shop", "team": "vision"}
+    annotations = {"argocd.argoproj.io/tracking-id": "shop:serving.kserve.io/InferenceService:models/iris"}
+    live.edit("InferenceService", "iris", {"metadata": {"labels": labels, "annotations": annotations}})
+    Process(live).passes(1)
+    workload = live.find("Deployment", "iris-predictor")
+    assert workload["metadata"]["labels"]["team"] == "vision"
+    assert "shop" not in str({**workload, "metadata": {**workload["metadata"], "managedFields": []}})
+    assert "shop" not in live.find("ControllerRevision", "iris-release-1")["data"]["document"]
+
+
 def test_nothing_is_applied_before_the_finalizer_is_there(live: LiveCluster) -> None:
     live.edit("InferenceService", "iris", {"metadata": {"finalizers": None}})
     Process(live).passes(1)
@@ -223,6 +249,25 @@ def test_a_service_of_the_other_group_keeps_its_name(live: LiveCluster) -> None:
     assert "is the service of the InferenceService of serving.kserve.io/v1beta1" in status["conditions"][0]["message"]
 
 
+def test_a_document_with_a_canary_is_tried_beside_the_one_that_serves() -> None:
+    serverless = {name: value for name, value in IRIS["spec"]["predictor"].items() if not name.startswith("scale")}
+    document = {**IRIS, "spec": {"predictor": serverless}}
+    with LiveCluster(document, kinds=(*LIVE, *KNATIVE)) as live:
+        process = Process(live)
+        process.passes(1)
+        newer = {**serverless, "timeout": 120}
+        live.edit("InferenceService", "iris", {"spec": {"predictor": newer, "canary": {"steps": "10,100"}}})
+        process.passes(1)
+        record = stored_history.decode_history(process.reconciler.target.canary(KEY)).current
+        assert record is not None
+        assert record.policy.steps == (10, 100)
+        assert (record.stable_generation, record.generation) == (1, 2)
+        assert live.find("ControllerRevision", "iris-release-2")["data"]["note"] == "canary 0 %"
+        process.passes(2)
+        assert not live.find("ControllerRevision", "iris-release-3")
+        assert live.find("InferenceService", "iris")["spec"]["canary"] == {"steps": "10,100"}
+
+
 def content(live: LiveCluster) -> list[Json]:
     """All objects of the service, without what differs from run to run."""
     skipped = ("Event", "InferenceService", "Namespace")
@@ -234,7 +279,7 @@ def content(live: LiveCluster) -> list[Json]:
     return sorted(shown, key=lambda each: (each["kind"], each["metadata"]))
 
 
-@pytest.mark.parametrize("writes_before", range(12))
+@pytest.mark.parametrize("writes_before", range(10))
 def test_a_crash_in_an_apply_is_made_up_for(live: LiveCluster, writes_before: int) -> None:
     with pytest.raises(Died):
         Process(live, writes_before).passes(1)

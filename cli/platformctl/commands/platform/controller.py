@@ -8,7 +8,7 @@ from pilotlight.errors import PlatformError, UsageError
 from platformctl import options, output, targets
 
 if TYPE_CHECKING:
-    from pilotlight.controller.operator import Operator
+    from pilotlight.controller.settings import ControllerSettings
     from pilotlight.targets.kubernetes.client import Cluster
 
 KINDS = {"ome.io/InferenceService": "ome.io/v1beta1", "serving.kserve.io/InferenceService": "serving.kserve.io/v1beta1"}
@@ -48,17 +48,14 @@ def controller(
 
     Example: platformctl controller -n models --resync 10m
     """
-    import asyncio
     import logging
-    import os
 
-    from pilotlight.controller.leader import Leadership
     from pilotlight.controller.settings import ControllerSettings
     from pilotlight.k8s.quantities import parse_duration
     from pilotlight.targets.kubernetes.client import Cluster, connect
 
     resync_s = parse_duration(resync)
-    if not resync_s:
+    if not resync_s or resync_s < 0:
         raise UsageError(f"--resync {resync}, must be a duration above zero such as 10m")
     if webhook_port and not (webhook_cert and webhook_key):
         raise UsageError("--webhook-port needs --webhook-cert and --webhook-key")
@@ -71,40 +68,41 @@ def controller(
         _versions(cluster, chosen, foreign_crds), namespaces, offered, resync_s, workers, lease_namespace, liveness,
         webhook_port, webhook_cert or "", webhook_key or "",
     )  # fmt: skip
-    operator_class = _operator_class()
-    leadership = Leadership(cluster, settings, lambda: os._exit(1))  # another one leads: stop, as client-go does
-    leadership.acquire()
-    output.note(
-        f"reconciles InferenceServices of {', '.join(settings.versions)} in {', '.join(namespaces) or 'all namespaces'}"
-    )
-    try:
-        asyncio.run(operator_class(cluster.connection, settings).run())
-    finally:
-        leadership.release()
+    _run(cluster, settings)
 
 
-def _operator_class() -> "type[Operator]":
+def _run(cluster: "Cluster", settings: "ControllerSettings") -> None:
+    """Reconcile while this process leads."""
+    import asyncio
+    import os
+
+    from pilotlight.controller.leader import Leadership
+
     try:
         from pilotlight.controller.operator import Operator
     except ModuleNotFoundError as error:
         raise PlatformError(f"{error.name} is not installed", "pip install 'pilotlight[controller]'") from error
-    return Operator
+    # Without the Lease another one acts; as client-go, the process ends at once and is started again.
+    leadership = Leadership(cluster, settings, lambda: os._exit(1))
+    leadership.acquire()
+    where = ", ".join(settings.namespaces) or "all namespaces"
+    output.note(f"reconciles InferenceServices of {', '.join(settings.versions)} in {where}")
+    try:
+        asyncio.run(Operator(cluster.connection, settings).run())
+    finally:
+        leadership.release()
 
 
 def _versions(cluster: "Cluster", chosen: tuple[str, ...], foreign: bool) -> tuple[str, ...]:
     """Return the API versions to act on. Raise PlatformError for CRDs of others: two controllers would fight."""
     from pilotlight.targets.kubernetes.inferenceservice_mirror import KIND, is_our_crd
 
-    served = [version for version in KINDS.values() if cluster.kind(version, KIND) is not None]
-    wanted = [KINDS[each] for each in chosen] or [each for each in served if foreign or is_our_crd(cluster, each)]
-    for version in wanted:
-        if version not in served:
-            raise PlatformError(
-                f"the cluster knows no {KIND} of {version}", "install the chart's CRDs: crds.install=true"
-            )
-        if not foreign and not is_our_crd(cluster, version):
-            message = f"{KIND} of {version} belongs to another controller of this cluster"
-            raise PlatformError(message, "turn that one off, then: --foreign-crds")
-    if not wanted:
-        raise PlatformError(f"the cluster has no CRD of ours for {KIND}", "install the chart's CRDs: crds.install=true")
-    return tuple(wanted)
+    wanted = [KINDS[each] for each in chosen or KINDS]
+    ours = [each for each in wanted if cluster.kind(each, KIND) is not None and (foreign or is_our_crd(cluster, each))]
+    if not ours or (chosen and ours != wanted):
+        hint = (
+            "install the chart's with crds.install=true; for those of KServe or OME turn their controller off and add"
+        )
+        missing = ", ".join(each for each in wanted if each not in ours)
+        raise PlatformError(f"the cluster has no CRD of ours for {KIND} of {missing}", f"{hint} --foreign-crds")
+    return tuple(ours)

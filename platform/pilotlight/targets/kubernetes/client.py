@@ -240,9 +240,10 @@ class Cluster:
 
     def kind(self, api_version: str, name: str) -> ResourceKind | None:
         """Return the kind; None: not served."""
-        if api_version not in self._served:
-            self._served[api_version] = self._kinds(api_version)
-        return self._served[api_version].get(name)
+        served = self._served  # another thread may discover anew
+        if api_version not in served:
+            served[api_version] = self._kinds(api_version)
+        return served[api_version].get(name)
 
     def _kinds(self, api_version: str) -> dict[str, ResourceKind]:
         root = "/apis/" if "/" in api_version else "/api/"

@@ -31,7 +31,7 @@ class LiveCluster(PaperCluster):
     """`calls` are method, kind and name of all requests but discovery and watches."""
 
     def __init__(self, *objects: Mapping[str, Json], **options: Any) -> None:
-        super().__init__(kinds=LIVE, **options)
+        super().__init__(**{"kinds": LIVE, **options})
         self.version, self.calls = 0, list[tuple[str, str, str]]()
         self._log: list[tuple[int, str, Json]] = []
         self._owners: dict[str, dict[str, set[Path]]] = {}  # by uid and manager; "+" before a manager that applies
@@ -51,6 +51,10 @@ class LiveCluster(PaperCluster):
 
     def remove(self, kind: str, name: str) -> None:
         self._delete(self.find(kind, name))
+
+    def _names(self, api_version: str) -> list[str]:
+        written = [each.removesuffix("/cluster") for each in self.kinds]
+        return [each for each in written if each.rpartition("/")[0] == api_version]
 
     def _resources(self, api_version: str) -> web.Response:
         found = [
@@ -87,8 +91,15 @@ class LiveCluster(PaperCluster):
             return await self._stream(request, api_version, namespace, path)
         self.calls.append((request.method, path[0], path[1] if len(path) > 1 else ""))
         if request.method == "POST":
-            return self._create(await request.json())
+            kind = next(
+                each.split("/")[-1] for each in self._names(api_version) if plural(each.split("/")[-1]) == path[0]
+            )
+            written = await request.json()
+            written["metadata"] |= {"namespace": namespace} if namespace else {}
+            return self._create({"apiVersion": api_version, "kind": kind, **written})
         found = next((each for each in self.objects if _is(each, api_version, namespace, path[:2])), None)
+        if request.method == "PUT":
+            return web.json_response(self._store({**found, **await request.json()}, "MODIFIED"))
         if request.method == "PATCH":
             return await self._patch(request, found, path)
         if request.method == "DELETE":

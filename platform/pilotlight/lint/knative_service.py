@@ -150,10 +150,11 @@ def refused_field(service: Part, _: LintContext) -> Hits:
 @rule("PL472")
 def double_gpus(service: Part, _: LintContext) -> Hits:
     each = sum(gpus(container) for container in containers(service))
-    replicas = max(annotation(service, "min-scale").integer(0), 1)
+    least = annotation(service, "min-scale").integer(0)
+    replicas, drain = max(least, 1), "" if least else "; scaled to zero, a pod holds them for the 30 s of its drain"
     if each:
         gpu_container = next(container for container in containers(service) if gpus(container))
-        message = f"a rollout runs both revisions: {2 * each * replicas:g} GPUs instead of {each * replicas:g}"
+        message = f"a rollout runs both revisions: {2 * each * replicas:g} GPUs instead of {each * replicas:g}{drain}"
         yield gpu_container.get("resources"), message
 
 

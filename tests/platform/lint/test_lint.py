@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.platform.lint.lint_cases import scaled
+from tests.platform.lint.lint_cases import findings, revision, scaled
 
 from pilotlight.lint import RULES, lint, lint_files
 from pilotlight.spec.problems import InvalidDocument
@@ -174,3 +174,11 @@ def test_no_document_is_too_strange_to_be_read(documents: list[dict[str, Any]]) 
 @given(st.text(alphabet="sum by(le)rate[]{}=\"'`,./x_:0<> and or", max_size=60))
 def test_no_query_is_too_strange_to_be_read(query: str) -> None:
     lint([{"kind": "ScaledObject", "spec": {"triggers": [{"type": "prometheus", "metadata": {"query": query}}]}}])
+
+
+def test_gpus_that_a_drain_holds_are_named_where_a_service_scales_to_zero() -> None:
+    gpu = "resources: {limits: {nvidia.com/gpu: 1}}"
+    annotations = 'template:\n    metadata: {annotations: {"autoscaling.knative.dev/min-scale": "1"}}'
+    kept = revision(gpu).replace("template:", annotations)
+    drained = [each.message for text in (revision(gpu), kept) for each in findings(text) if each.rule == "PL472"]
+    assert ["30 s of its drain" in message for message in drained] == [True, False]

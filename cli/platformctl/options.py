@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 600.0
 MODES: Final = ("serverless", "raw")
 LEVELS: Final = ("restricted", "baseline", "privileged")
+_HOST: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 class Named(Protocol):
@@ -60,6 +61,7 @@ class DocumentOptions:
     default_mode: str | None
     capabilities: str | None
     pod_security: str | None
+    host_template: str | None
     target: str | None
 
     def read_and_warn(self) -> "Documents":
@@ -148,6 +150,7 @@ class DocumentOptions:
             reported = {**reported, "target_options": target_options}
         from_file = read_capabilities(self.capabilities) if self.capabilities else {}
         flags = {"default_mode": self.default_mode, "pod_security": self.pod_security}
+        flags |= {"host_template": self.host_template}
         flags_set = {name: value for name, value in flags.items() if value}
         return replace(Capabilities(), **{**reported, **from_file, **flags_set})
 
@@ -206,6 +209,17 @@ _READING = (
 _CURRENT = click.option(
     "--current", metavar="FILE", help="Objects as they run, for canaries; also kubectl get -o yaml."
 )
+
+
+def host_template(text: str | None) -> str | None:
+    """Return a template of hosts. Raise BadParameter unless it has the service's name and makes a host name."""
+    from pilotlight.k8s import names
+
+    if text and ("{name}" not in text or not _HOST.fullmatch(names.host(text, "a", "b", "example.com"))):
+        raise click.BadParameter("must be a host name with {name}, {namespace} and {domain}")
+    return text
+
+
 _PLANNING = (
     click.option(
         "--default-mode", type=click.Choice(MODES),
@@ -215,6 +229,10 @@ _PLANNING = (
     click.option(
         "--pod-security", type=click.Choice(LEVELS),
         help="Force this level on every pod.",
+    ),
+    click.option(
+        "--host-template", metavar="TEXT", callback=lambda _, __, value: host_template(value),
+        help="Public host of a service; {name}.{namespace}.{domain} unless told.",
     ),
 )  # fmt: skip
 

@@ -26,6 +26,20 @@ def test_yaml_and_json_say_the_same_in_the_order_of_applying(call: Call) -> None
     assert ranks == sorted(ranks)
 
 
+def test_the_public_host_follows_its_template(call: Call) -> None:
+    def hosts(*flags: str) -> list[str]:
+        documents = yaml.safe_load_all(call("render", "-f", LATENCY, *flags).out)
+        return next(each for each in documents if each["kind"] == "HTTPRoute")["spec"]["hostnames"]  # type: ignore[no-any-return]
+
+    assert hosts() == ["iris-latency.default.example.com", "iris-latency-default.example.com"]
+    assert hosts("--host-template", "{name}-{namespace}.{domain}") == ["iris-latency-default.example.com"]
+    assert hosts("--host-template", "{name}.models.test")[0] == "iris-latency.models.test"
+    for wrong in ("{nam}.{domain}", "{namespace}.{domain}", "{name}_{domain}", "{name}."):
+        done = call("render", "-f", LATENCY, "--host-template", wrong)
+        assert done.code == 2
+        assert "must be a host name with {name}, {namespace} and {domain}" in done.err
+
+
 def test_objects_that_a_service_needs_are_rendered_first_and_as_they_are(call: Call, tmp_path: Path) -> None:
     beside = "apiVersion: v1\nkind: Secret\nmetadata: {name: token}\nstringData: {TOKEN: x}\n---\n"
     beside += "apiVersion: v1\nkind: Namespace\nmetadata: {name: lab}\n---\n"

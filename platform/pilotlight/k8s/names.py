@@ -147,6 +147,11 @@ def rules(service: str) -> str:
     return truncate(service)
 
 
+def host(template: str, name: str, namespace: str, domain: str) -> str:
+    """Return the public host of a service by a template such as `{name}.{namespace}.{domain}`."""
+    return template.replace("{name}", name).replace("{namespace}", namespace).replace("{domain}", domain)
+
+
 def service_labels(group: str, service: str) -> dict[str, str]:
     """Return the labels of every object of a service."""
     return {

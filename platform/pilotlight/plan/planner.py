@@ -39,6 +39,7 @@ from pilotlight.spec.service import Catalogue, Component, Role, Service
 from pilotlight.wire.access_file import encode
 
 Json = Any
+OLD_HOST: Final = "{name}-{namespace}.{domain}"  # of earlier plans: answers until version 0.2
 INTERCEPTOR: Final = ("keda-add-ons-http-interceptor-proxy", 8080)
 MONITORING: Final = "monitoring.coreos.com"
 CRDS: Final[Mapping[str, str]] = {
@@ -232,7 +233,7 @@ def _plan(
         entry=next((work.name for work in workloads if work.role == entry and not work.canary), ""),
         service_account=names.service_account(service.name) if own_account and workloads else "",
         labels={**service.labels, **names.service_labels(service.group, service.name)},
-        hosts=(f"{service.name}-{service.namespace}.{capabilities.domain}",) if public else (),
+        hosts=_hosts(service, capabilities) if public else (),
         gateway=dict(capabilities.route_parent) if public else {},
         monitoring=capabilities.prometheus_operator and scraping,
         expose=service.annotations.get(names.ANNOTATION_EXPOSE, ""),
@@ -241,6 +242,13 @@ def _plan(
         access_file=_access_file(service) if any(work.enforces_access for work in workloads) else "",
         prometheus_namespace=_namespace_of(capabilities.prometheus),
     )
+
+
+def _hosts(service: Service, capabilities: Capabilities) -> tuple[str, ...]:
+    """Return the public hosts of a service, that of its template first."""
+    templates = (capabilities.host_template, OLD_HOST)
+    hosts = (names.host(template, service.name, service.namespace, capabilities.domain) for template in templates)
+    return tuple(dict.fromkeys(hosts))
 
 
 def _namespace_of(url: str) -> str:

@@ -173,7 +173,8 @@ class Capabilities:
     route_parent: Mapping[str, str] = field(
         default_factory=lambda: {"name": "pilotlight", "namespace": "pilotlight-system"}
     )
-    domain: str = "example.com"  # services are `<name>-<namespace>.<domain>`
+    domain: str = "example.com"
+    host_template: str = "{name}.{namespace}.{domain}"  # of the public host of a service
     target: str = ""  # name of the target, whose refusals of plan/support/target_support.py count; empty: any
     target_options: Mapping[str, str] = field(default_factory=dict)
 

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import pytest
 from tests.platform.plan.building import annotated, changed, codes, in_mode, keda, ome, planned, refusals
 
+from pilotlight import __version__
 from pilotlight.k8s.knative_features import KNATIVE_POD_FIELDS, POD_FLAGS
 from pilotlight.plan.support import field_support
-from pilotlight.plan.types import Current, Mode, Plan
+from pilotlight.plan.types import Capabilities, Current, Mode, Plan
 from pilotlight.spec import kserve_fields, ome_fields
 from pilotlight.spec.service import KedaConfig, ModelSpec, NodeGroup, ScalingMetric, Service
 
@@ -224,7 +225,13 @@ def test_scraping_that_is_switched_off_makes_no_monitors() -> None:
 def test_a_hidden_service_has_no_host() -> None:
     hidden = replace(changed(ome()), labels={"networking.knative.dev/visibility": "cluster-local"})
     assert (planned(hidden).hosts, planned(hidden).gateway) == ((), {})
-    assert planned(ome()).hosts == ("iris-demo.example.com",)
+    assert planned(ome()).hosts == ("iris.demo.example.com", "iris-demo.example.com")
+    dashed = Capabilities(host_template="{name}-{namespace}.{domain}", domain="example.net")
+    assert planned(ome(), dashed).hosts == ("iris-demo.example.net",)
+
+
+def test_earlier_hosts_answer_for_one_release() -> None:
+    assert __version__.startswith("0.1."), "remove OLD_HOST of plan/planner.py, and say so in the change log"
 
 
 def test_annotations_of_the_other_autoscaler_are_warned_about() -> None:

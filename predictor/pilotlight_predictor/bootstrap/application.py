@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pilotlight.contract import ENV_SETTINGS_PREFIX
 from pilotlight_predictor.backends.torch.aot import early_start
 from pilotlight_predictor.config import Settings
+from pilotlight_predictor.core.activity import Activity, is_idle, observe_activity, poll_interval_s
 from pilotlight_predictor.core.threads import in_thread, in_thread_under_load
 from pilotlight_predictor.frontends.admission import Admission
 from pilotlight_predictor.frontends.auth import Access
@@ -20,7 +21,6 @@ from pilotlight_predictor.frontends.grpc.server import GrpcServer, reserve_port
 from pilotlight_predictor.frontends.http.router import Dispatcher, ServingProtocol
 from pilotlight_predictor.frontends.http.server import HttpServer
 from pilotlight_predictor.metrics import Metrics, identity_labels
-from pilotlight_predictor.models.parking.policy import Activity, is_idle, observe_activity, poll_interval_s
 from pilotlight_predictor.models.sources import ModelFetcher, ModelSources
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.protocols import serving_protocols, startup_protocols
@@ -237,7 +237,7 @@ class Application:
             await asyncio.sleep(poll_interval_s(after_s))
 
     def is_idle(self) -> bool:
-        """Return whether no inference came for as long as the drain delay: nobody is about to send one."""
+        """Return whether no inference came for as long as the drain delay: none is about to come."""
         metrics, now = self.server.metrics, monotonic()
         counted = sum(sum(histogram.counts) for histogram in metrics.requests.values())
         self._activity = observe_activity(self._activity, counted, metrics.in_flight > 0, now)

@@ -10,11 +10,12 @@ from time import monotonic
 
 from pilotlight_predictor.backends.base import AnyInstance, parking_of
 from pilotlight_predictor.config import Settings
+from pilotlight_predictor.core.activity import is_idle, poll_interval_s
 from pilotlight_predictor.errors import BadRequest, PredictorError, Unavailable
 from pilotlight_predictor.metrics import Metrics
 from pilotlight_predictor.metrics.cpu_readings import read_machine_bytes
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.models.parking.policy import budget_bytes, copies_to_drop, is_idle, poll_interval_s
+from pilotlight_predictor.models.parking.policy import budget_bytes, copies_to_drop
 from pilotlight_predictor.models.parking.slot import ParkingSlot, ParkingState
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.scheduling.scheduler import Scheduler

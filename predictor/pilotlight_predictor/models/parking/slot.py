@@ -11,10 +11,11 @@ from enum import Enum
 from time import monotonic, perf_counter
 
 from pilotlight_predictor.backends.base import Parkable
+from pilotlight_predictor.core.activity import Activity, observe_activity
 from pilotlight_predictor.core.threads import in_thread
 from pilotlight_predictor.errors import BackendFailed, NotReady, PredictorError, Unavailable
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.models.parking.policy import Activity, HostCopy, observe_activity
+from pilotlight_predictor.models.parking.policy import HostCopy
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.scheduling.scheduler import Scheduler, ignore
 

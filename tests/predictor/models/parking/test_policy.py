@@ -2,16 +2,9 @@
 
 import pytest
 
+from pilotlight_predictor.core.activity import Activity, is_idle, observe_activity, poll_interval_s
 from pilotlight_predictor.metrics.cpu_readings import limit_files, machine_bytes
-from pilotlight_predictor.models.parking.policy import (
-    Activity,
-    HostCopy,
-    budget_bytes,
-    copies_to_drop,
-    is_idle,
-    observe_activity,
-    poll_interval_s,
-)
+from pilotlight_predictor.models.parking.policy import HostCopy, budget_bytes, copies_to_drop
 
 GB = 10**9
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, UnixConnector, web
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from pilotlight.api.json_bodies import decode_request, json_response, read_body
@@ -55,18 +55,6 @@ STATES: Final[Mapping[str, StatusDocument]] = {
 REJECTIONS: Final = frozenset({400, 413, 415, 422})  # the model rejects the request
 
 
-class Observation(Struct, frozen=True):
-    health: Health
-    advice: tuple[Advice, ...] = ()
-
-    def report(self, job_id: str) -> responses.StatusReport:
-        return responses.status_report(job_id, self.health, self.advice)
-
-    def response(self, job_id: str) -> ApiResponse:
-        """Return the response to an inference request that cannot be forwarded."""
-        return responses.unavailable(job_id, self.health, self.advice)
-
-
 async def start(request: web.Request) -> web.Response:
     """Record the job and start it in the background. A missing credential is an error of its status, as in TAO."""
     context, body = request.app[CONTEXT], await read_body(request, request_bodies.Start)
@@ -96,7 +84,7 @@ async def start(request: web.Request) -> web.Response:
 async def status(request: web.Request) -> web.Response:
     """Return the status, also of a microservice that is being stopped. Raise NotFound after its end."""
     record = _record(request)
-    return json_response((await observe(request.app[CONTEXT], record)).report(record.id))
+    return json_response(responses.status_report(record.id, await observe(request.app[CONTEXT], record)))
 
 
 async def logs(request: web.Request) -> web.Response:
@@ -155,7 +143,7 @@ async def inference(request: web.Request) -> web.Response:
         return to_response(_rejected(context, record, error))
 
 
-async def observe(context: ApiContext, record: JobRecord) -> Observation:
+async def observe(context: ApiContext, record: JobRecord) -> Health:
     try:
         status = await context.operations.platform_status(record)
     except PlatformError as error:
@@ -163,7 +151,8 @@ async def observe(context: ApiContext, record: JobRecord) -> Observation:
         if health.phase == "initializing":
             health = replace(health, phase="not_ready", pod_status="Unknown")
         advice = error.hint or "ask again; whoever runs the platform sees why it does not answer"
-        return Observation(health, (Advice("platform_unreachable", f"its platform cannot be asked: {error}", advice),))
+        unreachable = Advice("platform_unreachable", f"its platform cannot be asked: {error}", advice)
+        return replace(health, diagnosis=(unreachable,))
     server = None
     if record.entry is not None and status is not None and status.state == "running":
         with suppress(PlatformError):
@@ -171,7 +160,7 @@ async def observe(context: ApiContext, record: JobRecord) -> Observation:
         if server is None:
             await context.operations.close_route(record.id)
     health = responses.assess(record, status, server)
-    return Observation(health, tuple(diagnose(_evidence(context, record, health, status, server))))
+    return replace(health, diagnosis=diagnose(_evidence(context, record, health, status, server)))
 
 
 def _evidence(
@@ -244,9 +233,9 @@ async def _read_document(response: ClientResponse) -> Any:
 async def _unready(context: ApiContext, record: JobRecord) -> ApiResponse | None:
     """Return the response to an inference request while the model is not ready."""
     if record.id not in context.ready:
-        observation = await observe(context, record)
-        if observation.health.phase != "ready":
-            return observation.response(record.id)
+        health = await observe(context, record)
+        if health.phase != "ready":
+            return responses.unavailable(record.id, health)
         context.ready.add(record.id)
     return None
 
@@ -266,8 +255,7 @@ async def _forward(context: ApiContext, record: JobRecord, schema: Schema, model
         if error.status in REJECTIONS:
             return _rejected(context, record, error)
         context.ready.discard(record.id)
-        observation = await observe(context, record)
-        return observation.response(record.id) if observation.health.phase != "ready" else _failed(record, error)
+        return await _unready(context, record) or _failed(record, error)
     except (PlatformError, KeyError, IndexError, TypeError, ValueError) as error:
         if isinstance(error, UsageError | Throttled):
             raise
@@ -282,7 +270,7 @@ def _rejected(context: ApiContext, record: JobRecord, error: PlatformError) -> A
     if not media:
         context.rejections[record.id] = str(error)
     evidence = Evidence(job_id=record.id, rejected=str(error), rejected_media=media)
-    return ApiResponse(400, responses.Failed(record.id, str(error), diagnosis=tuple(diagnose(evidence)) or UNSET))
+    return ApiResponse(400, responses.Failed(record.id, str(error), diagnosis=diagnose(evidence) or UNSET))
 
 
 def _failed(record: JobRecord, error: Exception) -> ApiResponse:

@@ -15,10 +15,7 @@ Phase = Literal["initializing", "loading", "ready", "not_ready", "failed", "stop
 # Retry-After in seconds: shorter for a download than for a load, which is one long step.
 RETRY_INITIALIZING_S: Final = 5
 RETRY_LOADING_S: Final = 10
-HEALTH: Final[Mapping[Phase, str]] = {
-    "ready": "healthy", "initializing": "initializing", "loading": "loading", "not_ready": "not_ready",
-    "failed": "error", "stopping": "stopping",
-}  # fmt: skip
+HEALTH: Final[Mapping[Phase, str]] = {"ready": "healthy", "failed": "error"}  # others are called as the phase
 
 
 class Health(Struct, frozen=True):
@@ -27,6 +24,7 @@ class Health(Struct, frozen=True):
     pod_status: str = ""
     initialization_error: str | None = None
     model_load_error: str | None = None
+    diagnosis: tuple[Advice, ...] = ()
 
 
 def assess(record: JobRecord, platform: PlatformStatus | None, server: Mapping[str, Any] | None) -> Health:
@@ -118,17 +116,17 @@ class ApiResponse(Struct, frozen=True):
     retry_after_s: int | None = None
 
 
-def status_report(job_id: str, health: Health, diagnosis: tuple[Advice, ...] = ()) -> StatusReport:
+def status_report(job_id: str, health: Health) -> StatusReport:
     phase = health.phase
     return StatusReport(
         job_id=job_id, model_loaded=phase == "ready", model_loading=phase == "loading",
         server_initializing=phase == "initializing", initialization_error=health.initialization_error,
-        model_load_error=health.model_load_error, status=HEALTH[phase], pod_name=health.pod_name,
-        pod_status=health.pod_status, diagnosis=diagnosis,
+        model_load_error=health.model_load_error, status=HEALTH.get(phase, phase),
+        pod_name=health.pod_name, pod_status=health.pod_status, diagnosis=health.diagnosis,
     )  # fmt: skip
 
 
-def unavailable(job_id: str, health: Health, diagnosis: tuple[Advice, ...] = ()) -> ApiResponse:
+def unavailable(job_id: str, health: Health) -> ApiResponse:
     """Return the response to an inference request that cannot be sent to the model."""
     if health.phase == "initializing":
         message = "Server is initializing (downloading files, setting up), please wait"
@@ -140,6 +138,6 @@ def unavailable(job_id: str, health: Health, diagnosis: tuple[Advice, ...] = ())
         error = f"Server initialization failed: {health.initialization_error or 'unknown reason'}"
         if health.model_load_error is not None:
             error = f"Model failed to load: {health.model_load_error}"
-        return ApiResponse(503, Failed(job_id, error, diagnosis=diagnosis or UNSET))
+        return ApiResponse(503, Failed(job_id, error, diagnosis=health.diagnosis or UNSET))
     message = "Model not loaded yet, please try again later"
     return ApiResponse(503, Waiting(job_id, "not_ready", message), RETRY_LOADING_S)

@@ -13,8 +13,9 @@ from tests.fake_platform import FakePlatform
 
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.microservices.api.api_context import ApiContext
-from pilotlight.microservices.api.jobs import Observation, observe
+from pilotlight.microservices.api.jobs import observe
 from pilotlight.microservices.jobs import microservice_operations, org_resources
+from pilotlight.microservices.jobs.health_responses import Health, status_report, unavailable
 from pilotlight.microservices.jobs.microservice_operations import START_THREADS, STARTS_PER_ORG, MicroserviceOperations
 from pilotlight.microservices.jobs.start_request import PlatformSettings, start_request_for
 from pilotlight.microservices.registry.database import OrgStore
@@ -132,7 +133,7 @@ def test_an_org_has_no_more_microservices_than_it_may(tmp_path: Path) -> None:
 
 
 def test_a_platform_that_cannot_be_asked_is_told_as_such(tmp_path: Path) -> None:
-    async def asked() -> Observation:
+    async def asked() -> Health:
         (tmp_path / "away").touch()
         desk = ApiContext(Home(tmp_path / "home"), docker_stand_in.installed(tmp_path), "docker")
         desk.store.add_experiment(Experiment("of-a", "a", "pilotlight", "", "", NOW))
@@ -146,14 +147,14 @@ def test_a_platform_that_cannot_be_asked_is_told_as_such(tmp_path: Path) -> None
             await desk.close()
 
     found = asyncio.run(asked())
-    report = found.report("a-1")
+    report = status_report("a-1", found)
     assert (report.status, report.pod_status, report.server_initializing) == ("not_ready", "Unknown", False)
     assert report.diagnosis[0].cause == "its platform cannot be asked: docker inspect failed: error during connect"
-    assert found.response("a-1").status == 503
+    assert unavailable("a-1", found).status == 503
 
 
 def test_a_stop_that_failed_is_told_by_the_status_until_it_succeeds(tmp_path: Path) -> None:
-    async def asked() -> tuple[Observation, str]:
+    async def asked() -> tuple[Health, str]:
         registry_file, folder = tmp_path / "registry.json", tmp_path / "home"
         own = {"PILOTLIGHT_MICROSERVICE_REGISTRY": str(registry_file), "PILOTLIGHT_HOME": str(folder)}
         desk = ApiContext(Home(folder), {**docker_stand_in.installed(tmp_path), **own}, "docker")
@@ -174,7 +175,7 @@ def test_a_stop_that_failed_is_told_by_the_status_until_it_succeeds(tmp_path: Pa
             await desk.close()
 
     found, after = asyncio.run(asked())
-    report = found.report("a-1")
+    report = status_report("a-1", found)
     assert (report.status, after) == ("stopping", "stopped")
     assert [each.name for each in report.diagnosis] == ["cannot_stop"]
     assert "docker stop failed: error during connect" in report.diagnosis[0].cause

@@ -69,7 +69,7 @@ async def start(request: web.Request) -> web.Response:
         context.settings.platform, by_operator=parent.by_operator,
     )  # fmt: skip
     try:
-        start_request, secret = start_request_for(context.store, context.settings, record, body.num_gpus or 0)
+        start_request, secret = start_request_for(context.store, context.settings, record, body.num_gpus or 1)
     except MissingCredential as error:
         context.store.add_job(replace(record, status="error", message=str(error)), context.max_records)
         return json_response(responses.Started(record.id))

@@ -11,8 +11,10 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pilotlight.errors import NotFound, PlatformError
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.registry.records import Entry, Isolation, Workspace
 from pilotlight.microservices.registry.registry_file import file_lock
 from pilotlight.targets.local.home_directory import Home
@@ -91,8 +93,11 @@ class JobFolder:
     def progress(self) -> Progress:
         return self._read("progress.json", Progress) or Progress(self.folder.name, "pending")
 
-    def save_progress(self, progress: Progress) -> None:
-        self._write("progress.json", progress)
+    def save_progress(self, progress: Progress) -> Progress:
+        """Save the progress as that of now, and return it."""
+        updated = replace(progress, updated_at=utc_now())
+        self._write("progress.json", updated)
+        return updated
 
     def create(self, batch: Batch) -> None:
         self.folder.mkdir(mode=0o700, parents=True)

@@ -46,7 +46,7 @@ def status(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:
         return progress
     state, message = ("canceled", "") if folder.cancelled else ("failed", KILLED)
     error = _clean_up(folder, environ)
-    return _save(folder, replace(progress, state=state, message="; ".join(filter(None, (message, error)))))
+    return folder.save_progress(replace(progress, state=state, message="; ".join(filter(None, (message, error)))))
 
 
 def list_jobs(home: Home, environ: Mapping[str, str]) -> list[Progress]:
@@ -90,22 +90,16 @@ def wait(home: Home, job_id: str, environ: Mapping[str, str], seconds: float) ->
 
 def _run(folder: JobFolder, environ: Mapping[str, str]) -> Progress:
     folder.save_runner(None)  # or `status` would find the previous process and report this one as killed
-    progress = _save(folder, replace(folder.progress(), state="pending", message="", started_at=utc_now()))
-    command = [sys.executable, "-m", "pilotlight.microservices.batch", str(folder.folder)]
+    progress = folder.save_progress(replace(folder.progress(), state="pending", message="", started_at=utc_now()))
+    command = [sys.executable, "-m", "pilotlight.microservices.batch.runner", str(folder.folder)]
     try:
         pid = start_detached(command, folder.log, env=environ)
     except OSError as error:
         message = f"its process cannot be started: {error}"
-        _save(folder, replace(progress, state="failed", message=message))
+        folder.save_progress(replace(progress, state="failed", message=message))
         raise PlatformError(f"batch job {folder.folder.name}: {message}", "resume it once that is mended") from None
     folder.save_runner(pid)
     return progress
-
-
-def _save(folder: JobFolder, progress: Progress) -> Progress:
-    updated = replace(progress, updated_at=utc_now())
-    folder.save_progress(updated)
-    return updated
 
 
 def _clean_up(folder: JobFolder, environ: Mapping[str, str]) -> str:

@@ -1,15 +1,17 @@
 """Process of one batch job: list the files, start the model, run it on them, collect results, stop the model.
 
-Started by jobs.py as `python -m pilotlight.microservices.batch FOLDER`. The model is stopped also after errors, to free
-its GPU; only a killed process leaves that to jobs.py.
+Started by jobs.py as `python -m pilotlight.microservices.batch.runner FOLDER`. The model is stopped also after errors,
+to free its GPU; only a killed process leaves that to jobs.py.
 """
 
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -193,8 +195,7 @@ class Runner:
 
     def _update(self, **changes: Any) -> None:
         self._saved_at = time.monotonic()
-        self._progress = replace(self._progress, **changes, updated_at=utc_now())
-        self._job_folder.save_progress(self._progress)
+        self._progress = self._job_folder.save_progress(replace(self._progress, **changes))
 
     def _diagnose(self, error: Exception) -> str:
         """Return the error with a diagnosis or hint."""
@@ -225,13 +226,16 @@ def check(batch: Batch) -> None:
     """Raise for everything that can be rejected before the job's process is started."""
     schema = model_kinds.schema(batch.network_arch, batch.declared, batch.kind)
     check_parameters(schema, batch.parameters)
-    base = batch.workspace.uri.rstrip("/").removeprefix("file://")
     for name, path in (("inputs", batch.inputs), ("outputs", batch.outputs)):
         if not path:
-            raise UsageError(f"{name} is missing: a folder of the workspace {base}")
+            raise UsageError(f"{name} is missing: a folder of the workspace {batch.workspace.base}")
         workspace_storage.check_path(path, batch.workspace)
     workspace_storage.check_exists(batch.inputs, batch.workspace)
     if batch.labels:
         workspace_storage.check_path(batch.labels, batch.workspace)
         if schema.kind in UNSCORED:
             raise UsageError(f"labels = {batch.labels}: results of the kind {schema.kind} cannot be scored by labels")
+
+
+if __name__ == "__main__":
+    sys.exit(main(JobFolder(Path(sys.argv[1]))))

@@ -12,9 +12,13 @@ from pilotlight.microservices.diagnosis import Advice
 from pilotlight.microservices.registry.records import JobRecord, PlatformStatus
 
 Phase = Literal["initializing", "loading", "ready", "not_ready", "failed", "stopping"]
-# Retry-After in seconds: shorter for a download than for a load, which is one long step.
-RETRY_INITIALIZING_S: Final = 5
-RETRY_LOADING_S: Final = 10
+# Responses while it is not ready: status code, message, and Retry-After in seconds, shorter for a download than for a
+# load, which is one long step.
+WAITING: Final[Mapping[Literal["initializing", "loading", "not_ready"], tuple[int, str, int]]] = {
+    "initializing": (202, "Server is initializing (downloading files, setting up), please wait", 5),
+    "loading": (202, "Model is currently loading, please wait and try again", 10),
+    "not_ready": (503, "Model not loaded yet, please try again later", 10),
+}
 HEALTH: Final[Mapping[Phase, str]] = {"ready": "healthy", "failed": "error"}  # others are called as the phase
 
 
@@ -128,16 +132,11 @@ def status_report(job_id: str, health: Health) -> StatusReport:
 
 def unavailable(job_id: str, health: Health) -> ApiResponse:
     """Return the response to an inference request that cannot be sent to the model."""
-    if health.phase == "initializing":
-        message = "Server is initializing (downloading files, setting up), please wait"
-        return ApiResponse(202, Waiting(job_id, "initializing", message), RETRY_INITIALIZING_S)
-    if health.phase == "loading":
-        message = "Model is currently loading, please wait and try again"
-        return ApiResponse(202, Waiting(job_id, "loading", message), RETRY_LOADING_S)
     if health.phase == "failed":
         error = f"Server initialization failed: {health.initialization_error or 'unknown reason'}"
         if health.model_load_error is not None:
             error = f"Model failed to load: {health.model_load_error}"
         return ApiResponse(503, Failed(job_id, error, diagnosis=health.diagnosis or UNSET))
-    message = "Model not loaded yet, please try again later"
-    return ApiResponse(503, Waiting(job_id, "not_ready", message), RETRY_LOADING_S)
+    word = health.phase if health.phase in ("initializing", "loading") else "not_ready"
+    status, message, retry_after_s = WAITING[word]
+    return ApiResponse(status, Waiting(job_id, word, message), retry_after_s)

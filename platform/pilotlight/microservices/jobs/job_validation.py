@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.registry.records import Job
+from pilotlight.microservices.registry.records import Job, check_pattern
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{1,62}")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._/][A-Za-z0-9._/:@+#-]*")
@@ -21,11 +21,8 @@ def validate_job(job: Job) -> Job:
         raise UsageError(f"env.{wrong[0]} holds a zero byte, which no environment can carry")
     if "\0" in job.command:
         raise UsageError("command holds a zero byte, which no program can be given")
-    if not _ID.fullmatch(job.id):
-        raise UsageError(f"job id = {job.id!r}, must be letters, digits and dashes, as a uuid4 is")
-    if not _PLAIN.fullmatch(job.image):
-        raise UsageError(f"image = {job.image!r}, must be a name such as nvcr.io/nvidia/tao:6, without blanks")
+    check_pattern(_ID, "job id", job.id, "letters, digits and dashes, as a uuid4 is")
+    check_pattern(_PLAIN, "image", job.image, "a name such as nvcr.io/nvidia/tao:6, without blanks")
     for name, value in job.options.items():
-        if not _OPTION.fullmatch(value):
-            raise UsageError(f"{name} = {value!r}, must be letters, digits and any of _ . : / , @ = + -")
+        check_pattern(_OPTION, name, value, "letters, digits and any of _ . : / , @ = + -")
     return job

@@ -97,10 +97,8 @@ def _check_names(workspace: Workspace) -> None:
     scheme, _, rest = workspace.uri.partition("://")
     if scheme in {"s3", "az"} and not BUCKET.fullmatch(rest.partition("/")[0]):
         raise UsageError(f"uri = {workspace.uri}, must be {scheme}://bucket or {scheme}://bucket/path")
-    if not REGION.fullmatch(workspace.region):
-        raise UsageError(f"region = {workspace.region!r}, must be the name of a region, such as us-east-1")
-    if not ACCOUNT.fullmatch(workspace.account):
-        raise UsageError(f"account = {workspace.account!r}, must be 3 to 24 lower-case letters and digits")
+    records.check_pattern(REGION, "region", workspace.region, "the name of a region, such as us-east-1")
+    records.check_pattern(ACCOUNT, "account", workspace.account, "3 to 24 lower-case letters and digits")
 
 
 def _check_addresses(workspace: Workspace, limits: Limits) -> None:

@@ -17,11 +17,10 @@ class PlatformSettings(Struct, frozen=True):
     platform: str = "local"
     environ: Mapping[str, str] = {}
     options: Mapping[str, str] = {}
-    num_gpus: int = 1
 
 
 def start_request_for(
-    store: OrgStore, settings: PlatformSettings, record: JobRecord, num_gpus: int = 0
+    store: OrgStore, settings: PlatformSettings, record: JobRecord, num_gpus: int = 1
 ) -> tuple[StartRequest, Mapping[str, str]]:
     """Return the start request of a record, and the values of its workspace's credentials."""
     experiment = store.experiment(record.org, record.experiment)
@@ -31,7 +30,7 @@ def start_request_for(
     access = org_resources.access(stored if "://" in model else None, settings.environ)
     request = StartRequest(
         network_arch=experiment.network_arch, model_path=model, platform=settings.platform,
-        num_gpus=num_gpus or settings.num_gpus, options=platform_options(settings, record.org), env=access.plain,
+        num_gpus=num_gpus, options=platform_options(settings, record.org), env=access.plain,
         secrets=tuple(access.secret), remote=True, isolation=isolation,
         kind=experiment.kind,
     )  # fmt: skip

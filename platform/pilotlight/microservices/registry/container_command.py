@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from pilotlight.errors import UsageError
+from pilotlight.microservices.registry.records import check_pattern
 
 ENV_FOLDER: Final = "PILOTLIGHT_ARCHS"
 OWN: Final = Path(__file__).parent / "reference"
@@ -65,8 +66,7 @@ def arch(name: str, environ: Mapping[str, str], kind: str = "") -> Arch:
 
     The command is checked later.
     """
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"network_arch = {name!r}, must be letters, digits, dots, dashes and underscores")
+    check_pattern(_NAME, "network_arch", name, "letters, digits, dots, dashes and underscores")
     files = (
         folder / f"{each}{SUFFIX}" for each in (name, kind) if each for folder in (*_own_folder(environ), OWN / "archs")
     )

@@ -12,9 +12,8 @@ from pilotlight.errors import UsageError
 State = Literal["pending", "running", "failed", "stopped", "gone", "unknown"]  # unknown: the platform is unreachable
 Kind = Literal["train", "inference_microservice", "batch"]
 Status = Literal["pending", "running", "done", "error", "canceled", "stopping", "stopped"]
-# How a process of this machine runs an org's model: "": as the operator's own, data: without code of the model,
-# sandbox: with code, isolated.
-# Of an org's models: as a process of this machine ("data", "sandbox"), by their platform ("container"), or not at all.
+# How a model runs: "": as the operator's own; an org's as a process of this machine without code of the model ("data")
+# or with it ("sandbox"), by its platform ("container"), or not at all.
 Isolation = Literal["", "data", "sandbox", "container", "refused"]
 
 DONE: Final = "done"
@@ -174,14 +173,15 @@ def platform_name(word: str) -> str:
 
 
 def check_org(org: str) -> str:
-    return _check_pattern(ORG, "org", org, "lower-case letters, digits and single hyphens, at most 63, as a namespace")
+    return check_pattern(ORG, "org", org, "lower-case letters, digits and single hyphens, at most 63, as a namespace")
 
 
 def check_id(field: str, value: str) -> str:
-    return _check_pattern(IDENTIFIER, field, value, "letters, digits, '.', '_' and '-', at most 128")
+    return check_pattern(IDENTIFIER, field, value, "letters, digits, '.', '_' and '-', at most 128")
 
 
-def _check_pattern(pattern: re.Pattern[str], field: str, value: str, words: str) -> str:
+def check_pattern(pattern: re.Pattern[str], field: str, value: str, words: str) -> str:
+    """Return the value. Raise with its field and what it must be, in words, where it does not fit the pattern."""
     if not pattern.fullmatch(value):
-        raise UsageError(f"{field} = {value[:80]!r}, must be {words}")
+        raise UsageError(f"{field} = {value[:200]!r}, must be {words}")
     return value

@@ -19,10 +19,10 @@ from pilotlight.targets.secret_redaction import is_secret, secret_values
 FORBIDDEN: Final = ("TAO_LOGGING_SERVER_URL", "TAO_ADMIN_KEY")
 ENV_SECRETS_DIR: Final = "PILOTLIGHT_SECRETS_DIR"
 CREDENTIALS: Final = frozenset({"access_key", "secret_key", "session_token", "account_key", "sas_token"})
-VARIABLES: Final = re.compile(
-    r"WORKSPACE_[A-Z0-9_]+|AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN)|AZURE_STORAGE_\w+"
+REFERENCE: Final = re.compile(
+    r"env:(WORKSPACE_[A-Z0-9_]+|AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN)|AZURE_STORAGE_\w+)"
+    r"|file:[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*"
 )
-_FILE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 
 
 class MissingCredential(UsageError):
@@ -65,9 +65,7 @@ def check(workspace: Workspace) -> None:
     for name, reference in workspace.credentials.items():
         if name not in CREDENTIALS:
             raise UsageError(f"credentials.{name} is not known, must be one of {', '.join(sorted(CREDENTIALS))}")
-        kind, _, rest = reference.partition(":")
-        pattern = {"env": VARIABLES, "file": _FILE}.get(kind)
-        if pattern is None or not pattern.fullmatch(rest):
+        if not REFERENCE.fullmatch(reference):
             raise UsageError(
                 f"credentials.{name} must be env:NAME of a variable WORKSPACE_* (or AWS's and Azure's own), or"
                 f" file:NAME below {ENV_SECRETS_DIR} or `secrets` of the home folder"

@@ -256,7 +256,9 @@ def node_engine(container: Mapping[str, Json]) -> str:
     """Return the engine that takes its rank by flags; empty if it is unknown, or started by a shell's script."""
     command = container.get("command") or [""]
     words = " ".join((container.get("image") or "", *command))
-    return next((name for name in _NODE_FLAGS if name in words and not command[0].endswith("sh")), "")
+    # vLLM's module api_server ignores --headless, unlike `vllm serve` (vllm/entrypoints/cli/serve.py).
+    ranked = not command[0].endswith("sh") and "api_server" not in words
+    return next((name for name in _NODE_FLAGS if name in words and ranked), "")
 
 
 def with_node_rank(container: Mapping[str, Json], engine: str, worker: bool) -> Object:

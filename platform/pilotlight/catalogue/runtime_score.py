@@ -247,7 +247,7 @@ def _topology_objections(runtime: Runtime, service: Service, component: Componen
     groups = [group for group in (component.leader, component.worker) if group is not None]
     for_nodes = is_for_nodes(runtime) or node_engine(runtime.engine.get("runner") or {})
     if groups and not for_nodes and not any((group.runner or {}).get("image") for group in groups):
-        message = "the service has workers, the runtime has none and is neither SGLang nor vLLM"
+        message = "the service has workers, the runtime has none and is neither SGLang nor `vllm serve`"
         yield Objection("PL225", f"spec.{component.role}.worker", Mismatch("engineConfig", message))
 
 

@@ -127,7 +127,7 @@ def _with_ranks(
     engines = [node_engine(part.container) for part in (leader, worker)]
     if not all(engines):
         message = "leader and workers would not find each other: refer to LWS_LEADER_ADDRESS and LWS_WORKER_INDEX in"
-        log.error("PL378", field_path(component, "worker"), f"{message} their arguments, or use SGLang or vLLM")
+        log.error("PL378", field_path(component, "worker"), f"{message} their arguments, or use SGLang or `vllm serve`")
         return leader, worker
     ranked = [
         MergedPod(part.pod, with_node_rank(part.container, engine, part is worker))

@@ -61,7 +61,12 @@ def test_an_engine_of_several_nodes_gets_its_ranks(image: str, address: str) -> 
 
 
 @pytest.mark.parametrize(
-    "runner", [{"image": "example/other:1"}, {"image": "sglang:1", "command": ["bash", "-c", "x"]}]
+    "runner",
+    [
+        {"image": "example/other:1"},
+        {"image": "sglang:1", "command": ["bash", "-c", "x"]},
+        {"image": "vllm:1", "command": ["python3", "-m", "vllm.entrypoints.openai.api_server"]},
+    ],
 )
 def test_a_group_whose_pods_would_not_find_each_other_is_refused(runner: dict[str, Any]) -> None:
     (problem,) = refusals(changed(ome(runner=runner), worker=NodeGroup(size=1)))

@@ -36,6 +36,7 @@ from pilotlight.spec.field_types import (
     Record,
     RecordRef,
     String,
+    child_path,
     read,
     source_locations,
 )
@@ -45,18 +46,20 @@ from pilotlight.spec.yaml_nodes import Node
 
 Json = Any
 KIND: Final = "LLMInferenceService"
+CONFIG: Final = f"{KIND}Config"
 VERSIONS: Final = ("serving.kserve.io/v1alpha1", "serving.kserve.io/v1alpha2")
 MAIN: Final = "main"  # KServe's name of the engine's container
 _OURS, _VLLM, _DISAGGREGATED = "pilotlight", "vllm-text-generation", "vllm-text-generation-disaggregated"
 _ARGUMENTS: Final = "VLLM_ADDITIONAL_ARGS"
 _FLAG: Final = re.compile(r"^--[a-z_-]+")  # vLLM takes both spellings
+_GPU: Final = "nvidia.com/gpu"  # of the runtime
+_DEVICE_CLASS: Final = "serving.kserve.io/exp-dra-device-class"
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _PARALLELISM: Final = {
     "tensor": "--tensor-parallel-size", "pipeline": "--pipeline-parallel-size", "data": "--data-parallel-size",
     "dataLocal": "--data-parallel-size-local", "dataRPCPort": "--data-parallel-rpc-port",
 }  # fmt: skip
 _REFUSED: Final = {
-    "baseRefs": "copy the fields of the LLMInferenceServiceConfig into this document",
     "model.lora": "name FineTunedWeights in an InferenceService of ome.io",
     "model.confidential": "use a model that is not encrypted",
     "router.ingress": "the platform's gateway routes to the service; leave it out",
@@ -158,7 +161,7 @@ def _spec(name: str) -> Record:
         "router": Field(_ROUTER, "How requests reach the service."),
         "storageInitializer": Field(Record("storageInitializer", {"enabled": Field(Boolean())})),
         "tracing": Field(Anything(), "Without effect here."),
-        "baseRefs": Field(Anything(), "Not read here."),
+        "baseRefs": Field(ListOf(Record("baseRef", {"name": Field(String())})), f"Each {CONFIG} that it extends."),
     })  # fmt: skip
 
 
@@ -168,6 +171,36 @@ def llm_inference_service() -> Record:
     own = {name: Field(OneOf(known), fields[name].description, required=True)
            for name, known in (("apiVersion", VERSIONS), ("kind", (KIND,)))}  # fmt: skip
     return Record(KIND, {**fields, **own}, "One large language model: all that a user writes.")
+
+
+def merge_bases(node: Node, configs: Mapping[str, Node], problems: Problems) -> None:
+    """Lay a document over the configs of its `baseRefs`, in place; the last one wins, and the document over all."""
+    spec = node.get("spec")
+    references = spec.get("baseRefs") if spec is not None else None
+    if spec is None or references is None or not isinstance(references.value, list):
+        return
+    merged = Node(spec.location, {}, spec.key_location)
+    for index, name in enumerate(each.text("name") for each in references.value):
+        if name in configs:
+            merged = _merged(merged, configs[name].get("spec") or merged)
+        else:
+            message = f"no {CONFIG} is called {name}; add its document to the files"
+            problems.error("PL119", references.value[index].location, f"spec.baseRefs[{index}]", message)
+    spec.value = _merged(merged, spec).copy().value
+    assert isinstance(spec.value, dict)
+    del spec.value["baseRefs"]
+
+
+def _merged(base: Node, over: Node) -> Node:
+    """Merge maps by key, and lists of named items such as containers and variables by name; else `over` replaces."""
+    if isinstance(base.value, list) and isinstance(over.value, list):
+        below, above = ({each.text("name"): each for each in value} for value in (base.value, over.value))
+        named = {**below, **{name: _merged(below.get(name, each), each) for name, each in above.items()}}
+        return over if "" in named else Node(over.location, list(named.values()), over.key_location)
+    if isinstance(base.value, dict) and isinstance(over.value, dict):
+        merged = {**base.value, **{key: _merged(base.value.get(key, each), each) for key, each in over.value.items()}}
+        return Node(over.location, merged, over.key_location)
+    return over
 
 
 def read_service(node: Node, problems: Problems, namespace: str = "default") -> Service:
@@ -180,6 +213,9 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
     context = DocumentContext(problems, _locations(node, workloads))
     check_name(metadata, context)
     _check_fields(spec, context)
+    if _DEVICE_CLASS in annotations_of(metadata):
+        path = child_path("metadata.annotations", _DEVICE_CLASS)
+        context.error("PL119", path, "is not read here; write template.resourceClaims and resources.claims")
     components = {
         role: _component(role, spec["prefill"] if path == "spec.prefill" else spec, path, spec, context)
         for role, path in workloads.items()
@@ -281,22 +317,30 @@ def _engine(
     A container with a command is taken as it is. Else the arguments are vLLM's, as KServe hands them on.
     """
     runner = {key: value for key, value in main.items() if key != "name"}
-    if is_predictor_image(str(main.get("image", ""))):
+    ours = is_predictor_image(str(main.get("image", "")))
+    if parallelism and (ours or "command" in main):
+        context.warn("PL114", f"{path}.parallelism", "has no effect: vLLM is not started by the runtime's command")
+    if ours:
         named = [{"name": "INFERENCE_MODEL_NAME", "value": name}] if name else []
         return {**runner, "env": [*named, *main.get("env", ())]}, []
     if "command" in main:
-        if parallelism:
-            message = "has no effect: the container has a command; give its arguments there"
-            context.warn("PL114", f"{path}.parallelism", message)
         return {"args": [], **runner}, []
     for probe in (each for each in _PROBES if each in main):
         message = f"{probe} has no effect: the port and the probes are the runtime's; it has one for a command"
         context.warn("PL114", f"{path}.template", message)
-    env = [each for each in main.get("env", ()) if each["name"] != _ARGUMENTS]
-    added = [each.get("value", "") for each in main.get("env", ()) if each["name"] == _ARGUMENTS]
+    env = [each for each in main.get("env", ()) if each.get("name") != _ARGUMENTS]
+    added = " ".join(each.get("value", "") for each in main.get("env", ()) if each.get("name") == _ARGUMENTS)
+    try:
+        written = (*shlex.split(added), *main.get("args", ()))
+    except ValueError as error:
+        context.error("PL104", f"{path}.template", f"{_ARGUMENTS} is {added!r}, must be words of a shell: {error}")
+        written = ()
     runner = {key: value for key, value in runner.items() if key not in (*_PROBES, "args", "env", "ports")}
+    resources = main.get("resources", {})
+    limits, requests = resources.get("limits", {}), resources.get("requests", {})
+    if resources and _GPU not in {**limits, **requests}:  # KServe's engines have the devices that the document names
+        runner["resources"] = {**resources, "limits": {**limits, _GPU: "0"}}
     arguments = [f"--served-model-name={name}"] if name else []
-    written = (*shlex.split(" ".join(added)), *main.get("args", ()))
     arguments += [*_flags(parallelism), *(_FLAG.sub(lambda flag: flag[0].replace("_", "-"), each) for each in written)]
     return {**runner, **({"env": env} if env else {})}, arguments
 
@@ -312,14 +356,15 @@ def _flags(parallelism: Mapping[str, Json]) -> Iterator[str]:
 def _worker(value: Mapping[str, Json], path: str, context: DocumentContext) -> NodeGroup | None:
     if "worker" not in value:
         return None
-    stages = value.get("parallelism", {}).get("pipeline", 1)
-    if stages < 2:
-        message = "needs parallelism.pipeline of 2 or more, one stage for each node; data parallelism has one node here"
+    sizes = value.get("parallelism", {})
+    nodes = sizes["data"] // sizes.get("dataLocal", 1) if "data" in sizes else sizes.get("pipeline", 1)
+    if nodes < 2:
+        message = "needs parallelism for 2 nodes or more: pipeline stages, or data of which each node has dataLocal"
         context.error("PL119", f"{path}.worker", message)
     pod, main = _split(value["worker"])
     dropped = () if "command" in main else ("args", *_PROBES)
     runner = {key: entry for key, entry in main.items() if key not in ("name", *dropped)}
-    return NodeGroup(pod, runner, max(stages - 1, 1))
+    return NodeGroup(pod, runner, max(nodes - 1, 1))
 
 
 def _metric(trigger: Mapping[str, Json]) -> ScalingMetric:

@@ -14,6 +14,7 @@ from pilotlight.spec import annotation_checks, kserve, kserve_fields, llm_infere
 from pilotlight.spec.annotation_checks import check_annotations
 from pilotlight.spec.example_request import inline_examples
 from pilotlight.spec.field_types import Step, child_path, parse_path, suggestion
+from pilotlight.spec.llm_inference_service import CONFIG, merge_bases
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node, parse
@@ -67,7 +68,7 @@ def load(
     services: list[Service] = []
     catalogue_nodes: list[Node] = []
     companions: list[Node] = []
-    for node in (*_documents(files, environ, stdin, problems), *objects):
+    for node in _with_bases([*_documents(files, environ, stdin, problems), *objects], problems):
         kind, version = node.text("kind"), node.text("apiVersion")
         if kind in _CATALOGUE_KINDS and version.startswith(_GROUPS):
             check_annotations(node, problems)
@@ -98,6 +99,17 @@ def _file_text(path: str) -> str:
 
 def _no_file(path: str) -> str:
     raise ValueError("an object of a cluster has no files beside it; write the request's JSON here")
+
+
+def _with_bases(nodes: Sequence[Node], problems: Problems) -> Iterator[Node]:
+    """Yield the documents, each LLMInferenceService merged with its LLMInferenceServiceConfigs in place of these."""
+    configs = [node for node in nodes if node.text("kind") == CONFIG and (_LLM, node.text("apiVersion")) in _READERS]
+    named = {metadata.text("name"): node for node in configs if (metadata := node.get("metadata")) is not None}
+    for node in nodes:
+        if node.text("kind") == _LLM:
+            merge_bases(node, named, problems)
+        if not any(node is config for config in configs):
+            yield node
 
 
 def _documents(

@@ -63,7 +63,7 @@ def test_the_engine_is_vllm_with_the_document_s_arguments() -> None:
     container = engine.template["spec"]["containers"][0]
     assert container["image"] == "example/vllm:1"
     assert container["args"] == [
-        "--port=8080", "--model=$(MODEL_PATH)", "--served-model-name=Qwen/Qwen", "--tensor-parallel-size=2",
+        "$(MODEL_PATH)", "--port=8080", "--served-model-name=Qwen/Qwen", "--tensor-parallel-size=2",
         "--gpu-memory-utilization", "0.5", "--enable-expert-parallel", "--enforce-eager", "--seed", "7",
     ]  # fmt: skip
     assert "VLLM_ADDITIONAL_ARGS" not in {variable["name"] for variable in container["env"]}
@@ -97,7 +97,9 @@ def test_workers_are_the_further_stages_of_a_pipeline() -> None:
     assert {"--pipeline-parallel-size=3", "--nnodes=$(LWS_GROUP_SIZE)", "--headless"} <= {
         *arguments(engine.worker_template)
     }
-    _, problems = read(template=pod, worker=pod, parallelism={"data": 4})
+    spread = workload(planned(template=pod, worker=pod, parallelism={"data": 8, "dataLocal": 4}), "engine")
+    assert (spread.group_size, spread.template["spec"]["containers"][0]["command"]) == (2, ["vllm", "serve"])
+    _, problems = read(template=pod, worker=pod, parallelism={"tensor": 4})
     assert [(problem.code, problem.path) for problem in problems.errors] == [("PL119", "spec.worker")]
 
 
@@ -114,13 +116,23 @@ def test_triggers_of_keda_scale_within_the_bounds() -> None:
 @pytest.mark.parametrize(
     ("spec", "code", "path"),
     [
-        ({"baseRefs": [{"name": "x"}]}, "PL119", "spec.baseRefs"),
+        ({"baseRefs": [{"name": "x"}]}, "PL119", "spec.baseRefs[0]"),
         ({"model": {**MODEL, "lora": {"adapters": []}}}, "PL119", "spec.model.lora"),
         ({"router": {"route": {"http": {"refs": [{"name": "x"}]}}}}, "PL119", "spec.router.route.http.refs"),
         ({"router": {"scheduler": {"config": {"inline": {}}}}}, "PL114", "spec.router.scheduler.config"),
         ({"prefill": {"scaling": {"maxReplicas": 2, "wva": {}}}}, "PL114", "spec.prefill.scaling.wva"),
         ({"storageInitializer": {"enabled": False}}, "PL114", "spec.storageInitializer.enabled"),
         ({"replicas": 0}, "PL104", "spec.replicas"),
+        (
+            {"template": {"containers": [{"name": "main", "env": [{"value": "1"}]}]}},
+            "PL103",
+            "spec.template.containers[0].env[0].name",
+        ),
+        (
+            {"template": {"containers": [{"name": "main", "env": [{"name": "VLLM_ADDITIONAL_ARGS", "value": "'"}]}]}},
+            "PL104",
+            "spec.template",
+        ),
         ({"template": {"containers": [{"name": "main", "readinessProbe": {}}]}}, "PL114", "spec.template"),
     ],
 )
@@ -138,3 +150,36 @@ def test_a_problem_of_planning_is_at_the_line_of_the_field() -> None:
         == service.locations["spec.template.containers[0].image"].line
     )
     assert service.location("spec.engine.worker").line == service.locations["spec.prefill.worker"].line
+
+
+def test_a_document_is_laid_over_the_configs_that_it_names() -> None:
+    def config(name: str, replicas: int, *containers: Any) -> str:
+        template = {"containers": list(containers)}
+        return (
+            text(replicas=replicas, template=template)
+            .replace("name: qwen", f"name: {name}")
+            .replace("LLMInferenceService", "LLMInferenceServiceConfig")
+        )
+
+    variables = [{"name": name, "value": "1"} for name in ("A", "B")]
+    first = config("first", 2, {"name": "main", "image": "x:1", "env": variables}, {"name": "side", "image": "y:1"})
+    own = {"containers": [{"name": "main", "env": [{"name": "B", "value": "2"}]}]}
+    document = text(baseRefs=[{"name": "first"}, {"name": "second"}], template=own)
+    loaded = load(["-"], stdin=io.StringIO("---\n".join((document, first, config("second", 3)))))
+    assert not loaded.problems.items
+    (service,) = loaded.services
+    engine = service.components["engine"]
+    assert (engine.min_replicas, engine.runner, len(engine.pod["containers"])) == (
+        3, {"image": "x:1", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}, 1,
+    )  # fmt: skip
+    assert "baseRefs" not in service.document["spec"]
+
+
+def test_devices_are_those_of_the_document() -> None:
+    def limits(**resources: Any) -> Any:
+        template = {"containers": [{"name": "main", **({"resources": resources} if resources else {})}]}
+        return workload(planned(template=template), "engine").template["spec"]["containers"][0]["resources"]["limits"]
+
+    assert limits()["nvidia.com/gpu"] == "1"
+    assert limits(requests={"cpu": "1"})["nvidia.com/gpu"] == "0"
+    assert limits(limits={"amd.com/gpu": "2"}) == {"nvidia.com/gpu": "0", "amd.com/gpu": "2"}

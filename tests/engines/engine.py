@@ -29,7 +29,7 @@ class Engine:
     """`requests` are the bodies that it has got, `headers` theirs; `aborted` those whose client has gone."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.port, self.busy = name, 0, False
+        self.name, self.port, self.busy, self.broken = name, 0, False, False
         self.requests: list[Body] = []
         self.headers: list[dict[str, str]] = []
         self.aborted = 0
@@ -79,6 +79,8 @@ class Engine:
         self.requests.append(body)
         self._transports.add(request.transport)
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
+        if self.broken:
+            return web.Response(status=500, text="Internal Server Error")
         try:
             if self.busy:
                 raise EngineError(503, "The server is overloaded.")

@@ -133,7 +133,8 @@ class PrefillStage:
             if answer.status == 503 and not protocol.concurrent:
                 continue
             if answer.status >= 400:
-                raise RequestRejected(ErrorResponse(answer.status, "the prefill engine failed", body=answer.body))
+                text = answer.body if answer.json() else b""
+                raise RequestRejected(ErrorResponse(answer.status, "the prefill engine failed", body=text))
             if not protocol.concurrent:
                 half.replica = ""
                 self._decode(request, protocol.decode_body(body, sent, answer.json()))

@@ -190,6 +190,9 @@ async def test_an_error_of_the_prefill_engine_is_the_answer_and_ends_the_decoder
         prefill.busy = True
         reply = await complete(port, PROMPT)
         assert (reply.status, reply.json()["message"]) == (503, "The server is overloaded.")
+        prefill.broken = True
+        reply = await complete(port, PROMPT)
+        assert (reply.status, reply.json()) == (500, {"error": "the prefill engine failed"})
         await eventually_async(lambda: decode.aborted == len(decode.requests), "the decoder's half to end")
 
 

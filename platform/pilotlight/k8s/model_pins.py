@@ -15,15 +15,15 @@ from pilotlight.k8s.names import ANNOTATION_PINS
 
 LOCAL_SCHEMES: Final = ("", "file", "local")
 # Stores that can report what they hold without a download.
-REMOTE_SCHEMES: Final = ("s3", "gs", "gcs", "az", "azure", "as", "https", "http", "hf", "hf_model")
+REMOTE_SCHEMES: Final = ("s3", "gs", "gcs", "az", "azure", "as", "https", "http", "hf", "hf_model", "oci+fetch")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPin:
     """Content of a model when it was deployed; part of the pod template, so changed content is another revision.
 
-    `digest` is `sha256:` of local files; of a store `commit:`, `versions:` or `etags:`. `files` maps each path to its
-    own digest or version, unless there are too many of them.
+    `digest` is `sha256:` of local files; of a store `commit:`, `manifest:`, `versions:` or `etags:`. `files` maps
+    each path to its own digest or version, unless there are too many of them.
     """
 
     digest: str

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pilotlight.contract import ENV_CACHE_DIR, ENV_SETTINGS_PREFIX
+from pilotlight.k8s.model_pins import REMOTE_SCHEMES
 from pilotlight.plan import document_annotations, model_pins
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.types import DecisionLog
@@ -24,7 +25,7 @@ CACHE_DIR: Final = "/var/cache/pilotlight"
 VOLUME: Final = "model"
 ENV_MODEL_PATH: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PATH"
 _ORACLE: Final = re.compile(r"oci://n/[^/]+/b/[^/]+/o/")
-_FETCHED: Final = ("s3", "gs", "gcs", "az", "azure", "as", "https", "http", "hf", "hf_model", "storage-config")
+_FETCHED: Final = (*REMOTE_SCHEMES, "storage-config")
 CONFIGURED: Final = "storage-config://"  # bucket and credentials from an entry of KServe's Secret
 
 
@@ -231,13 +232,20 @@ def _node_directory(context: PlanContext, _: str) -> ModelStorage:
 
 
 def _token(context: PlanContext) -> tuple[Object, ...]:
-    """Return credentials: OME's storage.key is a Secret with a hub token, KServe's an entry of a shared Secret."""
+    """Return credentials: OME's storage.key is a Secret with a hub token, KServe's an entry of a shared Secret.
+
+    Registries get the first imagePullSecret, as in KServe.
+    """
     own = context.component.model.storage if context.component.model is not None else {}
     if own.get("key"):
         secret = context.annotation(*document_annotations.STORAGE_SECRET) or "storage-config"
         entry = {"secretKeyRef": {"name": secret, "key": str(own["key"])}}
         override = json.dumps(dict(own.get("parameters") or {}), sort_keys=True)
         return ({"name": "STORAGE_CONFIG", "valueFrom": entry}, {"name": "STORAGE_OVERRIDE_CONFIG", "value": override})
+    pull_secrets = context.choice.pod.get("imagePullSecrets")
+    if pull_secrets and any(uri.startswith("oci+fetch://") for uri in model_uris(context)):
+        login = {"name": pull_secrets[0]["name"], "key": ".dockerconfigjson", "optional": True}
+        return ({"name": "REGISTRY_CREDENTIALS", "valueFrom": {"secretKeyRef": login}},)
     model = context.choice.model
     key = str(model.storage.get("key", "")) if model is not None else ""
     if not key or not location(context)[0].startswith(("hf://", "hf_model://")):

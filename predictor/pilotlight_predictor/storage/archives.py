@@ -1,7 +1,8 @@
 """Checks of a download (size, hash, free disk space), and unpacking of untrusted .tar, .tar.gz, .tgz and .zip files.
 
 No link is ever created: a link in a tar to a file of the same archive becomes a hard-linked copy, any other link is
-refused. So no member can be written through a link to a path outside.
+refused. So no member can be written through a link to a path outside. Layers of a registry's artifact are unpacked one
+over the other, with one limit for all.
 """
 
 import hashlib
@@ -11,12 +12,19 @@ import shutil
 import stat
 import tarfile
 import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.store_interface import MIB, Contents, Entry, FetchOptions, total_size
 from pilotlight_predictor.storage.uri import safe_relative
+
+MAX_HEADER = MIB  # of a member: tarfile reads extended headers into memory
+WHITEOUT = ".wh."  # prefix of the name of a file that a layer of an image deletes
+_EXTENDED = {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME}
+_EXTENDED |= {tarfile.GNUTYPE_LONGLINK}
 
 
 def new_hash(digest: str, size: int) -> Any:
@@ -78,23 +86,26 @@ class _Budget:
         self._redacted = redacted
         self._target = target
         self._options = options
-        self._members = 0
+        self.members = 0
         self._bytes = 0
 
     def admit(self, name: str, size: int) -> Path:
         """Return the path of a member within the limits. Raise LoadFailed for one that is too large or outside."""
-        self._members += 1
-        self._bytes += size
-        if self._members > self._options.max_members:
+        self.members += 1
+        if self.members > self._options.max_members:
             raise self.refused(f"has more than {self._options.max_members} members (max_members)")
-        if self._bytes > self._options.max_unpacked_bytes:
-            raise self.refused(f"unpacks to more than {self._options.max_unpacked_bytes} bytes (max_unpacked_bytes)")
+        self.count(size)
         check_space(size, self._target, self._options, self._redacted)
         return self._target / self.inside(name)
 
+    def count(self, size: int) -> None:
+        """Count bytes that are unpacked, written or not."""
+        self._bytes += size
+        if self._bytes > self._options.max_unpacked_bytes:
+            raise self.refused(f"unpacks to more than {self._options.max_unpacked_bytes} bytes (max_unpacked_bytes)")
+
     def inside(self, name: str) -> str:
-        clean = name[2:] if name.startswith("./") else name
-        clean = clean.rstrip("/")
+        clean = name.removeprefix("./").rstrip("/")
         if clean in {"", "."}:
             return "."
         if not safe_relative(clean):
@@ -107,10 +118,36 @@ class _Budget:
 
 def unpack(archive: Path, target: Path, redacted: str, options: FetchOptions) -> None:
     """Unpack into `target`, which must not exist; on failure it is removed."""
-    target.mkdir(parents=True)
+    with _unpacking(target, redacted):
+        (_unzip if archive.name.lower().endswith(".zip") else _untar)(
+            archive, target, _Budget(redacted, target, options)
+        )
+
+
+def unpack_layers(entries: Sequence[Entry], files: Path, target: Path, redacted: str, options: FetchOptions) -> None:
+    """Move and unpack downloaded `files` into `target`, which must not exist: a later layer wins.
+
+    Each tar is removed once it is unpacked, so the disk holds the model and one tar.
+    """
     budget = _Budget(redacted, target, options)
+    with _unpacking(target, redacted):
+        for entry in entries:
+            if entry.members is None:
+                (target / entry.path).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(files / entry.path, target / entry.path)
+                budget.members += 1
+                continue
+            _untar(files / entry.path, target, budget, entry.members)
+            (files / entry.path).unlink()
+        if not budget.members:
+            raise LoadFailed(f"{redacted}: no layer has a file of a model; an image has them under /models")
+
+
+@contextmanager
+def _unpacking(target: Path, redacted: str) -> Iterator[None]:
+    target.mkdir(parents=True)
     try:
-        (_unzip if archive.name.lower().endswith(".zip") else _untar)(archive, target, budget)
+        yield
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError) as error:
         shutil.rmtree(target, ignore_errors=True)
         raise LoadFailed(f"{redacted}: cannot be unpacked ({error}); check that it is a whole archive") from error
@@ -119,15 +156,32 @@ def unpack(archive: Path, target: Path, redacted: str, options: FetchOptions) ->
         raise
 
 
-def _untar(archive: Path, target: Path, budget: _Budget) -> None:
+class _Member(tarfile.TarInfo):
+    def _proc_member(self, tar: tarfile.TarFile) -> Any:
+        if self.type in _EXTENDED and self.size > MAX_HEADER:
+            raise tarfile.ReadError(f"a member has a header of {self.size} bytes")
+        return super()._proc_member(tar)  # type: ignore[misc]
+
+
+def _untar(archive: Path, target: Path, budget: _Budget, folder: str = "") -> None:
+    """Unpack the members below `folder`, without its name."""
     links: list[tuple[Path, Path]] = []
-    with tarfile.open(archive, mode="r:*") as tar:
+    with tarfile.open(archive, mode="r:*", tarinfo=_Member) as tar:
         for member in tar:
+            name = member.name.removeprefix("./")
+            if not name.startswith(folder):
+                budget.count(member.size if member.isreg() else 0)
+                continue
+            member.name = name[len(folder) :] or "."
             path = budget.admit(member.name, member.size if member.isreg() else 0)
+            if folder and path.name.startswith(WHITEOUT):
+                raise budget.refused(f"deletes {path.name.removeprefix(WHITEOUT)!r} of an earlier layer")
+            if member.isreg():
+                path.unlink(missing_ok=True)  # it may be a hard link to another file
             if member.isreg() or member.isdir():
                 tar.extract(member, target, filter="data")
             elif member.issym() or member.islnk():
-                links.append((path, target / _link_target(member, budget)))
+                links.append((path, target / _link_target(member, budget, folder)))
             else:
                 raise budget.refused(f"has the member {member.name!r}, which is neither file nor directory")
     for path, source in links:
@@ -138,12 +192,13 @@ def _untar(archive: Path, target: Path, budget: _Budget) -> None:
         os.link(source, path)
 
 
-def _link_target(member: tarfile.TarInfo, budget: _Budget) -> str:
+def _link_target(member: tarfile.TarInfo, budget: _Budget, folder: str) -> str:
     """Return the member that a link points to: symbolic ones are relative to their directory, hard ones to the root."""
-    base = posixpath.dirname(member.name) if member.issym() else ""
+    if member.islnk():
+        return budget.inside(posixpath.normpath(member.linkname.removeprefix("./").removeprefix(folder)))
     if member.linkname.startswith("/"):
         raise budget.refused(f"has the link {member.name!r} to {member.linkname!r}, which leads out of it")
-    return budget.inside(posixpath.normpath(posixpath.join(base, member.linkname)))
+    return budget.inside(posixpath.normpath(posixpath.join(posixpath.dirname(member.name), member.linkname)))
 
 
 def _unzip(archive: Path, target: Path, budget: _Budget) -> None:

@@ -21,12 +21,12 @@ from time import sleep
 from typing import Any
 
 from pilotlight_predictor.storage.store_interface import Contents
-from pilotlight_predictor.storage.uri import Location
+from pilotlight_predictor.storage.uri import OCI, Location
 
 PARTIAL = ".pilotlight-partial"  # directory of an unfinished download outside the cache
 POLL_SECONDS = 0.05
 UNVERSIONED = "unversioned-"
-_COMMIT = re.compile(r"[@:]([0-9a-f]{40})(/|$)")
+_COMMITS = {"hf": r"[@:]([0-9a-f]{40})(/|$)", OCI: r"@sha256:([0-9a-f]{64})$"}
 
 Build = Callable[[Path], str]
 
@@ -65,7 +65,7 @@ def pinned_revision(location: Location) -> str:
     """Return the hash or commit that makes a URI immutable, so that a cached copy needs no listing; else empty."""
     if location.sha256:
         return f"sha256:{location.sha256}"
-    commit = _COMMIT.search(location.rest) if location.scheme == "hf" else None
+    commit = re.search(_COMMITS[location.scheme], location.rest) if location.scheme in _COMMITS else None
     return commit[1] if commit else ""
 
 

@@ -114,7 +114,9 @@ def progress_text(progress: Progress, seconds: float) -> str:
 
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=program, description="Fetch a model into a directory.")
-    parser.add_argument("uri", metavar="URI", help="path, file://, https://, s3://, gs://, az:// or hf://")
+    parser.add_argument(
+        "uri", metavar="URI", help="path, file://, https://, s3://, gs://, az://, hf:// or oci+fetch://"
+    )
     parser.add_argument("directory", metavar="DIR", help="where the model goes; created when missing")
     parser.add_argument("--sha256", default="", help="hash that the one file (or archive) must have")
     parser.add_argument("--size", type=int, help="total bytes that the URI must name")

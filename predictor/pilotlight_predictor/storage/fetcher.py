@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pilotlight.contract import ENV_CACHE_DIR
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage.archives import check_file, check_size, unpack
+from pilotlight_predictor.storage.archives import check_file, check_size, unpack, unpack_layers
 from pilotlight_predictor.storage.cache import (
     PARTIAL,
     cache_key,
@@ -144,6 +144,12 @@ def assemble(
     first = contents.entries[0].path
     if contents.entries[0].size < 0:
         check_file(files / first, "", options.size, location.redacted)
+    if any(entry.members is not None for entry in contents.entries):
+        target = partial / _directory_name(location.filename)
+        shutil.rmtree(target, ignore_errors=True)
+        unpack_layers(contents.entries, files, target, location.redacted, options)
+        shutil.rmtree(files)
+        return target.name
     if not contents.single:
         return _moved(files, partial / _directory_name(location.filename)).name
     if not (options.unpack and is_archive(first)):

@@ -192,6 +192,7 @@ class StreamedResponse:
         client: WebClient,
     ) -> None:
         self.response = response
+        self.url = request.url  # after redirects
         self.peer = peer  # address that was connected; empty behind a proxy
         self._connection = connection
         self._request = request

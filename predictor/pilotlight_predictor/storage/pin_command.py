@@ -85,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m pilotlight_predictor pin",
         description="Print the content of model URIs at this moment as JSON: a pin, or an error, for each URI.",
     )
-    parser.add_argument("uris", metavar="URI", nargs="+", help="s3://, gs://, az://, hf:// or https://; - reads stdin")
+    parser.add_argument(
+        "uris", metavar="URI", nargs="+", help="s3://, gs://, az://, hf://, oci+fetch:// or https://; - reads stdin"
+    )
     parser.add_argument("--timeout", type=float, default=TIMEOUT_S, help="seconds for all of them (20)")
     parser.add_argument("--allow-http", action="store_true", help="plain http:// beyond this machine")
     return parser

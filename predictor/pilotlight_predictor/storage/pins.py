@@ -23,18 +23,20 @@ from pilotlight_predictor.storage.cache import (
     short_hash,
 )
 from pilotlight_predictor.storage.store_interface import Contents, Pin, total_size
-from pilotlight_predictor.storage.uri import Location, at_commit, parse, redact, safe_relative
+from pilotlight_predictor.storage.uri import OCI, Location, at_commit, parse, redact, safe_relative
 
 KINDS = {
     "commit": r"[0-9a-f]{40}",
+    "manifest": r"[0-9a-f]{64}",
     "versions": r"[0-9a-f]{20}",
     "etags": r"[0-9a-f]{20}",
     "sha256": r"[0-9a-f]{64}",
 }
+COMMITS = {"commit": "hf", "manifest": OCI}  # content that its store keeps, and the URI can name
 VERSIONED = {"s3", "gs", "az", "as"}  # their stores are VersionedStore
 MAX_FILES = 64
 MAX_FILES_BYTES = 16 * 1024  # of the JSON of `files`, which every pod of the revision has in a variable
-MUST = '{"digest": "commit:…, versions:…, etags:… or sha256:…", "size": bytes, "files": {path: version}}'
+MUST = '{"digest": "commit:…, manifest:…, versions:…, etags:… or sha256:…", "size": bytes, "files": {path: version}}'
 
 
 def parse_pin(document: Any, subject: str) -> Pin:
@@ -87,7 +89,7 @@ def pin_of(location: Location, contents: Contents) -> Pin:
     if location.sha256:
         return Pin(f"sha256:{location.sha256}", size)
     if contents.commit:
-        return Pin(f"commit:{contents.commit}", size)
+        return Pin(f"{'manifest' if location.scheme == OCI else 'commit'}:{contents.commit}", size)
     files = {entry.path: entry.version for entry in contents.entries}
     if all(files.values()) and len(json.dumps(files)) <= MAX_FILES_BYTES:
         lines = (f"{entry.path}\0{entry.size}\0{entry.version}" for entry in contents.entries)
@@ -106,21 +108,21 @@ def at_pin(location: Location, pin: Pin) -> Location:
 
     Raise LoadFailed if its store has no such pins.
     """
-    if (pin.kind == "commit" and location.scheme != "hf") or (
+    if COMMITS.get(pin.kind, location.scheme) != location.scheme or (
         pin.kind == "versions" and location.scheme not in VERSIONED
     ):
         message = f"{location.redacted}: {pin.kind}: is no pin of {location.scheme}://"
         raise LoadFailed(f"{message}; deploy again with -f FILE")
     if pin.kind == "sha256":
         return location._replace(sha256=pin.value)
-    if pin.kind == "commit":
+    if pin.kind in COMMITS:
         return at_commit(location, pin.value)
     return location
 
 
 def fixed_revision(location: Location, pin: Pin | None) -> str:
     """Return the revision of the content if it is known without a listing, as the cache names it; else empty."""
-    if pin is None or pin.kind in {"sha256", "commit"}:
+    if pin is None or pin.kind in {"sha256", *COMMITS}:
         return pinned_revision(location)
     # Etags as a fetch without a pin names them: it may have brought the copy.
     return pin.value if pin.kind == "etags" else pin.digest

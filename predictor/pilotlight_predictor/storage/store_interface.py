@@ -36,6 +36,7 @@ class Entry:
     key: str = ""  # name in the store
     ranges: bool = True  # whether a read may start in the middle
     version: str = ""  # version of the object to read; empty: the current one
+    members: str | None = None  # of a tar to unpack, the folder whose members are wanted; None: a plain file
 
 
 def total_size(entries: Sequence[Entry]) -> int:
@@ -49,14 +50,15 @@ class Contents:
 
     entries: tuple[Entry, ...]
     single: bool = False
-    commit: str = ""  # of a repository of the Hugging Face Hub
+    commit: str = ""  # of a repository of the Hugging Face Hub; the digest of a registry's manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
     """The content of a URI when its revision was deployed.
 
-    `digest` is `commit:…`, `versions:…`, `etags:…` or `sha256:…`; `files` maps paths to versions for `versions` only.
+    `digest` is `commit:…`, `manifest:…`, `versions:…`, `etags:…` or `sha256:…`; `files` maps paths to versions for
+    `versions` only.
     """
 
     digest: str

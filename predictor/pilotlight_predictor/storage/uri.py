@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
 
 ALIASES = {"hf_model": "hf", "azure": "az", "gcs": "gs"}
+OCI = "oci+fetch"  # host/repository[:tag][@sha256:…]
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
 
 # Strings instead of compiled patterns: a start with a local model compiles none of them.
@@ -43,7 +44,8 @@ class Location(NamedTuple):
         """Last segment of the path, or the bucket if there is no path."""
         path = self.rest.partition("?")[0] if self.scheme in {"http", "https"} else self.rest
         last = path.rstrip("/").rpartition("/")[2]
-        return last.partition("@")[0] if self.scheme == "hf" else last
+        last = last.partition("@")[0] if self.scheme in {"hf", OCI} else last
+        return last.partition(":")[0] if self.scheme == OCI else last
 
 
 def is_remote(uri: str) -> bool:
@@ -133,7 +135,9 @@ def reference(location: Location) -> HubReference:
 
 
 def at_commit(location: Location, commit: str) -> Location:
-    """Return the URI with the commit in the place of its branch or tag."""
+    """Return the URI with the commit in the place of its branch or tag, or with the digest of a manifest."""
+    if location.scheme == OCI:
+        return location._replace(rest=f"{location.rest.partition('@')[0]}@sha256:{commit}")
     repo, _, path = reference(location)
     return location._replace(rest=f"{repo}@{commit}/{path}".rstrip("/"))
 

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,8 @@ WAYS = [
     (kserve(FOREIGN), "init container"),
     (kserve(FOREIGN, uri="pvc://models/iris"), "volume claim"),
     (kserve(uri="oci://registry/model:1"), "image volume"),
+    (kserve(uri="oci+fetch://registry/model:1"), "in process"),
+    (kserve(FOREIGN, uri="oci+fetch://registry/model:1"), "init container"),
 ]
 
 
@@ -109,6 +112,16 @@ def test_storage_by_parameters_is_a_uri() -> None:
     assert env(workload(service))["INFERENCE_MODEL_PATH"] == "s3://models/iris/model.onnx"
 
 
+@pytest.mark.parametrize("runtime", [OURS, FOREIGN])
+def test_a_registry_is_read_with_the_pod_s_pull_secret(runtime: str) -> None:
+    secrets = {"imagePullSecrets": [{"name": "registry-login"}, {"name": "other"}]}
+    made = pod(kserve(runtime, uri="oci+fetch://registry/model:1", pod=secrets))
+    container = made["containers"][0] if runtime == OURS else made["initContainers"][0]
+    login = {"name": "registry-login", "key": ".dockerconfigjson", "optional": True}
+    assert entry(container["env"])["REGISTRY_CREDENTIALS"] == {"secretKeyRef": login}
+    assert "REGISTRY_CREDENTIALS" not in json.dumps(pod(kserve(runtime, pod=secrets)))
+
+
 CONFIGURED = {"key": "minio", "path": "iris/model.onnx", "parameters": {"bucket": "models"}}
 
 
@@ -134,7 +147,6 @@ def test_an_entry_of_storage_config_reaches_what_fetches_for_a_foreign_server() 
 
 REFUSED = [
     (kserve(uri="ftp://host/model.onnx"), "PL340"),
-    (kserve(uri="oci+fetch://registry/model:1"), "PL340"),
     (kserve(FOREIGN, uri="/models/iris.onnx"), "PL342"),
 ]
 

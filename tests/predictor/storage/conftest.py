@@ -27,7 +27,7 @@ from tests.object_stores import AZURE_ACCOUNT, AZURE_KEY, Bucket
 from pilotlight_predictor.storage import FetchOptions
 
 KIB = 1024
-STORAGE_VARIABLES = re.compile(r"^(AWS|AZURE|GOOGLE|HF|HUGGING|STORAGE)_|_PROXY$", re.IGNORECASE)
+STORAGE_VARIABLES = re.compile(r"^(AWS|AZURE|GOOGLE|HF|HUGGING|REGISTRY|STORAGE)_|_PROXY$", re.IGNORECASE)
 
 
 @pytest.fixture(autouse=True)

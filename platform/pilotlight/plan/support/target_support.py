@@ -104,7 +104,7 @@ def _volume(*, host: bool, files: bool) -> Callable[[PlanContext, Workload], str
         for kind in _volume_kinds(workload):
             if kind not in ("", "emptyDir") and (kind == "hostPath") == host and (kind in _FILES) == files:
                 uri, path = location(context)
-                return path if uri.startswith(("pvc://", "oci")) else context.path("volumes")
+                return path if uri.startswith(("pvc://", "oci://", "oci+native://")) else context.path("volumes")
         return ""
 
     return field

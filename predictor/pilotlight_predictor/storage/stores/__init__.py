@@ -14,6 +14,7 @@ TABLE = {
     "hf": "huggingface",
     "http": "web",
     "https": "web",
+    "oci+fetch": "oci_registry",
     "s3": "s3",
     "storage-config": "kserve_storage_config",
 }

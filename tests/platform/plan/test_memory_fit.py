@@ -63,8 +63,10 @@ def test_70b_in_bf16_on_one_gpu_of_80_gb_is_an_error_where_the_count_is_written(
         (llm("llama-3-70b-instruct", 1), "PL380"),
         (llm("deepseek-r1", 2), "PL379"),
         (llm("llama-3-1-70b-instruct", 4, "nvidia-a100-80gb", args=["--tensor-parallel-size=1"]), "PL379"),
+        (llm("llama-3-1-70b-instruct", 1, "nvidia-a100-80gb", args=["--tensor-parallel-size=4"]), "PL379"),
     ],
-    ids=["weights fit, their cache does not", "a GPU of unknown memory may hold it", "no GPU holds it", "one is used"],
+    ids=["weights fit, their cache does not", "a GPU of unknown memory may hold it", "no GPU holds it", "one is used",
+         "one is there"],
 )  # fmt: skip
 def test_the_verdict_depends_on_what_is_known(service: Service, code: str) -> None:
     assert problem_of(service).code == code
@@ -91,6 +93,7 @@ def test_a_count_that_fits_is_chosen_where_the_document_gives_none() -> None:
     assert gpus_of(llm("llama-3-1-8b-instruct"), gpu_memory=24 * GIB) == 2, "16 GB of weights and 17 GB of cache"
     on_l4 = {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4", "zone": "a"}}
     assert gpus_of(llm("llama-3-1-8b-instruct", pod=on_l4)) == 2
+    assert gpus_of(llm("llama-3-1-8b-instruct", args=["--tensor-parallel-size=2"])) == 2, "as many as the engine uses"
     made = planned(llm("llama-3-70b-instruct")).workloads[0]
     assert env(made)["PARALLELISM_SIZE"] == "4"
 

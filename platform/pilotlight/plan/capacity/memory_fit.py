@@ -28,7 +28,8 @@ class Fit:
 
     @property
     def total(self) -> int:
-        return self.model.shards or self.gpus * self.pods
+        every = self.gpus * self.pods
+        return min(self.model.shards or every, every)
 
     @property
     def fits(self) -> bool:
@@ -36,8 +37,8 @@ class Fit:
 
     @property
     def gpus_needed(self) -> int:
-        """GPUs of each pod that hold the model."""
-        return -(-self.model.gpus_needed(self.gpu_memory) // self.pods)
+        """GPUs of each pod that the engine's arguments name, else that hold the model."""
+        return -(-(self.model.shards or self.model.gpus_needed(self.gpu_memory)) // self.pods)
 
     @property
     def space(self) -> str:
@@ -82,11 +83,12 @@ def decide_gpus(
 
     `counted`: the document gives their number, which is kept. A runtime's is for some model, and raised for this one.
     """
-    if not counted and not fit.model.shards and fit.gpus_needed > fit.gpus:
-        had, fit = fit.gpus, replace(fit, gpus=max(fit.gpus, min(fit.gpus_needed, NODE_GPUS)))
-        if 0 < had < fit.gpus:
-            reason = f"the model does not fit into the {had} that the runtime asks for"
-            log.decide(component.role, "devices", f"{fit.gpus} per pod", reason)
+    had, fits = fit.gpus, max(fit.gpus, min(fit.gpus_needed, NODE_GPUS))
+    if not counted and fits > had:
+        fit = replace(fit, gpus=fits)
+        if had:
+            reason = f"the {had} that the runtime asks for are too few for the model"
+            log.decide(component.role, "devices", f"{fits} per pod", reason)
     known = fit.source or "assumed: neither an accelerator class nor the cluster says it"
     needed, capacity = fit.model.needed(fit.total), fit.model.capacity(fit.total, fit.gpu_memory)
     log.decide(component.role, "GPU memory", f"{gib(needed)} of {gib(capacity)}", f"{fit.sum}; {fit.space}, {known}")
@@ -110,11 +112,12 @@ def _report(fit: Fit, path: str, classes: Sequence[AcceleratorClass], log: Decis
 
 
 def _remedy(fit: Fit, classes: Sequence[AcceleratorClass]) -> str:
-    if fit.model.shards and fit.model.shards < fit.gpus * fit.pods:
-        return f"let the engine use all of its {fit.gpus * fit.pods} GPUs"
-    if fit.gpus_needed <= NODE_GPUS:
-        return f"give each pod {fit.gpus_needed} GPUs"
+    needed = fit.model.gpus_needed(fit.gpu_memory)
+    if fit.total < fit.gpus * fit.pods:
+        return f"let the engine use {needed} GPUs"
+    if needed <= NODE_GPUS * fit.pods:
+        return f"give each pod {-(-needed // fit.pods)} GPUs"
     larger = [cls for cls in classes if fit.model.fits(NODE_GPUS * fit.pods, memory_bytes(cls))]
-    workers = -(-fit.model.gpus_needed(fit.gpu_memory) // NODE_GPUS) - 1
+    workers = -(-needed // NODE_GPUS) - 1
     smallest = f" or accelerator class {name_of(min(larger, key=memory_bytes))}" if larger else ""
     return f"choose worker.size: {workers}{smallest}"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pilotlight.plan.component_context import BOOT_S, PlanContext
+from pilotlight.plan.model_storage import VOLUME
 from pilotlight.plan.types import DecisionLog, Workload
 
 NODE_RATE: Final = 1_800_000_000  # bytes/s from the disk of a node, nothing of it cached
@@ -17,7 +18,7 @@ def check_cold_start(context: PlanContext, workload: Workload, log: DecisionLog)
     if not context.serves_model or workload.canary:
         return
     volumes = workload.template["spec"].get("volumes") or ()
-    on_node = any("hostPath" in volume for volume in volumes if volume["name"] == "model")
+    on_node = any("hostPath" in volume for volume in volumes if volume["name"] == VOLUME)
     rate = max(context.capabilities.load_rate_bytes_s, NODE_RATE if on_node else 1)
     seconds = BOOT_S // 4 + math.ceil(context.model_bytes / rate) if context.model_bytes else 0
     source = f"{context.model_bytes / 1e9:.1f} GB at {rate / 1e6:.0f} MB/s{' from the node' * on_node}, and the boot"
@@ -37,10 +38,9 @@ def _limits(context: PlanContext, workload: Workload, seconds: int) -> Iterator[
     # In a cluster our gateway holds requests for raw pods until the progress deadline.
     if idle and timeout < seconds and (context.serverless or context.capabilities.target not in ("", "kubernetes")):
         name = "timeoutSeconds" if context.service.group == "ome" else "timeout"
-        raised = "" if seconds <= KNATIVE_LONGEST_S or not context.serverless else (
-            f" and Knative's max-revision-timeout-seconds, which is {KNATIVE_LONGEST_S}"
-        )  # fmt: skip
-        fix = f"set it to {-(-seconds // 60) * 60}{raised}, or minReplicas to 1"
+        beyond = f" and Knative's max-revision-timeout-seconds, which is {KNATIVE_LONGEST_S}"
+        beyond *= context.serverless and seconds > KNATIVE_LONGEST_S
+        fix = f"set it to {-(-seconds // 60) * 60}{beyond}, or minReplicas to 1"
         yield context.path(name), f"the first request after an idle time may wait {timeout} s", fix
     if workload.progress_deadline_seconds < seconds:
         limit = f"the progress deadline is {workload.progress_deadline_seconds} s"
@@ -56,8 +56,6 @@ def _check_drain(context: PlanContext, log: DecisionLog) -> None:
     """Warn where a new replica cannot start while Knative drains the last one: it holds the devices."""
     total, needed = context.capabilities.gpus_total, context.gpus
     if context.serverless and needed and total is not None and total < 2 * needed:
-        message = (
-            f"a request within {DRAIN_S} s after the scale to zero waits for the old replica, which Knative drains"
-        )
-        held = f"so long and which holds {needed} of the cluster's {total} GPUs"
+        message = f"a request within {DRAIN_S} s after the scale to zero waits for the old replica, which Knative"
+        held = f"drains so long and which holds {needed} of the cluster's {total} GPUs"
         log.warn("PL382", context.path("minReplicas"), f"{message} {held}; use RawDeployment, or set it to 1")

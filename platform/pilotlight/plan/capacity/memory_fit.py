@@ -47,13 +47,10 @@ class Fit:
 
     @property
     def sum(self) -> str:
-        context = (
-            f"{self.model.tokens} tokens" if self.model.tokens else "a tenth of the weights: no modelConfiguration"
-        )
-        overhead = gib(self.model.overhead(self.total))
-        return (
-            f"{gib(self.model.weights)} weights + {gib(self.model.kv_cache)} KV cache ({context}) + {overhead} overhead"
-        )
+        model = self.model
+        context = f"{model.tokens} tokens" if model.tokens else "a tenth of the weights: no modelConfiguration"
+        parts = f"{gib(model.weights)} weights + {gib(model.kv_cache)} KV cache ({context})"
+        return f"{parts} + {gib(model.overhead(self.total))} overhead"
 
 
 def gib(size: float) -> str:

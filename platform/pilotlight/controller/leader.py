@@ -31,7 +31,11 @@ class Leadership:
         library: Any = leaselock  # untyped
         self._lock = library.LeaseLock(LEASE, settings.lease_namespace, f"{socket.gethostname()}_{os.getpid()}")
         self._lock.api_instance = client.CoordinationV1Api(cluster.connection.api)
-        self._leads, self._released = threading.Event(), False
+        unreachable = client.ApiException(reason="the API server does not answer")
+        self._lock.get = _failing(self._lock.get, (False, unreachable))
+        self._write = _failing(self._lock.update, False)
+        self._lock.update = self._update
+        self._leads, self._released, self._writing = threading.Event(), False, threading.Lock()
 
     def acquire(self) -> None:
         namespace = self._settings.lease_namespace
@@ -57,20 +61,38 @@ class Leadership:
         )  # fmt: skip
         try:
             election.LeaderElection(configured).run()
-        except Exception as error:
-            log.warning("leader election: %s", error)  # the library lets errors of the connection through
-        if not self._released:
-            self._on_lost()
+        finally:  # of an error too: who cannot renew the Lease does not lead
+            if not self._released:
+                self._on_lost()
 
     def release(self) -> None:
         """Give the Lease up, so that another process leads without waiting for its end. Never raises."""
-        self._released = True
-        self._lock.update = lambda *_: False  # so that the election does not take it again
-        try:
-            self._cluster.merge(self._lease(), {"spec": {"holderIdentity": None}})
-        except PlatformError as error:
-            log.warning("the Lease is left to expire: %s", error)
+        with self._writing:
+            self._released = True
+            try:
+                self._cluster.merge(self._lease(), {"spec": {"holderIdentity": None}})
+            except PlatformError as error:
+                log.warning("the Lease is left to expire: %s", error)
+
+    def _update(self, *arguments: Any) -> Any:
+        """Renew the Lease, unless it was released meanwhile."""
+        with self._writing:
+            return not self._released and self._write(*arguments)
 
     def _lease(self) -> dict[str, Any]:
         named = {"name": LEASE, "namespace": self._settings.lease_namespace}
         return {"apiVersion": API[0], "kind": API[1], "metadata": named}
+
+
+def _failing(call: Callable[..., Any], failure: Any) -> Callable[..., Any]:
+    """Return the call with `failure` for errors of the connection: the library tries again after one, until its
+    deadline, and would end with the other."""
+    from urllib3.exceptions import HTTPError
+
+    def called(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return call(*arguments, **keywords)
+        except HTTPError:
+            return failure
+
+    return called

@@ -4,8 +4,11 @@ An unchanged service costs no request. What the controller writes is in the cach
 """
 
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from msgspec import json
 
 from pilotlight.k8s import names
 from pilotlight.targets.kubernetes import canary_store, kinds, releases
@@ -21,73 +24,92 @@ Kind = tuple[str, str]  # apiVersion, kind
 LABELLED: Final = tuple(dict.fromkeys((*READ, *kinds.OWNED, kinds.REFERENCE_GRANT, canary_store.API)))
 
 
+# Listed whole to explain why a service is not ready; one list serves all of them for a while.
+EXPLAINING: Final = (kinds.EVENT, ("v1", "Node"), kinds.POD)
+REUSE_S: Final = 5.0
+
+
+class HeldObject(NamedTuple):
+    """One object as JSON: 200 services take a tenth of the memory that they take as dictionaries."""
+
+    version: int  # resourceVersion
+    service: str
+    text: bytes
+
+
 class ObjectCache:
-    """Newest known version of each object; thread-safe."""
+    """Newest known version of each object; thread-safe. Returns copies."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._objects: dict[Kind, dict[tuple[str, str], Document]] = {}
-        self._by_service: dict[tuple[Kind, str, str], dict[str, Document]] = {}  # kind, namespace, service → name
+        self._objects: dict[Kind, dict[tuple[str, str], HeldObject]] = {}
+        self._by_service: dict[tuple[Kind, str, str], set[str]] = {}  # kind, namespace, service → names
+        self.newest = 0  # resourceVersion
 
     def put(self, document: Document) -> None:
-        kind, key = _kind(document), _key(document)
+        kind, key, version = _kind(document), _key(document), _version(document)
+        service = kinds.labels(document).get(names.LABEL_SERVICE, "")
         with self._lock:
+            self.newest = max(self.newest, version)
             known = self._objects.get(kind, {}).get(key)
-            if known is None or _version(known) <= _version(document):
+            if known is None or known.version <= version:
                 self._remove(kind, key)
-                self._objects.setdefault(kind, {})[key] = document = _trimmed(document)
-                self._by_service.setdefault(_service(kind, document), {})[key[1]] = document
+                held = HeldObject(version, service, json.encode(_trimmed(document)))
+                self._objects.setdefault(kind, {})[key] = held
+                self._by_service.setdefault((kind, key[0], service), set()).add(key[1])
                 if kind == releases.API:
-                    self._drop_older_releases(kind, document)
+                    self._drop_older_releases(key[0], service)
 
-    def _drop_older_releases(self, kind: Kind, document: Document) -> None:
+    def _drop_older_releases(self, namespace: str, service: str) -> None:
         """Hold the content of the newest release only: ten of them are most of a service's memory."""
-        stored = self._by_service[_service(kind, document)]
-        newest = max(stored.values(), key=lambda each: int(each.get("revision") or 0))
-        for name, each in list(stored.items()):
-            if each is not newest and "data" in each:
-                stored[name] = {field: value for field, value in each.items() if field != "data"}
-                self._objects[kind][_key(each)] = stored[name]
+        stored = self._objects[releases.API]
+        mine = [(namespace, name) for name in self._by_service[releases.API, namespace, service]]
+        documents = {key: json.decode(stored[key].text) for key in mine}
+        newest = max(documents, key=lambda key: int(documents[key].get("revision") or 0))
+        for key in mine:
+            if key != newest and documents[key].pop("data", None):
+                stored[key] = stored[key]._replace(text=json.encode(documents[key]))
 
     def discard(self, document: Document) -> None:
         """Remove an object, unless a newer one of its name is known."""
         kind, key = _kind(document), _key(document)
         with self._lock:
             known = self._objects.get(kind, {}).get(key)
-            if known is not None and _version(known) <= _version(document):
+            if known is not None and known.version <= _version(document):
                 self._remove(kind, key)
 
     def _remove(self, kind: Kind, key: tuple[str, str]) -> None:
         known = self._objects.get(kind, {}).pop(key, None)
         if known is not None:
-            self._by_service[_service(kind, known)].pop(key[1], None)
+            self._by_service[kind, key[0], known.service].discard(key[1])
 
-    def replace(self, kind: Kind, documents: Iterable[Document]) -> None:
-        """Take over a list of all objects of a kind; those that are not in it are gone."""
+    def replace(self, kind: Kind, documents: Iterable[Document], before: int) -> None:
+        """Take over a list of all objects of a kind; what was known `before` it and is not in it is gone."""
         listed = {_key(each): each for each in documents}
         with self._lock:
-            gone = [key for key in self._objects.get(kind, {}) if key not in listed]
-            for key in gone:
+            known = self._objects.get(kind, {}).items()
+            for key in [key for key, each in known if key not in listed and each.version <= before]:
                 self._remove(kind, key)
         for each in listed.values():
             self.put(each)
 
-    def get(self, kind: Kind, namespace: str, name: str) -> Document | None:
+    def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Json] | None:
         with self._lock:
-            return self._objects.get(kind, {}).get((namespace, name))
+            held = self._objects.get(kind, {}).get((namespace, name))
+        return json.decode(held.text, type=dict[str, Json]) if held else None
 
-    def list(self, kind: Kind, namespace: str | None, service: str = "") -> "list[Document]":
+    def list(self, kind: Kind, namespace: str | None, service: str = "") -> "list[dict[str, Json]]":
         """List the objects of a kind in a namespace, or in all; of one service, or all."""
         with self._lock:
+            objects = self._objects.get(kind, {})
             if namespace and service:
-                return list(self._by_service.get((kind, namespace, service), {}).values())
-            objects = self._objects.get(kind, {}).values()
-            return [
-                each
-                for each in objects
-                if (not namespace or each["metadata"].get("namespace") == namespace)
-                and (not service or kinds.labels(each).get(names.LABEL_SERVICE) == service)
-            ]
+                found = [objects[namespace, name] for name in self._by_service.get((kind, namespace, service), ())]
+            else:
+                every = objects.items()
+                found = [
+                    each for key, each in every if namespace in (None, "", key[0]) and service in ("", each.service)
+                ]
+        return [json.decode(each.text, type=dict[str, Json]) for each in found]
 
 
 class CachedCluster(Cluster):
@@ -96,6 +118,8 @@ class CachedCluster(Cluster):
     def __init__(self, connection: KubeConnection, cache: ObjectCache, cached: Iterable[Kind]) -> None:
         super().__init__(connection)
         self.cache, self.cached = cache, frozenset(cached)
+        self._lists: dict[tuple[str, str | None], tuple[float, Sequence[dict[str, Json]]]] = {}
+        self._listing = threading.Lock()
 
     def forget_kinds(self) -> None:
         """Discover the served kinds again: an add-on may have been installed."""
@@ -108,13 +132,14 @@ class CachedCluster(Cluster):
             resource = self.kind(*kind)
             homes = namespaces if namespaces and resource is not None and resource.namespaced else (None,)
             selector = names.LABEL_SERVICE if kind in LABELLED else ""
+            before = self.cache.newest
             objects = [each for home in homes for each in Cluster.list(self, *kind, home, selector)]
-            self.cache.replace(kind, objects)
+            self.cache.replace(kind, objects, before)
 
     def get(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Json] | None:
         known = self.cache.get((api_version, kind), namespace, name)
         if known is not None or (api_version, kind) == canary_store.API:
-            return dict(known) if known is not None else None
+            return known
         return super().get(api_version, kind, namespace, name)  # one without our label is not cached
 
     def list(
@@ -123,8 +148,15 @@ class CachedCluster(Cluster):
         label, _, service = selector.removesuffix(f",{canary_store.COMPONENT}=canary").partition("=")
         labelled = (api_version, kind) in LABELLED
         if (api_version, kind) in self.cached and "," not in service and label == names.LABEL_SERVICE * labelled:
-            return [dict(each) for each in self.cache.list((api_version, kind), namespace, service)]
-        return super().list(api_version, kind, namespace, selector)
+            return self.cache.list((api_version, kind), namespace, service)
+        if selector or (api_version, kind) not in EXPLAINING:
+            return super().list(api_version, kind, namespace, selector)
+        with self._listing:
+            at, objects = self._lists.get((kind, namespace), (-REUSE_S, ()))
+            if time.monotonic() - at >= REUSE_S:
+                objects = super().list(api_version, kind, namespace)
+                self._lists[kind, namespace] = time.monotonic(), objects
+            return objects
 
     def list_kinds(
         self, wanted: Sequence[Kind], namespace: str | None, selector: str = ""
@@ -168,11 +200,6 @@ def _kind(document: Document) -> Kind:
 
 def _key(document: Document) -> tuple[str, str]:
     return str(document["metadata"].get("namespace") or ""), str(document["metadata"]["name"])
-
-
-def _service(kind: Kind, document: Document) -> tuple[Kind, str, str]:
-    metadata = document["metadata"]
-    return kind, str(metadata.get("namespace") or ""), kinds.labels(document).get(names.LABEL_SERVICE, "")
 
 
 def _version(document: Document) -> int:

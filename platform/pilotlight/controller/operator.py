@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import kopf
 
 from pilotlight.canary.controller import WakeEvent, controller_thread, run_controller
+from pilotlight.controller import decision
 from pilotlight.controller.decision import MAX_BACKOFF_S
 from pilotlight.controller.object_cache import LABELLED, WATCHED, CachedCluster, ObjectCache
 from pilotlight.controller.reconciler import Reconciler
@@ -53,7 +54,7 @@ class Operator:
         self.reconciler = Reconciler(self.cluster, settings)
         self._settings = settings
         self._pool = ThreadPoolExecutor(settings.workers, "reconcile")
-        self._wakes: dict[Key, asyncio.Event] = {}
+        self._wakes: dict[tuple[str, Key], asyncio.Event] = {}  # by API version and key
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until SIGTERM, SIGINT or `stop`; ends after the running passes."""
@@ -109,7 +110,7 @@ class Operator:
             private_key_path=configuration.key_file,
         )  # fmt: skip
 
-    async def _changed(self, event: Mapping[str, Json], **_: Any) -> None:
+    async def _changed(self, event: Mapping[str, Json], **kwargs: Any) -> None:
         """Take a change into the cache and wake the services that it concerns: its own, or all for the catalogue."""
         document = event["object"]
         (self.cluster.cache.discard if event["type"] == "DELETED" else self.cluster.cache.put)(document)
@@ -118,18 +119,19 @@ class Operator:
             name = kinds.labels(document).get(names.LABEL_SERVICE, "")
             self._wake((namespace, document["metadata"]["name"] if document["kind"] == KIND else name))
         else:
-            for key in list(self._wakes):
+            for (_, key), wake in self._wakes.items():
                 if namespace in ("", key[0]):
-                    self._wake(key)
+                    wake.set()
 
     def _wake(self, key: Key) -> None:
-        if key in self._wakes:
-            self._wakes[key].set()
+        for version in self._settings.versions:
+            if wake := self._wakes.get((version, key)):
+                wake.set()
 
     async def _service(self, version: str, namespace: str, name: str, **_: Any) -> None:
         """Reconcile one InferenceService whenever something of it changes, until it is deleted."""
-        key, wake = (namespace, name), asyncio.Event()
-        self._wakes[key] = wake
+        key = (namespace, name)
+        wake = self._wakes[version, key] = asyncio.Event()
         try:
             while True:
                 wake.clear()
@@ -138,8 +140,8 @@ class Operator:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(wake.wait(), pause)
         finally:
-            if self._wakes.get(key) is wake:
-                del self._wakes[key]
+            if self._wakes.get((version, key)) is wake:
+                del self._wakes[version, key]
 
     def _reconcile(self, version: str, key: Key) -> float:
         try:
@@ -165,17 +167,13 @@ class Operator:
 
     async def _validate(self, body: Mapping[str, Json], old: Json, warnings: list[str], **_: Any) -> None:
         """Refuse an invalid document at admission. One that was stored before may still be labelled and deleted."""
-        annotations = [(each or {}).get("metadata", {}).get("annotations") for each in (old, body)]
-        if "deletionTimestamp" in body["metadata"] or (
-            old and old["spec"] == body["spec"] and annotations[0] == annotations[1]
-        ):
+        contents = [(each["spec"], each["metadata"].get("annotations")) for each in (old, body) if each]
+        if "deletionTimestamp" in body["metadata"] or (old and contents[0] == contents[1]):
             return
         try:
             warnings += map(str, await self._in_thread(self.reconciler.check, dict(body)))
         except InvalidDocument as error:
-            raise kopf.AdmissionError(
-                "\n".join(str(each) for each in error.problems if each.severity == "error"), 422
-            ) from None
+            raise kopf.AdmissionError(decision.failure(error).message, 422) from None
 
     async def _resync(self) -> None:
         """List everything again from time to time, since a watch that broke may have missed deletions."""
@@ -185,8 +183,8 @@ class Operator:
                 await asyncio.to_thread(self.cluster.fill, self._settings.namespaces)
             except PlatformError as error:
                 log.warning("resync: %s", error)
-            for key in list(self._wakes):
-                self._wake(key)
+            for wake in self._wakes.values():
+                wake.set()
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(function, *arguments))

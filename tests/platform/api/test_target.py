@@ -93,7 +93,7 @@ def test_a_plan_from_an_older_generation_is_a_conflict(api: Served) -> None:
 def test_an_error_keeps_its_sentence_its_hint_and_its_exit_code(api: Served) -> None:
     with pytest.raises(errors.NotFound, match="no service default/iris") as raised:
         api.target.status(KEY)
-    assert (raised.value.hint, raised.value.exit_code) == ("platformctl list", 3)
+    assert (raised.value.hint, raised.value.exit_code) == ("platformctl list --target local", 3)
 
 
 def test_a_defect_of_the_engine_is_an_internal_error(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,8 +40,10 @@ def test_a_deletion_does_not_remove_what_was_created_again() -> None:
 def test_a_list_removes_what_it_does_not_have() -> None:
     cache = ObjectCache()
     cache.put(version(1, "gone"))
-    cache.replace(SERVICE, [version(2)])
-    assert [each["metadata"]["name"] for each in cache.list(SERVICE, None)] == ["iris"]
+    before = cache.newest
+    cache.put(version(3, "new"))  # written while the list was made
+    cache.replace(SERVICE, [version(2)], before)
+    assert {each["metadata"]["name"] for each in cache.list(SERVICE, None)} == {"iris", "new"}
 
 
 def test_only_the_newest_release_has_its_content() -> None:
@@ -87,6 +89,12 @@ def test_others_are_asked_for(live: LiveCluster) -> None:
     assert cluster.get(*SERVICE, "models", "theirs")
     assert len(cluster.list(*SERVICE, "models")) == 2
     assert [call[0] for call in live.calls] == ["GET", "GET"]
+
+
+def test_one_list_of_events_explains_all_services_for_a_while(live: LiveCluster) -> None:
+    cluster = cached(live)
+    assert cluster.list("v1", "Event", "models") == cluster.list("v1", "Event", "models") == []
+    assert [call[1] for call in live.calls] == ["events"]
 
 
 def test_what_it_writes_is_there_at_once(live: LiveCluster) -> None:

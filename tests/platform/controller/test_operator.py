@@ -5,7 +5,9 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 
+import kopf
 import pytest
+from kubernetes import client
 from tests.eventually import eventually
 from tests.platform.controller.documents import IRIS, RUNTIME, VERSION, Json, iris
 from tests.platform.targets.kubernetes.live_cluster import LiveCluster
@@ -118,6 +120,23 @@ def test_a_runtime_that_changes_changes_the_services_that_use_it(
     assert live.find("ControllerRevision", "iris-release-2")
 
 
+def test_an_invalid_document_is_refused_at_admission(live: LiveCluster) -> None:
+    operator, invalid = Operator(KubeConnection(live.api), SETTINGS), iris(minReplicas="many")
+
+    def admit(document: Json, old: Json = None) -> list[str]:
+        warnings: list[str] = []
+        asyncio.run(operator._validate(document, old, warnings))
+        return warnings
+
+    with pytest.raises(kopf.AdmissionError, match=r"models/iris: error PL102: spec\.predictor\.minReplicas"):
+        admit(invalid)
+    # One that was stored before the webhook was there can be labelled and deleted.
+    labelled = {**invalid, "metadata": {**invalid["metadata"], "labels": {"team": "vision"}}}
+    assert admit(labelled, invalid) == []
+    assert admit({**invalid, "metadata": {**invalid["metadata"], "deletionTimestamp": "now"}}, iris()) == []
+    assert all("warning PL" in text for text in admit(IRIS))
+
+
 def test_one_controller_leads_and_gives_the_lease_up(live: LiveCluster) -> None:
     settings = ControllerSettings((VERSION,), ("models",), lease_namespace="system")
     lost: list[str] = []
@@ -126,6 +145,12 @@ def test_one_controller_leads_and_gives_the_lease_up(live: LiveCluster) -> None:
     lease = live.find("Lease", LEASE)
     assert lease["metadata"]["annotations"][ANNOTATION_NAMESPACES] == "models"
     assert lease["spec"]["leaseDurationSeconds"] == 15
+    unreachable = client.CoordinationV1Api(
+        client.ApiClient(client.Configuration(host="http://127.0.0.1:1", retries=False))
+    )
+    reachable, leader._lock.api_instance = leader._lock.api_instance, unreachable
+    assert leader._lock.get(LEASE, "system")[0] is False  # tried again until the deadline, instead of an exception
+    leader._lock.api_instance = reachable
     leader.release()
     assert live.find("Lease", LEASE)["spec"].get("holderIdentity") is None
     assert lost == []

@@ -279,15 +279,18 @@ def content(live: LiveCluster) -> list[Json]:
     return sorted(shown, key=lambda each: (each["kind"], each["metadata"]))
 
 
-@pytest.mark.parametrize("writes_before", range(10))
+@pytest.mark.parametrize("writes_before", range(11))
 def test_a_crash_in_an_apply_is_made_up_for(live: LiveCluster, writes_before: int) -> None:
+    protected = annotated(IRIS, **{"auth-tokens-sha256": "a" * 64})  # its rules are a Secret, which no release has
+    put(live, protected)
     with pytest.raises(Died):
         Process(live, writes_before).passes(1)
     Process(live).passes(1)
     assert live.find("ControllerRevision", "iris-release-1")["metadata"]["annotations"]["pilotlight.dev/complete"]
     assert not live.find("ControllerRevision", "iris-release-2")
     crashed = content(live)
-    with LiveCluster(IRIS) as whole:
+    assert live.find("Secret", "iris-access")
+    with LiveCluster(protected) as whole:
         Process(whole).passes(1)
         assert crashed == content(whole)
 

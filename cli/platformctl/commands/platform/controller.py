@@ -60,8 +60,9 @@ def controller(
     if webhook_port and not (webhook_cert and webhook_key):
         raise UsageError("--webhook-port needs --webhook-cert and --webhook-key")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for name in ("kopf", "leaderelection", "aiohttp.access"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    quiet = ("kopf.objects", "urllib3")  # retries and ends of tasks, which are no news
+    for name in ("kopf", "leaderelection", "aiohttp", *quiet):
+        logging.getLogger(name).setLevel("ERROR" if name in quiet else "WARNING")
     cluster = Cluster(connect(targets.context()))
     offered = options.read_capabilities(capabilities) if capabilities else {}
     settings = ControllerSettings(

@@ -12,7 +12,7 @@ from tests.daemons.availability import available
 from tests.daemons.ssh_server import ssh_server
 from tests.eventually import eventually
 from tests.platform.microservices.jobs.contract import free_ports, get
-from tests.platform.targets.slurm.test_ssh_tunnel import answering
+from tests.platform.targets.test_ssh_tunnel import answering
 
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.supervisor.process_inspection import identify

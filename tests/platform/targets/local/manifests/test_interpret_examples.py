@@ -22,6 +22,7 @@ REFUSED = {
     "deepseek-multi-node": ["LeaderWorkerSet deepseek-chat-engine: needs several nodes; use --target kubernetes"],
     "flowers-sklearn": ["image kserve/sklearnserver", FOREIGN],
     "llama-chat": ["image docker.io/vllm/vllm-openai", FOREIGN],
+    "qwen-llm": ["image docker.io/vllm/vllm-openai", FOREIGN],
 }
 
 

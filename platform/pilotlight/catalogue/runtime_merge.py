@@ -256,7 +256,7 @@ def node_engine(container: Mapping[str, Json]) -> str:
     """Return the engine that takes its rank by flags; empty if it is unknown, or started by a shell's script."""
     command = container.get("command") or [""]
     words = " ".join((container.get("image") or "", *command))
-    # vLLM's module api_server ignores --headless, unlike `vllm serve` (vllm/entrypoints/cli/serve.py).
+    # vLLM's module api_server ignores --headless, unlike `vllm serve`.
     ranked = not command[0].endswith("sh") and "api_server" not in words
     return next((name for name in _NODE_FLAGS if name in words and ranked), "")
 

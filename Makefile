@@ -99,7 +99,7 @@ bench: $(VENV)/.test ## side by side with KServe, MLServer and Triton, the embed
 	$(BIN)/python -m bench.growth
 	$(BIN)/python -m bench readme
 
-bench-cluster: $(VENV)/.test ## cold starts and autoscalers on the test bed, which must be up; writes bench/results
+bench-cluster: $(VENV)/.test ## cold starts, autoscalers and the controller on the test bed, which must be up; writes bench/results
 	$(BIN)/python -m bench.cluster
 
 charts: $(VENV)/.test ## write what follows from the charts' values, lint them, and pack them into dist/

@@ -14,9 +14,9 @@ from typing import Final
 from tests.cluster.real_cluster import Cluster, find_cluster
 
 from bench.__main__ import RESULTS, choice_of
-from bench.cluster import cold, picture, replay, scalers
+from bench.cluster import cold, controller, picture, replay, scalers
 from bench.cluster.images import import_kserve
-from bench.cluster.report import BENCHMARK, Report, cold_table, markdown, scaling_table, verdicts
+from bench.cluster.report import BENCHMARK, Report, cold_table, controller_table, markdown, scaling_table, verdicts
 from bench.cluster.subjects import SUBJECTS, deploy
 from bench.cluster.trace import TRACE
 from bench.environments import WORK
@@ -24,7 +24,7 @@ from bench.load import BenchError
 from bench.machine import busy_share, describe, slug
 from bench.rounds import Result, note_failure
 
-CASES: Final = (*scalers.MODES, "cold")
+CASES: Final = (*scalers.MODES, "cold", "controller")
 STARTS: Final = 20
 BUSY: Final = 0.25  # share of the machine that the idle cluster and others may use
 
@@ -42,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     whole = not options.quick and set(options.cases) == set(CASES) and not report.cold.failures
     stem = write(report, RESULTS if whole and (quiet or options.keep) else WORK / "results")
     print(cold_table(report.cold), *verdicts(report.cold), scaling_table(report.scaling), sep="\n")
+    print(controller_table(report.controller))
     print(f"written: {stem}.json, .md, .svg", file=sys.stderr)
     return 0
 
@@ -55,6 +56,8 @@ def measure(cluster: Cluster, cases: Sequence[str], starts: int) -> Report:
         try:
             if case == "cold":
                 cold_starts(cluster, starts, report.cold)
+            elif case == "controller":
+                report.controller = controller.measure(cluster)
             else:
                 report.scaling[case] = scaling(cluster, case)
         except (BenchError, OSError, AssertionError) as error:

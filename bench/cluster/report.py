@@ -39,13 +39,14 @@ class Report:
     cold: Result
     scaling: dict[str, dict[str, Json]] = field(default_factory=dict)
     trace: list[dict[str, Json]] = field(default_factory=list)
+    controller: dict[str, float] = field(default_factory=dict)
     load_after: str = ""
 
     def to_dict(self) -> dict[str, Json]:
         gaps = {mode: differences(both) for mode, both in self.scaling.items()}
         return {
             **self.cold.to_dict(), "load_after": self.load_after, "trace": self.trace, "scaling": self.scaling,
-            "differences": gaps,
+            "differences": gaps, "controller": self.controller,
         }  # fmt: skip
 
 
@@ -99,6 +100,11 @@ def scaling_table(scaling: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> st
     return "\n".join(lines)
 
 
+def controller_table(figures: Mapping[str, float]) -> str:
+    rows = [f"| {name.replace('_', ' ')} | {value:g} |" for name, value in figures.items()]
+    return "\n".join(["| | |", "|---|---:|", *rows]) if rows else ""
+
+
 def markdown(report: Report, picture: str) -> str:
     result = report.cold
     parts = ["# A real cluster"]
@@ -111,6 +117,8 @@ def markdown(report: Report, picture: str) -> str:
             f"![replicas over time]({picture})",
             scaling_table(report.scaling),
         ]
+    if report.controller:
+        parts += ["## The controller, with pods that stay pending", controller_table(report.controller)]
     failures = ["\n".join(["Not measured:", *(f"- {failure}" for failure in result.failures)])] * bool(result.failures)
     return "\n\n".join(part for part in [*parts, conditions(report), *failures] if part) + "\n"
 

@@ -133,3 +133,9 @@ def test_the_files_have_the_series_and_the_readme_goes_on_showing_the_peers(tmp_
     assert f"({stem.name}.svg)" in stem.with_suffix(".md").read_text() == markdown(report, f"{stem.name}.svg")
     (tmp_path / "2029-peers.json").write_text('{"benchmark": "peers", "date": "2029"}')
     assert newest_result(tmp_path, "peers").name == "2029-peers.json"
+
+
+def test_the_figures_of_the_controller_are_a_table_of_the_report() -> None:
+    report = Report(result(), controller={"services": 200, "apply_s": 81.5})
+    assert "| services | 200 |\n| apply s | 81.5 |" in markdown(report, "x.svg")
+    assert report.to_dict()["controller"]["services"] == 200

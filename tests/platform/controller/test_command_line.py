@@ -77,3 +77,9 @@ def test_a_delete_is_left_to_the_controller(process: Process) -> None:
     process.cluster.fill(())
     process.reconciler.delete(VERSION, KEY)
     assert process.live.find("Deployment", "iris-predictor") is None
+
+
+def test_who_may_not_read_inference_services_deploys_as_without_a_controller(process: Process) -> None:
+    process.live.forbidden = frozenset({"inferenceservices"})
+    CommandLine(process).deploy(iris(maxReplicas=6))
+    assert process.live.find("ControllerRevision", "iris-release-2")

@@ -5,6 +5,7 @@ another controller would act on the object.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from pilotlight.errors import NotFound, UsageError
@@ -159,9 +160,10 @@ def delete(cluster: Cluster, key: Key) -> None:
 
 
 def _reconciled(cluster: Cluster, key: Key) -> Iterator[Mapping[str, Json]]:
-    """Yield the object that a controller reconciles, unless it is being deleted."""
+    """Yield the object that a controller reconciles, unless it is being deleted or may not be read."""
     for version in GROUPS:
-        metadata = (document := cluster.get(version, KIND, *key) or {}).get("metadata") or {}
+        document = unless_forbidden(partial(cluster.get, version, KIND, *key), None) or {}
+        metadata = document.get("metadata") or {}
         if names.FINALIZER in (metadata.get("finalizers") or ()) and "deletionTimestamp" not in metadata:
             yield document
 

@@ -222,7 +222,8 @@ def _plan(
 ) -> Plan:
     entry = _entry_role(service)
     visibility = {service.labels.get(names.LABEL_VISIBILITY), service.labels.get("networking.kserve.io/visibility")}
-    public = capabilities.gateway_api and "cluster-local" not in visibility
+    visible, hosts = "cluster-local" not in visibility, _hosts(service, capabilities)
+    public, mapped = capabilities.gateway_api and visible, capabilities.domain_mapping and visible and workloads
     scraping = document_annotations.first(document_annotations.SCRAPING, service.annotations)[1] != "false"
     own_account = any(not part.pod.get("serviceAccountName") for part in service.components.values())
     return Plan(
@@ -233,7 +234,8 @@ def _plan(
         entry=next((work.name for work in workloads if work.role == entry and not work.canary), ""),
         service_account=names.service_account(service.name) if own_account and workloads else "",
         labels={**service.labels, **names.service_labels(service.group, service.name)},
-        hosts=_hosts(service, capabilities) if public else (),
+        hosts=hosts if public else (),
+        mapped_host=hosts[0] if mapped and modes[entry] == "serverless" else "",
         gateway=dict(capabilities.route_parent) if public else {},
         monitoring=capabilities.prometheus_operator and scraping,
         expose=service.annotations.get(names.ANNOTATION_EXPOSE, ""),
@@ -311,6 +313,8 @@ def collect(plan: Plan, capabilities: Capabilities, log: DecisionLog) -> None:
 
 
 def _routes(plan: Plan) -> Iterator[Requirement]:
+    if plan.mapped_host:
+        yield Requirement("crd", "domainmappings.serving.knative.dev", f"requests for {plan.mapped_host} reach it")
     entry = next((workload for workload in plan.workloads if workload.name == plan.entry), None)
     if not plan.gateway or entry is None or entry.mode == "serverless":
         return

@@ -138,6 +138,7 @@ class Plan:
     labels: Mapping[str, str] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
     gateway: Mapping[str, str] = field(default_factory=dict)  # parent of HTTPRoutes; empty: none is rendered
+    mapped_host: str = ""  # that a DomainMapping leads to Knative's entry; empty: Knative's own host
     monitoring: bool = True
     expose: str = ""  # type of the entry Service; empty: ClusterIP
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -175,6 +176,7 @@ class Capabilities:
     )
     domain: str = "example.com"
     host_template: str = "{name}.{namespace}.{domain}"  # of the public host of a service
+    domain_mapping: bool = False  # Knative claims the hosts of DomainMappings by itself
     target: str = ""  # name of the target, whose refusals of plan/support/target_support.py count; empty: any
     target_options: Mapping[str, str] = field(default_factory=dict)
 

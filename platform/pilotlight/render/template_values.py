@@ -74,6 +74,7 @@ def template_values(plan: Plan) -> dict[str, Json]:
         if plan.access_file
         else None,
         "podReader": names.workload(plan.name, "router") if http_routes.reads_pods(plan) else "",
+        "mappedHost": plan.mapped_host,
         "objects": plan.objects,
     }
     result = plain(values)

@@ -230,6 +230,17 @@ def test_a_hidden_service_has_no_host() -> None:
     assert planned(ome(), dashed).hosts == ("iris-demo.example.net",)
 
 
+def test_a_host_is_mapped_to_knative_s_entry_where_it_claims_hosts() -> None:
+    mapped = Capabilities(domain_mapping=True, gateway_api=False)
+    made = planned(ome(min_replicas=0), mapped)
+    assert made.mapped_host == "iris.demo.example.com"
+    assert "domainmappings.serving.knative.dev" in {each.name for each in made.requirements}
+    hidden = replace(ome(min_replicas=0), labels={"networking.knative.dev/visibility": "cluster-local"})
+    assert not planned(hidden, mapped).mapped_host
+    assert not planned(ome(), mapped).mapped_host, "raw: its HTTPRoute has it"
+    assert not planned(ome(min_replicas=0)).mapped_host, "Knative may not claim it"
+
+
 def test_earlier_hosts_answer_for_one_release() -> None:
     assert __version__.startswith("0.1."), "remove OLD_HOST of plan/planner.py, and say so in the change log"
 

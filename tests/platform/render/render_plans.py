@@ -90,7 +90,7 @@ def serverless() -> Plan:
         mode="serverless", scaling=KPA, container_concurrency=20, timeout_seconds=300, progress_deadline_seconds=660,
         annotations={"serving.knative.dev/rollout-duration": "120s"},
     )  # fmt: skip
-    return service(engine)
+    return service(engine, mapped_host="iris.demo.example.com")
 
 
 def serverless_canary() -> Plan:

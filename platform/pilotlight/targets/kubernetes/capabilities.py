@@ -77,6 +77,13 @@ def domain(cluster: Cluster) -> Facts:
     return {"domain": name} if name else {}
 
 
+def domain_mapping(cluster: Cluster) -> Facts:
+    """Whether a DomainMapping becomes ready: without its claim, which Knative may not make, it never does."""
+    network = cluster.get("v1", "ConfigMap", KNATIVE, "config-network") or {}
+    claims = (network.get("data") or {}).get("autocreate-cluster-domain-claims") == "true"
+    return {"domain_mapping": claims and cluster.kind(*kinds.DOMAIN_MAPPING) is not None}
+
+
 def default_domain(data: Mapping[str, str]) -> str:
     """Return the domain without a selector."""
     return next((name for name, rule in data.items() if name != "_example" and "selector" not in (rule or "")), "")
@@ -176,7 +183,7 @@ def free_gpus(nodes: Iterable[Document], pods: Iterable[Document]) -> int:
     return max(allocatable_gpus(nodes) - requested, 0)
 
 
-FACTS: Final = (kinds_known, features, domain, keda, routes, gateway, http_add_on, prometheus, gpus)
+FACTS: Final = (kinds_known, features, domain, domain_mapping, keda, routes, gateway, http_add_on, prometheus, gpus)
 
 
 def cluster_catalogue(

@@ -63,7 +63,7 @@ def test_a_cluster_with_everything_says_so_in_the_plans_words() -> None:
         "gateway_api": True, "route_parent": {"name": "only", "namespace": "edge"}, "our_gateway": True,
         "gateway_scaler": "pilotlight-gateway.pilotlight-system.svc:9090", "http_add_on": False,
         "prometheus": "http://prometheus.monitoring.svc:9090", "gpus": 0,
-        "gpus_total": 0, "gpu_memory": 0,
+        "gpus_total": 0, "gpu_memory": 0, "domain_mapping": False,
     }  # fmt: skip
     assert found.keys() <= {field.name for field in fields(Capabilities)}
 
@@ -138,6 +138,17 @@ def test_our_gateway_is_preferred_then_the_only_one(places: list[tuple[str, str]
 )
 def test_the_version_is_read_from_the_label_or_the_tag(version: str, image: str, found: str) -> None:
     assert capabilities.version_of([operator(version, image)]) == found
+
+
+@pytest.mark.parametrize(
+    ("claims", "installed", "found"), [("true", True, True), ("false", True, False), ("true", False, False)]
+)
+def test_hosts_are_mapped_where_knative_claims_them_by_itself(claims: str, installed: bool, found: bool) -> None:
+    data = {"autocreate-cluster-domain-claims": claims}
+    network = named("v1", "ConfigMap", "knative-serving", "config-network", data=data)
+    mappings = ("serving.knative.dev/v1beta1/DomainMapping",) if installed else ()
+    with PaperCluster(network, kinds=PLAIN + KNATIVE + mappings) as paper:
+        assert capabilities.domain_mapping(paper.cluster()) == {"domain_mapping": found}
 
 
 def test_free_gpus_are_those_that_no_living_pod_holds() -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.platform.targets.kubernetes.objects import deployment, knative, knative_revision, pod, route, scaled_object
 
 from pilotlight.targets.kubernetes.observe.diagnosis import Evidence
@@ -34,6 +35,23 @@ def test_a_service_that_answers_is_ready_with_its_address() -> None:
     assert (status.phase, status.url, status.mode) == ("Ready", URL, "serverless")
     (row,) = status.revisions
     assert (row.name, row.percent, row.ready, row.model_state) == (NEW, 100, 1, "Loaded")
+
+
+@pytest.mark.parametrize(("ready", "url"), [("True", "http://iris.demo.example.com"), ("False", URL)])
+def test_the_address_is_the_mapped_host_once_knative_serves_it(ready: str, url: str) -> None:
+    mapping = {
+        "apiVersion": "serving.knative.dev/v1beta1",
+        "kind": "DomainMapping",
+        "metadata": {"name": "iris.demo.example.com", "namespace": "default"},
+        "status": {"url": "http://iris.demo.example.com", "conditions": [{"type": "Ready", "status": ready}]},
+    }
+    status = told(
+        routed(NEW, (NEW, 100)),
+        knative_revision("iris-predictor", NEW, "True"),
+        pod("iris-predictor", NEW, ready=True, serverless=True),
+        mapping,
+    )
+    assert (status.phase, status.url) == ("Ready", url)
 
 
 def test_at_zero_it_stands_by() -> None:

@@ -324,7 +324,9 @@ def addresses(snapshot: Snapshot) -> dict[str, str]:
         if is_knative(workload):
             status = workload.get("status") or {}
             inside = str((status.get("address") or {}).get("url") or "")
-            urls = {"http": str(status.get("url") or inside), "cluster": inside}
+            mapped = [each for each in snapshot.of(kinds.DOMAIN_MAPPING) if condition(each, "Ready") == "True"]
+            outside = next((str(each["status"].get("url") or "") for each in mapped), "") or status.get("url")
+            urls = {"http": str(outside or inside), "cluster": inside}
             return {key: url for key, url in urls.items() if url}
     inside = f"http://{names.entry_service(name)}.{namespace}.svc.cluster.local"
     hosts = [host for route in snapshot.of(kinds.HTTP_ROUTE) for host in route["spec"].get("hostnames") or ()]

@@ -23,8 +23,7 @@ from pilotlight_predictor.storage.uri import safe_relative
 
 MAX_HEADER = MIB  # of a member: tarfile reads extended headers into memory
 WHITEOUT = ".wh."  # prefix of the name of a file that a layer of an image deletes
-_EXTENDED = {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME}
-_EXTENDED |= {tarfile.GNUTYPE_LONGLINK}
+_EXTENDED = {b"x", b"g", b"X", b"L", b"K"}  # types of headers of PAX and GNU
 
 
 def new_hash(digest: str, size: int) -> Any:
@@ -118,10 +117,9 @@ class _Budget:
 
 def unpack(archive: Path, target: Path, redacted: str, options: FetchOptions) -> None:
     """Unpack into `target`, which must not exist; on failure it is removed."""
+    budget = _Budget(redacted, target, options)
     with _unpacking(target, redacted):
-        (_unzip if archive.name.lower().endswith(".zip") else _untar)(
-            archive, target, _Budget(redacted, target, options)
-        )
+        (_unzip if archive.name.lower().endswith(".zip") else _untar)(archive, target, budget)
 
 
 def unpack_layers(entries: Sequence[Entry], files: Path, target: Path, redacted: str, options: FetchOptions) -> None:

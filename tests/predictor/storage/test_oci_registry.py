@@ -304,7 +304,10 @@ def layer(**fields: Any) -> dict[str, Any]:
     ({"layers": [layer(mediaType=f"{MODELPACK}.weight.v1.tar+zstd")]}, "zstd"),
     ({"layers": [layer(mediaType=f"{MODELPACK}.dataset.v1.raw")]}, "no layer with model files"),
     ({"manifests": [7, {"platform": 7}]}, "its index has nothing"),
-    ({"layers": [], "padding": "x" * 5_000_000}, "more than 4194304 bytes"),
+    ({"manifests": 7}, "its index has nothing"),
+    ({"layers": [], "config": {"mediaType": []}}, "no layer with model files"),
+    ({"layers": [layer(annotations={"org.cncf.model.filepath": "\ud800"})]}, "cannot be a file here"),
+    ({"layers": [], "padding": "x" * 5_000_000}, "at most 4194304 bytes"),
 ])  # fmt: skip
 def test_a_hostile_manifest_is_refused(
     registry: Registry, tmp_path: Path, options: FetchOptions, document: Any, reason: str
@@ -325,7 +328,8 @@ def test_credentials_do_not_follow_a_challenge_off_https(
 
 
 @pytest.mark.parametrize(
-    "reference", ["host", "host/", "user:secret@host/repo", "host/../x", "host/repo@sha256:12", ""]
+    "reference",
+    ["host", "host/", "user:secret@host/repo", "host/../x", "host/a/../x", "host/a//x", "host/repo@sha256:12", ""],
 )
 def test_a_reference_that_is_none_is_refused(tmp_path: Path, reference: str) -> None:
     with pytest.raises(LoadFailed, match=r"write oci\+fetch://host/repository"):

@@ -26,17 +26,16 @@ ENV_CREDENTIALS = "REGISTRY_CREDENTIALS"  # the text of a docker config.json
 ENV_AUTH_FILE = "REGISTRY_AUTH_FILE"  # its path, as for podman and skopeo
 ENV_PLAIN_HTTP = "REGISTRY_PLAIN_HTTP"  # hosts without TLS, comma-separated
 MAX_DOCUMENT = 4 * MIB  # of a manifest: what the specification expects registries to take
-_INDEXES = {
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-}
-_MANIFESTS = {"application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"}
+_ACCEPT = (
+    "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, "
+    "application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json"
+)
 _IMAGE_CONFIGS = {"application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"}
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _DOCKER_HUB = {"docker.io": "registry-1.docker.io"}
 _HUB_LOGIN = "https://index.docker.io/v1/"  # its key in a docker config.json
 _REFERENCE = re.compile(
-    r"(?P<host>[A-Za-z0-9.-]+(?::\d+)?)/(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
+    r"(?P<host>[A-Za-z0-9.-]+(?::\d+)?)/(?P<repository>[a-z0-9]+(?:(?:[._-]+|/)[a-z0-9]+)*)"
     r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
     re.ASCII,
 )
@@ -83,7 +82,7 @@ class RegistryClient(WebClient):
             if reply.response.status in {400, 401, 403, 404}:
                 raise self._refused(reply.response.status)
             raise_for_status(reply, realm)
-            answer = read_document(reply, realm)
+            _, answer = read_document(reply, realm)
         return {"Authorization": f"Bearer {answer.get('token') or answer.get('access_token') or ''}"}
 
     def _refused(self, status: int) -> LoadFailed:
@@ -109,28 +108,18 @@ def read_login(host: str, environ: Mapping[str, str]) -> str:
         raise LoadFailed(f"{message}; write it with docker login, without a credential helper") from None
 
 
-def read_document(reply: StreamedResponse, where: str) -> dict[str, Any]:
-    """Return the JSON object of a response of at most 4 MiB."""
-    return _parsed(_body(reply, where), where)
-
-
-def _body(reply: StreamedResponse, where: str) -> bytes:
-    pieces = bytearray()
-    while len(pieces) <= MAX_DOCUMENT and (piece := reply.read(MIB)):
-        pieces += piece
-    if len(pieces) > MAX_DOCUMENT:
-        raise LoadFailed(f"{where}: the registry sent a document of more than {MAX_DOCUMENT} bytes; check the URI")
-    return bytes(pieces)
-
-
-def _parsed(body: bytes, where: str) -> dict[str, Any]:
+def read_document(reply: StreamedResponse, where: str) -> tuple[bytes, dict[str, Any]]:
+    """Return the body of a response of at most 4 MiB, and its JSON object."""
+    body = bytearray()
+    while len(body) <= MAX_DOCUMENT and (piece := reply.read(MIB)):
+        body += piece
     try:
-        document = json.loads(body)
+        document = json.loads(body) if len(body) <= MAX_DOCUMENT else None
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise LoadFailed(f"{where}: the registry sent no JSON object; check the URI")
-    return document
+        raise LoadFailed(f"{where}: the registry sent no JSON object of at most {MAX_DOCUMENT} bytes; check the URI")
+    return bytes(body), document
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -147,54 +136,52 @@ class RegistryStore:
         self._reference = match["digest"] or match["tag"] or "latest"
         self._options = options
         hosts = os.environ.get(ENV_PLAIN_HTTP, "").split(",")
-        plain = options.allow_http or host in hosts or is_loopback_host(host.partition(":")[0])
+        options = replace(options, allow_http=options.allow_http or host in hosts)
+        plain = options.allow_http or is_loopback_host(host.partition(":")[0])
         self._url = f"{'http' if plain else 'https'}://{_DOCKER_HUB.get(host, host)}/v2/{repository}"
-        self._client = RegistryClient(replace(options, allow_http=plain), host, repository, location.redacted)
+        self._client = RegistryClient(options, host, repository, location.redacted)
 
     def contents(self) -> Contents:
         digest, manifest = self._manifest(self._reference)
-        commit = digest.partition(":")[2]
-        if manifest.get("mediaType") in _INDEXES or "manifests" in manifest:
+        if "manifests" in manifest:
             _, manifest = self._manifest(self._of_this_platform(manifest))
         layers = manifest.get("layers")
         if not isinstance(layers, list) or len(layers) > self._options.max_members:
             raise self._invalid("its manifest has no list of layers")
-        folder = "models/" if _mapping(manifest.get("config")).get("mediaType") in _IMAGE_CONFIGS else ""
+        folder = "models/" if str(_mapping(manifest.get("config")).get("mediaType")) in _IMAGE_CONFIGS else ""
         entries = {entry.path: entry for i, layer in enumerate(layers) for entry in self._entries(i, layer, folder)}
         if not entries:
             raise UriNotFound(f"{self._redacted}: the artifact has no layer with model files; check the reference")
         if total_size([*entries.values()]) > self._options.max_unpacked_bytes:
             raise self._invalid(f"it has more than {self._options.max_unpacked_bytes} bytes (max_unpacked_bytes)")
-        return Contents(self._with_ranges(tuple(entries.values())), commit=commit)
+        return Contents(self._with_ranges(tuple(entries.values())), commit=digest.partition(":")[2])
 
     def _manifest(self, reference: str) -> tuple[str, dict[str, Any]]:
         """Return digest and document of a manifest. Raise LoadFailed if it is not the one that a digest names."""
         url = f"{self._url}/manifests/{reference}"
-        with self._client.get(url, {"Accept": ", ".join(sorted(_INDEXES | _MANIFESTS))}) as reply:
+        with self._client.get(url, {"Accept": _ACCEPT}) as reply:
             if reply.response.status == 404:
                 raise UriNotFound(f"{self._redacted}: the registry has no such manifest; check repository and tag")
             raise_for_status(reply, url)
-            body = _body(reply, self._redacted)
+            body, manifest = read_document(reply, self._redacted)
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
         if reference.startswith("sha256:") and reference != digest:
             raise self._invalid(f"the manifest {reference} has the digest {digest}")
-        return digest, _parsed(body, self._redacted)
+        return digest, manifest
 
     def _of_this_platform(self, index: Mapping[str, Any]) -> str:
         """Return the digest of the manifest of an index for this machine, or of its only one."""
         machine = platform.machine()
-        wanted = ("linux", _ARCHITECTURES.get(machine, machine))
-        found: dict[tuple[str, str], str] = {}
-        for entry in map(_mapping, index.get("manifests") or ()):
+        wanted = f"linux/{_ARCHITECTURES.get(machine, machine)}"
+        manifests, found = index["manifests"], dict[str, str]()
+        for entry in map(_mapping, manifests if isinstance(manifests, list) else ()):
             where = _mapping(entry.get("platform"))
-            system = (str(where.get("os", "")), str(where.get("architecture", "")))
-            if system[0] != "unknown" and _DIGEST.fullmatch(str(entry.get("digest"))):  # unknown: attestations
+            system = f"{where.get('os')}/{where.get('architecture')}"
+            if system != "unknown/unknown" and _DIGEST.fullmatch(str(entry.get("digest"))):  # unknown: attestations
                 found.setdefault(system, entry["digest"])
         if wanted in found or len(found) == 1:
             return found.get(wanted) or next(iter(found.values()))
-        raise self._invalid(
-            f"its index has {', '.join('/'.join(each) for each in found) or 'nothing'}, but no {wanted}"
-        )
+        raise self._invalid(f"its index has {', '.join(found) or 'nothing'}, but no {wanted}")
 
     def _entries(self, index: int, layer: Any, folder: str) -> Iterator[Entry]:
         """Yield the entry of a layer: a file, or a tar to unpack. Datasets are left out: nothing serves them."""
@@ -205,17 +192,16 @@ class RegistryStore:
             return
         notes = _mapping(layer.get("annotations"))
         # ORAS writes the media type of a tar for every file, and this annotation for folders only.
-        title = (
-            notes.get("org.opencontainers.image.title") if notes.get("io.deis.oras.content.unpack") != "true" else ""
-        )
+        title = notes.get("org.opencontainers.image.title")
+        is_tar = _TAR.search(media) and (not title or notes.get("io.deis.oras.content.unpack") == "true")
         file = Entry("", size, etag=str(digest), digest=str(digest), key=f"{self._url}/blobs/{digest}")
-        if _TAR.search(media) and not title:
+        if is_tar:
             yield replace(file, path=f"{index}.tar", members=folder)
             return
         path = str(notes.get("org.cncf.model.filepath") or title or "")
         if media.endswith("zstd"):
             raise self._invalid(f"layer {index} is compressed with zstd; pack it with gzip or uncompressed")
-        if not safe_relative(path):
+        if not safe_relative(path) or not path.isprintable():
             raise self._invalid(f"layer {index} ({media}) has the file name {path!r}, which cannot be a file here")
         yield replace(file, path=path)
 

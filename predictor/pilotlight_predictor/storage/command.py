@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from pilotlight import contract
 from pilotlight_predictor.errors import LoadFailed, ModelChanged
-from pilotlight_predictor.storage.fetcher import fetch_into, fetched_sizes
+from pilotlight_predictor.storage.fetcher import fetch, fetch_into, fetched_sizes, link_into
 from pilotlight_predictor.storage.pins import parse_pins, read_pin
 from pilotlight_predictor.storage.store_interface import MIB, FetchOptions, Progress, UriNotFound
 from pilotlight_predictor.storage.uri import redact
@@ -37,12 +37,18 @@ def main(argv: list[str]) -> int:
     try:
         options = _options(arguments)
         with _interruptible():
-            path = fetch_into(arguments.uri, directory, show, options=options)
+            if arguments.cache is not None:
+                content = fetch(arguments.uri, arguments.cache, show, options=options)
+                path = link_into(content, arguments.cache, directory)
+            else:
+                path = fetch_into(arguments.uri, directory, show, options=options)
     except LoadFailed as error:
         sys.stderr.write(f"{error}\n")
         return 3 if isinstance(error, UriNotFound) else 4 if isinstance(error, ModelChanged) else 1
     if arguments.output == "json":
         sizes = fetched_sizes(directory)
+        if arguments.cache is not None:
+            sizes = [file.stat().st_size for file in (content, *content.rglob("*")) if file.is_file()]
         result = {"uri": redact(arguments.uri), "path": str(path), "bytes": sum(sizes), "files": len(sizes)}
         sys.stdout.write(json.dumps({**result, "copied_bytes": show.latest.done_bytes}) + "\n")
     else:
@@ -121,6 +127,9 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("--sha256", default="", help="hash that the one file (or archive) must have")
     parser.add_argument("--size", type=int, help="total bytes that the URI must name")
     parser.add_argument("--pin", default="", metavar="JSON", help=f"content to fetch; also {contract.ENV_MODEL_PINS}")
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="fetch into a cache that others share, and link to it"
+    )
     parser.add_argument("--concurrency", type=_positive, default=8, help="parts read at once (8)")
     parser.add_argument("--allow-http", action="store_true", help="plain http:// beyond this machine")
     parser.add_argument("--no-unpack", action="store_true", help="leave .tar, .tar.gz, .tgz and .zip as they are")

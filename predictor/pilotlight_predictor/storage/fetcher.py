@@ -213,6 +213,21 @@ def fetch_into(
     return fill_directory(uri, directory, options, partial(_fetch_into, directory, progress, options))
 
 
+def link_into(content: Path, cache: Path, directory: Path) -> Path:
+    """Link from the directory to content of a cache that others share; return as `fetch_into` does."""
+    content, single = content.resolve(), content.is_file()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for old in filter(Path.is_symlink, list(directory.iterdir())):
+            if old.readlink().is_relative_to(cache.resolve()):
+                old.unlink()
+        for source in [content] if single else content.iterdir():
+            (directory / source.name).symlink_to(source)
+    except OSError as error:
+        raise LoadFailed(f"{content}: cannot be linked from {directory} ({error})") from error
+    return directory / content.name if single else directory
+
+
 def fill_directory(uri: str, directory: Path, options: FetchOptions, fill: Callable[[Location], T]) -> T:
     """Call `fill` with the lock of the directory, again if an object was replaced during the download."""
     location = locate(uri, options)

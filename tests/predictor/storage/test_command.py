@@ -129,6 +129,39 @@ def test_a_file_that_was_deleted_is_brought_back(web: Any, tmp_path: Path, optio
     assert fetch_into(web.url("/m.onnx"), tmp_path, options=options).read_bytes() == b"12345"
 
 
+def test_with_a_cache_two_directories_link_to_one_copy(
+    s3_bucket: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    s3_bucket.put("iris/config.pbtxt", b"cc")
+    s3_bucket.put("iris/1/model.onnx", b"mmm")
+    options = ["--cache", str(tmp_path / "cache"), "-o", "json"]
+    for name, copied in (("first", 5), ("second", 0)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").symlink_to(tmp_path)
+        assert main([*options, s3_bucket.uri("iris"), str(tmp_path / name)]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["bytes"], shown["files"], shown["copied_bytes"]) == (5, 2, copied)
+        assert (tmp_path / name / "1" / "model.onnx").read_bytes() == b"mmm"
+    inodes = {(tmp_path / name / "1" / "model.onnx").stat().st_ino for name in ("first", "second")}
+    assert len(inodes) == 1
+    s3_bucket.put("iris/1/model.onnx", b"new")
+    s3_bucket.delete("iris/config.pbtxt")
+    assert main([*options, s3_bucket.uri("iris"), str(tmp_path / "second")]) == 0
+    assert (tmp_path / "second" / "1" / "model.onnx").read_bytes() == b"new"
+    assert (tmp_path / "first" / "1" / "model.onnx").read_bytes() == b"mmm"  # another revision may serve it
+    assert sorted(path.name for path in (tmp_path / "second").iterdir()) == ["1", "mine"]
+
+
+def test_with_a_cache_a_single_file_is_a_link(web: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    web.files["/m.onnx"] = b"12345"
+    assert main(["--cache", str(tmp_path / "cache"), web.url("/m.onnx"), str(tmp_path / "dir")]) == 0
+    assert Path(capsys.readouterr().out.strip()).read_bytes() == b"12345"
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "m.onnx").write_text("a file of others")
+    assert main(["--cache", str(tmp_path / "cache"), web.url("/m.onnx"), str(tmp_path / "taken")]) == 1
+    assert "cannot be linked" in capsys.readouterr().err
+
+
 def test_an_archive_is_unpacked_into_the_directory(web: Any, tmp_path: Path, options: FetchOptions) -> None:
     import io
     import zipfile

@@ -32,6 +32,7 @@ SEEN = {
     ("", "pods"), ("", "pods/log"), ("", "events"), ("apps", "replicasets"), ("serving.knative.dev", "revisions"),
     ("ome.io", "servingruntimes"), ("ome.io", "basemodels"), ("serving.kserve.io", "servingruntimes"),
     ("discovery.k8s.io", "endpointslices"),
+    ("serving.kserve.io", "localmodelnamespacecaches"),
 }  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def test_whoever_has_a_role_reads_the_catalogue_of_the_whole_cluster(release: Re
     objects = release("inference-platform", namespaces=["lab"], **subjects)
     rules = role(objects, "pilotlight-viewer-catalogue")
     assert all(verbs <= READING for verbs in rules.values())
-    assert ("ome.io", "clusterservingruntimes") in rules
+    assert {("ome.io", "clusterservingruntimes"), ("serving.kserve.io", "localmodelcaches")} <= set(rules)
     (document,) = [each for each in objects if each["metadata"]["name"] == "pilotlight-viewer-catalogue"][:1]
     named = {name for rule in document["rules"] if "services" in rule["resources"] for name in rule["resourceNames"]}
     looked_for = [*INGRESSES.values(), OUR_GATEWAY, ("keda", HTTP_SCALER), *PROMETHEUS]

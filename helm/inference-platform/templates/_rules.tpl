@@ -17,7 +17,7 @@ apps: [replicasets]
 discovery.k8s.io: [endpointslices]
 serving.knative.dev: [revisions]
 ome.io: [servingruntimes, basemodels]
-serving.kserve.io: [servingruntimes]
+serving.kserve.io: [servingruntimes, localmodelnamespacecaches]
 {{- end -}}
 
 {{/*
@@ -28,7 +28,7 @@ listed to find the canaries that an account may read.
 "": [namespaces, nodes]
 gateway.networking.k8s.io: [gateways]
 ome.io: [clusterservingruntimes, clusterbasemodels, finetunedweights, acceleratorclasses]
-serving.kserve.io: [clusterservingruntimes]
+serving.kserve.io: [clusterservingruntimes, localmodelcaches]
 {{- end -}}
 
 {{- define "inference-platform.rules" -}}

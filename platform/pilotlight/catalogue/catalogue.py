@@ -12,15 +12,18 @@ from typing import Any, Final, TypeVar
 
 from pilotlight.catalogue.document_types import (
     ACCELERATOR_KIND,
+    CACHE_KINDS,
+    KSERVE_VERSION,
     MODEL_KINDS,
     OME_VERSION,
     RUNTIME_KINDS,
     RUNTIME_VERSIONS,
     WEIGHTS_KIND,
     accelerator_type,
+    cache_type,
     weights_type,
 )
-from pilotlight.catalogue.model_documents import model_from, read_model
+from pilotlight.catalogue.model_documents import matching_cache, model_from, read_model
 from pilotlight.catalogue.runtime_documents import read_runtime, runtime_from
 from pilotlight.catalogue.runtime_selection import select_runtime
 from pilotlight.spec.field_types import Record, read
@@ -31,11 +34,13 @@ from pilotlight.spec.yaml_nodes import Node, parse
 Json = Any
 Item = TypeVar("Item")
 ClusterDocument = tuple[str, Mapping[str, Json]]  # origin as explain shows it, document
-KINDS: Final = (*RUNTIME_KINDS, *MODEL_KINDS, ACCELERATOR_KIND, WEIGHTS_KIND)
+KINDS: Final = (*RUNTIME_KINDS, *MODEL_KINDS, ACCELERATOR_KIND, WEIGHTS_KIND, *CACHE_KINDS)
 BUILT_IN: Final = "built-in"
 UNKNOWN_FIELD: Final = "PL101"
 # Kinds that stay plain documents: only a few of their fields are used.
-_PLAIN: Final[Mapping[str, Callable[[], Record]]] = {ACCELERATOR_KIND: accelerator_type, WEIGHTS_KIND: weights_type}
+_PLAIN: Final[Mapping[str, Callable[[], Record]]] = {
+    ACCELERATOR_KIND: accelerator_type, WEIGHTS_KIND: weights_type, **dict.fromkeys(CACHE_KINDS, cache_type),
+}  # fmt: skip
 
 
 def is_catalogue_document(node: Node) -> bool:
@@ -47,7 +52,7 @@ def catalogue_from(nodes: Iterable[Node], problems: Problems, namespace: str = "
     """Read the catalogue documents among the nodes; skip other kinds."""
     runtimes: list[Runtime] = []
     models: list[BaseModel] = []
-    plain: dict[str, list[Mapping[str, Json]]] = {ACCELERATOR_KIND: [], WEIGHTS_KIND: []}
+    plain: dict[str, list[Mapping[str, Json]]] = {kind: [] for kind in _PLAIN}
     for node in filter(is_catalogue_document, nodes):
         kind = node.text("kind")
         if not _has_known_version(node, problems):
@@ -60,14 +65,15 @@ def catalogue_from(nodes: Iterable[Node], problems: Problems, namespace: str = "
             document = read(node, _PLAIN[kind](), problems) or {}
             if (document.get("metadata") or {}).get("name") and "spec" in document:
                 plain[kind].append({**document, "origin": node.location.file})
-    classes, weights = (tuple(plain[kind]) for kind in (ACCELERATOR_KIND, WEIGHTS_KIND))
-    return merge_catalogues(Catalogue(tuple(runtimes), tuple(models), classes, weights=weights))
+    classes, weights, *caches = map(tuple, plain.values())
+    return merge_catalogues(Catalogue(tuple(runtimes), tuple(models), classes, weights=weights, caches=sum(caches, ())))
 
 
 def _has_known_version(node: Node, problems: Problems) -> bool:
     """Check that the API version has the kind."""
     kind, version = node.text("kind"), node.text("apiVersion")
     known = tuple(RUNTIME_VERSIONS) if kind in RUNTIME_KINDS else (OME_VERSION,)
+    known = (KSERVE_VERSION,) if kind in CACHE_KINDS else known
     if version in known:
         return True
     location = (node.get("apiVersion") or node).location
@@ -90,16 +96,20 @@ def merge_catalogues(*catalogues: Catalogue) -> Catalogue:
         lambda model: model.origin,
         shadowed,
     )
-    classes, weights = (
+    classes, weights, caches = (
         _first_by_key(
             (document for catalogue in catalogues for document in getattr(catalogue, field)),
-            lambda document: (document["kind"], "", document["metadata"]["name"]),
+            lambda document: (
+                document["kind"],
+                document["metadata"].get("namespace", ""),
+                document["metadata"]["name"],
+            ),
             lambda document: str(document.get("origin", BUILT_IN)),
             shadowed,
         )
-        for field in ("accelerators", "weights")
+        for field in ("accelerators", "weights", "caches")
     )
-    return Catalogue(runtimes, models, classes, tuple(shadowed), weights)
+    return Catalogue(runtimes, models, classes, tuple(shadowed), weights, caches)
 
 
 def _first_by_key(
@@ -162,10 +172,12 @@ def read_cluster_catalogue(documents: Iterable[ClusterDocument], namespace: str)
 
 
 def used_documents(nodes: Iterable[Node], service: Service, catalogue: Catalogue) -> list[Node]:
-    """Return the nodes that a service's plan uses: its runtime, model and weights, and all accelerator classes."""
+    """Return the nodes that a service's plan uses: runtime, model, weights and cache, and all accelerator classes."""
     main = service.components.get("engine") or service.components.get("predictor")
     chosen = select_runtime(service, main, catalogue) if main is not None else None
     origins = {part.origin for part in (chosen.runtime, chosen.model) if part is not None} if chosen else set()
+    cache = matching_cache(chosen.model.storage_uri, service, catalogue.caches) if chosen and chosen.model else None
+    origins |= {cache.origin} if cache is not None else set()
 
     def is_used(node: Node) -> bool:
         kind, metadata = node.text("kind"), node.get("metadata")

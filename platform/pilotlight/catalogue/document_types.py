@@ -31,7 +31,9 @@ RUNTIME_KINDS: Final = ("ServingRuntime", "ClusterServingRuntime")
 MODEL_KINDS: Final = ("BaseModel", "ClusterBaseModel")
 ACCELERATOR_KIND: Final = "AcceleratorClass"
 WEIGHTS_KIND: Final = "FineTunedWeight"
+CACHE_KINDS: Final = ("LocalModelCache", "LocalModelNamespaceCache")
 OME_VERSION: Final = "ome.io/v1beta1"
+KSERVE_VERSION: Final = "serving.kserve.io/v1alpha1"
 # Pod fields that a runtime may set. KServe has no dnsPolicy and no hostNetwork, OME no resourceClaims.
 POD_FIELDS: Final = (
     "containers", "volumes", "nodeSelector", "affinity", "tolerations", "imagePullSecrets", "schedulerName", "hostIPC",
@@ -95,6 +97,17 @@ def weights_type() -> Record:
         "baseModelRef": Field(reference), "trainingJobRef": Field(reference), "disabled": Field(Boolean()),
         "hyperParameters": Field(Anything()), "configuration": Field(Anything()),
         "storage": Field(Record("storage", {**storage, "parameters": _string_map()})),
+    }))  # fmt: skip
+
+
+@cache
+def cache_type() -> Record:
+    """Return the type of KServe's LocalModel(Namespace)Cache: a model that its agent puts on a group of nodes."""
+    storage = Record("storage", {"key": Field(String()), "parameters": _string_map()})
+    return _document("LocalModelCache", (KSERVE_VERSION,), CACHE_KINDS, Record("LocalModelCacheSpec", {
+        "sourceModelUri": Field(String(), required=True), "modelSize": Field(Quantity()),
+        "nodeGroups": Field(ListOf(String()), required=True), "serviceAccountName": Field(String()),
+        "storage": Field(storage),
     }))  # fmt: skip
 
 

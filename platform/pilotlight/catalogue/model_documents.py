@@ -4,8 +4,9 @@ OME's services refer to a model of the catalogue, KServe's describe theirs inlin
 with a sentence in `BaseModel.reasons`.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -74,6 +75,38 @@ def _declared_size(document: Mapping[str, Json]) -> tuple[int, str]:
     config = spec.get("modelConfiguration")
     dtype = config.get("torch_dtype") or config.get("dtype") or "" if isinstance(config, Mapping) else ""
     return weights_size(str(spec.get("modelParameterSize", "")), spec.get("quantization", ""), str(dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCache:
+    """Where KServe's LocalModelCache has a model: `claim` is a pvc:// URI, `name` kind and name of the document."""
+
+    claim: str
+    name: str
+    origin: str
+
+
+def matching_cache(uri: str, service: Service, caches: Iterable[Mapping[str, Json]]) -> ModelCache | None:
+    """Return the cache that has a URI, or a folder above it, on the service's nodes; one of its namespace wins.
+
+    Names of claims and folders are KServe's since 0.18: `CACHE-NODEGROUP`, `models/` and a hash of the source.
+    """
+    group = service.annotations.get("serving.kserve.io/nodegroup")
+    if not uri or "serving.kserve.io/disable-localmodel" in service.annotations:
+        return None
+    for cache in sorted(caches, key=lambda each: each["kind"] == "LocalModelCache"):
+        metadata, groups = cache["metadata"], cache["spec"].get("nodeGroups") or ()
+        source = str(cache["spec"].get("sourceModelUri", ""))
+        inside = uri.rstrip("/").removeprefix(source.rstrip("/"))
+        reachable = (
+            cache["kind"] == "LocalModelCache" or metadata.get("namespace", service.namespace) == service.namespace
+        )
+        covers = bool(source) and uri.startswith(source.rstrip("/")) and inside[:1] in ("", "/")
+        if reachable and covers and groups and (group is None or group in groups):
+            folder = f"models/{hashlib.sha256(source.encode()).hexdigest()[:16]}{inside}"
+            claim = f"pvc://{metadata['name']}-{group or groups[0]}/{folder}"
+            return ModelCache(claim, f"{cache['kind']} {metadata['name']}", str(cache.get("origin", "")))
+    return None
 
 
 def group_of(reference: Reference) -> Group:

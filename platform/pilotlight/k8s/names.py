@@ -55,6 +55,7 @@ ANNOTATION_FORMULA: Final = f"{DOMAIN}/scaling-formula"
 ANNOTATION_FORMULA_TARGET: Final = f"{DOMAIN}/scaling-target"
 ANNOTATION_WAKE_BY: Final = f"{DOMAIN}/wake-by"  # activator at zero: "gateway" or "http-add-on"
 ANNOTATION_SIZE: Final = f"{DOMAIN}/model-size"
+ANNOTATION_MODEL_CACHE: Final = f"{DOMAIN}/model-cache"  # "pvc://CLAIM" or "hostPath:/path", shared by revisions
 ANNOTATION_CANARY: Final = f"{DOMAIN}/canary"  # canary policy of its next release, as YAML: spec/canary_policy.py
 ANNOTATION_PARK: Final = f"{DOMAIN}/park"  # "true": its predictor frees GPU memory while idle
 # "LoadBalancer": the entry Service of a raw or stateful service is one, on the port of its container.
@@ -88,8 +89,8 @@ COMPONENT_ANNOTATIONS: Final = (
 )  # fmt: skip
 SERVICE_ANNOTATIONS: Final = (
     *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_SIZE, ANNOTATION_CANARY, ANNOTATION_PARK,
-    ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_MEMORY_CHECK, ANNOTATION_DISAGGREGATION, ANNOTATION_PAUSED,
-    ANNOTATION_REPLAN, *RELEASE_ANNOTATIONS,
+    ANNOTATION_MODEL_CACHE, ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_MEMORY_CHECK, ANNOTATION_DISAGGREGATION,
+    ANNOTATION_PAUSED, ANNOTATION_REPLAN, *RELEASE_ANNOTATIONS,
 )  # fmt: skip
 CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE, ANNOTATION_DISAGGREGATION)
 

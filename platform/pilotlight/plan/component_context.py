@@ -55,6 +55,7 @@ class RuntimeChoice:
     gateway: bool = False  # our gateway in router mode
     reason: str = ""
     adapter: Adapter | None = None
+    caches: tuple[Mapping[str, Json], ...] = ()  # of the catalogue, which may have its model on nodes
 
 
 @dataclass(frozen=True, slots=True)

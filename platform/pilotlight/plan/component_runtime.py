@@ -107,7 +107,9 @@ def merged_choice(
         model, adapter = fine_tuned(service, selection.model, catalogue, log)
     own = runtime is not None and runtime.is_pilotlight and _runs_own_image(runtime, parts[0].container)
     pods = (*parts[0], *parts[1])
-    choice = RuntimeChoice(runtime, model, *pods, is_pilotlight=own, reason=selection.reason, adapter=adapter)
+    choice = RuntimeChoice(
+        runtime, model, *pods, is_pilotlight=own, reason=selection.reason, adapter=adapter, caches=catalogue.caches
+    )
     choice, accelerator = _on_accelerator(service, component, choice, selection, catalogue, log)
     choice = _with_gpus(service, component, choice, accelerator, catalogue, capabilities, log)
     choice = _tuned(component, choice)

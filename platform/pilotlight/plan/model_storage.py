@@ -1,7 +1,8 @@
 """Delivery of the model to the container, as volumes, mounts, variables and init containers for pods.py.
 
 Our predictor fetches in its own process, so that download, imports and loading overlap. Foreign servers get an init
-container with our `fetch`, unless the model can be mounted: a claim, an OCI image, a directory of OME's model agent.
+container with our `fetch`, unless the model can be mounted: a claim, an OCI image, a directory of OME's model agent, a
+LocalModelCache of KServe. On a cluster, `pilotlight.dev/model-cache` replaces the pod's own cache.
 """
 
 import hashlib
@@ -11,7 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pilotlight.catalogue.model_documents import ModelCache, matching_cache
 from pilotlight.contract import ENV_CACHE_DIR, ENV_SETTINGS_PREFIX
+from pilotlight.k8s import names
 from pilotlight.k8s.model_pins import REMOTE_SCHEMES
 from pilotlight.plan import document_annotations, model_pins
 from pilotlight.plan.component_context import PlanContext
@@ -26,6 +29,10 @@ VOLUME: Final = "model"
 ENV_MODEL_PATH: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PATH"
 _ORACLE: Final = re.compile(r"oci://n/[^/]+/b/[^/]+/o/")
 _FETCHED: Final = (*REMOTE_SCHEMES, "storage-config")
+_SHARED_CACHE: Final = re.compile(
+    r"pvc://(?P<claim>[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(?P<folder>(/[\w.-]+)*)|hostPath:(?P<path>/[\w./-]+)"
+)
+CACHE_VOLUME: Final = "model-cache"
 CONFIGURED: Final = "storage-config://"  # bucket and credentials from an entry of KServe's Secret
 
 
@@ -53,6 +60,7 @@ def decide_storage(context: PlanContext, log: DecisionLog) -> ModelStorage:
     if method is None:
         return ModelStorage()
     log.decide(context.component.role, "storage", method.__name__.strip("_").replace("_", " "), reason)
+    _check_shared_cache(context, method, log)
     return _with_adapter(context, method(context, uri), log)
 
 
@@ -79,7 +87,9 @@ def model_uris(context: PlanContext) -> tuple[str, ...]:
     is_explainer = context.component.role == "explainer" and context.component.model is not None
     if not (context.serves_model or is_explainer) or context.choice.gateway or model_pins.follows_repository(context):
         return ()
-    uris = [entry["uri"] for entry in context.component.storage_uris] or [location(context)[0]]
+    uri, _ = location(context)
+    cache = _local_cache(context, uri)
+    uris = [entry["uri"] for entry in context.component.storage_uris] or [cache.claim if cache is not None else uri]
     adapter = [context.choice.adapter.uri] if context.choice.adapter is not None else []
     return tuple(dict.fromkeys(uri for uri in (*uris, *adapter) if uri))
 
@@ -115,6 +125,8 @@ def _choose_method(context: PlanContext, uri: str, log: DecisionLog) -> tuple[St
     """Return the storage method and its reason, in order: mounted, on the node, fetched. None if there is no model."""
     model, ours = context.choice.model, context.choice.is_pilotlight
     scheme = uri.partition("://")[0] if "://" in uri else ""
+    if (cache := _local_cache(context, uri)) is not None:
+        return _local_model_cache, f"{cache.name} has it on nodes: claim {cache.claim}, which KServe makes"
     if scheme == "pvc":
         return _volume_claim, "pvc:// names a claim"
     if scheme in ("oci", "oci+native") and not _ORACLE.match(uri):
@@ -131,6 +143,45 @@ def _choose_method(context: PlanContext, uri: str, log: DecisionLog) -> tuple[St
     if ours:
         return _in_process, "our predictor fetches while it imports"
     return _init_container, "a foreign image cannot fetch; ours does it before"
+
+
+def _has_volumes(context: PlanContext) -> bool:
+    """Whether the target is a cluster, or not known: on other targets replicas share the machine's cache."""
+    return context.capabilities.target in ("", "kubernetes")
+
+
+def _local_cache(context: PlanContext, uri: str) -> ModelCache | None:
+    return matching_cache(uri, context.service, context.choice.caches) if _has_volumes(context) else None
+
+
+def _local_model_cache(context: PlanContext, uri: str) -> ModelStorage:
+    cache = _local_cache(context, uri)
+    assert cache is not None
+    return _volume_claim(context, cache.claim)
+
+
+def _check_shared_cache(context: PlanContext, method: StorageMethod, log: DecisionLog) -> None:
+    written = context.service.annotations.get(names.ANNOTATION_MODEL_CACHE, "")
+    path = f"metadata.annotations.{names.ANNOTATION_MODEL_CACHE}"
+    if written and not _SHARED_CACHE.fullmatch(written):
+        log.error("PL386", path, f"= {written}, must be pvc://CLAIM, pvc://CLAIM/folder or hostPath:/path")
+    elif written and (method not in (_in_process, _init_container) or not _has_volumes(context)):
+        reason = "its replicas share the cache of the machine" if not _has_volumes(context) else "nothing is fetched"
+        log.warn("PL387", path, f"has no effect: {reason}; remove it")
+    elif written:
+        log.decide(context.component.role, "model cache", written, "revisions and replicas share what they fetch")
+
+
+def _cache_volume(context: PlanContext) -> tuple[Object, Object]:
+    """Return volume and mount of the cache: one that revisions share, else one of the pod."""
+    mount: Object = {"name": CACHE_VOLUME, "mountPath": CACHE_DIR}
+    shared = _SHARED_CACHE.fullmatch(context.service.annotations.get(names.ANNOTATION_MODEL_CACHE, ""))
+    if shared is None or not _has_volumes(context):
+        return {"name": CACHE_VOLUME, "emptyDir": {}}, mount
+    if shared["path"]:
+        return {"name": CACHE_VOLUME, "hostPath": {"path": shared["path"], "type": "Directory"}}, mount
+    claim = {"name": CACHE_VOLUME, "persistentVolumeClaim": {"claimName": shared["claim"]}}
+    return claim, mount | ({"subPath": shared["folder"].strip("/")} if shared["folder"] else {})
 
 
 def _check_scheme(uri: str, path: str, log: DecisionLog) -> bool:
@@ -155,10 +206,10 @@ def _model_path(context: PlanContext, path: str) -> tuple[Object, ...]:
 
 
 def _in_process(context: PlanContext, uri: str) -> ModelStorage:
-    cache: Object = {"name": "model-cache", "emptyDir": {}}
+    cache, mount = _cache_volume(context)
     pins = model_pins.remote_pins_env(context, *model_uris(context))
     env = (*_model_path(context, uri), {"name": ENV_CACHE_DIR, "value": CACHE_DIR}, *pins, *_token(context))
-    return ModelStorage(uri, env, (cache,), ({"name": "model-cache", "mountPath": CACHE_DIR},))
+    return ModelStorage(uri, env, (cache,), (mount,))
 
 
 def _in_place(context: PlanContext, uri: str) -> ModelStorage:
@@ -168,7 +219,13 @@ def _in_place(context: PlanContext, uri: str) -> ModelStorage:
 
 def _init_container(context: PlanContext, uri: str) -> ModelStorage:
     volume, mount, fetch = _fetched(VOLUME, "storage-initializer", context, uri, MODEL_DIR)
-    return ModelStorage(MODEL_DIR, _model_path(context, MODEL_DIR), (volume,), (mount,), (fetch,))
+    storage = ModelStorage(MODEL_DIR, _model_path(context, MODEL_DIR), (volume,), (mount,), (fetch,))
+    cache, cache_mount = _cache_volume(context)
+    if "emptyDir" in cache:
+        return storage
+    command = [*fetch["command"][:-2], "--cache", CACHE_DIR, *fetch["command"][-2:]]
+    fetch |= {"command": command, "volumeMounts": [*fetch["volumeMounts"], cache_mount]}
+    return replace(storage, volumes=(volume, cache), mounts=(mount, cache_mount | {"readOnly": True}))
 
 
 def _fetched(name: str, container: str, context: PlanContext, uri: str, folder: str) -> tuple[Object, Object, Object]:

@@ -30,6 +30,7 @@ _READERS: Final = {
 }
 _CATALOGUE_KINDS: Final = (
     "AcceleratorClass", "BaseModel", "ClusterBaseModel", "ClusterServingRuntime", "FineTunedWeight", "ServingRuntime",
+    "LocalModelCache", "LocalModelNamespaceCache",
 )  # fmt: skip
 _GROUPS: Final = ("ome.io/", "serving.kserve.io/")
 KNOWN_KINDS: Final = ("InferenceService", _LLM, *_CATALOGUE_KINDS)

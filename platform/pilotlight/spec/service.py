@@ -243,3 +243,4 @@ class Catalogue:
     accelerators: tuple[Mapping[str, Json], ...] = ()
     shadowed: tuple[str, ...] = ()
     weights: tuple[Mapping[str, Json], ...] = ()  # OME's FineTunedWeight documents
+    caches: tuple[Mapping[str, Json], ...] = ()  # KServe's LocalModelCache and LocalModelNamespaceCache documents

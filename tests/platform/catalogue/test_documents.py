@@ -1,8 +1,8 @@
 """Reading the catalogue's documents: what becomes of them, and every mistake at its place."""
 
-from pilotlight.catalogue.catalogue import catalogue_from, merge_catalogues
+from pilotlight.catalogue.catalogue import catalogue_from, merge_catalogues, used_documents
 from pilotlight.spec.problems import Problems
-from pilotlight.spec.service import Catalogue
+from pilotlight.spec.service import Catalogue, Component, ModelSpec, Service
 from pilotlight.spec.yaml_nodes import parse
 
 RUNTIME = """\
@@ -161,3 +161,37 @@ def test_the_first_source_wins_and_the_shadowed_is_named() -> None:
 def test_names_of_different_groups_and_namespaces_do_not_shadow_each_other() -> None:
     text = "\n---\n".join((RUNTIME, RUNTIME.replace("namespace: team", "namespace: other")))
     assert len(read(text)[0].runtimes) == 2
+
+
+CACHES = """\
+apiVersion: serving.kserve.io/v1alpha1
+kind: LocalModelCache
+metadata: {name: iris}
+spec: {sourceModelUri: s3://models/iris, modelSize: 1Gi, nodeGroups: [gpu]}
+---
+apiVersion: serving.kserve.io/v1alpha1
+kind: LocalModelNamespaceCache
+metadata: {name: iris, namespace: team}
+spec: {sourceModelUri: hf://org/repo, modelSize: 1Gi, nodeGroups: [gpu], storage: {key: hub}}
+"""
+
+
+def test_caches_of_kserve_are_read() -> None:
+    found, told = read(CACHES)
+    assert told == []
+    assert [cache["spec"]["sourceModelUri"] for cache in found.caches] == ["s3://models/iris", "hf://org/repo"]
+    merged = merge_catalogues(found, read(CACHES, "other.yaml")[0])
+    assert [cache["origin"] for cache in merged.caches] == ["c.yaml", "c.yaml"]
+    _, told = read(CACHES.replace("v1alpha1", "v1beta1").replace("nodeGroups: [gpu],", ""))
+    assert all('"serving.kserve.io/v1beta1", must be serving.kserve.io/v1alpha1' in problem for problem in told)
+    _, told = read(CACHES.replace(", nodeGroups: [gpu]}", "}"))
+    assert ["PL103" in problem and "nodeGroups" in problem for problem in told] == [True]
+
+
+def test_a_release_keeps_the_cache_that_its_model_comes_from() -> None:
+    nodes = [*parse(CACHES.partition("---")[0], "cluster: iris", Problems()),
+             *parse(CACHES.partition("---")[2], "cluster: hub", Problems())]  # fmt: skip
+    catalogue = catalogue_from(nodes, Problems())
+    model = ModelSpec("onnx", storage_uri="s3://models/iris/1/model.onnx")
+    service = Service("kserve", "iris", "demo", {"predictor": Component("predictor", model=model)})
+    assert [node.location.file for node in used_documents(nodes, service, catalogue)] == ["cluster: iris"]

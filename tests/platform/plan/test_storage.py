@@ -1,11 +1,14 @@
+import hashlib
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.platform.plan.building import (
+    CATALOGUE,
     FOREIGN,
     OURS,
+    annotated,
     changed,
     codes,
     env,
@@ -19,8 +22,10 @@ from tests.platform.plan.building import (
     workload,
 )
 
+from pilotlight.plan import plan
 from pilotlight.plan.model_storage import model_label
-from pilotlight.spec.service import BaseModel, ModelSpec, Service
+from pilotlight.plan.types import Capabilities
+from pilotlight.spec.service import BaseModel, Catalogue, ModelSpec, Service
 
 WAYS = [
     (ome(), "in process"),
@@ -154,6 +159,104 @@ REFUSED = [
 @pytest.mark.parametrize(("service", "code"), REFUSED)
 def test_bytes_that_nothing_can_bring_are_refused(service: Service, code: str) -> None:
     assert codes(refusals(service)) == [code]
+
+
+CACHED = {
+    "kind": "LocalModelCache", "metadata": {"name": "iris"}, "origin": "caches.yaml",
+    "spec": {"sourceModelUri": "s3://models", "nodeGroups": ["gpu", "cpu"]},
+}  # fmt: skip
+KEY = hashlib.sha256(b"s3://models").hexdigest()[:16]
+
+
+def with_caches(*caches: dict[str, Any]) -> Catalogue:
+    return replace(CATALOGUE, caches=caches)
+
+
+@pytest.mark.parametrize("service", [kserve(), kserve(FOREIGN), ome()])
+def test_a_model_that_kserve_has_on_nodes_is_mounted_from_its_claim(service: Service) -> None:
+    made = plan(service, with_caches(CACHED))
+    role = next(iter(service.components))
+    way, why = reason(made, f"{role}: storage")
+    assert way == "local model cache"
+    name = "iris" if service.group == "kserve" else "small"
+    assert why.startswith(f"LocalModelCache iris has it on nodes: claim pvc://iris-gpu/models/{KEY}/{name}.onnx")
+    spec = made.workloads[0].template["spec"]
+    assert {"name": "model", "persistentVolumeClaim": {"claimName": "iris-gpu", "readOnly": True}} in spec["volumes"]
+    mount = next(mount for mount in spec["containers"][0]["volumeMounts"] if mount["name"] == "model")
+    assert mount["subPath"] == f"models/{KEY}/{name}.onnx"
+    assert not spec.get("initContainers")
+    assert made.workloads[0].model_uris == (f"pvc://iris-gpu/models/{KEY}/{name}.onnx",)  # which has no pin
+
+
+def test_caches_of_kserve_are_chosen_by_its_rules() -> None:
+    def claim(service: Service, *caches: dict[str, Any], **capabilities: Any) -> str:
+        way, _ = reason(plan(service, with_caches(*caches), Capabilities(**capabilities)), "predictor: storage")
+        made = plan(service, with_caches(*caches), Capabilities(**capabilities)).workloads[0].template["spec"]
+        claims = [volume["persistentVolumeClaim"]["claimName"] for volume in made["volumes"] if len(volume) > 1
+                  and "persistentVolumeClaim" in volume]  # fmt: skip
+        return claims[0] if claims else way
+
+    def of(namespace: str, uri: str = "s3://models/") -> dict[str, Any]:
+        metadata = {"name": "own", "namespace": namespace}
+        return {**CACHED, "kind": "LocalModelNamespaceCache", "metadata": metadata,
+                "spec": {"sourceModelUri": uri, "nodeGroups": ["cpu"]}}  # fmt: skip
+
+    assert claim(kserve(), CACHED, of("demo")) == "own-cpu"
+    assert claim(kserve(), of("other"), CACHED) == "iris-gpu"
+    assert claim(kserve(), of("demo", "s3://model")) == "in process"  # a prefix of the text, not a folder
+    assert claim(kserve(), CACHED, target="local") == "in process"
+    group = "serving.kserve.io/nodegroup"
+    assert claim(annotated(kserve(), **{group: "cpu"}), CACHED) == "iris-cpu"
+    assert claim(annotated(kserve(), **{group: "edge"}), CACHED) == "in process"
+    assert claim(annotated(kserve(), **{"serving.kserve.io/disable-localmodel": "true"}), CACHED) == "in process"
+
+
+SHARED = "pilotlight.dev/model-cache"
+MOUNT = {"name": "model-cache", "mountPath": "/var/cache/pilotlight"}
+SHARED_CACHES = [
+    ("pvc://models", {"persistentVolumeClaim": {"claimName": "models"}}, {}),
+    ("pvc://models/a/b", {"persistentVolumeClaim": {"claimName": "models"}}, {"subPath": "a/b"}),
+    ("hostPath:/var/models", {"hostPath": {"path": "/var/models", "type": "Directory"}}, {}),
+]
+
+
+@pytest.mark.parametrize(("value", "volume", "mount"), SHARED_CACHES)
+def test_revisions_share_a_cache_that_the_document_names(
+    value: str, volume: dict[str, Any], mount: dict[str, Any]
+) -> None:
+    made = pod(annotated(kserve(), **{SHARED: value}))
+    assert {"name": "model-cache", **volume} in made["volumes"]
+    assert {**MOUNT, **mount} in made["containers"][0]["volumeMounts"]
+    made = pod(annotated(kserve(FOREIGN), **{SHARED: value}))
+    (fetch,) = made["initContainers"]
+    assert fetch["command"][-5:] == [
+        "fetch",
+        "--cache",
+        "/var/cache/pilotlight",
+        "s3://models/iris.onnx",
+        "/mnt/models",
+    ]
+    assert {**MOUNT, **mount} in fetch["volumeMounts"]
+    assert {**MOUNT, **mount, "readOnly": True} in made["containers"][0]["volumeMounts"]
+
+
+def test_what_a_shared_cache_needs_is_listed() -> None:
+    claim = planned(annotated(kserve(), **{SHARED: "pvc://models"}))
+    assert "kubernetes.podspec-persistent-volume-write" in {need.name for need in claim.requirements}
+    folder = planned(annotated(kserve(), **{SHARED: "hostPath:/var/models"}))
+    assert "kubernetes.podspec-volumes-hostpath" in {need.name for need in folder.requirements}
+    assert "PL350" in codes(folder.warnings)
+    assert reason(folder, "predictor: model cache")[0] == "hostPath:/var/models"
+
+
+def test_a_shared_cache_that_has_no_effect_or_no_place_is_reported() -> None:
+    for value in ("models", "pvc://", "hostPath:models", "pvc://a b", "s3://b/cache"):
+        assert codes(refusals(annotated(kserve(), **{SHARED: value}))) == ["PL386"]
+    mounted = planned(annotated(kserve(uri="pvc://models/iris"), **{SHARED: "pvc://models"}))
+    assert "PL387" in codes(mounted.warnings)
+    local = plan(annotated(kserve(), **{SHARED: "pvc://models"}), CATALOGUE, Capabilities(target="local"))
+    assert "PL387" in codes(local.warnings)
+    assert {"name": "model-cache", "emptyDir": {}} in local.workloads[0].template["spec"]["volumes"]
 
 
 def test_node_labels_are_as_ome_s_model_agent_writes_them() -> None:

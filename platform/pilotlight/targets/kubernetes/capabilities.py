@@ -34,7 +34,7 @@ KSERVE: Final = "serving.kserve.io/v1alpha1"
 CATALOGUE: Final = (
     (OME, "ServingRuntime"), (OME, "ClusterServingRuntime"), (KSERVE, "ServingRuntime"),
     (KSERVE, "ClusterServingRuntime"), (OME, "BaseModel"), (OME, "ClusterBaseModel"), (OME, "FineTunedWeight"),
-    (OME, "AcceleratorClass"),
+    (OME, "AcceleratorClass"), (KSERVE, "LocalModelCache"), (KSERVE, "LocalModelNamespaceCache"),
 )  # fmt: skip
 _NOTHING: Final[Facts] = {}
 _VERSION: Final = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)")

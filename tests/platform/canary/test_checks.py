@@ -4,7 +4,7 @@ import pytest
 
 from pilotlight.errors import UsageError
 from pilotlight.spec.canary_policy import METRICS, Check, fill_placeholders, format_value, parse_check, promql_checks
-from pilotlight.targets.local.scaling.promql import parser
+from pilotlight.targets.local.scaling.promql import evaluator
 
 
 @pytest.mark.parametrize(
@@ -110,5 +110,5 @@ def test_placeholders_are_filled_in_and_comments_are_left_alone() -> None:
 @pytest.mark.parametrize("quote", ['"', "'", "`"])
 def test_no_name_can_be_more_than_a_name(name: str, quote: str) -> None:
     query = fill_placeholders(f"sum(a{{r={quote}{{{{revision}}}}{quote}}})", {**VALUES, "revision": name})
-    (selector,) = parser.selectors(parser.parse(query.replace("\\n", "n")))
+    (selector,) = evaluator.selectors(evaluator.parse(query))
     assert [matcher[:2] for matcher in selector.matchers] == [("r", "=")]

@@ -18,8 +18,7 @@ from pilotlight.prometheus.client import INSTALL, QueryFailed, installed, query_
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import ServiceRun, Unit
 from pilotlight.targets.local.scaling.keda import query_value
-from pilotlight.targets.local.scaling.promql.evaluator import Evaluator
-from pilotlight.targets.local.scaling.promql.parser import UnsupportedQuery
+from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, UnsupportedQuery
 from pilotlight.targets.local.scaling.types import Hpa, Metric, Scaling
 from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor

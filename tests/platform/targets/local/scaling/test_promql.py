@@ -1,14 +1,15 @@
 """Our own queries over replicas' metrics, with the numbers that Prometheus documents and computes."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 
 from pilotlight.contract import METRIC_GPU_UTILIZATION
 from pilotlight.prometheus import metric_queries
 from pilotlight.targets.local.scaling.promql import evaluator as promql_evaluator
-from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, increase
-from pilotlight.targets.local.scaling.promql.parser import UnsupportedQuery
+from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, UnsupportedQuery, increase
 
 IRIS = {"inference_service": "iris", "namespace": "default"}
 LATENCY = metric_queries.metric_query("latency", "iris", "default")
@@ -199,6 +200,9 @@ EXPRESSIONS = [
     ("sum(a * ignoring(z) a)", 14.0),
     ("sum(a:b_total)", 9.0),
     ("max_over_time(b[1m])", 8.0),
+    ("(max_over_time((b[1m])))", 8.0),
+    (r"sum(a{x=~`\d`, x!~'\\D|2|3'}) # `", 1.0),
+    ("2 > bool 1", 1.0),
 ]
 
 
@@ -212,15 +216,40 @@ def test_an_expression_is_worth_what_prometheus_says(query: str, answer: float |
 BEYOND = [
     "topk(3, a)", "sum(a) @ 3", "sum(a offset -5m)", "max_over_time(a[5m:1m])", '{job="x"}', "quantile(0.9, a)",
     "a * on(x) group_left b", "sum(rate(a))", "sum(a[5m])", "a[5m]", "sum(", "sum(a))", '"text"', "a{x=1}", "",
-    "(" * 200 + "1" + ")" * 200,
+    "a ^ 2", "a + on(x) group_left(y) b", 'a{x="1" or y="2"}', r"a{x=~`\pL`}", 'a{x=~"("}', "1 > 2",
+    "sum(a offset 19999999y)", "rate(a[19999999y])", "(" * 200 + "1" + ")" * 200, "(" * 50_000 + "1" + ")" * 50_000,
+    "-" * 50_000 + "a", " or ".join(["a"] * 5_000),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("query", BEYOND)
+@pytest.mark.parametrize("query", BEYOND, ids=lambda query: query[:20])
 def test_a_query_beyond_the_evaluator_says_what_it_needs(query: str) -> None:
     assert (promql_evaluator.supported(query) or "").endswith("needs --prometheus ADDRESS")
     with pytest.raises(UnsupportedQuery, match="needs --prometheus ADDRESS"):
         Evaluator().evaluate(query, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("sum(topk(3, a))", "uses topk(), which"),
+        ("sum(deriv(a[5m]))", "uses deriv(), which"),
+        ("a * on(x) group_right() b", "uses group_right, which"),
+        ("sum(a @ 3)", "uses @, which"),
+        ("a atan2 b", "uses atan2, which"),
+        ("a - nosuch(b)", "unknown function with name 'nosuch'"),
+        ("rate(a)", "expected type matrix in call to function 'rate'"),
+        ("rate(a[1e30])", "cannot convert float seconds"),
+    ],
+)
+def test_a_refusal_names_what_is_not_evaluated(query: str, why: str) -> None:
+    assert why in (promql_evaluator.supported(query) or "")
+
+
+def test_the_parser_is_imported_with_the_first_query() -> None:
+    code = "import sys, pilotlight.targets.local.control.metrics_source; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "promql_parser" not in done.stdout.split()
 
 
 def test_an_offset_looks_at_the_past_as_it_was_also_of_a_replica_that_has_ended_since() -> None:

@@ -1,23 +1,34 @@
 """PromQL evaluator over the replicas' own metrics, for triggers and canaries without a Prometheus server.
 
-Ranges and vectors have Prometheus' extrapolation and interpolation. A query beyond the parser's subset raises
-UnsupportedQuery: it needs a Prometheus server.
+Evaluated are numbers, selectors with matchers, a range and an offset, `sum avg min max count` with by or without, the
+functions of FUNCTIONS, arithmetic, comparisons, and `and or unless` with on or ignoring: what the renderer and canaries
+use, and common user queries. Ranges and vectors have Prometheus' extrapolation and interpolation. A query beyond that
+raises UnsupportedQuery: it needs a Prometheus server.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Final
 
-from pilotlight.prometheus import histograms
-from pilotlight.targets.local.scaling.promql import parser, series
-from pilotlight.targets.local.scaling.promql.parser import Aggregation, UnsupportedQuery
-from pilotlight.targets.local.scaling.promql.series import Labels, SeriesStore
+from pilotlight.errors import UsageError
+from pilotlight.prometheus import histograms, promql
+from pilotlight.prometheus.promql import Node, kind
+from pilotlight.targets.local.scaling.promql import series
+from pilotlight.targets.local.scaling.promql.series import Labels, Selector, SeriesStore
 
 Vector = dict[Labels, float]
 Elements = Iterable[tuple[Labels, float | None]]
 Points = Sequence[tuple[float, float]]
 
+RANGES: Final = ("rate", "increase", "irate", "avg_over_time", "max_over_time", "min_over_time", "sum_over_time")
+FUNCTIONS: Final = (
+    *RANGES, "histogram_quantile", "vector", "scalar", "clamp_min", "clamp_max", "clamp", "abs", "ceil", "floor",
+)  # fmt: skip
+_SETS: Final = ("and", "or", "unless")
+_MATCHES: Final = {"MatchOp.Equal": "=", "MatchOp.NotEqual": "!=", "MatchOp.Re": "=~", "MatchOp.NotRe": "!~"}
 _REDUCE: Final[dict[str, Callable[[list[float]], float]]] = {
     "sum": lambda values: float(sum(values)),
     "avg": lambda values: sum(values) / len(values),
@@ -31,13 +42,83 @@ _COMPARISONS: Final[dict[str, Callable[[float, float], bool]]] = {
 }  # fmt: skip
 
 
+class UnsupportedQuery(UsageError):
+    """Query that needs a Prometheus server."""
+
+    def __init__(self, query: str, why: str) -> None:
+        short = " ".join(query.split())
+        short = short if len(short) <= 80 else f"{short[:77]}..."
+        super().__init__(f"the query {short} {why}; needs --prometheus ADDRESS", "platformctl up --prometheus ADDRESS")
+
+
 def supported(query: str) -> str | None:
     """Return why the query cannot be evaluated here, or None."""
     try:
-        parser.parse(query)
+        parse(query)
     except UnsupportedQuery as error:
         return str(error)
     return None
+
+
+@lru_cache(maxsize=512)
+def parse(query: str) -> Node:
+    """Return the tree of a query that can be evaluated. Raise UnsupportedQuery."""
+    try:
+        tree = promql.parse(query)
+        selectors(tree)
+    except (promql.InvalidQuery, OverflowError) as error:  # of a range of millions of years
+        raise UnsupportedQuery(query, f"cannot be read: {error}") from error
+    if missing := next(filter(None, map(_missing, promql.nodes(tree))), ""):
+        raise UnsupportedQuery(query, f"uses {missing}, which is not evaluated here")
+    if kind(tree) == "MatrixSelector":
+        raise UnsupportedQuery(query, "has a range that no function takes")
+    return tree
+
+
+def _missing(node: Node) -> str:
+    """Return what of this node the evaluator does not have, or an empty string."""
+    match kind(node):
+        case "Call" if node.func.name not in FUNCTIONS:
+            return f"{node.func.name}()"
+        case "AggregateExpr" if str(node.op) not in _REDUCE:
+            return f"{node.op}()"
+        case "BinaryExpr" if str(node.op) not in (*_SETS, *_ARITHMETIC, *_COMPARISONS):
+            return str(node.op)
+        case "BinaryExpr" if match := re.search(r"(group_left|group_right|fill\w*) \(", str(node.modifier or "")):
+            return match[1]
+        case "SubqueryExpr":
+            return "a subquery"
+        case "StringLiteral":
+            return "a text"
+        case "VectorSelector":
+            return _missing_of_selector(node)
+    return ""
+
+
+def _missing_of_selector(node: Node) -> str:
+    if not node.name:
+        return "a selector without a metric's name"
+    if node.at or node.matchers.or_matchers:
+        return "@" if node.at else "or between matchers"
+    for label, operator, value in selector(node).matchers:
+        try:
+            re.compile(value if "~" in operator else "")
+        except re.error:  # valid in RE2 only, such as \pL
+            return f"{label}{operator}{value}"
+    return "a negative offset" if selector(node).offset_s < 0 else ""
+
+
+def selector(node: Node) -> Selector:
+    ranged = kind(node) == "MatrixSelector"
+    vector = node.vector_selector if ranged else node
+    matchers = tuple((each.name, _MATCHES[str(each.op)], each.value) for each in vector.matchers.matchers)
+    offset_s = vector.offset.total_seconds() if vector.offset else 0.0
+    return Selector(vector.name, matchers, node.range.total_seconds() if ranged else 0.0, offset_s)
+
+
+def selectors(tree: Node) -> list[Selector]:
+    found = (node for before, node in pairwise([None, *promql.nodes(tree)]) if kind(before) != "MatrixSelector")
+    return [selector(node) for node in found if kind(node) in ("VectorSelector", "MatrixSelector")]
 
 
 class Evaluator(SeriesStore):
@@ -45,12 +126,12 @@ class Evaluator(SeriesStore):
 
     def watch(self, query: str) -> bool:
         """Store the query's metrics from now on; return whether any of them is new."""
-        fresh = [self.retain(selector) for selector in parser.selectors(parser.parse(query))]
+        fresh = [self.retain(selector) for selector in selectors(parse(query))]
         return any(fresh)
 
     def evaluate(self, query: str, now: float) -> float | None:
         """Return one number, None for an empty result. NaN is returned as such (see keda.query_value)."""
-        result = self._value(parser.parse(query), now)
+        result = self._value(parse(query), now)
         if isinstance(result, float):
             return result
         if len(result) > 1:
@@ -59,44 +140,50 @@ class Evaluator(SeriesStore):
 
     def vector(self, query: str, now: float) -> Vector:
         """Return all elements of the result; a scalar has no labels."""
-        return self._vector(parser.parse(query), now)
+        return self._vector(parse(query), now)
 
     def newest(self, query: str) -> float | None:
         """Return the time of the newest sample of the query's metrics; None: there is none."""
-        selected = [each for node in parser.selectors(parser.parse(query)) for each in self.select(node)]
+        selected = [each for node in selectors(parse(query)) for each in self.select(node)]
         return max((each.points[-1][0] for each in selected if each.points), default=None)
 
-    def _value(self, node: parser.Node, now: float) -> float | Vector:
-        if isinstance(node, parser.Number):
-            return node.value
-        if isinstance(node, parser.Selector):
-            present = ((each, series.at(each, now - node.offset_s)) for each in self.select(node))
-            return {each.labels: value for each, value in present if value is not None}
-        if isinstance(node, parser.Call):
-            return self._call(node, now)
-        if isinstance(node, parser.Aggregation):
-            return aggregated(node, self._vector(node.of, now))
-        return _binary(node, self._value(node.left, now), self._value(node.right, now))
+    def _value(self, node: Node, now: float) -> float | Vector:
+        match kind(node):
+            case "NumberLiteral":
+                return float(node.val)
+            case "VectorSelector":
+                wanted = selector(node)
+                present = ((each, series.at(each, now - wanted.offset_s)) for each in self.select(wanted))
+                return {each.labels: value for each, value in present if value is not None}
+            case "Call":
+                return self._call(node, now)
+            case "AggregateExpr":
+                return aggregated(node, self._vector(node.expr, now))
+            case "UnaryExpr":
+                value = self._value(node.expr, now)
+                return {key: -n for key, n in value.items()} if isinstance(value, dict) else -value
+        return _binary(node, self._value(node.lhs, now), self._value(node.rhs, now))
 
-    def _vector(self, node: parser.Node, now: float) -> Vector:
+    def _vector(self, node: Node, now: float) -> Vector:
         value = self._value(node, now)
         return {(): value} if isinstance(value, float) else value
 
-    def _call(self, node: parser.Call, now: float) -> float | Vector:
-        first = node.arguments[0]
-        if node.name in parser.RANGES and isinstance(first, parser.Selector):
-            end = now - first.offset_s
-            windows = ((s.labels, series.within(s, end, first.range_s)) for s in self.select(first))
-            ranged = ((labels, over_range(node.name, points, first.range_s, end)) for labels, points in windows)
-            return {labels: value for labels, value in ranged if value is not None}
-        if node.name == "histogram_quantile":
-            return quantiles(self._scalar(first, now), self._vector(node.arguments[1], now))
-        if node.name in ("vector", "scalar"):
-            return {(): self._scalar(first, now)} if node.name == "vector" else self._scalar(first, now)
-        limits = [self._scalar(argument, now) for argument in node.arguments[1:]]
-        return {labels: by_element(node.name, value, limits) for labels, value in self._vector(first, now).items()}
+    def _call(self, node: Node, now: float) -> float | Vector:
+        name, first = node.func.name, node.args[0]
+        if name in RANGES:
+            ranged = selector(first)
+            end = now - ranged.offset_s
+            windows = ((s.labels, series.within(s, end, ranged.range_s)) for s in self.select(ranged))
+            values = ((labels, over_range(name, points, ranged.range_s, end)) for labels, points in windows)
+            return {labels: value for labels, value in values if value is not None}
+        if name == "histogram_quantile":
+            return quantiles(self._scalar(first, now), self._vector(node.args[1], now))
+        if name in ("vector", "scalar"):
+            return {(): self._scalar(first, now)} if name == "vector" else self._scalar(first, now)
+        limits = [self._scalar(argument, now) for argument in node.args[1:]]
+        return {labels: by_element(name, value, limits) for labels, value in self._vector(first, now).items()}
 
-    def _scalar(self, node: parser.Node, now: float) -> float:
+    def _scalar(self, node: Node, now: float) -> float:
         """Prometheus' scalar(): the single element, NaN for none or several."""
         value = self._value(node, now)
         if isinstance(value, float):
@@ -104,55 +191,56 @@ class Evaluator(SeriesStore):
         return next(iter(value.values())) if len(value) == 1 else math.nan
 
 
-def _binary(node: parser.Binary, left: float | Vector, right: float | Vector) -> float | Vector:
-    if node.operator in ("and", "or", "unless"):
-        return _sets(node, left if isinstance(left, dict) else {}, right if isinstance(right, dict) else {})
+def _binary(node: Node, left: float | Vector, right: float | Vector) -> float | Vector:
+    operator = str(node.op)
+    key = _grouping(node.modifier.matching if node.modifier else None) or (lambda labels: labels)
     if isinstance(left, dict):
         if not isinstance(right, dict):
             return _present((labels, _applied(node, a, right, a)) for labels, a in left.items())
-        others = {_key(node, labels): value for labels, value in right.items()}
-        pairs = ((labels, value, others.get(_key(node, labels))) for labels, value in left.items())
+        if operator in _SETS:
+            return _sets(operator, key, left, right)
+        others = {key(labels): value for labels, value in right.items()}
+        pairs = ((labels, value, others.get(key(labels))) for labels, value in left.items())
         return _present((labels, _applied(node, a, b, a)) for labels, a, b in pairs if b is not None)
     if isinstance(right, dict):
         return _present((labels, _applied(node, left, b, b)) for labels, b in right.items())
-    if node.operator in _ARITHMETIC:
-        return _ARITHMETIC[node.operator](left, right)
-    return float(_COMPARISONS[node.operator](left, right))
+    return _ARITHMETIC[operator](left, right) if operator in _ARITHMETIC else float(_COMPARISONS[operator](left, right))
 
 
-def _sets(node: parser.Binary, left: Vector, right: Vector) -> Vector:
-    left_keys, right_keys = {_key(node, labels) for labels in left}, {_key(node, labels) for labels in right}
-    if node.operator == "or":
-        return {**left, **{labels: value for labels, value in right.items() if _key(node, labels) not in left_keys}}
-    both = node.operator == "and"
-    return {labels: value for labels, value in left.items() if (_key(node, labels) in right_keys) == both}
+def _sets(operator: str, key: Callable[[Labels], Labels], left: Vector, right: Vector) -> Vector:
+    left_keys, right_keys = set(map(key, left)), set(map(key, right))
+    if operator == "or":
+        return {**left, **{labels: value for labels, value in right.items() if key(labels) not in left_keys}}
+    return {labels: value for labels, value in left.items() if (key(labels) in right_keys) == (operator == "and")}
 
 
-def _applied(node: parser.Binary, a: float, b: float, element: float) -> float | None:
+def _applied(node: Node, a: float, b: float, element: float) -> float | None:
     """Apply an operator; a comparison filters: it returns the vector's own value or None."""
-    if node.operator in _ARITHMETIC:
-        return _ARITHMETIC[node.operator](a, b)
-    holds = _COMPARISONS[node.operator](a, b)
-    return float(holds) if node.as_bool else element if holds else None
+    operator = str(node.op)
+    if operator in _ARITHMETIC:
+        return _ARITHMETIC[operator](a, b)
+    holds = _COMPARISONS[operator](a, b)
+    return float(holds) if node.modifier and node.modifier.return_bool else element if holds else None
 
 
 def _present(elements: Elements) -> Vector:
     return {labels: value for labels, value in elements if value is not None}
 
 
-def _key(node: parser.Binary, labels: Labels) -> Labels:
-    """Return the labels by which elements of both sides match."""
-    if node.labels is None:
-        return labels
-    return tuple((name, value) for name, value in labels if (name in node.labels) != node.ignoring)
+def _grouping(modifier: Node) -> Callable[[Labels], Labels] | None:
+    """Return what `on`, `ignoring`, `by` or `without` leave of labels; None without any of these."""
+    if modifier is None:
+        return None
+    names, listed = frozenset(modifier.labels), str(modifier.type).endswith((".Include", ".By"))
+    return lambda labels: tuple((name, value) for name, value in labels if (name in names) == listed)
 
 
-def aggregated(node: Aggregation, vector: Vector) -> Vector:
+def aggregated(node: Node, vector: Vector) -> Vector:
+    key = _grouping(node.modifier) or (lambda labels: ())
     groups: dict[Labels, list[float]] = {}
     for labels, value in vector.items():
-        key = tuple((name, text) for name, text in labels if (name in node.labels) != node.without)
-        groups.setdefault(key, []).append(value)
-    return {key: _REDUCE[node.name](values) for key, values in groups.items()}
+        groups.setdefault(key(labels), []).append(value)
+    return {labels: _REDUCE[str(node.op)](values) for labels, values in groups.items()}
 
 
 def over_range(name: str, points: Points, range_s: float, now: float) -> float | None:

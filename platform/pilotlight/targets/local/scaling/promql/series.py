@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pilotlight.targets.local.scaling.promql.parser import Selector
-
 Labels = tuple[tuple[str, str], ...]
 LOOKBACK_S: Final = 300.0  # Prometheus' lookback delta: how long a sample stays current
 MARGIN_S: Final = 30.0
@@ -19,6 +17,14 @@ UP: Final = "up"
 _LINE: Final = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 _LABEL: Final = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 _ESCAPES: Final = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    name: str
+    matchers: tuple[tuple[str, str, str], ...]  # label, operator, value
+    range_s: float = 0.0
+    offset_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -1,26 +1,22 @@
 """Heuristics on PromQL text: latency or not, NaN, empty results, number of series.
 
-Not a parser: a query is split into tokens, and each metric is classified by the calls around it. Unclear cases give no
-finding, except for the number of series, where a missed finding would hide an outage.
+Each metric is classified by the calls around it. Unclear cases give no finding, except for the number of series, where
+a missed finding would hide an outage.
 """
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Final
 
+from pilotlight.prometheus import promql
+from pilotlight.prometheus.promql import Node, kind
+
+Grouping = frozenset[str] | None  # labels of by; None: the call does not aggregate
 STRING: Final = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|`[^`]*`")
-TOKEN: Final = re.compile(r"[A-Za-z_:][\w:]*|\.?\d[\w.]*|\[[^\]]*\]|[(){},]|[=!<>]=|=~|!~|[-+*/%^<>=]|\S")
-AGGREGATIONS: Final = frozenset({
-    "avg", "bottomk", "count", "count_values", "group", "limit_ratio", "limitk", "max", "min", "quantile", "stddev",
-    "stdvar", "sum", "topk",
-})  # fmt: skip
 # These return one series per selected element, so they do not aggregate to one.
 PICKING: Final = frozenset({"topk", "bottomk", "count_values", "limitk", "limit_ratio"})
 ONE_BY_NATURE: Final = frozenset({"scalar", "absent", "absent_over_time", "vector"})
-MODIFIERS: Final = frozenset({"by", "without", "on", "ignoring", "group_left", "group_right"})
-WORDS: Final = frozenset({"and", "or", "unless", "offset", "bool", "atan2", "inf", "nan", "start", "end"})
 
 LATENCY: Final = re.compile(r"latency|duration|time_to_first_token|ttft|response_time|_seconds(?:$|_sum$)", re.I)
 COUNTING: Final = re.compile(r"_(?:count|total|bucket|created)$|^time$")
@@ -36,13 +32,13 @@ class Metric:
     name: str
     pinned: frozenset[str] = frozenset()
     calls: tuple[str, ...] = ()
-    groupings: tuple[frozenset[str] | None, ...] = ()  # of each call; None: no grouping
+    groupings: tuple[Grouping, ...] = ()  # of each call
 
     @property
     def is_one_series(self) -> bool:
         pinned = self.pinned | ({"le"} if "histogram_quantile" in self.calls else set())
         return any(
-            call in ONE_BY_NATURE or (call in AGGREGATIONS - PICKING and (grouping or frozenset()) <= pinned)
+            call in ONE_BY_NATURE or (grouping is not None and call not in PICKING and grouping <= pinned)
             for call, grouping in zip(self.calls, self.groupings, strict=True)
         )
 
@@ -79,99 +75,31 @@ def several_series(query: str) -> list[str]:
 
 
 def metrics(query: str) -> list[Metric]:
-    return list(_Reader(query).metrics())
+    """Return the selectors whose series are in the result; none for a query that Prometheus refuses."""
+    try:
+        return list(_metrics(promql.parse(query)))
+    except promql.InvalidQuery:
+        return []
 
 
-@dataclass(slots=True)
-class _Level:
-    """One pair of parentheses: its call, and whether only the presence of its series matters."""
-
-    call: str = ""
-    grouping: frozenset[str] | None = None
-    presence_only: bool = False
-
-
-@dataclass(slots=True)
-class _Reader:
-    query: str
-    tokens: list[str] = field(default_factory=list)
-    at: int = 0
-
-    def metrics(self) -> Iterator[Metric]:
-        self.tokens = TOKEN.findall(STRING.sub('""', self.query))
-        levels = [_Level()]
-        while self.at < len(self.tokens):
-            word = self.tokens[self.at]
-            self.at += 1
-            if word == "(":
-                levels.append(_Level(presence_only=levels[-1].presence_only))
-            elif word == ")":
-                levels = levels[:-1] or [_Level()]
-            elif word in {"and", "unless", "or"}:
-                # `a and b` returns series of a: b only filters them.
-                levels[-1].presence_only = word != "or" or (len(levels) > 1 and levels[-2].presence_only)
-            elif word[0].isalpha() or word[0] in "_:{":
-                yield from self._word(word, levels)
-
-    def _word(self, word: str, levels: list[_Level]) -> Iterator[Metric]:
-        if word in MODIFIERS:
-            self._labels()
-        elif self._peek() == "(" or word in AGGREGATIONS:
-            self._open(word, levels)
-        elif word not in WORDS and not levels[-1].presence_only:
-            pinned = self._pinned(word)
-            inside = [level for level in levels if level.call]
-            yield Metric(word, pinned, tuple(each.call for each in inside), tuple(each.grouping for each in inside))
-        elif self._peek() == "{":
-            self._pinned(word)
-
-    def _open(self, call: str, levels: list[_Level]) -> None:
-        """Open a call; its grouping may precede the parentheses, `sum by (a) (x)`, or follow them, `sum(x) by (a)`."""
-        grouping = None
-        if self._peek() in {"by", "without"}:
-            grouping = self._grouping()
-        if self._peek() == "(":
-            self.at += 1
-            # `behind` is the index after the parenthesis that closes this one.
-            depth, behind = 1, self.at
-            while behind < len(self.tokens) and depth:
-                depth += {"(": 1, ")": -1}.get(self.tokens[behind], 0)
-                behind += 1
-            if grouping is None and self._peek(behind) in {"by", "without"}:
-                here, self.at = self.at, behind
-                grouping = self._grouping()
-                self.at = here
-            levels.append(_Level(call, grouping, levels[-1].presence_only))
-
-    def _grouping(self) -> frozenset[str]:
-        """Return the remaining labels. Those of `without` are unknown: a name that no selector pins represents them."""
-        kind = self.tokens[self.at]
-        self.at += 1
-        labels = self._labels()
-        return labels if kind == "by" else frozenset({"without"})
-
-    def _labels(self) -> frozenset[str]:
-        labels = set()
-        if self._peek() == "(":
-            while self.at < len(self.tokens) and self._peek() != ")":
-                labels.add(self._peek())
-                self.at += 1
-            self.at += 1
-        return frozenset(labels - {"(", ","})
-
-    def _pinned(self, word: str) -> frozenset[str]:
-        """Skip `{…}` and return its labels with an equality matcher."""
-        if word != "{":
-            if self._peek() != "{":
-                return frozenset()
-            self.at += 1
-        begin = self.at
-        while self.at < len(self.tokens) and self._peek() != "}":
-            self.at += 1
-        inside = self.tokens[begin : self.at]
-        self.at += 1
-        return frozenset(label for label, sign in pairwise(inside) if sign == "=")
-
-    def _peek(self, index: int | None = None) -> str:
-        where = self.at if index is None else index
-        return self.tokens[where] if where < len(self.tokens) else ""
+def _metrics(node: Node, calls: tuple[str, ...] = (), groupings: tuple[Grouping, ...] = ()) -> Iterator[Metric]:
+    match kind(node):
+        case "VectorSelector":
+            pinned = frozenset(each.name for each in node.matchers.matchers if str(each.op) == "MatchOp.Equal")
+            yield Metric(node.name or "{}", pinned, calls, groupings)
+        case "MatrixSelector":
+            yield from _metrics(node.vector_selector, calls, groupings)
+        case "AggregateExpr":
+            # The labels that `without` leaves are unknown: a name that no selector pins represents them.
+            without = node.modifier is not None and str(node.modifier.type).endswith("Without")
+            labels = ["without"] if without else node.modifier.labels if node.modifier else []
+            yield from _metrics(node.expr, (*calls, str(node.op)), (*groupings, frozenset(labels)))
+        case "Call":
+            for argument in node.args:
+                yield from _metrics(argument, (*calls, node.func.name), (*groupings, None))
+        case "BinaryExpr":
+            yield from _metrics(node.lhs, calls, groupings)
+            if str(node.op) not in ("and", "unless"):  # these return series of the left side: the right only filters
+                yield from _metrics(node.rhs, calls, groupings)
+        case "UnaryExpr" | "SubqueryExpr":
+            yield from _metrics(node.expr, calls, groupings)

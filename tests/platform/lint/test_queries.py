@@ -82,6 +82,8 @@ def test_a_division_is_nan_unless_something_compares(query: str, nan: bool) -> N
         ("vector(0)", []),
         ('max({__name__="x"})', []),
         ("avg_over_time(x[5m:1m] offset 1h)", ["x"]),
+        ("clamp_max(sum(a) and on() b, 5) + -c", ["c"]),
+        ("sum by (pod) (x", []),  # Prometheus refuses it
     ],
 )
 def test_series_that_no_aggregation_joins_are_named(query: str, names: list[str]) -> None:

@@ -1,28 +1,27 @@
 """Rules for the triggers of a KEDA ScaledObject: metadata, metric types, queries.
 
-TYPES has the metadata keys of each trigger type in KEDA 2.21, which silently ignores unknown ones (unless its operator
-runs with KEDA_CHECK_UNEXPECTED_SCALERS_PARAMS). Types that are not listed are not checked.
+keda_triggers.yaml has the metadata keys of each trigger type. KEDA silently ignores unknown ones, unless its operator
+runs with KEDA_CHECK_UNEXPECTED_SCALERS_PARAMS.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Final
+from functools import cache
+from pathlib import Path
+
+from msgspec import Struct, yaml
 
 from pilotlight.lint import promql_text
 from pilotlight.lint.object_accessors import containers, target_of
 from pilotlight.lint.rule import Hits, LintContext, Part, rule
 
-_AUTH: Final = frozenset({"authModes", "authMode", "apiKey", "method", "keyParamName"})
 
-
-@dataclass(frozen=True, slots=True)
-class TriggerType:
-    """Keys of a trigger type. `open`: other keys are passed to an external scaler. `numbers`: numeric keys."""
+class TriggerType(Struct, frozen=True, forbid_unknown_fields=True):
+    """Entry of keda_triggers.yaml."""
 
     required: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
-    removed: dict[str, str] = field(default_factory=dict)  # key → what to do instead
+    removed: dict[str, str] = {}
     numbers: frozenset[str] = frozenset()
     open: bool = False
 
@@ -31,55 +30,9 @@ class TriggerType:
         return self.required | self.optional
 
 
-def _type(required: str, optional: str = "", numbers: str = "", **others: object) -> TriggerType:
-    needed, allowed, numeric = (frozenset(words.split()) for words in (required, optional, numbers))
-    return TriggerType(needed, allowed, numbers=numeric, **others)  # type: ignore[arg-type]
-
-
-_METRIC_NAME: Final = {"metricName": "delete it: KEDA names the metric itself since 2.12"}
-_TYPE: Final = {"type": "move it to the trigger's metricType: metadata.type is an error since 2.18"}
-_RESOURCE: Final = _type("value", "containerName", removed=_TYPE)
-_EXTERNAL: Final = _type("scalerAddress", "enableTLS unsafeSsl", open=True)
-
-TYPES: Final[dict[str, TriggerType]] = {
-    "cpu": _RESOURCE,
-    "memory": _RESOURCE,
-    "cron": _type("start end timezone desiredReplicas", numbers="desiredReplicas"),
-    "external": _EXTERNAL,
-    "external-push": _EXTERNAL,
-    "kafka": _type(
-        "",
-        "bootstrapServers bootstrapServersFromEnv consumerGroup consumerGroupFromEnv topic topicFromEnv"
-        " partitionLimitation lagThreshold activationLagThreshold offsetResetPolicy allowIdleConsumers"
-        " excludePersistentLag scaleToZeroOnInvalidOffset limitToPartitionsWithLag"
-        " ensureEvenDistributionOfPartitions fullMetadata version tls unsafeSsl sasl saslTokenProvider awsRegion",
-        numbers="lagThreshold activationLagThreshold",
-        removed=_METRIC_NAME,
-    ),
-    "kubernetes-workload": _type("podSelector value", "activationValue groupByNode", "value activationValue"),
-    "metrics-api": _type(
-        "url valueLocation",
-        "targetValue activationTargetValue format unsafeSsl aggregateFromKubeServiceEndpoints aggregationType timeout "
-        + " ".join(_AUTH),
-        "targetValue activationTargetValue",
-        removed=_METRIC_NAME,
-    ),
-    "prometheus": _type(
-        "serverAddress query threshold",
-        "activationThreshold namespace customHeaders queryParameters ignoreNullValues unsafeSsl timeout awsRegion"
-        " identityOwner awsAccessKeyID awsAccessKeyIDFromEnv awsSecretAccessKeyFromEnv credentials credentialsFromEnv"
-        " credentialsFromEnvFile cloud azureManagedPrometheusResourceURL " + " ".join(_AUTH),
-        "threshold activationThreshold",
-        removed={**_METRIC_NAME, "cortexOrgID": "write customHeaders: X-Scope-OrgID=…: it was removed in 2.12"},
-    ),
-    "rabbitmq": _type(
-        "queueName",
-        "mode queueLength value activationValue host hostFromEnv usernameFromEnv passwordFromEnv protocol vhostName"
-        " useRegex excludeUnacknowledged pageSize operation timeout unsafeSsl " + " ".join(_AUTH),
-        "value activationValue queueLength",
-        removed=_METRIC_NAME,
-    ),
-}  # fmt: skip
+@cache
+def types() -> dict[str, TriggerType]:
+    return yaml.decode(Path(__file__).with_suffix(".yaml").read_bytes(), type=dict[str, TriggerType])
 
 
 RESOURCE_TYPES = frozenset({"cpu", "memory"})
@@ -106,7 +59,7 @@ def least(scaled: Part) -> int:
 @rule("PL400")
 def unknown_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
-        known = TYPES.get(trigger.get("type").text())
+        known = types().get(trigger.get("type").text())
         if known is None or known.open:
             continue
         for entry in trigger.get("metadata").entries():
@@ -120,7 +73,7 @@ def unknown_key(scaled: Part, _: LintContext) -> Hits:
 @rule("PL401")
 def removed_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
-        known = TYPES.get(trigger.get("type").text())
+        known = types().get(trigger.get("type").text())
         for entry in trigger.get("metadata").entries() if known else ():
             if known and entry.key in known.removed:
                 yield entry, f"{entry.key} is gone from this trigger; {known.removed[entry.key]}"
@@ -130,7 +83,7 @@ def removed_key(scaled: Part, _: LintContext) -> Hits:
 def operator_key(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         operator = trigger.get("metadata", "operator")
-        known = TYPES.get(trigger.get("type").text())
+        known = types().get(trigger.get("type").text())
         if operator and known and not known.open:
             effect = "has no effect: KEDA scales up above the threshold; invert the query"
             yield operator, f"operator = {operator.text()} {effect}"
@@ -142,7 +95,7 @@ def missing_key(scaled: Part, _: LintContext) -> Hits:
         kind = trigger.get("type").text()
         metadata = trigger.get("metadata")
         present = {entry.key for entry in metadata.entries()}
-        missing = sorted(TYPES[kind].required - present) if kind in TYPES else []
+        missing = sorted(types()[kind].required - present) if kind in types() else []
         if missing:
             yield metadata or trigger, f"the {kind} trigger needs {', '.join(missing)}"
 
@@ -150,7 +103,7 @@ def missing_key(scaled: Part, _: LintContext) -> Hits:
 @rule("PL404")
 def threshold_not_number(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
-        known = TYPES.get(trigger.get("type").text())
+        known = types().get(trigger.get("type").text())
         for entry in trigger.get("metadata").entries() if known else ():
             if known and entry.key in known.numbers and entry.number() is None:
                 yield entry, f"{entry.key} = {entry.display}, must be a plain number without a unit"

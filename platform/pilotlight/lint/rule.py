@@ -10,6 +10,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from msgspec import Struct, yaml
+
 from pilotlight.spec.field_types import child_path
 from pilotlight.spec.problems import SourceLocation
 
@@ -158,7 +160,7 @@ class Finding(NamedTuple):
         }  # fmt: skip
 
 
-class RuleText(NamedTuple):
+class RuleText(Struct, frozen=True, forbid_unknown_fields=True):
     """Entry of rules.yaml. `error`: rejected, or without the written effect; `warning`: dangerous; `info`: a hint."""
 
     severity: Severity
@@ -194,11 +196,7 @@ def rule(code: str) -> Callable[[Check], Rule]:
 @cache
 def _texts() -> dict[str, RuleText]:
     """Read rules.yaml, with the first object that is linted."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    entries = yaml.load(Path(__file__).with_name("rules.yaml").read_bytes(), loader)  # noqa: S506 - safe either way
-    return {code: RuleText(**fields) for code, fields in entries.items()}
+    return yaml.decode(Path(__file__).with_name("rules.yaml").read_bytes(), type=dict[str, RuleText])
 
 
 def kind_of(part: Part) -> str:

@@ -1,4 +1,4 @@
-"""SQLite file of the store: tables as migrations, transactions, and the records read from it.
+"""SQLite file of the store: its migrations (folder `migrations`), transactions, and the records read from it.
 
 A release is one deploy; the newest one is the service's specification. A revision refers to the last release that
 contained it, which is kept as long as the revision.
@@ -18,56 +18,13 @@ from msgspec import json
 from pilotlight.errors import PlatformError
 from pilotlight.targets.target import Key
 
-# A released migration never changes; `user_version` counts those applied to a file.
-FIRST: Final = (
-    """CREATE TABLE services (
-        namespace TEXT NOT NULL, name TEXT NOT NULL, generation INTEGER NOT NULL,
-        created_at TEXT NOT NULL, updated_at TEXT NOT NULL, deleting INTEGER NOT NULL DEFAULT 0,
-        PRIMARY KEY (namespace, name)) WITHOUT ROWID""",
-    # Generations continue after a delete: a plan made before it must not match a service created again.
-    """CREATE TABLE deleted (
-        namespace TEXT NOT NULL, name TEXT NOT NULL, generation INTEGER NOT NULL,
-        PRIMARY KEY (namespace, name)) WITHOUT ROWID""",
-    """CREATE TABLE releases (
-        namespace TEXT NOT NULL, name TEXT NOT NULL, generation INTEGER NOT NULL, at TEXT NOT NULL,
-        document TEXT NOT NULL, catalogue BLOB NOT NULL, manifests BLOB NOT NULL, note TEXT NOT NULL,
-        PRIMARY KEY (namespace, name, generation),
-        FOREIGN KEY (namespace, name) REFERENCES services ON DELETE CASCADE)""",
-    """CREATE TABLE revisions (
-        namespace TEXT NOT NULL, name TEXT NOT NULL, workload TEXT NOT NULL, revision TEXT NOT NULL,
-        generation INTEGER NOT NULL, manifests BLOB NOT NULL, created_at TEXT NOT NULL,
-        first_ready_at TEXT NOT NULL DEFAULT '', failed TEXT NOT NULL DEFAULT '',
-        age_s REAL NOT NULL DEFAULT 0, age_at TEXT NOT NULL,
-        PRIMARY KEY (namespace, name, workload, revision),
-        FOREIGN KEY (namespace, name) REFERENCES services ON DELETE CASCADE)""",
-    """CREATE TABLE overrides (
-        namespace TEXT NOT NULL, name TEXT NOT NULL, workload TEXT NOT NULL, value BLOB NOT NULL,
-        PRIMARY KEY (namespace, name, workload),
-        FOREIGN KEY (namespace, name) REFERENCES services ON DELETE CASCADE) WITHOUT ROWID""",
-    """CREATE TABLE ports (
-        namespace TEXT NOT NULL, name TEXT NOT NULL, kind TEXT NOT NULL, port INTEGER NOT NULL UNIQUE,
-        PRIMARY KEY (namespace, name, kind),
-        FOREIGN KEY (namespace, name) REFERENCES services ON DELETE CASCADE) WITHOUT ROWID""",
-    "CREATE TABLE replicas (id TEXT NOT NULL PRIMARY KEY, value BLOB NOT NULL)",
-    """CREATE TABLE events (
-        number INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, namespace TEXT NOT NULL, service TEXT NOT NULL,
-        object TEXT NOT NULL, type TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL)""",
-    "CREATE INDEX events_by_service ON events (namespace, service, number)",
-)
 
-SECOND: Final = (
-    """CREATE TABLE canaries (
-        namespace TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL, version INTEGER NOT NULL,
-        PRIMARY KEY (namespace, name),
-        FOREIGN KEY (namespace, name) REFERENCES services ON DELETE CASCADE) WITHOUT ROWID""",
-)
+def read_migrations(folder: Path) -> tuple[Sequence[str], ...]:
+    """Return the statements of each `N_NAME.sql`, in order."""
+    return tuple(file.read_text().strip().removesuffix(";").split(";\n") for file in sorted(folder.glob("*.sql")))
 
-THIRD: Final = (
-    "ALTER TABLE revisions ADD COLUMN verification TEXT NOT NULL DEFAULT 'unknown'",
-    "ALTER TABLE revisions ADD COLUMN answer_failure TEXT NOT NULL DEFAULT ''",
-)
 
-MIGRATIONS: Final[tuple[Sequence[str], ...]] = (FIRST, SECOND, THIRD)
+MIGRATIONS: Final = read_migrations(Path(__file__).with_name("migrations"))  # `user_version` counts those of a file
 # Only one process writes; an external tool may hold a lock for a moment.
 BUSY_S: Final = 2.0
 CHECK_S: Final = 5.0  # for quick_check, which reads the whole file; a platform's state takes milliseconds

@@ -8,11 +8,12 @@ from tests.platform.spec.problem_codes import CODES
 
 from pilotlight.contract import LOCAL_CAPABILITIES
 from pilotlight.k8s.names import ANNOTATION_TARGET, ANNOTATION_TARGET_OPTIONS
-from pilotlight.plan.support.target_support import AVAILABLE, TABLE, TARGETS, FeatureRow
+from pilotlight.plan.support.target_support import AVAILABLE, FIELDS, TARGETS, FeatureRow, table
 from pilotlight.plan.types import Capabilities
 from pilotlight.release.apply import document_text
 from pilotlight.release.plan_and_render import Sources, plan_documents, read
 from pilotlight.spec.problems import InvalidDocument, Problem
+from pilotlight.targets.target import NO_GATEWAY
 
 PLAIN = """\
 apiVersion: serving.kserve.io/v1beta1
@@ -32,6 +33,7 @@ RAW = "    serving.kserve.io/deploymentMode: Standard\n"
 MODEL = PLAIN[PLAIN.index("    model:") :]
 FOREIGN = "    containers:\n    - {name: kserve-container, image: 'example.com/server:1'}\n"
 FETCHED = FOREIGN.replace("image:", "env: [{name: STORAGE_URI, value: 's3://models/iris'}], image:")
+TABLE = table()
 TOKENS = f"    pilotlight.dev/auth-tokens-sha256: {'ab' * 32}\n"
 
 
@@ -94,6 +96,8 @@ def test_every_row_refuses_something_and_has_a_use_here() -> None:
     assert len(USES) == len(TABLE) == len({id(use_of(row)) for row in TABLE})
     assert all(row.code in CODES and row.instead for row in TABLE)
     assert len({row.feature for row in TABLE}) == len(TABLE)
+    assert [row.field for row in TABLE] == [*FIELDS]
+    assert {row.refused["brev"] for row in TABLE if row.feature.startswith("traffic splits")} == {NO_GATEWAY}
 
 
 @pytest.mark.parametrize("target", TARGETS)

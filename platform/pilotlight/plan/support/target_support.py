@@ -1,11 +1,15 @@
 """Features of a document that some targets refuse, or run with an option only: errors PL371 to PL376 of plan().
 
-docs/targets.md shows every feature on every target, and a test compares. What only the machine, daemon or cluster knows
-is checked by the target itself when it applies the manifests.
+target_support.yaml has them. What only the machine, daemon or cluster knows is checked by the target itself when it
+applies the manifests.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct, yaml
 
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s.model_pins import is_local
@@ -14,7 +18,6 @@ from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.model_storage import location
 from pilotlight.plan.types import DecisionLog, Workload
-from pilotlight.targets.target import NO_GATEWAY
 
 Json = Any
 TARGETS: Final = ("local", "kubernetes", "docker", "slurm", "lepton", "brev")
@@ -24,26 +27,20 @@ _METRIC: Final = "autoscaling.knative.dev/metric"
 _FILES: Final = frozenset({"secret", "configMap", "projected", "downwardAPI"})
 
 
-class FeatureRow(NamedTuple):
-    """One feature, and the targets that do not just run it.
-
-    `field` returns the path of the field that asks for it; empty: the workload does without.
-    """
+class FeatureRow(Struct, frozen=True, forbid_unknown_fields=True):
+    """Entry of target_support.yaml."""
 
     feature: str
-    field: Callable[[PlanContext, Workload], str]
-    refused: Mapping[str, str]  # why, by target
+    field: str
     code: str
-    instead: str  # remedy in the document
-    needs: Mapping[str, tuple[str, str]] = {}  # by target: how it runs, and the option for it, NAME or NAME=VALUE
+    refused: dict[str, str]
+    instead: str
+    needs: dict[str, tuple[str, str]] = {}
 
 
-def _refused_by(*targets: str, why: str) -> dict[str, str]:
-    return dict.fromkeys(targets, why)
-
-
-def _only_kubernetes(why: str) -> dict[str, str]:
-    return {target: why for target in TARGETS if target != "kubernetes"}
+@cache
+def table() -> tuple[FeatureRow, ...]:
+    return yaml.decode(Path(__file__).with_suffix(".yaml").read_bytes(), type=tuple[FeatureRow, ...])
 
 
 def _main(workload: Workload) -> dict[str, Json]:
@@ -211,78 +208,17 @@ def _grpc(context: PlanContext, workload: Workload) -> str:
     return context.path("model.protocolVersion") if workload.port_name == "h2c" else ""
 
 
-_NO_GATEWAY: Final = _refused_by("lepton", "brev", why=NO_GATEWAY)
-_NO_CONTAINERS: Final = "only our own predictor runs without containers"
-_NO_FILES: Final = "it cannot read files of this machine"
-_NO_FETCH: Final = "its container has no init containers, and the image fetches nothing itself"
-_ONE_INSTANCE: Final = "one container on one instance serves it, and nothing scales that"
-_BY_QUERIES: Final = "its autoscaler sees queries per minute and GPUs only"
-_PARKED: Final = "a parked replica would keep the GPU that its container was given"
-_NO_PROCESS: Final = "its replicas are no processes of this machine, which the annotation is about"
-
-TABLE: Final = (
-    FeatureRow("other images", _foreign, {"local": _NO_CONTAINERS}, "PL373", "use a runtime with our predictor",
-        needs={"slurm": ("in a container of the job", "container")}),
-    FeatureRow("several containers, init containers of your own", _several_containers,
-        _only_kubernetes("a replica is one container here"), "PL373", "keep the main container alone"),
-    FeatureRow("several nodes (`leader`, `worker`, `workerSpec`)", _several_nodes,
-        _only_kubernetes("a replica runs on one machine here"), "PL373", "remove the workers"),
-    FeatureRow("model in a folder of this machine", _local_model, _refused_by("lepton", "brev", why=_NO_FILES),
-        "PL373", "put the model into a store such as s3://"),
-    FeatureRow("model in a store, other images", _fetched_model,
-        {"local": _NO_CONTAINERS, "lepton": _NO_FETCH, "brev": _NO_FETCH}, "PL373", "use our predictor"),
-    FeatureRow("volumes: `hostPath`", _volume(host=True, files=False),
-        {"lepton": "its machines have no folders of yours"}, "PL373", "use a URI such as s3://"),
-    FeatureRow("volumes: claims, images, CSI, NFS; models at pvc:// and oci://", _volume(host=False, files=False),
-        _only_kubernetes("it has no such volumes"), "PL373", "use a hostPath or a URI such as s3://"),
-    FeatureRow("volumes: files of Secrets and ConfigMaps", _volume(host=False, files=True),
-        _only_kubernetes("such files are not written here"), "PL373", "give the values as env"),
-    FeatureRow("MIG slices, devices of other vendors", _devices,
-        _only_kubernetes("only whole NVIDIA GPUs (nvidia.com/gpu) are assigned here"),
-        "PL374", "ask for nvidia.com/gpu"),
-    FeatureRow("parking (`pilotlight.dev/park`)", _parking,
-        _refused_by("docker", "slurm", "lepton", "brev", why=_PARKED), "PL374", "remove the annotation"),
-    FeatureRow("isolation of a process (`pilotlight.dev/isolation`)", _isolation,
-        _refused_by("kubernetes", "docker", "slurm", "lepton", "brev", why=_NO_PROCESS),
-        "PL373", "remove the annotation"),
-    FeatureRow("scale to zero (`minReplicas: 0`)", _scale_to_zero, {
-        "slurm": "a request cannot wait until the queue starts a job",
-        "lepton": "an endpoint at zero is not woken by a request",
-        "brev": _ONE_INSTANCE,
-    }, "PL371", "use minReplicas: 1"),
-    FeatureRow("several replicas (`minReplicas`)", _several_replicas, {"brev": _ONE_INSTANCE},
-        "PL371", "use minReplicas: 1"),
-    FeatureRow("autoscaling by requests in flight (`scaleMetric: concurrency`)", _by_requests(rate=False), {
-        "lepton": "its autoscaler counts queries per minute, as scaleMetric: rps does",
-        "brev": _ONE_INSTANCE,
-    }, "PL371", "leave out maxReplicas"),
-    FeatureRow("autoscaling by requests a second (`scaleMetric: rps`)", _by_requests(rate=True),
-        {"brev": _ONE_INSTANCE}, "PL371", "leave out maxReplicas"),
-    FeatureRow("autoscaling by latency or a query", _by_query, {"lepton": _BY_QUERIES, "brev": _ONE_INSTANCE},
-        "PL371", "scale by requests"),
-    FeatureRow("autoscaling by CPU or memory", _by_usage, {
-        "slurm": "the usage of a job on another node is not measured", "lepton": _BY_QUERIES, "brev": _ONE_INSTANCE,
-    }, "PL371", "use scaleMetric: concurrency"),
-    FeatureRow("traffic splits, canaries, tags", _split, _NO_GATEWAY, "PL372", "release it at once"),
-    FeatureRow("several components (transformer, router, decoder)", _several_components, {
-        "slurm": "a job on another node does not reach the gateway of this machine", **_NO_GATEWAY,
-    }, "PL375", "keep one component", needs={"docker": ("on the network of this machine", "network=host")}),
-    FeatureRow("access rules and rate limits, our predictor", _access_rules(foreign=False), _NO_GATEWAY,
-        "PL375", "remove the annotation",
-        needs={"slurm": ("behind the gateway, with replicas on unix sockets", "address=tunnel")}),
-    FeatureRow("access rules and rate limits, other images", _access_rules(foreign=True), {
-        "local": _NO_CONTAINERS,
-        "docker": "users of this machine reach its port past the gateway",
-        "slurm": "users of its node reach its port past the gateway",
-        **_NO_GATEWAY,
-    }, "PL375", "use our predictor, or remove the annotation"),
-    FeatureRow("load balancer of its own (`pilotlight.dev/expose`)", _exposed,
-        _only_kubernetes("it has no load balancers"), "PL375", "remove the annotation"),
-    FeatureRow("gRPC", _grpc, {
-        "lepton": "its endpoints speak HTTP/1.1",
-        "brev": "one port of the instance is opened, for HTTP",
-    }, "PL375", "use protocolVersion: v2"),
-)  # fmt: skip
+# Each returns the path of the field that asks for a feature; empty: the workload does without.
+FIELDS: Final[Mapping[str, Callable[[PlanContext, Workload], str]]] = {
+    "foreign": _foreign, "several_containers": _several_containers, "several_nodes": _several_nodes,
+    "local_model": _local_model, "fetched_model": _fetched_model, "host_path": _volume(host=True, files=False),
+    "other_volume": _volume(host=False, files=False), "file_volume": _volume(host=False, files=True),
+    "devices": _devices, "parking": _parking, "isolation": _isolation, "scale_to_zero": _scale_to_zero,
+    "several_replicas": _several_replicas, "by_concurrency": _by_requests(rate=False),
+    "by_rate": _by_requests(rate=True), "by_query": _by_query, "by_usage": _by_usage, "split": _split,
+    "several_components": _several_components, "access_rules": _access_rules(foreign=False),
+    "foreign_access_rules": _access_rules(foreign=True), "exposed": _exposed, "grpc": _grpc,
+}  # fmt: skip
 
 
 def check_target(context: PlanContext, workload: Workload, log: DecisionLog) -> None:
@@ -290,13 +226,13 @@ def check_target(context: PlanContext, workload: Workload, log: DecisionLog) -> 
     target, options = context.capabilities.target, context.capabilities.target_options
     if target not in TARGETS:
         return
-    for row in TABLE:
+    for row in table():
         how, option = row.needs.get(target, ("", ""))
         name, _, value = option.partition("=")
         written = options.get(name, "none")
         missing = bool(name) and (written != value if value else written == "none")
         why = row.refused.get(target)
-        if not (why or missing) or not (path := row.field(context, workload)):
+        if not (why or missing) or not (path := FIELDS[row.field](context, workload)):
             continue
         if missing:
             message = f"{target} runs it {how}; add --target-option {name}={value or 'VALUE'}"

@@ -6,8 +6,9 @@ from tests.platform.spec.problem_codes import CODES, ROOT, SECTIONS
 
 
 def used() -> set[str]:
-    texts = (path.read_text() for path in (ROOT / "platform" / "pilotlight").rglob("*.py"))
-    return {code for text in texts for code in re.findall(r'"(PL\d{3})"', text)}
+    package = ROOT / "platform" / "pilotlight"
+    texts = (path.read_text() for path in (*package.rglob("*.py"), *package.rglob("*.yaml")))
+    return {code for text in texts for code in re.findall(r'(?:"|code: )(PL\d{3})\b', text)}
 
 
 def test_every_code_in_use_is_explained_and_every_explained_one_is_in_use() -> None:

@@ -235,7 +235,7 @@ def test_nothing_is_applied_before_the_finalizer_is_there(live: LiveCluster) -> 
 
 def test_a_service_of_the_other_group_keeps_its_name(live: LiveCluster) -> None:
     other = {
-        **IRIS, "apiVersion": "ome.io/v1beta1",
+        **iris(), "apiVersion": "ome.io/v1beta1",
         "spec": {"predictor": {"minReplicas": 1, "maxReplicas": 2, "model": IRIS["spec"]["predictor"]["model"]}},
     }  # fmt: skip
     process = Process(live)
@@ -251,7 +251,7 @@ def test_a_service_of_the_other_group_keeps_its_name(live: LiveCluster) -> None:
 
 def test_a_document_with_a_canary_is_tried_beside_the_one_that_serves() -> None:
     serverless = {name: value for name, value in IRIS["spec"]["predictor"].items() if not name.startswith("scale")}
-    document = {**IRIS, "spec": {"predictor": serverless}}
+    document = {**iris(), "spec": {"predictor": serverless}}
     with LiveCluster(document, kinds=(*LIVE, *KNATIVE)) as live:
         process = Process(live)
         process.passes(1)

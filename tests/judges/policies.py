@@ -65,6 +65,7 @@ _WORKER: Final = "a worker of a LeaderWorkerSet takes no requests and ends with 
 _HOOK: Final = "a pod of `helm test`, which asks once and ends"
 _OPEN: Final = "open to everybody, as its document has no access rules; with them it gets a policy"
 _ONE: Final = "one process writes its volume, so the old one ends first"
+_LEASE: Final = "one process leads by a Lease, so the old one gives it up first"
 _FOREIGN_LIVENESS: Final = "whether an image of others hangs, nobody but its document can tell; readiness is asked"
 _CONTAINERS: Final = "every container has a context of its own; Knative wants a flag for that of a pod"
 
@@ -72,6 +73,7 @@ FOREIGN: Final = (
     "Deployment/deepseek-split-decoder", "Deployment/deepseek-split-engine", "Deployment/flowers-sklearn-predictor",
     "Deployment/llama-chat-engine", "Deployment/deepseek-chat-engine-*-pods",
 )  # fmt: skip
+WITHOUT_LIVENESS: Final = ("flowers-sklearn-predictor", "*-leader-pods", "*-engine", "*-decoder")
 EXCEPTIONS: Final = (
     Exempt("container-ephemeral-storage-request-and-limit/Ephemeral Storage limit is not set", "*", _SCRATCH),
     Exempt("container-ephemeral-storage-request-and-limit/Ephemeral Storage request is not set", "*", _SCRATCH),
@@ -105,6 +107,7 @@ EXCEPTIONS: Final = (
     Exempt("deployment-has-poddisruptionbudget/No matching PodDisruptionBudget was found", "Deployment/*-pods", _MADE),
     Exempt("deployment-replicas/Deployment few replicas", "*", _REPLICAS),
     Exempt("deployment-strategy/Deployment update strategy", "Deployment/pilotlight-api", _ONE),
+    Exempt("deployment-strategy/Deployment update strategy", "Deployment/pilotlight-controller", _LEASE),
     Exempt(
         "horizontalpodautoscaler-has-target/The HPA target does not match anything", "*/deepseek-chat-engine", _MADE
     ),
@@ -124,14 +127,13 @@ EXCEPTIONS: Final = (
     ),
     Exempt("pod-networkpolicy/The pod does not have a matching egress NetworkPolicy", "*", _EGRESS),
     Exempt("pod-probes-identical/Container has the same readiness and liveness probe", "*", _PROBES),
-    Exempt(
-        "pod-probes/Container is missing a livenessProbe", "Deployment/flowers-sklearn-predictor", _FOREIGN_LIVENESS
+    *(
+        Exempt("pod-probes/Container is missing a livenessProbe", f"Deployment/{name}", _FOREIGN_LIVENESS)
+        for name in WITHOUT_LIVENESS
     ),
-    Exempt("pod-probes/Container is missing a livenessProbe", "Deployment/*-leader-pods", _FOREIGN_LIVENESS),
     Exempt("pod-probes/Container is missing a readinessProbe", "Deployment/*-worker-pods", _WORKER),
     Exempt("service-targets-pod/The services selector does not match any pods", "Service/deepseek-chat*", _MADE),
-    Exempt("CKV_K8S_8", "Deployment/flowers-sklearn-predictor", _FOREIGN_LIVENESS),
-    Exempt("CKV_K8S_8", "Deployment/*-leader-pods", _FOREIGN_LIVENESS),
+    *(Exempt("CKV_K8S_8", f"Deployment/{name}", _FOREIGN_LIVENESS) for name in WITHOUT_LIVENESS),
     Exempt("CKV_K8S_8", "Deployment/*-worker-pods", _WORKER),
     Exempt("CKV_K8S_9", "Deployment/*-worker-pods", _WORKER),
     Exempt("CKV_K8S_8", "Pod/pilotlight-gateway-test", _HOOK),

@@ -75,7 +75,7 @@ class Leadership:
                 log.warning("the Lease is left to expire: %s", error)
 
     def _update(self, *arguments: Any) -> Any:
-        """Renew the Lease, unless it was released meanwhile."""
+        """Renew the Lease, unless this process has released it."""
         with self._writing:
             return not self._released and self._write(*arguments)
 

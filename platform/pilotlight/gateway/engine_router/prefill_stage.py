@@ -1,4 +1,4 @@
-"""Prefill halves of a router's requests: read the body, call a prefill engine, then or meanwhile a decoder.
+"""Prefill stage of a disaggregated request: read the body, call a prefill engine before or beside the decoder.
 
 The answer of the prefill engine is read to its end: to close the connection would abort the transfer of its KV cache.
 """

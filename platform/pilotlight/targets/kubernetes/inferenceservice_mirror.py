@@ -243,7 +243,7 @@ def _write(cluster: Cluster, existing: Mapping[str, Json], status: ServiceStatus
 
 
 def write_status(cluster: Cluster, existing: Mapping[str, Json], new_status: Mapping[str, Json]) -> Json:
-    """Write the status and return the object; None: it was deleted meanwhile."""
+    """Write the status and return the object; None: there is no such object any more."""
     named = {name: existing["metadata"][name] for name in ("name", "namespace")}
     body = {"apiVersion": existing["apiVersion"], "kind": KIND, "metadata": named, "status": new_status}
     path = cluster.require_kind(existing["apiVersion"], KIND).path(named["namespace"], named["name"], "status")

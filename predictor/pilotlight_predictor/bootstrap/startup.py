@@ -145,7 +145,8 @@ async def _serve(
     await signals.stop.wait()
     failed = lifecycle.state is ServerState.FAILED
     rpc = application.rpc if application is not None else None
-    idle = application is None or application.is_idle()
+    # A worker knows only its own requests: if it dropped new connections while others drain, those to its sockets fail.
+    idle = worker is None and (application is None or application.is_idle())
     servers = (http_server,) if rpc is None else (http_server, rpc)
     finished = await _drain(settings, lifecycle, servers, signals.abort, idle)
     if work is not None:

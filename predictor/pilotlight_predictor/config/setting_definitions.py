@@ -79,7 +79,8 @@ class ServerSettings(SettingsGroup):
     )
     drain_delay_s: float = setting(
         0.0, SECONDS, "--drain-delay --drain-delay-s",
-        "After SIGTERM, how long requests are still taken, though not ready; not at all if none came as long before.",
+        "After SIGTERM, how long requests are still taken, though not ready; a single worker that got none as long"
+        " before takes none.",
     )  # fmt: skip
     exit_timeout_s: float = setting(
         30.0, SECONDS, "--exit-timeout-secs --exit-timeout-s", "How long requests in flight may take to finish at exit."

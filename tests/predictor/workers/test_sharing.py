@@ -163,3 +163,12 @@ def test_who_comes_while_all_stop_and_a_socket_changes_hands_is_answered(serve: 
     assert {server.get("/v2/health/live").status for _ in range(10)} == {200}
     server.process.terminate()  # once more: nobody waits for the delay
     server.process.wait(START_S)
+
+
+def test_workers_take_connections_for_the_drain_delay_however_idle_one_is(serve: Serve, tmp_path: Path) -> None:
+    server = serve(write_pid(tmp_path), "--workers", "2", "--drain-delay-s", "0.2")
+    ready = time.monotonic()
+    server.wait_until(lambda: time.monotonic() > ready + 1, "idle for longer than the delay")
+    server.process.terminate()
+    server.process.wait(START_S)
+    assert [line["drain_delay_s"] for line in server.log() if line["event"] == "stopping"] == [0.2, 0.2]

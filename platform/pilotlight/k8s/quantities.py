@@ -13,7 +13,6 @@ _SUFFIXES: Final[dict[str, Decimal | int]] = {
 }  # fmt: skip
 _QUANTITY: Final = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)([numkKMGTPE]i?)?")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
-_WHOLE_SECONDS: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -44,15 +43,6 @@ def parse_duration(text: str) -> float | None:
 def unsigned_duration(text: str) -> float | None:
     """Return the seconds of a duration without a sign, such as the timeout of an HTTPRoute; None if malformed."""
     return None if text.startswith(("+", "-")) else parse_duration(text)
-
-
-def whole_seconds(text: str) -> int | None:
-    """Return the seconds of `1m30s`; None if it is not a duration of whole seconds."""
-    match = _WHOLE_SECONDS.fullmatch(text)
-    if not text or not match:
-        return None
-    hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return hours * 3600 + minutes * 60 + seconds
 
 
 def mebibytes(size: int) -> str:

@@ -1,66 +1,45 @@
 """Rules for the autoscaling annotations of a Knative Service."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Final
 
-from pilotlight.k8s import quantities
+from pilotlight.k8s.autoscaling_annotations import (
+    DURATIONS,
+    HPA_CLASS,
+    KEYS,
+    KNATIVE_AUTOSCALING,
+    KPA_CLASS,
+    MAX_INT32,
+    NUMBERS,
+    camel,
+    required_duration,
+    required_value,
+)
 from pilotlight.lint.rule import Hits, LintContext, Part, rule
 
-GROUP: Final = "autoscaling.knative.dev/"
-KPA: Final = "kpa.autoscaling.knative.dev"
-HPA: Final = "hpa.autoscaling.knative.dev"
 KPA_METRICS: Final = ("concurrency", "rps")
-KEYS: Final = frozenset({
-    "activation-scale", "class", "initial-scale", "max-scale", "metric", "metric-aggregation-algorithm", "min-scale",
-    "panic-threshold-percentage", "panic-window-percentage", "scale-down-delay", "scale-to-zero-pod-retention-period",
-    "target", "target-burst-capacity", "target-utilization-percentage", "window",
-})  # fmt: skip
-# Minimum and maximum; a burst capacity of -1 keeps the activator in the path.
-NUMBERS: Final[dict[str, tuple[float, float]]] = {
-    "target": (0.01, float("inf")),
-    "target-utilization-percentage": (1, 100),
-    "panic-window-percentage": (1, 100),
-    "panic-threshold-percentage": (110, 1000),
-    "target-burst-capacity": (-1, float("inf")),
-    "min-scale": (0, 2**31 - 1),
-    "max-scale": (0, 2**31 - 1),
-    "initial-scale": (0, 2**31 - 1),
-}
-# Minimum and maximum in seconds, and whether fractions of a second are rejected.
-DURATIONS: Final[dict[str, tuple[float, float, bool]]] = {
-    "window": (6, 3600, True),
-    "scale-down-delay": (0, 3600, True),
-    "scale-to-zero-pod-retention-period": (0, 3600, False),
-}
+LEGACY: Final = {camel(key): key for key in KEYS if "-" in key}
 
 
 def annotation(service: Part, key: str) -> Part:
     """Return an annotation by its kebab-case name, or its legacy one if only that is set."""
     annotations = service.get("spec", "template", "metadata", "annotations")
-    current = annotations.get(GROUP + key)
-    return current if current else annotations.get(GROUP + camel(key))
+    current = annotations.get(KNATIVE_AUTOSCALING + key)
+    return current if current else annotations.get(KNATIVE_AUTOSCALING + camel(key))
 
 
 def annotations(service: Part) -> Iterator[tuple[str, Part]]:
     """Yield the autoscaling annotations of the template, by name without the group."""
     for entry in service.get("spec", "template", "metadata", "annotations").entries():
-        if entry.key.startswith(GROUP):
-            yield entry.key.removeprefix(GROUP), entry
-
-
-def camel(key: str) -> str:
-    first, *rest = key.split("-")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-LEGACY: Final = {camel(key): key for key in KEYS if "-" in key}
+        if entry.key.startswith(KNATIVE_AUTOSCALING):
+            yield entry.key.removeprefix(KNATIVE_AUTOSCALING), entry
 
 
 @rule("PL450")
 def on_the_service(service: Part, _: LintContext) -> Hits:
     for entry in service.get("metadata", "annotations").entries():
-        if entry.key.startswith(GROUP):
+        if entry.key.startswith(KNATIVE_AUTOSCALING):
             yield entry, f"{entry.key} has no effect here; move it to spec.template.metadata.annotations"
 
 
@@ -68,7 +47,7 @@ def on_the_service(service: Part, _: LintContext) -> Hits:
 def legacy_name(service: Part, _: LintContext) -> Hits:
     for key, entry in annotations(service):
         if key in LEGACY:
-            yield entry, f"{entry.key} is the legacy name; write {GROUP}{LEGACY[key]}"
+            yield entry, f"{entry.key} is the legacy name; write {KNATIVE_AUTOSCALING}{LEGACY[key]}"
 
 
 @rule("PL452")
@@ -76,53 +55,47 @@ def unknown_annotation(service: Part, _: LintContext) -> Hits:
     for key, entry in annotations(service):
         if key not in KEYS and key not in LEGACY:
             near = get_close_matches(key, KEYS, n=1)
-            hint = f"did you mean {GROUP}{near[0]}?" if near else f"known are {', '.join(sorted(KEYS))}"
+            hint = f"did you mean {KNATIVE_AUTOSCALING}{near[0]}?" if near else f"known are {', '.join(sorted(KEYS))}"
             yield entry, f"Knative does not know {entry.key}; {hint}"
 
 
 @rule("PL453")
 def hpa_at_zero(service: Part, _: LintContext) -> Hits:
     least = annotation(service, "min-scale")
-    if annotation(service, "class").text() == HPA and least.integer(0) == 0:
+    if annotation(service, "class").text() == HPA_CLASS and least.integer(0) == 0:
         message = 'class hpa never scales to zero; write min-scale "1" or use the kpa class'
         yield least or annotation(service, "class"), message
 
 
 @rule("PL454")
 def metric_of_class(service: Part, _: LintContext) -> Hits:
-    metric, class_name = annotation(service, "metric"), annotation(service, "class").text(KPA)
-    if metric and class_name == KPA and metric.text() not in KPA_METRICS:
-        message = f"metric = {metric.text()}, must be concurrency or rps with the kpa class; cpu and memory need {HPA}"
-        yield metric, message
-    elif class_name.endswith(".knative.dev") and class_name not in (KPA, HPA):
-        yield annotation(service, "class"), f"class = {class_name}, must be {KPA} or {HPA}"
+    metric, class_name = annotation(service, "metric"), annotation(service, "class").text(KPA_CLASS)
+    if metric and class_name == KPA_CLASS and metric.text() not in KPA_METRICS:
+        must = f"must be concurrency or rps with the kpa class; cpu and memory need {HPA_CLASS}"
+        yield metric, f"metric = {metric.text()}, {must}"
+    elif class_name.endswith(".knative.dev") and class_name not in (KPA_CLASS, HPA_CLASS):
+        yield annotation(service, "class"), f"class = {class_name}, must be {KPA_CLASS} or {HPA_CLASS}"
 
 
 @rule("PL455")
 def numbers(service: Part, _: LintContext) -> Hits:
-    for key, (least, most) in NUMBERS.items():
-        entry = annotation(service, key)
-        number = entry.number()
-        fraction = key.endswith("-scale") and number is not None and not number.is_integer()
-        between = key == "target-burst-capacity" and number is not None and -1 < number < 0
-        if entry and (number is None or not least <= number <= most or fraction or between):
-            bounds = f"at least {least:g}" if most > 2**30 else f"{least:g} to {most:g}"
-            message = f"{key} = {entry.text()}, must be a {'whole ' if key.endswith('-scale') else ''}number, {bounds}"
-            yield entry, message
+    yield from _out_of_bounds(service, NUMBERS.keys() - {"activation-scale"})
 
 
 @rule("PL456")
 def durations(service: Part, _: LintContext) -> Hits:
-    bounded = [(annotation(service, key), *bounds) for key, bounds in DURATIONS.items()]
-    template = service.get("spec", "template", "metadata", "annotations")
-    bounded.append((template.get("serving.knative.dev/progress-deadline"), 0, 2**31 - 1, True))
-    bounded.append((service.get("metadata", "annotations", "serving.knative.dev/rollout-duration"), 0, 2**31 - 1, True))
-    for entry, least, most, whole in bounded:
-        seconds = quantities.parse_duration(entry.text())
-        if entry and (seconds is None or not least <= seconds <= most or (whole and not seconds.is_integer())):
-            bounds = f"{least:g}s to {most:g}s" if most <= 3600 else "not negative"
-            bounds += ", in whole seconds" if whole else ""
-            yield entry, f"{entry.key} = {entry.text()}, must be a duration as 90s, {bounds}"
+    yield from _out_of_bounds(service, DURATIONS)
+    deadline = service.get("spec", "template", "metadata", "annotations", "serving.knative.dev/progress-deadline")
+    for entry in (deadline, service.get("metadata", "annotations", "serving.knative.dev/rollout-duration")):
+        if entry and (required := required_duration(entry.text(), 0, MAX_INT32, True)):
+            yield entry, f"{entry.key} = {entry.text()}, must be {required}"
+
+
+def _out_of_bounds(service: Part, keys: Iterable[str]) -> Hits:
+    for key in sorted(keys):
+        entry = annotation(service, key)
+        if entry and (required := required_value(key, entry.text())):
+            yield entry, f"{entry.key} = {entry.text()}, must be {required}"
 
 
 @rule("PL457")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from pilotlight.k8s.autoscaling_annotations import KNATIVE_AUTOSCALING
 from pilotlight.k8s.names import (
     ACCESS_ANNOTATIONS,
     ANNOTATION_FORMULA,
@@ -33,7 +34,6 @@ KEDA_OPERATOR: Final = "autoscaling.keda.sh/operator"
 KEDA_QUERY: Final = "autoscaling.keda.sh/prometheus.query"
 KEDA_ADDRESS: Final = "autoscaling.keda.sh/prometheus.serverAddress"
 
-KNATIVE_SCALING: Final = "autoscaling.knative.dev/"
 PROGRESS_DEADLINE: Final = "serving.knative.dev/progress-deadline"
 ROLLOUT_DURATION: Final = "serving.knative.dev/rollout-duration"
 
@@ -45,7 +45,7 @@ _CONSUMED: Final = frozenset(
      *ON_SERVICE_OBJECT)
 )  # fmt: skip
 _CONSUMED_PREFIXES: Final = (
-    KNATIVE_SCALING, "autoscaling.keda.sh/", f"{DOMAIN}/", "kubectl.kubernetes.io/", "internal.serving.kserve.io/",
+    KNATIVE_AUTOSCALING, "autoscaling.keda.sh/", f"{DOMAIN}/", "kubectl.kubernetes.io/", "internal.serving.kserve.io/",
     "meta.helm.sh/",
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pilotlight.contract import GRPC_PORT
-from pilotlight.k8s.quantities import whole_seconds
+from pilotlight.k8s.quantities import unsigned_duration
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.pod_security import without_timing
@@ -94,10 +94,10 @@ def progress_deadline(context: PlanContext, log: DecisionLog) -> int:
     key = document_annotations.PROGRESS_DEADLINE
     written = context.annotation(key)
     if written:
-        seconds = whole_seconds(written)
-        if seconds:
-            log.decide(context.component.role, "progress deadline", f"{seconds} s", f"annotation {key}")
-            return seconds
+        seconds = unsigned_duration(written)
+        if seconds and seconds.is_integer():
+            log.decide(context.component.role, "progress deadline", f"{seconds:g} s", f"annotation {key}")
+            return int(seconds)
         log.error("PL343", context.annotation_path(key), f"{written}, must be a duration of whole seconds such as 20m")
     budget = max(context.start_budget_s, context.allowed_start_s)
     deadline = max(LEAST_DEADLINE_S, budget + 300)

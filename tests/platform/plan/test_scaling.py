@@ -155,6 +155,7 @@ REFUSED = [
     (ome(min_replicas=0, scale_metric="cpu"), "PL330", "spec.engine.scaleMetric"),
     (annotated(kserve(), **{f"{KNATIVE}windw": "90s"}), "PL332", f"metadata.annotations.{KNATIVE}windw"),
     (annotated(kserve(), **{f"{KNATIVE}window": "5s"}), "PL333", f"metadata.annotations.{KNATIVE}window"),
+    (annotated(kserve(), **{f"{KNATIVE}target": "0"}), "PL333", f"metadata.annotations.{KNATIVE}target"),
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct, yaml
 
+from pilotlight.k8s.autoscaling_annotations import KNATIVE_AUTOSCALING
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.types import DecisionLog, Mode
@@ -76,7 +77,7 @@ def _check_annotations(context: PlanContext, log: DecisionLog) -> None:
         if context.serverless and key in for_deployments:
             message = f"has no effect in serverless mode: {support().reasons['knative']}"
             log.warn("PL360", context.annotation_path(key), message)
-        elif not context.serverless and key.startswith(document_annotations.KNATIVE_SCALING):
+        elif not context.serverless and key.startswith(KNATIVE_AUTOSCALING):
             message = f"has no effect in {context.mode} mode: Knative does not scale it"
             log.warn("PL360", context.annotation_path(key), message)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec import Struct, yaml
 
 from pilotlight.contract import is_predictor_image
+from pilotlight.k8s.autoscaling_annotations import KNATIVE_AUTOSCALING
 from pilotlight.k8s.model_pins import is_local
 from pilotlight.k8s.names import ACCESS_DIR, ANNOTATION_CANARY, ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_PARK
 from pilotlight.plan import document_annotations
@@ -23,7 +24,7 @@ Json = Any
 TARGETS: Final = ("local", "kubernetes", "docker", "slurm", "lepton", "brev")
 AVAILABLE: Final = TARGETS[:4]  # those that an error recommends
 _PARTIAL_DEVICES: Final = ("nvidia.com/mig-", "amd.com/", "gpu.intel.com/", "habana.ai/", "google.com/tpu")
-_METRIC: Final = "autoscaling.knative.dev/metric"
+_METRIC: Final = f"{KNATIVE_AUTOSCALING}metric"
 _FILES: Final = frozenset({"secret", "configMap", "projected", "downwardAPI"})
 
 

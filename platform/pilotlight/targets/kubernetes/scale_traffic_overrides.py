@@ -12,6 +12,7 @@ from msgspec import json
 
 from pilotlight.errors import UsageError
 from pilotlight.k8s import names
+from pilotlight.k8s.autoscaling_annotations import KNATIVE_AUTOSCALING
 from pilotlight.k8s.manifest import canonical_json
 
 Json = Any
@@ -19,7 +20,7 @@ Document = Mapping[str, Json]
 Overrides = Mapping[str, Mapping[str, Json]]  # by workload
 WORKLOADS: Final = ("Deployment", "StatefulSet", "LeaderWorkerSet", "RayCluster")
 KNATIVE: Final = "serving.knative.dev/"
-BOUNDS: Final = {"minReplicas": "autoscaling.knative.dev/min-scale", "maxReplicas": "autoscaling.knative.dev/max-scale"}
+BOUNDS: Final = {"minReplicas": f"{KNATIVE_AUTOSCALING}min-scale", "maxReplicas": f"{KNATIVE_AUTOSCALING}max-scale"}
 
 
 def apply_overrides(manifests: Sequence[Document], overrides: Overrides) -> list[dict[str, Json]]:

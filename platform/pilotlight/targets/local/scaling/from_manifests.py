@@ -11,11 +11,11 @@ from typing import Any, Final, Literal, cast
 
 from pilotlight.errors import UsageError
 from pilotlight.k8s import quantities
+from pilotlight.k8s.autoscaling_annotations import HPA_CLASS, KNATIVE_AUTOSCALING, KPA_CLASS, MAX_INT32, camel
 from pilotlight.targets.local.scaling import keda_formula
 from pilotlight.targets.local.scaling.types import Fallback, Fixed, Hpa, Kpa, Metric, Policy, Scaling, ScalingRules
 
 Json = Any
-MAX_INT32: Final = 2**31 - 1
 Kind = Literal["Value", "AverageValue", "Utilization"]
 # Kubernetes' default behavior: scale up at once, scale down to the highest recommendation of the last 5 min.
 DEFAULT_UP: Final = ScalingRules((Policy("Pods", 4, 15), Policy("Percent", 100, 15)), "Max", 0.0)
@@ -26,10 +26,7 @@ BEHAVIORS: Final = (
 )  # fmt: skip
 DEFAULT_CONCURRENCY: Final = 10.0
 DEFAULT_UTILIZATION: Final = 80.0
-PREFIX: Final = "autoscaling.knative.dev/"
 PROGRESS_DEADLINE: Final = "serving.knative.dev/progress-deadline"
-KPA_CLASS: Final = "kpa.autoscaling.knative.dev"
-HPA_CLASS: Final = "hpa.autoscaling.knative.dev"
 KNATIVE_CONCURRENCY: Final = 100.0
 DEFAULT_RPS: Final = 200.0
 DAY: Final = 86400.0
@@ -123,10 +120,8 @@ class _Autoscaling(Fields):
     """Annotations `autoscaling.knative.dev/…` by short name, also in Knative's older camel-case spelling."""
 
     def _written(self, key: str) -> str:
-        first, *rest = key.split("-")
-        camel = PREFIX + first + "".join(part.capitalize() for part in rest)
-        is_camel = self.values.get(PREFIX + key) is None and self.values.get(camel) is not None
-        return camel if is_camel else PREFIX + key
+        current, legacy = KNATIVE_AUTOSCALING + key, KNATIVE_AUTOSCALING + camel(key)
+        return legacy if self.values.get(current) is None and self.values.get(legacy) is not None else current
 
 
 def scaling_of(workload: Mapping[str, Json], autoscaler: Mapping[str, Json] | None) -> Scaling:

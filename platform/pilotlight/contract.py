@@ -49,7 +49,16 @@ ENV_TRUSTED_PROXIES: Final = f"{ENV_SETTINGS_PREFIX}TRUSTED_PROXIES"  # networks
 ENV_CACHE_DIR: Final = "PILOTLIGHT_CACHE_DIR"
 ENV_GATEWAY_URL: Final = "PILOTLIGHT_GATEWAY_URL"  # base URL for requests to other components of the service
 ENV_ENDPOINTS_DIR: Final = "PILOTLIGHT_ENDPOINTS_DIR"  # <dir>/<namespace>/<workload>.json: replicas, for a router
+ENV_ROUTER_PREFIX: Final = "PILOTLIGHT_ROUTER_"  # of a router's settings, which the plan writes
 ENV_PROGRAM: Final = "PILOTLIGHT_PROGRAM"  # command name to show in the predictor's help
+
+# Strategies of a router.
+ROUTER_STRATEGIES: Final = (
+    "round_robin",  # each in turn
+    "least_loaded",  # the fewest requests; ties by round robin
+    "cache_aware",  # a prompt prefix goes to the same endpoint, for its KV cache, unless that is overloaded
+    "prefill_decode",  # least_loaded, among the decoders and separately among the prefill engines
+)
 
 # Headers.
 HEADER_REQUEST_ID: Final = "x-request-id"

@@ -20,9 +20,10 @@ FLAGS: Final = ("--home", "--tls-host", "--tls-cert", "--tls-key", "--tls-client
 def main(arguments: Sequence[str]) -> int:
     try:
         if list(arguments) == ["route"]:
-            from pilotlight.gateway.engine_router import router_process, strategy
+            from pilotlight.gateway.engine_router import router_process
+            from pilotlight.gateway.engine_router.settings import read
 
-            process.run(router_process.run(strategy.read(os.environ)))
+            process.run(router_process.run(read(os.environ)))
         elif list(arguments) == ["cluster"]:
             from pilotlight.gateway.cluster import cluster_gateway, settings
 

@@ -7,14 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pilotlight.contract import HTTP_PORT
+from pilotlight.contract import ENV_ROUTER_PREFIX, HTTP_PORT, ROUTER_STRATEGIES
 from pilotlight.k8s import names
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.types import DecisionLog, Workload
 
 Json = Any
-STRATEGIES: Final = ("round_robin", "least_loaded", "cache_aware", "prefill_decode")
-ENV_PREFIX: Final = "PILOTLIGHT_ROUTER_"
 COMMAND: Final = ("python", "-m", "pilotlight.gateway", "route")
 KNOWN: Final = ("routing_strategy", "health_check_interval")
 SIDECARS: Final = ("llm-d-routing-sidecar", "llm-d-router")  # images of llm-d
@@ -48,7 +46,7 @@ def router_environment(context: PlanContext, log: DecisionLog) -> list[dict[str,
     if disaggregated:
         values["DECODER"] = names.workload(service.name, "decoder")
     values |= dict(_addresses(context, log))
-    return [{"name": f"{ENV_PREFIX}{name}", "value": value} for name, value in values.items()]
+    return [{"name": f"{ENV_ROUTER_PREFIX}{name}", "value": value} for name, value in values.items()]
 
 
 def _addresses(context: PlanContext, log: DecisionLog) -> Iterator[tuple[str, str]]:
@@ -127,8 +125,8 @@ def _words(work: Workload) -> str:
 
 def _check(context: PlanContext, strategy: str, disaggregated: bool, log: DecisionLog) -> None:
     path = context.path("config.routing_strategy")
-    if strategy not in STRATEGIES:
-        log.error("PL346", path, f"{strategy}, must be one of {', '.join(STRATEGIES)}")
+    if strategy not in ROUTER_STRATEGIES:
+        log.error("PL346", path, f"{strategy}, must be one of {', '.join(ROUTER_STRATEGIES)}")
     elif strategy == "prefill_decode" and not disaggregated:
         log.error("PL346", path, "prefill_decode needs a decoder beside the engine; add one or use cache_aware")
     elif strategy != "prefill_decode" and disaggregated:

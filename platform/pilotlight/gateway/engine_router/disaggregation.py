@@ -1,4 +1,4 @@
-"""Bodies by which prefill and decode engines find each other: the published protocols of SGLang and vLLM. Pure.
+"""Bodies by which prefill and decode engines find each other: the published protocols of SGLang and vLLM.
 
 docs/disaggregated.md describes them and cites the sources.
 """
@@ -12,10 +12,10 @@ from pilotlight.gateway.proxy.responses import ErrorResponse, RequestRejected
 Object = dict[str, Any]
 COMPLETIONS: Final = frozenset({"/v1/completions", "/v1/chat/completions"})
 BOOTSTRAP_FIELDS: Final = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
-# SGLang counts up from it, one for each prompt of a batch, and has 63 bits.
-TRANSFER_IDS: Final = 1 << 62
+# SGLang counts up from a room, one for each prompt of a batch, and has 63 bits.
+BOOTSTRAP_ROOMS: Final = 1 << 62
 NOT_FOR_PREFILL: Final = ("stream_options", "min_tokens", "min_completion_tokens")
-# SGLang before September 2026 gives all samples the same number.
+# SGLang before September 2026 gives all samples the same room.
 PARALLEL_SAMPLES: Final = ErrorResponse(
     400, "n must be 1 where prefill and decode are apart; send a request for each sample"
 )
@@ -38,7 +38,7 @@ class PrefillProtocol(Protocol):
 
 
 class SGLang:
-    """Both engines meet at the prefill engine's bootstrap server, by a number that must never repeat."""
+    """Both engines meet at the prefill engine's bootstrap server, in a room whose random number must never repeat."""
 
     paths = COMPLETIONS | {"/generate"}
     concurrent = True
@@ -47,7 +47,7 @@ class SGLang:
         sampling = body.get("sampling_params")
         if (body.get("n") or (isinstance(sampling, dict) and sampling.get("n")) or 1) != 1:
             raise RequestRejected(PARALLEL_SAMPLES)
-        values = (f"[{host}]" if ":" in host else host, bootstrap_port, secrets.randbelow(TRANSFER_IDS))
+        values = (f"[{host}]" if ":" in host else host, bootstrap_port, secrets.randbelow(BOOTSTRAP_ROOMS))
         return {**body, **dict(zip(BOOTSTRAP_FIELDS, values, strict=True))}
 
     def decode_body(self, body: Object, prefill: Object, answer: Object) -> Object:

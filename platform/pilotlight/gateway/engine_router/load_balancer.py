@@ -6,7 +6,8 @@ from typing import Final
 
 from pilotlight.gateway.auth import AccessAdmission, FileAdmission
 from pilotlight.gateway.engine_router.prefill_stage import PrefillStage
-from pilotlight.gateway.engine_router.strategy import PROMPT_SEARCH_BYTES, EndpointPicker, RouterSettings
+from pilotlight.gateway.engine_router.settings import RouterSettings
+from pilotlight.gateway.engine_router.strategy import PROMPT_SEARCH_BYTES, EndpointPicker
 from pilotlight.gateway.metrics_and_reports import log
 from pilotlight.gateway.proxy.backend import LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.data_plane import DataPlane

@@ -12,7 +12,8 @@ from typing import Final
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.gateway.engine_router.disaggregation import PROTOCOLS, Object, PrefillProtocol
-from pilotlight.gateway.engine_router.strategy import EndpointPicker, RouterSettings
+from pilotlight.gateway.engine_router.settings import RouterSettings
+from pilotlight.gateway.engine_router.strategy import EndpointPicker
 from pilotlight.gateway.metrics_and_reports import log
 from pilotlight.gateway.proxy.client_connection import INTERIM_RESPONSE
 from pilotlight.gateway.proxy.prepare_request import with_headers
@@ -34,9 +35,9 @@ BODY_S: Final = 300.0
 POLL_S, SLOW_POLL_S = 0.002, 0.05
 FRAMING: Final = ("transfer-encoding", "trailer", "expect")  # headers that a new body makes void
 PREFILLER: Final = "X-Prefiller-Host-Port"  # of llm-d's routing sidecar
-ENCODED: Final = ErrorResponse(415, "the body has a content-encoding; send it as it is, since the router adds to it")
+ENCODED: Final = ErrorResponse(415, "the body has a content-encoding, but the router adds fields to it; send it plain")
 TOO_LONG: Final = ErrorResponse(413, f"the body has more than {MAX_BODY >> 20} MiB; send a shorter prompt")
-NO_OBJECT: Final = ErrorResponse(400, "the body is no JSON object")
+NO_OBJECT: Final = ErrorResponse(400, "the body must be a JSON object")
 UNREACHABLE: Final = ErrorResponse(503, "no prefill engine can be reached; try again later", {"Retry-After": "5"})
 
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from pilotlight.gateway.engine_router.endpoint_discovery import DnsEndpoints, EndpointFile, healthy_ids
 from pilotlight.gateway.engine_router.load_balancer import RouterDataPlane
-from pilotlight.gateway.engine_router.strategy import RouterSettings
+from pilotlight.gateway.engine_router.settings import RouterSettings
 from pilotlight.gateway.listeners import BACKLOG, Address, bind
 from pilotlight.gateway.metrics_and_reports import Metrics, Reporter, log
 from pilotlight.gateway.routing_table import Replica
@@ -71,7 +71,7 @@ class Router:
         create_server = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
         server = await create_server(self._plane.protocol_factory(self._plane.key), sock=listener, backlog=BACKLOG)
         port = self._settings.port or listener.getsockname()[1]
-        log("router.listening", f"{self._settings.strategy}", http_port=port)
+        log("router.listening", self._settings.strategy, http_port=port)
         discovery = asyncio.create_task(self._watch_endpoints())
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait([discovery, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -102,7 +102,7 @@ class Router:
         decoders = await self._decoders.refresh(now) if self._decoders is not None else ()
         if self._plane.set_endpoints(engines, decoders):
             names = [replica.id for replica in (*engines, *decoders)]
-            log("router.endpoints", f"{len(names)} endpoints are well", endpoints=names)
+            log("router.endpoints", f"{len(names)} endpoints are healthy", endpoints=names)
 
     def _metrics_page(self) -> tuple[int, str, bytes]:
         self._reporter.report()

@@ -17,14 +17,19 @@ from tests.http_reply import Reply
 from tests.platform.gateway.engine_router.routers import announce, router, until_ready
 from tests.platform.gateway.linked import DEADLINE_S, ask, in_loop, read_reply
 
-from pilotlight.gateway.engine_router.disaggregation import SGLang, VllmNixl
+from pilotlight.gateway.engine_router.disaggregation import PROTOCOLS, SGLang, VllmNixl
 from pilotlight.gateway.proxy.responses import RequestRejected
 from pilotlight.gateway.routing_table import Replica
+from pilotlight.k8s import names
 
 CHAT = {"messages": [{"role": "user", "content": "one two three"}]}
 PROMPT = {"prompt": "one two three"}
 TEXT = "one two three"
 LONG = json.dumps({**PROMPT, "user": "x" * (3 << 20)}).encode()  # the gateway pauses a client that sends so much
+
+
+def test_a_document_can_name_every_protocol() -> None:
+    assert tuple(PROTOCOLS) == names.DISAGGREGATIONS
 
 
 def test_both_engines_of_sglang_get_the_address_and_a_fresh_number() -> None:
@@ -170,8 +175,8 @@ async def test_a_body_arrives_in_any_framing(tmp_path: Path) -> None:
     ("head", "text", "status", "message"),
     [("Content-Length: 2\r\nContent-Encoding: gzip\r\n", b"xx", 415, "content-encoding"),
      ("Content-Length: 67108865\r\n", b"x", 413, "more than 64 MiB"),
-     ("Content-Length: 2\r\n", b"[]", 400, "no JSON object"),
-     ("Content-Length: 2\r\n", b"{{", 400, "no JSON object"),
+     ("Content-Length: 2\r\n", b"[]", 400, "must be a JSON object"),
+     ("Content-Length: 2\r\n", b"{{", 400, "must be a JSON object"),
      ("Content-Length: 7\r\n", b'{"n":2}', 400, "n must be 1")],
 )  # fmt: skip
 @in_loop

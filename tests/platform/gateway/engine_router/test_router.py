@@ -16,9 +16,9 @@ from tests.platform.gateway.engine_router.routers import ENGINE, announce, ready
 from tests.platform.gateway.linked import DEADLINE_S, SmallReplica, ask, in_loop, read_reply, replica
 
 from pilotlight.errors import UsageError
-from pilotlight.gateway.engine_router import strategy as engine_router_strategy
 from pilotlight.gateway.engine_router.endpoint_discovery import DnsEndpoints, EndpointFile, is_healthy
 from pilotlight.gateway.engine_router.router_process import EndpointPool, Router
+from pilotlight.gateway.engine_router.settings import read as read_settings
 from pilotlight.gateway.engine_router.strategy import EndpointPicker, overloaded, preferred, prompt_prefix
 from pilotlight.gateway.routing_table import Replica
 
@@ -88,11 +88,11 @@ def test_without_a_body_the_least_loaded_is_chosen() -> None:
 )  # fmt: skip
 def test_a_setting_that_makes_no_sense_is_named(environ: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        engine_router_strategy.read(environ)
+        read_settings(environ)
 
 
 def test_settings_have_the_plans_defaults() -> None:
-    read = engine_router_strategy.read(ENGINE)
+    read = read_settings(ENGINE)
     assert (read.strategy, read.health_check_s, read.port, read.namespace) == ("least_loaded", 10.0, 8080, "default")
 
 
@@ -273,9 +273,7 @@ async def test_a_decoder_is_told_which_prefill_engine_was_chosen(tmp_path: Path)
 async def test_a_router_that_cannot_look_for_its_engines_ends_with_an_error_that_is_logged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = Router(
-        engine_router_strategy.read(ENGINE | {"INFERENCE_HTTP_PORT": "0", "PILOTLIGHT_ENDPOINTS_DIR": str(tmp_path)})
-    )
+    made = Router(read_settings(ENGINE | {"INFERENCE_HTTP_PORT": "0", "PILOTLIGHT_ENDPOINTS_DIR": str(tmp_path)}))
 
     class Broken:
         looks = 0

@@ -7,7 +7,7 @@ import pytest
 
 from pilotlight.errors import UsageError
 from pilotlight.gateway.auth import FileAdmission
-from pilotlight.gateway.engine_router.strategy import read
+from pilotlight.gateway.engine_router.settings import read
 from pilotlight.gateway.routing_table import Route
 from pilotlight.wire.access_file import encode
 from pilotlight.wire.service_access import Access, AccessRules, Rate

@@ -203,7 +203,7 @@ def test_waiting_for_the_end_ends_when_the_service_is_gone(capsys: pytest.Captur
             return self.statuses.pop(0)
 
     time = Time()
-    stopping = status("Stopping", message="its replicas finish what they have")
+    stopping = status("Stopping", message="its replicas are draining")
     ticker = output.ProgressLog(time.clock, 0.0)
     wait_ready.wait_deleted(Ending([stopping, stopping]), KEY, 10, ticker, time.clock, time.sleep)
     assert capsys.readouterr().err.count("Stopping") == 1

@@ -42,7 +42,7 @@ def test_a_missing_image_is_named(cluster: Cluster, namespace: str, mode: str) -
     story = Story(cluster, namespace, "image")
     text = other(document("image", mode=mode, least=1), image="dev.local/pilotlight/predictor:none")
     said = failing(story, text, *PATIENCE)
-    assert "image dev.local/pilotlight/predictor:none cannot be had" in said
+    assert "image dev.local/pilotlight/predictor:none cannot be pulled" in said
 
 
 def test_a_model_that_is_not_there_is_told_in_the_predictors_words(cluster: Cluster, namespace: str, mode: str) -> None:
@@ -96,7 +96,7 @@ def test_memory_that_no_node_has_free_is_told_with_what_is_free(cluster: Cluster
     resources = {"requests": {"cpu": "50m", "memory": "900Gi"}, "limits": {"memory": "900Gi"}}
     text = other(document("huge", mode="Standard", least=1), resources=resources)
     said = failing(story, text, *PATIENCE)
-    assert "no node can take it: the pod asks for 900Gi memory; at most" in said
+    assert "it cannot be scheduled: the pod asks for 900Gi memory; at most" in said
 
 
 def test_what_somebody_else_has_made_is_neither_taken_over_nor_deleted(cluster: Cluster, namespace: str) -> None:
@@ -119,7 +119,7 @@ def test_a_quota_is_told_as_the_cluster_tells_it(cluster: Cluster) -> None:
     try:
         story = Story(cluster, namespace, "quota")
         said = failing(story, document("quota", mode="Standard", least=1), *PATIENCE)
-        assert "the cluster makes no pod of it: exceeded quota: small" in said
+        assert "its pods cannot be created: exceeded quota: small" in said
     finally:
         cluster.kubectl("delete", "namespace", namespace, "--wait=false")
 
@@ -206,7 +206,7 @@ def test_a_probe_that_fails_is_told_with_what_it_got(cluster: Cluster, namespace
     done = story.run("deploy", "-f", "-", "--timeout", "60", text=text)
     story.run("delete", "probe", "--no-wait")
     assert done.returncode == 4
-    assert "it does not answer its probe: Readiness probe failed: HTTP probe failed with statuscode: 404" in done.stderr
+    assert "Readiness probe failed: HTTP probe failed with statuscode: 404" in done.stderr
 
 
 def test_what_a_webhook_refuses_is_told_in_its_words_and_nothing_is_written(cluster: Cluster, namespace: str) -> None:

@@ -81,7 +81,7 @@ def test_an_image_that_cannot_be_had_is_told(ground: Ground) -> None:
     job = ground.job()
     with ground.started(job) as entry:
         seen = ground.until(job, entry, "failed")
-    assert "dev.local/pilotlight/predictor:none cannot be had" in seen.reason
+    assert "dev.local/pilotlight/predictor:none cannot be pulled" in seen.reason
     assert seen.pod_name.startswith(f"ims-{job.id[:-1]}")
     assert seen.pod_status == "Pending"
 

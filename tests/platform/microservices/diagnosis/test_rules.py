@@ -71,7 +71,7 @@ def test_a_model_that_cannot_fit_is_told_before_it_fails() -> None:
 @pytest.mark.parametrize(
     "reason",
     [
-        "no node can take it: the pod needs nvidia.com/gpu 1, 0 are free",
+        "it cannot be scheduled: the pod needs nvidia.com/gpu 1, 0 are free",
         "0/3 nodes are available: 3 Insufficient memory.",
         "0/3 nodes are available: 3 Insufficient cpu.",
         "PENDING (Resources)",

@@ -26,11 +26,11 @@ def test_a_ready_pod_has_none() -> None:
     [
         (
             {"image": "dev/x:1", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}},
-            "image dev/x:1 cannot be had: not found",
+            "image dev/x:1 cannot be pulled: not found",
         ),
         (
             {"state": {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "s3" not found'}}},
-            'container kserve-container cannot be made: secret "s3" not found',
+            'container kserve-container cannot be created: secret "s3" not found',
         ),
         (
             {"restartCount": 1, "state": {}, "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}},
@@ -101,7 +101,7 @@ def test_no_room_is_told_with_what_is_asked_and_what_is_free() -> None:
     ("fields", "message", "sentence"),
     [
         ({"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}, "Scheduling is blocked",
-         "it waits in the queue 'gpus' of Kueue; kubectl get workloads tells for what"),
+         "it waits in the queue 'gpus' of Kueue; kubectl get workloads shows why"),
         ({"schedulingGates": [{"name": "example.com/ready"}]}, "Scheduling is blocked",
          "it waits for the scheduling gates example.com/ready to be removed"),
         ({"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "a100"}]},
@@ -160,7 +160,7 @@ def test_memory_is_told_in_the_units_that_people_write() -> None:
     ("reason", "message", "sentence"),
     [
         ("FailedMount", 'secret "a" not found', 'a volume cannot be mounted: secret "a" not found'),
-        ("Unhealthy", "Readiness probe failed: 503", "it does not answer its probe: Readiness probe failed: 503"),
+        ("Unhealthy", "Readiness probe failed: 503", "Readiness probe failed: 503"),
     ],
 )
 def test_the_newest_event_speaks_where_no_container_does(reason: str, message: str, sentence: str) -> None:
@@ -176,4 +176,4 @@ def test_pods_that_are_never_made_are_told_without_a_name_that_nobody_sees() -> 
     )
     assert found is not None
     assert found.fatal
-    assert found.sentence == "the cluster makes no pod of it: exceeded quota: small, requested: cpu=4"
+    assert found.sentence == "its pods cannot be created: exceeded quota: small, requested: cpu=4"

@@ -71,7 +71,7 @@ def test_a_revision_that_cannot_start_is_told_while_the_one_before_it_serves() -
         pod("iris-predictor", NEW, serverless=True, container=PULL),
     )
     assert status.phase == "Degraded"
-    assert f"{NEW}: image pilotlight/predictor:0.1.0 cannot be had: not found; {OLD} keeps serving" == status.message
+    assert f"{NEW}: image pilotlight/predictor:0.1.0 cannot be pulled: not found; {OLD} keeps serving" == status.message
     assert [row.name for row in status.revisions] == [NEW, OLD]
 
 
@@ -136,7 +136,7 @@ def test_pods_that_the_cluster_refuses_are_the_cause() -> None:
     status = told(deployment("iris-predictor", NEW, 1, conditions=conditions))
     assert (status.phase, status.message) == (
         "Failed",
-        f"{NEW}: the cluster makes no pod of it: exceeded quota: small",
+        f"{NEW}: its pods cannot be created: exceeded quota: small",
     )
 
 
@@ -145,7 +145,7 @@ def test_a_route_that_is_not_taken_keeps_it_from_being_ready() -> None:
     refused = [{"type": "Accepted", "status": "False", "message": "no listener for the host"}]
     lost["status"] = {"parents": [{"conditions": refused}]}
     status = told(deployment("iris-predictor", NEW), lost, pod("iris-predictor", NEW, ready=True))
-    assert (status.phase, status.message) == ("Progressing", "its route is not taken: no listener for the host")
+    assert (status.phase, status.message) == ("Progressing", "its route is not accepted: no listener for the host")
 
 
 def test_keda_that_holds_the_replicas_is_said() -> None:
@@ -159,7 +159,7 @@ def test_what_is_being_deleted_says_how_many_pods_are_left() -> None:
     ending = pod("iris-predictor", NEW, ready=True)
     ending["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
     status = told(ending)
-    assert (status.phase, status.message) == ("Stopping", "1 pods finish what they have")
+    assert (status.phase, status.message) == ("Stopping", "1 pods are draining")
 
 
 def test_both_sides_of_a_canary_are_one_component() -> None:

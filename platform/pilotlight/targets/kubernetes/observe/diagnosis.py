@@ -101,7 +101,7 @@ def diagnose(pod: Document, evidence: Evidence) -> Diagnosis | None:
     if is_ready(pod):
         return None
     if status.get("phase") == "Failed":
-        reason = status.get("message") or status.get("reason") or "no reason is told"
+        reason = status.get("message") or status.get("reason") or "its status has no reason"
         return Diagnosis(f"the pod has failed: {reason}", True)
     for container in (*_unfinished_init(pod), *(status.get("containerStatuses") or ())):
         if (diagnosis := _container(pod, container, evidence)) is not None:
@@ -149,9 +149,9 @@ def _container(pod: Document, container: Document, evidence: Evidence) -> Diagno
     waiting = state.get("waiting") or {}
     reason, message = str(waiting.get("reason") or ""), _short(str(waiting.get("message") or ""))
     if reason in IMAGE:
-        return Diagnosis(f"image {container.get('image')} cannot be had: {message or reason}", True)
+        return Diagnosis(f"image {container.get('image')} cannot be pulled: {message or reason}", True)
     if reason in CONFIG:
-        return Diagnosis(f"container {name} cannot be made: {message or reason}", True)
+        return Diagnosis(f"container {name} cannot be created: {message or reason}", True)
     last = _exit(container)
     if last and (last.get("exitCode") or int(container.get("restartCount") or 0)):
         return _ended(pod, container, last, reason, evidence)
@@ -185,7 +185,7 @@ def _unscheduled(pod: Document, evidence: Evidence) -> Diagnosis | None:
             shortages = [describe_shortage(pod, name, evidence.nodes, evidence.pods) for name in resources]
             problem = f"the pod {'; '.join(shortages)}" if shortages else _short(message)
             impossible = not evidence.has_autoscaler and any(too_large(pod, name, evidence.nodes) for name in resources)
-            return Diagnosis(f"no node can take it: {problem}", impossible)
+            return Diagnosis(f"it cannot be scheduled: {problem}", impossible)
     return None
 
 
@@ -194,7 +194,7 @@ def _reservation(pod: Document, message: str) -> str:
     spec, labels = pod.get("spec") or {}, pod["metadata"].get("labels") or {}
     gates = [str(each["name"]) for each in spec.get("schedulingGates") or ()]
     if KUEUE_GATE in gates:
-        return f"it waits in the queue {labels.get(KUEUE_QUEUE, '')!r} of Kueue; kubectl get workloads tells for what"
+        return f"it waits in the queue {labels.get(KUEUE_QUEUE, '')!r} of Kueue; kubectl get workloads shows why"
     claims = ", ".join(str(each["name"]) for each in spec.get("resourceClaims") or ())
     if claims and "claim" in message:
         return f"it waits for its device claims {claims}: {_short(message)}"
@@ -207,10 +207,8 @@ def _from_events(evidence: Evidence) -> Diagnosis | None:
         reason, message = str(event.get("reason")), _short(str(event.get("message") or ""))
         if reason in ("FailedMount", "FailedAttachVolume"):
             return Diagnosis(f"a volume cannot be mounted: {message}")
-        if reason in ("FailedCreatePodSandBox", "FailedScheduling"):
+        if reason in ("FailedCreatePodSandBox", "FailedScheduling", "Unhealthy"):
             return Diagnosis(message)
-        if reason == "Unhealthy":
-            return Diagnosis(f"it does not answer its probe: {message}")
     return None
 
 
@@ -225,12 +223,17 @@ def pod_creation_failure(events: Iterable[Document]) -> Diagnosis | None:
 def pod_creation_message(message: str) -> str:
     """Return the message `pods "x-7f" is forbidden: exceeded quota: …` without the pod's name."""
     reason = message.partition("is forbidden: ")[2] or message.partition("denied the request: ")[2] or message
-    return _short(f"the cluster makes no pod of it: {reason}")
+    return _short(f"its pods cannot be created: {reason}")
 
 
 def event_time(event: Document) -> str:
-    series = event.get("series") or {}
-    return str(series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or "")
+    """Return the last time of an event, empty without one; the field depends on the API version of its writer."""
+    times = (
+        (event.get("series") or {}).get("lastObservedTime"),
+        *(event.get(name) for name in ("lastTimestamp", "eventTime", "firstTimestamp")),
+        (event.get("metadata") or {}).get("creationTimestamp"),
+    )
+    return str(next(filter(None, times), ""))
 
 
 def _short(message: str) -> str:

@@ -16,7 +16,7 @@ from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import Cluster, KubeApiError
 from pilotlight.targets.kubernetes.kinds import unless_forbidden
 from pilotlight.targets.kubernetes.observe import logs
-from pilotlight.targets.kubernetes.observe.diagnosis import is_ready
+from pilotlight.targets.kubernetes.observe.diagnosis import event_time, is_ready
 from pilotlight.targets.kubernetes.observe.snapshot import last_lines
 from pilotlight.targets.target import Event, Key
 
@@ -127,13 +127,9 @@ def as_event(document: Document, service: str, number: int, cause: str = "") -> 
 
 
 def at(document: Document) -> str:
-    """Return the last time of an event, to the second; the field depends on the API version of its writer."""
-    series = document.get("series") or {}
-    time = (
-        series.get("lastObservedTime") or document.get("lastTimestamp") or document.get("eventTime")
-        or document.get("firstTimestamp") or document["metadata"].get("creationTimestamp")
-    )  # fmt: skip
-    return str(time)[:19] + "Z" if time else ""
+    """Return the last time of an event, to the second."""
+    time = event_time(document)
+    return f"{time[:19]}Z" if time else ""
 
 
 def _documents(cluster: Cluster, key: Key | None, follow: bool) -> Iterator[tuple[Document, bool]]:

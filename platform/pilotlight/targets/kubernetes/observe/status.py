@@ -265,7 +265,7 @@ def phase_of(snapshot: Snapshot, revisions: Sequence[RevisionStatus]) -> tuple[P
     workloads = snapshot.workloads
     if not workloads or any("deletionTimestamp" in each["metadata"] for each in workloads):
         ending = sum(map(is_ending, snapshot.pods))
-        return "Stopping", f"{ending} pods finish what they have" if ending else "its objects are being deleted"
+        return "Stopping", f"{ending} pods are draining" if ending else "its objects are being deleted"
     newest = {latest_of(each) for each in workloads}
     latest = [row for row in revisions if row.name in newest]
     failed = next((row for row in latest if row.model_state == "FailedToLoad"), None)
@@ -290,19 +290,19 @@ def _unreconciled(snapshot: Snapshot, workload: Document) -> str:
     """Return what a controller has not reconciled yet; empty: up to date."""
     name, status = workload["metadata"]["name"], workload.get("status") or {}
     if int(status.get("observedGeneration") or 0) < int(workload["metadata"].get("generation") or 0):
-        return f"{name} has not been taken up yet"
+        return f"{name} has not been reconciled yet"
     if is_knative(workload):
         if condition(workload, "Ready") == "True":
             return ""
         message = condition_text(workload, "Ready")
         # A message about the revision, which is ready already, is outdated.
         outdated = latest_of(workload) in message
-        return message if message and not outdated else f"requests are being led to {latest_of(workload)}"
+        return message if message and not outdated else f"traffic is moving to {latest_of(workload)}"
     wanted, updated = int(workload["spec"].get("replicas") or 0), status.get("updatedReplicas")
     if workload["kind"] in ("Deployment", "StatefulSet") and int(updated or 0) < wanted:
         return f"{name}: {updated or 0} of {wanted} pods are of the new revision"
     if workload["kind"] == "Deployment" and int(status.get("replicas") or 0) > int(updated or 0):
-        return f"{name}: {int(status['replicas']) - int(updated or 0)} pods of the old revision finish what they have"
+        return f"{name}: {int(status['replicas']) - int(updated or 0)} pods of the old revision are draining"
     return _route_problem(snapshot)
 
 
@@ -313,7 +313,7 @@ def _route_problem(snapshot: Snapshot) -> str:
         for parent in parents:
             for each in parent.get("conditions") or ():
                 if each.get("type") in ("Accepted", "ResolvedRefs") and each.get("status") == "False":
-                    return f"its route is not taken: {each.get('message') or each.get('reason')}"
+                    return f"its route is not accepted: {each.get('message') or each.get('reason')}"
     return ""
 
 

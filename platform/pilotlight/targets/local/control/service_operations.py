@@ -243,7 +243,7 @@ class Engine:
         run = self._run(key)
         self.store.begin_delete(key)
         run.deleting = True
-        self._record_event(key, f"Service/{key[1]}", "Deleted", "its replicas finish what they have")
+        self._record_event(key, f"Service/{key[1]}", "Deleted", "its replicas are draining")
         self.reconciler.reconcile(run)
 
     @property

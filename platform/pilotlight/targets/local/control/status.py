@@ -137,7 +137,7 @@ def phase_of(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Ph
 def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phase, str]:
     run = view.run
     if run.deleting:
-        return "Stopping", "its replicas finish what they have"
+        return "Stopping", "its replicas are draining"
     if run.unreadable:
         return "Failed", run.unreadable
     latest = run.latest_revisions()

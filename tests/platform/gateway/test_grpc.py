@@ -2,144 +2,21 @@
 
 import asyncio
 import hashlib
-import os
-import signal
-import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 from tests.eventually import eventually_async
-from tests.platform.gateway.linked import Linked, in_loop, linked, new_link
+from tests.platform.gateway.grpc_replica import Code, channel, grpc_replica, route, serving, status, unary
+from tests.platform.gateway.linked import in_loop, linked, new_link
 from tests.platform.gateway.test_link import free_port
 
-from pilotlight.gateway.auth import AccessAdmission
 from pilotlight.gateway.control_link import Unreachable, Wake
-from pilotlight.gateway.grpc_proxy import GrpcProxy, forwarded_metadata, peer_address, to_headers
-from pilotlight.gateway.listeners import Address, CannotListen
-from pilotlight.gateway.proxy.data_plane import DataPlane
-from pilotlight.gateway.routing_table import Backend, Replica, Route
-from pilotlight.targets.local.gateway import gateway_link
+from pilotlight.gateway.grpc_proxy import forwarded_metadata, peer_address, to_headers
+from pilotlight.gateway.routing_table import Backend, Replica
 from pilotlight.wire.service_access import Access, Rate
-
-ANY_SIZE = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-LOCAL = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1), *ANY_SIZE)
-Code = grpc.StatusCode
-
-
-@dataclass
-class GrpcReplica:
-    """Knows one service of four kinds of methods; messages are bytes."""
-
-    name: str
-    port: int = 0
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    kill: Callable[[], Awaitable[None]] = field(init=False)
-    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
-    open: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def config(self) -> Replica:
-        return Replica(self.name, 1, grpc_port=self.port)
-
-    def note(self, context: Any) -> None:
-        told: list[tuple[str, Any]] = list(context.invocation_metadata())
-        self.calls.append({"metadata": dict(told), "left": context.time_remaining()})
-
-    async def unary(self, request: bytes, context: Any) -> bytes:
-        self.note(context)
-        await context.send_initial_metadata((("x-first", "a"), ("x-bin", b"\x00\xff")))
-        context.set_trailing_metadata((("x-last", "b"), ("x-last-bin", b"\xff\x00")))
-        return self.name.encode() + b":" + request
-
-    async def slow(self, request: bytes, context: Any) -> bytes:
-        self.note(context)
-        try:
-            await self.open.wait()
-        except asyncio.CancelledError:
-            self.cancelled.set()
-            raise
-        return request
-
-    async def failing(self, request: bytes, context: Any) -> bytes:
-        await context.abort(Code.FAILED_PRECONDITION, "not füll", (("x-why", "because"),))
-        raise AssertionError
-
-    async def numbers(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        for number in range(int(request)):
-            yield str(number).encode()
-        if request == b"3":
-            await context.abort(Code.DATA_LOSS, "after three")
-
-    async def total(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
-        return str(sum([int(each) async for each in requests])).encode()
-
-    async def chat(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        async for each in requests:
-            yield each.upper()
-
-    def handlers(self) -> Any:
-        return grpc.method_handlers_generic_handler(
-            "test.Service",
-            {
-                "Unary": grpc.unary_unary_rpc_method_handler(self.unary),
-                "Slow": grpc.unary_unary_rpc_method_handler(self.slow),
-                "Failing": grpc.unary_unary_rpc_method_handler(self.failing),
-                "Numbers": grpc.unary_stream_rpc_method_handler(self.numbers),
-                "Total": grpc.stream_unary_rpc_method_handler(self.total),
-                "Chat": grpc.stream_stream_rpc_method_handler(self.chat),
-            },
-        )
-
-
-@asynccontextmanager
-async def grpc_replica(name: str = "r1") -> AsyncIterator[GrpcReplica]:
-    made = GrpcReplica(name)
-    server = grpc.aio.server(handlers=(made.handlers(),), options=(("grpc.so_reuseport", 0), *ANY_SIZE))
-    made.port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    made.kill = lambda: server.stop(None)
-    try:
-        yield made
-    finally:
-        made.open.set()
-        await server.stop(None)
-
-
-@asynccontextmanager
-async def channel(port: int, host: str = "127.0.0.1") -> AsyncIterator[Any]:
-    async with grpc.aio.insecure_channel(f"{host}:{port}", options=LOCAL) as opened:
-        yield opened
-
-
-def unary(opened: Any, method: str = "Unary") -> Any:
-    return opened.unary_unary(f"/test.Service/{method}")
-
-
-def route(port: int, *replicas: Replica, backends: tuple[Backend, ...] = (), **more: Any) -> Route:
-    one = Backend("iris-1", "iris-predictor", 100, replicas, concurrency=more.pop("concurrency", 0))
-    return Route("default", "iris", backends or (one,), grpc_port=port, **more)
-
-
-@asynccontextmanager
-async def serving(folder: Path, *replicas: GrpcReplica, **more: Any) -> AsyncIterator[tuple[Linked, int]]:
-    port = free_port()
-    async with linked(folder) as made:
-        applied = await made.publish(route(port, *(each.config for each in replicas), **more))
-        assert applied.failed == ()
-        yield made, port
-
-
-async def status(call: Any) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return caught.value.code(), caught.value.details()
 
 
 @in_loop
@@ -155,14 +32,6 @@ async def test_calls_of_all_four_kinds_pass(tmp_path: Path) -> None:
             assert await chat.read() == word.upper()  # each answer before the next word
         await chat.done_writing()
         assert await chat.read() is grpc.aio.EOF
-
-
-@in_loop
-async def test_both_loopback_addresses_are_served(tmp_path: Path) -> None:
-    async with grpc_replica() as one, serving(tmp_path, one) as (made, port):
-        for host in ["127.0.0.1", *(["[::1]"] if len(made.link.addresses) > 2 else [])]:
-            async with channel(port, host) as opened:
-                assert await unary(opened)(b"x") == b"r1:x"
 
 
 @in_loop
@@ -310,63 +179,6 @@ async def test_a_web_page_of_another_site_is_refused_on_loopback(tmp_path: Path)
             async with channel(port, host) as opened:
                 assert await unary(opened)(b"") == b"r1:"
         assert len(one.calls) == 4
-
-
-@in_loop
-async def test_a_port_comes_back_after_a_kill_and_goes_with_its_service(tmp_path: Path) -> None:
-    async with grpc_replica() as one, serving(tmp_path, one) as (made, port):
-        async with channel(port) as opened:
-            assert await unary(opened)(b"1") == b"r1:1"
-        os.kill(made.link.pid, signal.SIGKILL)
-        async with channel(port) as opened:
-            assert await unary(opened)(b"2", wait_for_ready=True, timeout=60) == b"r1:2"
-        await made.publish()
-        await eventually_async(lambda: not listens(port), "let go")
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@in_loop
-async def test_a_taken_port_is_told_and_bound_once_it_is_free(tmp_path: Path) -> None:
-    server = grpc.aio.server()  # shares its port with whoever of this user does the same
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc_replica() as one, linked(tmp_path) as made:
-        failed = (await made.publish(route(port, one.config))).failed
-        assert any(f"port {port} on 127.0.0.1 is taken" in line for line in failed)
-        await server.stop(None)
-        async with channel(port) as opened:
-            assert await unary(opened)(b"x", wait_for_ready=True, timeout=60) == b"r1:x"
-        assert (await made.publish(route(port, one.config))).failed == ()
-
-
-@in_loop
-async def test_a_taken_port_delays_no_message() -> None:
-    plane = DataPlane(lambda message: None, lambda message: None, AccessAdmission())
-    proxy = GrpcProxy(plane, plane.admission, lambda message: None)
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        starting = proxy.start(Address("127.0.0.1", holder.getsockname()[1], "grpc"), lambda: ("", ""))
-        with pytest.raises(CannotListen, match="is taken"):
-            starting.send(None)  # fails in its first step, so it waits for nothing
-    await plane.drain(0.0)
-
-
-@in_loop
-async def test_a_taken_port_is_told_to_who_listens_also_if_a_table_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gateway_link, "GRPC_RETRIES_S", (0.0,))
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        text = f"127.0.0.1:{holder.getsockname()[1]}/grpc"
-        async with linked(tmp_path) as made:
-            await made.publish()
-            assert any(line.startswith(f"{text}: ") for line in await made.link.listen([text]))
-            assert text not in made.link.addresses, "it is bound for nobody once it is free"
-            await made.publish(route(holder.getsockname()[1]))
-            assert any(line.startswith(f"{text}: ") for line in await made.link.listen([text]))
 
 
 @in_loop

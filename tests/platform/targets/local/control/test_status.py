@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from tests.platform.targets.local.control.statuses import conditions, single, told
 from tests.platform.targets.local.runs import replica, revision, revision_of, running, service, workload
 
 from pilotlight.errors import Conflict, UsageError
@@ -20,23 +21,10 @@ from pilotlight.targets.local.control.status import (
     url_of,
     with_transition_times,
 )
-from pilotlight.targets.local.control.verification import HINT, UNANSWERED
 from pilotlight.targets.local.manifests.service_spec_types import TrafficShare
-from pilotlight.targets.local.scaling.types import Kpa
-from pilotlight.targets.local.supervisor.replica_record import Replica
-from pilotlight.targets.target import ReplicaStatus, ServiceStatus
+from pilotlight.targets.target import ReplicaStatus
 
 ONE, TWO = "iris-predictor-1", "iris-predictor-2"
-
-
-def told(run: ServiceRun, *replicas: Replica, now: float = 10.0) -> ServiceStatus:
-    """The status once the gateway has applied the table."""
-    view = ServiceView(run, replicas, now, "http://127.0.0.1:8090")
-    return status_of(replace(view, confirmed={row.name: row.percent for row in status_of(view).revisions}))
-
-
-def single(*, ready: bool = True, **scaling: Any) -> ServiceRun:
-    return running(service(workload(revision(scaling=Kpa(**scaling)))), ready=ready)
 
 
 def updated() -> ServiceRun:
@@ -44,10 +32,6 @@ def updated() -> ServiceRun:
     run = single()
     run.update(2, service(workload(revision(TWO))), 5.0)
     return run
-
-
-def conditions(status: ServiceStatus) -> dict[str, str]:
-    return {condition.type: condition.status for condition in status.conditions}
 
 
 @pytest.mark.parametrize("name", ["v1", "v2", "api", "metrics", "console", "healthz"])
@@ -346,69 +330,3 @@ def test_with_https_the_address_is_told_and_grpc_is_told_to_have_tls() -> None:
     assert urls["grpcs"] == "0.0.0.0:8101"
     assert urls["port"] == "http://127.0.0.1:8100"
     assert "grpc" not in urls
-
-
-def unverified(**fields: Any) -> ServiceRun:
-    run = single()
-    first = revision_of(run)
-    first.verification = "unverified"
-    for name, value in fields.items():
-        setattr(first, name, value)
-    run.unit_of(first, 0.0).desired = 1
-    return run
-
-
-def test_a_ready_service_whose_model_has_not_answered_is_ready_and_unverified_and_says_what_verifies_it() -> None:
-    status = told(unverified(), replica())
-    assert (status.phase, status.verified, status.revisions[0].verified) == ("Ready", False, False)
-    assert "a request verifies it" in status.message
-    assert conditions(status)["Ready"] == "True"
-    assert [each.reason for each in status.conditions if each.type == "Ready"] == ["Unverified"]
-
-
-@pytest.mark.parametrize("known", ["verified", "unknown"])
-def test_a_service_that_has_answered_and_one_that_says_nothing_of_it_are_ready(known: Any) -> None:
-    status = told(unverified(verification=known), replica())
-    assert (status.phase, status.verified, status.message) == ("Ready", True, "")
-
-
-def test_a_service_whose_first_answers_failed_with_nothing_to_go_back_to_is_degraded() -> None:
-    status = told(unverified(verification="failing", answer_failure="all 500"), replica())
-    assert (status.phase, status.message, status.verified) == ("Degraded", "all 500", False)
-
-
-@pytest.mark.parametrize(
-    ("known", "failure", "phase", "message", "reason"),
-    [
-        ("verified", "", "Standby", "", "Standby"),
-        ("unverified", "", "Standby", f"{UNANSWERED}; {HINT}", "Unverified"),
-        ("failing", "all 500", "Degraded", "all 500", "Degraded"),
-    ],
-)
-def test_a_service_at_zero_is_as_verified_as_its_revision(
-    known: Any, failure: str, phase: str, message: str, reason: str
-) -> None:
-    run = unverified(verification=known, answer_failure=failure)
-    run.unit_of(revision_of(run), 0.0).desired = 0
-    status = told(run)
-    assert (status.phase, status.message, status.verified) == (phase, message, known == "verified")
-    assert [each.reason for each in status.conditions if each.type == "Ready"] == [reason]
-
-
-def test_a_message_names_no_option_that_platformctl_does_not_have() -> None:
-    assert "--" not in told(unverified(), replica()).message
-
-
-def test_a_service_that_was_rolled_back_is_degraded_though_it_serves() -> None:
-    run = unverified(verification="verified")
-    run.rolled_back = "rolled back to generation 1: all 500"
-    status = told(run, replica())
-    assert (status.phase, status.message, status.rolled_back) == ("Degraded", run.rolled_back, run.rolled_back)
-
-
-def test_a_service_is_not_called_ready_before_it_is_known_whether_its_model_has_answered() -> None:
-    one = replica()
-    run = unverified(verification="unknown", ready_since={one.id: 9.9})
-    assert told(run, one).phase == "Progressing"
-    assert told(run, replica(status={"state": "ready"})).phase == "Ready"
-    assert told(run, one, now=11.0).phase == "Ready"  # its /status cannot be read, such as for want of a token

@@ -26,7 +26,7 @@ def modifiers(scaled: Part) -> Part:
 def no_fallback(scaled: Part, _: LintContext) -> Hits:
     polled = [trigger for trigger in triggers(scaled) if trigger.get("type").text() not in {*RESOURCE_TYPES, "cron"}]
     if polled and not scaled.get("spec", "fallback"):
-        yield scaled.get("spec"), "no fallback: when the triggers cannot be read, the replica count is frozen"
+        yield scaled.get("spec"), "no fallback: while the triggers cannot be read, the replica count is frozen; add one"
 
 
 @rule("PL421")
@@ -49,7 +49,7 @@ def min_above_max(scaler: Part, _: LintContext) -> Hits:
     low, high = scaler.get("spec", f"minReplica{suffix}"), scaler.get("spec", f"maxReplica{suffix}")
     maximum = high.integer(most)
     if low and maximum and low.integer(0) > maximum:
-        yield low, f"{low.key} = {low.text()} is above {high.key} = {maximum}"
+        yield low, f"{low.key} = {low.text()} is above {high.key} = {maximum}; lower it"
 
 
 @rule("PL431")
@@ -63,7 +63,7 @@ def paused(scaled: Part, _: LintContext) -> Hits:
 @rule("PL432")
 def no_maximum(scaled: Part, _: LintContext) -> Hits:
     if scaled.get("spec") and not scaled.get("spec", "maxReplicaCount"):
-        yield scaled.get("spec"), f"maxReplicaCount is not set and counts as {DEFAULT_MAXIMUM}; set what you can afford"
+        yield scaled.get("spec"), f"maxReplicaCount is not set, and its default is {DEFAULT_MAXIMUM}; set it"
 
 
 @rule("PL433")
@@ -105,9 +105,9 @@ def formula_names(scaled: Part, _: LintContext) -> Hits:
     }
     bare = re.sub(r"\"[^\"]*\"|'[^']*'", "", formula.text())
     for word in sorted({*FORMULA_WORD.findall(bare)} - named - FORMULA_WORDS):
-        yield formula, f"the formula uses {word}, which is the name of no trigger that it can use"
+        yield formula, f"the formula uses {word}, but no external trigger has this name; rename one"
     if formula and not target:
-        yield formula, "the formula needs a target beside it"
+        yield formula, "the formula has no target; add one"
 
 
 @rule("PL438")
@@ -115,7 +115,7 @@ def long_name(scaled: Part, _: LintContext) -> Hits:
     hpa_name = scaled.get("spec", "advanced", "horizontalPodAutoscalerConfig", "name")
     length = len(hpa_name.text() or f"keda-hpa-{name(scaled)}")
     if length > 63:
-        message = f"the HPA's name has {length} characters, at most 63 are allowed"
+        message = f"the HPA's name has {length} characters, at most 63 are allowed; shorten it"
         yield hpa_name or scaled.get("metadata", "name"), message
 
 
@@ -187,7 +187,7 @@ def no_initial_cooldown(scaled: Part, context: LintContext) -> Hits:
         yield cooldown or scaled.get("spec"), message
     elif cooldown.integer(0) < budget:
         period = f"initialCooldownPeriod {cooldown.integer(0)} s"
-        yield cooldown, f"{period} is shorter than its target's startup budget, {budget:g} s"
+        yield cooldown, f"{period} is shorter than the {budget:g} s that its target takes to start; raise it"
 
 
 @rule("PL429")
@@ -195,7 +195,7 @@ def polling(scaled: Part, _: LintContext) -> Hits:
     setting = scaled.get("spec", "pollingInterval")
     interval = setting.integer(DEFAULT_POLLING)
     if setting and interval < 5:
-        yield setting, f"pollingInterval = {interval}, asks more often than metrics are scraped; write 5 or more"
+        yield setting, f"pollingInterval = {interval}, polls more often than metrics are scraped; write 5 or more"
     elif setting and interval > 60 and least(scaled) == 0 and not any(triggers(scaled, "external-push")):
         yield setting, f"pollingInterval = {interval}, adds up to {interval} s to each cold start; write 30 or less"
 
@@ -206,8 +206,8 @@ def timing_without_effect(scaled: Part, _: LintContext) -> Hits:
     cached = any(trigger.get("useCachedMetrics").boolean(default=False) for trigger in triggers(scaled))
     if least(scaled) < 1 or spec.get("idleReplicaCount"):
         return
+    effect = f"has no effect with minReplicaCount {least(scaled)}; delete it"
     if spec.get("cooldownPeriod"):
-        yield spec.get("cooldownPeriod"), f"cooldownPeriod has no effect with minReplicaCount {least(scaled)}"
+        yield spec.get("cooldownPeriod"), f"cooldownPeriod {effect}"
     if spec.get("pollingInterval") and not cached and not scaled.get("spec", "advanced", "scalingModifiers"):
-        message = f"pollingInterval has no effect on scaling with minReplicaCount {least(scaled)}"
-        yield spec.get("pollingInterval"), message
+        yield spec.get("pollingInterval"), f"pollingInterval {effect}"

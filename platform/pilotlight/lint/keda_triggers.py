@@ -76,7 +76,7 @@ def removed_key(scaled: Part, _: LintContext) -> Hits:
         known = types().get(trigger.get("type").text())
         for entry in trigger.get("metadata").entries() if known else ():
             if known and entry.key in known.removed:
-                yield entry, f"{entry.key} is gone from this trigger; {known.removed[entry.key]}"
+                yield entry, f"{entry.key} is no longer read by this trigger; {known.removed[entry.key]}"
 
 
 @rule("PL402")
@@ -110,11 +110,11 @@ def threshold_not_number(scaled: Part, _: LintContext) -> Hits:
 
 
 @rule("PL405")
-def value_not_text(scaled: Part, _: LintContext) -> Hits:
+def value_not_string(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         for entry in trigger.get("metadata").entries():
             if not isinstance(entry.value, str):
-                yield entry, f"{entry.key} = {entry.display}, must be a text in quotes"
+                yield entry, f"{entry.key} = {entry.display}, must be a string in quotes"
 
 
 @rule("PL406")

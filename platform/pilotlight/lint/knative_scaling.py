@@ -110,7 +110,7 @@ def activation_scale(service: Part, _: LintContext) -> Hits:
 def max_below_min(service: Part, _: LintContext) -> Hits:
     least, most = annotation(service, "min-scale"), annotation(service, "max-scale")
     if 0 < most.integer(0) < least.integer(0):
-        yield most, f"max-scale = {most.text()} is below min-scale = {least.text()}"
+        yield most, f"max-scale = {most.text()} is below min-scale = {least.text()}; raise it"
 
 
 @rule("PL459")
@@ -125,12 +125,12 @@ def target_above_limit(service: Part, _: LintContext) -> Hits:
 def no_max_scale(service: Part, _: LintContext) -> Hits:
     if service.get("spec", "template") and annotation(service, "max-scale").integer(0) == 0:
         maximum = annotation(service, "max-scale")
-        yield maximum or service.get("spec", "template"), "max-scale is not set: the number of pods has no limit"
+        yield maximum or service.get("spec", "template"), "max-scale is not set: pods have no limit; set it"
 
 
 @rule("PL461")
 def initial_scale(service: Part, _: LintContext) -> Hits:
     scale = annotation(service, "initial-scale")
     if scale and scale.integer(1) == 0:
-        message = "initial-scale 0 needs allow-zero-initial-scale in config-autoscaler and leaves the revision untried"
+        message = "initial-scale 0 needs allow-zero-initial-scale in config-autoscaler; write 1, to prove a pod"
         yield scale, message

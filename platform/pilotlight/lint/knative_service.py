@@ -73,15 +73,15 @@ def ports(service: Part, _: LintContext) -> Hits:
         declared = list(container.get("ports").each())
         for port in declared:
             if port.get("containerPort").integer(0) in RESERVED_PORTS:
-                message = f"port {port.get('containerPort').text()} is reserved by Knative; use another, as 8080"
+                message = f"port {port.get('containerPort').text()} is reserved by Knative; use another, such as 8080"
                 yield port.get("containerPort"), message
             if port.get("name") and port.get("name").text() not in PORT_NAMES:
                 yield port.get("name"), f"port name = {port.get('name').text()}, must be http1 or h2c"
         if len(declared) > 1:
-            message = f"{len(declared)} ports: Knative takes exactly one, the one that gets the traffic"
+            message = f"{len(declared)} ports, but Knative takes one; keep the one that gets the traffic"
             yield container.get("ports"), message
     if len(serving) > 1:
-        yield serving[1].get("ports"), "a second container declares a port: only the one that gets the traffic may"
+        yield serving[1].get("ports"), "a second container has a port; keep the port of one"
 
 
 @rule("PL466")

@@ -95,7 +95,7 @@ class Part:
         return "null" if self.value is None else self.text("a list")
 
     def number(self) -> float | None:
-        """Return a number, also of a text: annotations and trigger metadata are texts."""
+        """Return a number, also of a string: annotations and trigger metadata are strings."""
         try:
             return None if isinstance(self.value, bool) or not self else float(self.text("nothing"))
         except ValueError:

@@ -37,7 +37,7 @@ def value_not_text(part: Part, _: LintContext) -> Hits:
         for field in ("annotations", "labels"):
             for entry in metadata.get(field).entries():
                 if not isinstance(entry.value, str):
-                    yield entry, f"{entry.key} = {entry.display}, must be a text in quotes"
+                    yield entry, f"{entry.key} = {entry.display}, must be a string in quotes"
 
 
 @rule("PL480")

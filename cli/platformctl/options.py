@@ -223,7 +223,7 @@ def host_template(text: str | None) -> str | None:
 _PLANNING = (
     click.option(
         "--default-mode", type=click.Choice(MODES),
-        help="For KServe documents that name none; serverless unless told.",
+        help="For KServe documents that name none; serverless by default.",
     ),
     click.option("--capabilities", metavar="FILE", help="What the cluster has; see docs/cli.md."),
     click.option(
@@ -232,7 +232,7 @@ _PLANNING = (
     ),
     click.option(
         "--host-template", metavar="TEXT", callback=lambda _, __, value: host_template(value),
-        help="Public host of a service; {name}.{namespace}.{domain} unless told.",
+        help="Public host of a service; {name}.{namespace}.{domain} by default.",
     ),
 )  # fmt: skip
 

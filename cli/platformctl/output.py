@@ -182,7 +182,7 @@ def formats(*names: str) -> Callable[[F], F]:
 
     return click.option(
         "-o", "--output", type=click.Choice(names), expose_value=False, callback=remember,
-        help=f"How data is printed; {names[0]} unless told.",
+        help=f"How data is printed; {names[0]} by default.",
     )  # fmt: skip
 
 

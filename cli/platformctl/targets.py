@@ -231,7 +231,7 @@ force_option: Final = click.option(
 )  # fmt: skip
 prometheus_option: Final = click.option(
     "--prometheus", metavar="URL", expose_value=False, callback=_store_in_meta(PROMETHEUS),
-    help="On a cluster: who is asked; the one in monitoring unless told. [env: PILOTLIGHT_PROMETHEUS]",
+    help="URL of Prometheus, for a cluster; by default that of the namespace monitoring. [env: PILOTLIGHT_PROMETHEUS]",
 )  # fmt: skip
 
 

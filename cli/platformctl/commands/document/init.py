@@ -20,8 +20,8 @@ from platformctl.services import scaffold
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--name", help="Of the service; made from the model's unless told.")
-@click.option("--format", "model_format", help="onnx, sklearn, huggingface, …; seen from the files unless told.")
+@click.option("--name", help="Of the service; by default from the model's.")
+@click.option("--format", "model_format", help="onnx, sklearn, huggingface, …; by default from the files.")
 @click.option("--load", type=click.Choice(get_args(scaffold.Load)), help="Is the load steady, or does it vary?")
 @click.option("--cold-starts/--no-cold-starts", default=None, help="May a first request wait for the model to load?")
 @click.option("--nodes", type=click.IntRange(1), help="How many nodes one replica needs.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "-f", "--file", "files", multiple=True, required=True, metavar="FILE", help="File, directory or -; repeatable."
 )
 @options.CATALOG
-@click.option("--strict", is_flag=True, help="Warnings end with 1, as errors do.")
+@click.option("--strict", is_flag=True, help="Exit code 1 for warnings too.")
 @click.option("--fix", "with_fix", is_flag=True, help="Print with each finding what to write instead.")
 @output.formats("table", "json")
 def lint(files: tuple[str, ...], catalog: tuple[str, ...], strict: bool, with_fix: bool) -> int:

@@ -63,7 +63,7 @@ def start(
     parameter: tuple[str, ...], credential: tuple[str, ...], endpoint: str, region: str, azure_account: str,
     platform: str, num_gpus: int, wait: float, **platform_options: str | None,
 ) -> int:  # fmt: skip
-    """Start a job; it goes on when this program ends. With --wait it ends with 1 where the job or a file has failed.
+    """Start a job; it goes on when this program ends. With --wait, exit code 1 means that the job or a file has failed.
 
     Example: platformctl microservice batch start text --model-path hf_model://acme/m --workspace ./data --inputs texts
     """

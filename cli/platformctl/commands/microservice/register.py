@@ -33,7 +33,7 @@ REFERENCE = "NAME=REFERENCE"
 @click.option("--region", default="us-east-1", show_default=True, metavar="NAME", help="Of S3.")
 @click.option("--account", default="", metavar="NAME", help="Of Azure.")
 @click.option("--experiment", default="", metavar="ID", help="One that is there; or the id of a new one.")
-@click.option("--job", default="", metavar="ID", help="Of the training job; a fresh one unless told.")
+@click.option("--job", default="", metavar="ID", help="Of the training job; a new one by default.")
 @click.option("--force", is_flag=True, help="Also where nothing is found at the artifact's place.")
 @output.formats("table", "json", "yaml")
 def register(

@@ -12,7 +12,7 @@ from platformctl.services.remote_pins import check_unchanged
 @click.argument("name")
 @targets.options
 @targets.force_option
-@click.option("--to", default="", metavar="REVISION|GENERATION", help="Which one; the one before unless told.")
+@click.option("--to", default="", metavar="REVISION|GENERATION", help="Which one; the one before by default.")
 @options.apply_options
 @output.formats(*rollout.FORMATS)
 def rollback(service_options: targets.ServiceOptions, name: str, to: str, apply_options: options.ApplyOptions) -> None:

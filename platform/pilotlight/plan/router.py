@@ -33,7 +33,7 @@ def router_environment(context: PlanContext, log: DecisionLog) -> list[dict[str,
     disaggregated = "decoder" in service.components
     default = "prefill_decode" if disaggregated else "least_loaded"
     strategy = config.get("routing_strategy", default)
-    _check(context, strategy, disaggregated, log)
+    _check_config(context, strategy, disaggregated, log)
     implied = "engine and decoder" if disaggregated else "the default"
     reason = "router.config" if "routing_strategy" in config else implied
     log.decide("router", "strategy", strategy, reason)
@@ -57,7 +57,7 @@ def _addresses(context: PlanContext, log: DecisionLog) -> Iterator[tuple[str, st
     if engine and decoder:
         protocol = _decide_protocol(context, engine, decoder, log)
         yield "PROTOCOL", protocol
-        if protocol == "sglang" and (port := _BOOTSTRAP_PORT.search(_words(engine))):
+        if protocol == "sglang" and (port := _BOOTSTRAP_PORT.search(_arguments(engine))):
             yield "BOOTSTRAP_PORT", port[1]
         ports["DECODER_PORT"] = next(iter(_sidecar_ports(decoder)), decoder.port)
     yield from ((name, str(port)) for name, port in ports.items() if port != HTTP_PORT)
@@ -83,10 +83,10 @@ def protocol_of(work: Workload) -> str:
     """Return the protocol in which an engine hands over KV caches, by its containers; empty: none is known."""
     if any(_is_sidecar(container) for container in _containers(work)):
         return "llm-d"
-    words = _words(work)
-    if "--disaggregation-mode" in words:
+    arguments = _arguments(work)
+    if "--disaggregation-mode" in arguments:
         return "sglang"
-    return "vllm" if "--kv-transfer-config" in words and NIXL in words else ""
+    return "vllm" if "--kv-transfer-config" in arguments and NIXL in arguments else ""
 
 
 def transfer_environment(context: PlanContext) -> list[dict[str, Json]]:
@@ -119,11 +119,11 @@ def _sidecar_ports(work: Workload) -> Iterator[int]:
         yield from (int(port["containerPort"]) for port in container.get("ports") or ())
 
 
-def _words(work: Workload) -> str:
+def _arguments(work: Workload) -> str:
     return " ".join(map(_program, work.template["spec"]["containers"]))
 
 
-def _check(context: PlanContext, strategy: str, disaggregated: bool, log: DecisionLog) -> None:
+def _check_config(context: PlanContext, strategy: str, disaggregated: bool, log: DecisionLog) -> None:
     path = context.path("config.routing_strategy")
     if strategy not in ROUTER_STRATEGIES:
         log.error("PL346", path, f"{strategy}, must be one of {', '.join(ROUTER_STRATEGIES)}")

@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import re
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -92,8 +92,6 @@ class RegistryClient(WebClient):
 
 def read_login(host: str, environ: Mapping[str, str]) -> str:
     """Return `user:password` of a host from a docker config.json; empty without one. No content is in a message."""
-    from base64 import b64decode
-
     try:
         file = environ.get(ENV_AUTH_FILE, "")
         text = environ.get(ENV_CREDENTIALS) or (Path(file).read_text() if file else "{}")
@@ -127,6 +125,8 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 class RegistryStore:
+    """One artifact or image of a registry."""
+
     def __init__(self, location: Location, options: FetchOptions) -> None:
         match = _REFERENCE.fullmatch(location.rest)
         if match is None:
@@ -173,15 +173,15 @@ class RegistryStore:
         """Return the digest of the manifest of an index for this machine, or of its only one."""
         machine = platform.machine()
         wanted = f"linux/{_ARCHITECTURES.get(machine, machine)}"
-        manifests, found = index["manifests"], dict[str, str]()
+        manifests, digests = index["manifests"], dict[str, str]()
         for entry in map(_mapping, manifests if isinstance(manifests, list) else ()):
             where = _mapping(entry.get("platform"))
             system = f"{where.get('os')}/{where.get('architecture')}"
             if system != "unknown/unknown" and _DIGEST.fullmatch(str(entry.get("digest"))):  # unknown: attestations
-                found.setdefault(system, entry["digest"])
-        if wanted in found or len(found) == 1:
-            return found.get(wanted) or next(iter(found.values()))
-        raise self._invalid(f"its index has {', '.join(found) or 'nothing'}, but no {wanted}")
+                digests.setdefault(system, entry["digest"])
+        if wanted in digests or len(digests) == 1:
+            return digests.get(wanted) or next(iter(digests.values()))
+        raise self._invalid(f"its index has {', '.join(digests) or 'nothing'}, but no {wanted}; push one")
 
     def _entries(self, index: int, layer: Any, folder: str) -> Iterator[Entry]:
         """Yield the entry of a layer: a file, or a tar to unpack. Datasets are left out: nothing serves them."""

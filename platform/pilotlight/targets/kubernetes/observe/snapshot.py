@@ -73,7 +73,7 @@ def take(cluster: Cluster, namespace: str | None, name: str = "") -> dict[Key, S
 
 def _with_evidence(cluster: Cluster, snapshot: Snapshot) -> Snapshot:
     waiting = [pod for pod in snapshot.pods if not is_ready(pod) and not is_ending(pod)]
-    if not waiting and not any(_short(each) for each in snapshot.workloads):
+    if not waiting and not any(_lacks_pods(each) for each in snapshot.workloads):
         return snapshot
     own = {str(each["metadata"]["name"]) for each in snapshot.objects}
     events = [each for each in cluster.list(*kinds.EVENT, snapshot.key[0]) if _involved(each) in own]
@@ -98,7 +98,7 @@ def is_ending(pod: Document) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
-def _short(workload: Document) -> bool:
+def _lacks_pods(workload: Document) -> bool:
     """Whether fewer pods are ready than desired: their creation may have failed."""
     wanted = (workload.get("spec") or {}).get("replicas")
     return wanted is not None and int((workload.get("status") or {}).get("readyReplicas") or 0) < wanted

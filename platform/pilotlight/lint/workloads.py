@@ -32,7 +32,7 @@ SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a mount in a pod
 
 
 @rule("PL479")
-def value_not_text(part: Part, _: LintContext) -> Hits:
+def value_not_string(part: Part, _: LintContext) -> Hits:
     for metadata in (part.get("metadata"), part.get("spec", "template", "metadata")):
         for field in ("annotations", "labels"):
             for entry in metadata.get(field).entries():
@@ -45,7 +45,7 @@ def replicas_owned(workload: Part, context: LintContext) -> Hits:
     replicas = workload.get("spec", "replicas")
     for scaler in autoscalers_of(workload, context) if replicas else ():
         owner = f"{kind_of(scaler)} {name(scaler)}"
-        yield replicas, f"replicas = {replicas.text()} fights {owner} at each apply; delete the field"
+        yield replicas, f"replicas = {replicas.text()} overrides {owner} at each apply; delete the field"
 
 
 @rule("PL481")
@@ -54,7 +54,7 @@ def same_probes(workload: Part, _: LintContext) -> Hits:
         live, ready = container.get("livenessProbe"), container.get("readinessProbe")
         for action in ("httpGet", "exec", "grpc"):
             if live.get(action) and live.get(action).value == ready.get(action).value:
-                message = "liveness asks the same as readiness: a busy pod is restarted; ask whether the process lives"
+                message = "it equals readinessProbe, so a busy pod is restarted; probe whether the process lives"
                 yield live, message
 
 
@@ -69,7 +69,7 @@ def no_budget(workload: Part, context: LintContext) -> Hits:
     least = max([workload.get("spec", "replicas").integer(1 if not counts else 0), *counts])
     budgets = (part for part in context.of_kind("PodDisruptionBudget") if namespace(part) == namespace(workload))
     if least >= 2 and not any(selects(budget, labels) for budget in budgets):
-        message = f"{least} replicas and no PodDisruptionBudget beside them: a drain takes all at once"
+        message = f"{least} replicas and no PodDisruptionBudget: a drain takes all at once; add one"
         yield workload.get("metadata", "name"), message
 
 
@@ -89,7 +89,7 @@ def short_deadline(deployment: Part, _: LintContext) -> Hits:
 def no_readiness(workload: Part, context: LintContext) -> Hits:
     every = list(containers(workload)) if serves_model(workload, context) else []
     if every and not any(container.get("readinessProbe") for container in every):
-        yield every[0], "no container has a readinessProbe: traffic comes before the model is loaded"
+        yield every[0], "no container has a readinessProbe: traffic comes before the model is loaded; add one"
 
 
 @rule("PL490")

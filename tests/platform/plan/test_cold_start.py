@@ -32,7 +32,7 @@ def test_a_first_request_that_would_time_out_is_named_with_its_numbers_and_the_f
     quicker = replace(SLOW, load_rate_bytes_s=75_000_000)
     assert "; set it to 420, or minReplicas to 1" in warning(ome("big", min_replicas=0), quicker).message
     assert quiet(ome("big", min_replicas=0, timeout_seconds=660))
-    assert quiet(ome("big", min_replicas=1)), "nobody waits"
+    assert quiet(ome("big", min_replicas=1)), "no request waits"
     assert quiet(ome("big", min_replicas=0), Capabilities()), "165 s"
     assert quiet(ome("unsized", min_replicas=0))
 
@@ -75,8 +75,8 @@ def test_a_replica_that_holds_all_gpus_while_it_drains_is_warned_about() -> None
     found = warning(ome(runner=GPU, min_replicas=0), Capabilities(gpus_total=1))
     assert (found.code, found.path) == ("PL382", "spec.engine.minReplicas")
     assert found.message == (
-        "a request within 30 s after the scale to zero waits for the old replica, which Knative drains so long and "
-        "which holds 1 of the cluster's 1 GPUs; use RawDeployment, or set it to 1"
+        "for 30 s after a scale to zero Knative drains the old replica, which holds 1 of the cluster's 1 GPUs, and a "
+        "new one waits; use RawDeployment, or set it to 1"
     )
     assert total(2, min_replicas=0)
     assert total(None, min_replicas=0)

@@ -56,6 +56,6 @@ def _check_drain(context: PlanContext, log: DecisionLog) -> None:
     """Warn where a new replica cannot start while Knative drains the last one: it holds the devices."""
     total, needed = context.capabilities.gpus_total, context.gpus
     if context.serverless and needed and total is not None and total < 2 * needed:
-        message = f"a request within {DRAIN_S} s after the scale to zero waits for the old replica, which Knative"
-        held = f"drains so long and which holds {needed} of the cluster's {total} GPUs"
-        log.warn("PL382", context.path("minReplicas"), f"{message} {held}; use RawDeployment, or set it to 1")
+        drain = f"for {DRAIN_S} s after a scale to zero Knative drains the old replica, which holds {needed} of the"
+        effect = f"cluster's {total} GPUs, and a new one waits"
+        log.warn("PL382", context.path("minReplicas"), f"{drain} {effect}; use RawDeployment, or set it to 1")

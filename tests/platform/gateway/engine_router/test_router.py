@@ -113,22 +113,23 @@ async def test_a_file_of_endpoints_is_read_again_when_it_was_replaced(tmp_path: 
 @in_loop
 async def test_names_are_looked_up_where_no_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
-    resolve = loop.getaddrinfo
+    resolve, failure = loop.getaddrinfo, socket.EAI_NONAME
 
     async def look(name: str, port: int, **how: Any) -> Any:
-        if name.endswith(".invalid"):  # which no resolver of the machine is asked for: it may be out of reach
-            raise socket.gaierror(socket.EAI_NONAME, "no such name")
-        return await resolve(name, port, **how)
+        if name != "llama-engine.default" or failure == socket.EAI_AGAIN:
+            raise socket.gaierror(failure, "no such name")
+        return await resolve("127.0.0.1", port, **how)
 
     monkeypatch.setattr(loop, "getaddrinfo", look)
-    names = DnsEndpoints("invalid", "nobody")
-    assert await names.discover() == ()
-    names._names = (("no-such-name.invalid", 8080), ("localhost", 80))
-    assert Replica("127.0.0.1:80", 80, "127.0.0.1") in await names.discover()
+    assert await DnsEndpoints("default", "nobody").discover() == ()
+    endpoints, without_pods = DnsEndpoints("default", "llama-engine"), (Replica("127.0.0.1:80", 80, "127.0.0.1"),)
+    assert await endpoints.discover() == without_pods
+    failure = socket.EAI_AGAIN  # for a moment
+    assert await endpoints.discover() == without_pods
 
 
 @in_loop
-async def test_an_engine_is_well_by_its_own_word_or_by_answering_at_all() -> None:
+async def test_an_engine_is_healthy_by_its_probe_or_by_answering_at_all() -> None:
     async def answering(words: dict[str, str]) -> bool:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @targets.options
 @targets.force_option
 @click.option(
-    "--min", "least", type=click.IntRange(0), metavar="N", help="Replicas that always run; 0: none while nobody asks."
+    "--min", "least", type=click.IntRange(0), metavar="N", help="Replicas that always run; 0: none without requests."
 )
 @click.option("--max", "most", type=click.IntRange(1), metavar="N", help="The most that may run.")
 @click.option("--to", "exactly", type=click.IntRange(0), metavar="N", help="Exactly so many: --min N --max N.")
@@ -58,7 +58,7 @@ def parse_bounds(least: int | None, most: int | None, exactly: int | None, reset
     if exactly is not None and chosen:
         raise UsageError("--to is both bounds at once: leave --min and --max out")
     if exactly == 0:
-        raise UsageError("--to 0 would let nothing answer", "--min 0 lets it fall to zero while nobody asks")
+        raise UsageError("--to 0 would let nothing answer", "--min 0 scales it to zero without requests")
     if exactly is not None:
         chosen = {"minReplicas": exactly, "maxReplicas": exactly}
     if reset == bool(chosen):

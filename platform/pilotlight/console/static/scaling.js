@@ -37,7 +37,7 @@ export function scaling(id) {
     }
 
     async function send(bounds, pressed) {
-        const told = bounds ? "The bounds are set." : "The document has its word back.";
+        const told = bounds ? "The bounds are set." : "The override is removed.";
         const done = await doing(pressed, () => ask("PUT", `${pathOf(id)}/scale`, bounds), told);
         if (done && !bounds) least.input.value = most.input.value = "";
     }

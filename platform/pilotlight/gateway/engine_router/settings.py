@@ -5,15 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pilotlight.contract import (
-    ENV_ACCESS_FILE,
-    ENV_ENDPOINTS_DIR,
-    ENV_ROUTER_PREFIX,
-    ENV_SETTINGS_PREFIX,
-    ENV_TRUSTED_PROXIES,
-    HTTP_PORT,
-    ROUTER_STRATEGIES,
-)
+from pilotlight import contract
+from pilotlight.contract import ENV_ROUTER_PREFIX, ENV_SETTINGS_PREFIX, HTTP_PORT, ROUTER_STRATEGIES
 from pilotlight.errors import UsageError
 from pilotlight.gateway.cluster.settings import number, parse_proxies
 from pilotlight.gateway.engine_router.disaggregation import PROTOCOLS
@@ -66,12 +59,12 @@ def read(environ: Mapping[str, str]) -> RouterSettings:
     protocol = environ.get(f"{ENV_ROUTER_PREFIX}PROTOCOL") or "llm-d"
     if protocol not in PROTOCOLS:
         raise UsageError(f"{ENV_ROUTER_PREFIX}PROTOCOL = {protocol}, must be one of {', '.join(PROTOCOLS)}")
-    folder = environ.get(ENV_ENDPOINTS_DIR)
+    folder = environ.get(contract.ENV_ENDPOINTS_DIR)
     return RouterSettings(
         engine, environ.get(f"{ENV_ROUTER_PREFIX}NAMESPACE") or "default", decoder, strategy,
         number(environ, f"{ENV_ROUTER_PREFIX}HEALTH_CHECK_INTERVAL_S", 10.0, 3600, 0.1),
         Path(folder) if folder else None, environ.get(HOST) or ALL_INTERFACES,
-        int(number(environ, PORT, HTTP_PORT, 65535)), environ.get(ENV_ACCESS_FILE, ""),
-        parse_proxies(environ.get(ENV_TRUSTED_PROXIES, ""), ENV_TRUSTED_PROXIES),
+        int(number(environ, PORT, HTTP_PORT, 65535)), environ.get(contract.ENV_ACCESS_FILE, ""),
+        parse_proxies(environ.get(contract.ENV_TRUSTED_PROXIES, ""), contract.ENV_TRUSTED_PROXIES),
         protocol, *(int(number(environ, f"{ENV_ROUTER_PREFIX}{name}", port, 65535, 1)) for name, port in PORTS.items()),
     )  # fmt: skip

@@ -8,8 +8,8 @@ import logging
 import time
 from collections import ChainMap
 from collections.abc import AsyncIterator, Mapping
-from contextlib import closing
-from functools import partial
+from contextlib import AsyncExitStack, ExitStack, closing
+from functools import cached_property, partial
 from typing import IO, Final
 
 from aiohttp import ClientSession, ClientTimeout, web
@@ -58,10 +58,7 @@ class ApiContext:
             if name.startswith(ENV_OPTION) and value
         }
         self.settings = PlatformSettings(environ.get(ENV_PLATFORM) or platform, self.environ, options)
-        self._lock_file: IO[bytes] | None = None
-        self._store: OrgStore | None = None
-        self._operations: MicroserviceOperations | None = None
-        self._session: ClientSession | None = None
+        self._opened = AsyncExitStack()
 
     def refresh(self) -> None:
         """Read the settings that the operator may have changed since the last request."""
@@ -74,32 +71,28 @@ class ApiContext:
         """Quota of an org: records of each kind."""
         return org_resources.quota(org_resources.ENV_RECORDS, self.environ)
 
-    @property
+    @cached_property
     def store(self) -> OrgStore:
-        if self._store is None:
-            self.home.create()
-            lock_file = _acquire_lock(self.home)
-            try:
-                self._store = OrgStore.open(self.home)
-            except BaseException:
-                lock_file.close()  # or the next call would fail on our own lock
-                raise
-            self._lock_file = lock_file
-        return self._store
+        self.home.create()
+        with ExitStack() as opened:  # a failure closes the lock, on which the next call would fail
+            opened.enter_context(_acquire_lock(self.home))
+            store = opened.enter_context(closing(OrgStore.open(self.home)))
+            self._opened.callback(opened.pop_all().close)
+        return store
 
-    @property
+    @cached_property
     def operations(self) -> MicroserviceOperations:
-        if self._operations is None:
-            self._operations = MicroserviceOperations(self.store, self.settings)
-        return self._operations
+        operations = MicroserviceOperations(self.store, self.settings)
+        self._opened.push_async_callback(operations.close)
+        return operations
 
-    @property
+    @cached_property
     def session(self) -> ClientSession:
         """HTTP session without proxies of the environment: microservices are on this machine or in this cluster."""
-        if self._session is None:
-            timeout = ClientTimeout(total=INFERENCE_TIMEOUT_S, connect=10)
-            self._session = ClientSession(timeout=timeout, auto_decompress=False, headers=IDENTITY)
-        return self._session
+        timeout = ClientTimeout(total=INFERENCE_TIMEOUT_S, connect=10)
+        session = ClientSession(timeout=timeout, auto_decompress=False, headers=IDENTITY)
+        self._opened.push_async_callback(session.close)
+        return session
 
     def seconds_in(self, job_id: str, state: str, now: float) -> float:
         """Return the seconds that a job has been in a phase, or silent or responding, since this process started."""
@@ -147,14 +140,7 @@ class ApiContext:
             log.warning("microservices are not served here: %s", error)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-        if self._operations is not None:
-            await self._operations.close()
-        if self._store is not None:
-            self._store.close()
-        if self._lock_file is not None:
-            self._lock_file.close()
+        await self._opened.aclose()
 
 
 def _acquire_lock(home: Home) -> IO[bytes]:

@@ -19,7 +19,6 @@ from msgspec import structs
 from pilotlight.contract import is_predictor_image
 from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.microservices.jobs.job_validation import validate_job
 from pilotlight.microservices.jobs.service_document import (
     KUBERNETES,
     MOUNTS,
@@ -28,7 +27,7 @@ from pilotlight.microservices.jobs.service_document import (
     service_name,
 )
 from pilotlight.microservices.jobs.service_status import is_accepted, platform_status
-from pilotlight.microservices.registry.records import PLATFORMS, Entry, Job, PlatformStatus, platform_name
+from pilotlight.microservices.registry.records import PLATFORMS, Entry, Job, PlatformStatus, check_job, platform_name
 from pilotlight.targets import table
 from pilotlight.targets.kubernetes import job_options
 from pilotlight.targets.local.control_process_launcher import living
@@ -84,7 +83,7 @@ class TargetService:
         """
         values, missing = resolve_options(self.options, job.options, self._environ, job.image)
         check_missing(missing, self.name)
-        job = validate_job(structs.replace(job, options=values))
+        job = check_job(structs.replace(job, options=values))
         if self.name == KUBERNETES:
             job_options.address_wait_s(job.options, self._environ)
         if self.name == "local":

@@ -51,6 +51,10 @@ NOT_STOPPED: Final = ACTIVE | frozenset[Status]({"stopping"})  # it may still be
 # An org is a namespace. Two hyphens together would let one org's variables begin as another's: variable_prefix.
 ORG: Final = re.compile(r"(?=.{1,63}$)[a-z0-9]+(-[a-z0-9]+)*")
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_JOB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{1,62}")
+_IMAGE: Final = re.compile(r"[A-Za-z0-9._/][A-Za-z0-9._/:@+#-]*")
+_OPTION: Final = re.compile(r"(?:[A-Za-z0-9_./@][A-Za-z0-9_.:/,@=+ -]*)?")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Job(Struct, frozen=True):
@@ -162,6 +166,22 @@ class JobRecord(Struct, frozen=True):
     entry: Entry | None = None
     message: str = ""
     by_operator: bool = False  # whether the operator named its model
+
+
+def check_job(job: Job) -> Job:
+    """Return the job. Raise for values that a program or a shell could misinterpret."""
+    for name in (*job.env, *job.secrets):
+        if not _VARIABLE.fullmatch(name):
+            raise UsageError(f"env: {name!r} is no name of a variable, must be letters, digits and _")
+    if wrong := [name for name, value in job.env.items() if "\0" in value]:
+        raise UsageError(f"env.{wrong[0]} holds a zero byte, which no environment can carry")
+    if "\0" in job.command:
+        raise UsageError("command holds a zero byte, which no program can be given")
+    check_pattern(_JOB_ID, "job id", job.id, "letters, digits and dashes, as a uuid4 is")
+    check_pattern(_IMAGE, "image", job.image, "a name such as nvcr.io/nvidia/tao:6, without blanks")
+    for name, value in job.options.items():
+        check_pattern(_OPTION, name, value, "letters, digits and any of _ . : / , @ = + -")
+    return job
 
 
 def platform_name(word: str) -> str:

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.jobs.foreign_jobs import read_state
-from pilotlight.microservices.jobs.job_validation import validate_job
-from pilotlight.microservices.registry.records import Job
+from pilotlight.microservices.registry.records import Job, check_job
 
 ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
 TAO = Job(ID, "cosmos-rl", "hf_model://a/b", "nvcr.io/nvidia/tao:6", "umask 0 && run --job '{}'", host_port=8083)
@@ -29,7 +28,7 @@ TAO = Job(ID, "cosmos-rl", "hf_model://a/b", "nvcr.io/nvidia/tao:6", "umask 0 &&
 )
 def test_what_could_be_taken_for_something_else_is_refused_by_name(changes: dict[str, object], field: str) -> None:
     with pytest.raises(UsageError, match=field):
-        validate_job(replace(TAO, **changes))
+        check_job(replace(TAO, **changes))
 
 
 @pytest.mark.parametrize(

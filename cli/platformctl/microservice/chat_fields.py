@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pilotlight.errors import UsageError
-from pilotlight.microservices.inference.chat_request import NO_DATA_URLS, user_message
+from pilotlight.microservices.inference.predict import NO_DATA_URLS, user_message
 from pilotlight.microservices.registry import model_kinds
 from pilotlight.microservices.registry.model_kinds import Parameter, Schema
 

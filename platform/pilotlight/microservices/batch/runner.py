@@ -22,7 +22,7 @@ from pilotlight.microservices import diagnosis
 from pilotlight.microservices.batch import label_accuracy, workspace_storage
 from pilotlight.microservices.batch.file_inference import Files, Interrupted, Request, check_parameters
 from pilotlight.microservices.batch.job_folder import Batch, JobFolder, Progress, State
-from pilotlight.microservices.inference import chat_request, client, predict
+from pilotlight.microservices.inference import client, predict
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.jobs import launcher, org_resources
 from pilotlight.microservices.jobs.model_isolation import check_model
@@ -80,9 +80,7 @@ class Runner:
             folder, _, name = batch.labels.rpartition("/")
             labels = label_accuracy.read_labels(name, workspace_storage.open_folder(folder, *storage).read(name))
         inputs, outputs = (workspace_storage.open_folder(path, *storage) for path in (batch.inputs, batch.outputs))
-        by_link = (
-            (lambda reference: link(reference, *storage)) if self._schema.kind in chat_request.NO_DATA_URLS else None
-        )
+        by_link = (lambda reference: link(reference, *storage)) if self._schema.kind in predict.NO_DATA_URLS else None
         files = self._files = Files(batch, self._schema, inputs, outputs, self._job_folder.spool, by_link)
         files.scan()
         self._update(

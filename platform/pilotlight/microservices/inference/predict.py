@@ -5,11 +5,10 @@ jobs; blocking, over the URL of `Platform.open_route`.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from pilotlight.microservices.inference import chat_request
 from pilotlight.microservices.inference.client import PATH, InferenceFailed, call
 from pilotlight.microservices.media import Limits, Media, fetch
 from pilotlight.microservices.media.file_and_bucket_sources import links
@@ -18,6 +17,9 @@ from pilotlight.microservices.registry.records import Workspace
 from pilotlight.wire.http_client import decode_json
 
 TIMEOUT_S: Final = 300.0
+NO_DATA_URLS: Final = ("cosmos-rl",)  # they fetch media by links
+_AUTO: Final = {"conv_mode": "auto", "mode": "auto"}
+_NOT_SENT: Final = frozenset({"batch_size", "confidence_threshold", "top_k", "inputs", "outputs"})
 
 
 def predict(
@@ -25,7 +27,7 @@ def predict(
 ) -> dict[str, Any]:
     """Return the `results` of one request."""
     if schema.protocol == "chat":
-        response = _post(url, PATH, chat_request.chat_body(schema, request, media), timeout)
+        response = _post(url, PATH, chat_body(schema, request, media), timeout)
         choice = response["choices"][0]
         results = {"response": choice["message"]["content"], "finish_reason": choice.get("finish_reason")}
         return results | {name: response[name] for name in ("model", "usage") if name in response}
@@ -37,6 +39,22 @@ def predict(
 
 def _post(url: str, path: str, body: Mapping[str, Any], timeout: float) -> Any:
     return decode_json(call(url, "POST", path, json.dumps(body).encode(), timeout).body)
+
+
+def user_message(text: str, media: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return a message of the user. `media`: `image` or `video` and a URL, which stand before the text."""
+    parts: list[dict[str, Any]] = [{"type": f"{kind}_url", f"{kind}_url": {"url": url}} for kind, url in media]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": text}] if parts else text}
+
+
+def chat_body(schema: Schema, request: ModelRequest, media: Sequence[Media]) -> dict[str, Any]:
+    """Return the body of a chat request; documented defaults are sent too, so that they apply in any container."""
+    plain = {
+        name: value
+        for name, value in request.values.items()
+        if not schema.parameters[name].role and name not in _NOT_SENT and _AUTO.get(name) != value
+    }
+    return {"messages": [user_message(request.text, [(each.kind, each.data_url) for each in media])], **plain}
 
 
 def _images(
@@ -60,7 +78,7 @@ def load_media(
     schema: Schema, references: Sequence[str], workspace: Workspace | None, limits: Limits, environ: Mapping[str, str]
 ) -> list[Media]:
     """Fetch media, or return links for a container that fetches them itself. Blocking."""
-    if schema.kind in chat_request.NO_DATA_URLS:
+    if schema.kind in NO_DATA_URLS:
         return links(references, workspace, limits, environ)
     return fetch(references, workspace, limits, environ=environ)
 

@@ -11,7 +11,7 @@ from pilotlight.errors import UsageError
 from pilotlight.microservices.batch import workspace_storage
 from pilotlight.microservices.batch.file_inference import Files, Request
 from pilotlight.microservices.batch.job_folder import Batch
-from pilotlight.microservices.inference.chat_request import chat_body
+from pilotlight.microservices.inference.predict import chat_body
 from pilotlight.microservices.media import Limits, Media
 from pilotlight.microservices.media.file_and_bucket_sources import link, links
 from pilotlight.microservices.registry.model_kinds import schema

@@ -125,12 +125,14 @@ async def inference(request: web.Request) -> web.Response:
     if record.status == "stopping":
         return to_response(responses.unavailable(record.id, Health("stopping")))
     body = decode_request(await request.read(), dict[str, Any])
-    workspace = _workspace(context, record)
+    experiment = context.store.experiment(record.org, record.experiment)
+    workspace = context.store.workspace_of(experiment)
     model, _ = model_of(context.settings, record, workspace)
     if "://" in model and (waiting := await _unready(context, record)):  # its store may stall, and is not asked before
         return to_response(waiting)
     try:
-        schema = await _schema(context, record, model, workspace)
+        declared = await context.declaration(record.id, model, workspace.storage if workspace else None)
+        schema = await asyncio.to_thread(model_kinds.schema, experiment.network_arch, declared, experiment.kind)
     except UsageError:
         raise
     except PlatformError as error:  # its store cannot be read
@@ -277,13 +279,6 @@ def _failed(record: JobRecord, error: Exception) -> ApiResponse:
     """Return 503, also where the model's response cannot be parsed."""
     reason = str(error) if isinstance(error, PlatformError) else "the model answered what this API cannot read"
     return ApiResponse(503, responses.Failed(record.id, f"Inference failed: {reason}"))
-
-
-async def _schema(context: ApiContext, record: JobRecord, model: str, workspace: StoredWorkspace | None) -> Schema:
-    """Return the schema of the network, with the overrides of the model's own file."""
-    experiment = context.store.experiment(record.org, record.experiment)
-    declared = await context.declaration(record.id, model, workspace.storage if workspace else None)
-    return await asyncio.to_thread(model_kinds.schema, experiment.network_arch, declared, experiment.kind)
 
 
 def _workspace(context: ApiContext, record: JobRecord) -> StoredWorkspace | None:

@@ -161,17 +161,14 @@ class Files:
                 for name in islice(remaining, at_once - len(pending))
             }:
                 done, pending = wait(pending, timeout=POLL_S, return_when=FIRST_COMPLETED)
-                for future in done:
-                    self._save(future.result())
+                for outcome in (future.result() for future in done):
+                    self._outputs.write(f"{FILES}{outcome.file}.json", msgspec.json.encode(outcome))
+                    with self._spool.open("ab") as file:
+                        file.write(_line(outcome))
+                    self._statuses[outcome.file] = outcome.status
                 checkpoint()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-    def _save(self, outcome: Outcome) -> None:
-        self._outputs.write(f"{FILES}{outcome.file}.json", msgspec.json.encode(outcome))
-        with self._spool.open("ab") as file:
-            file.write(_line(outcome))
-        self._statuses[outcome.file] = outcome.status
 
     def _outcome(self, name: str, predict: Predict, fetch: Fetch, limits: Limits) -> Outcome:
         """Return the outcome of one file, also of an invalid one. Raise Interrupted where the model is at fault."""

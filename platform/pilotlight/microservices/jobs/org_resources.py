@@ -40,7 +40,7 @@ VARIABLES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 SCHEMES: Final = ("s3://", "az://", "https://", "file:///", "/")
 ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT")
-# Both become part of host names.
+# They become part of host names, as buckets do.
 REGION: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
 ACCOUNT: Final = re.compile(r"([a-z0-9]{3,24})?")
 NO_LIMITS: Final = Limits()  # no folder, host or network is allowed
@@ -61,9 +61,14 @@ def check(org: str, workspace: Workspace, limits: Limits, trusted: bool) -> None
     """Raise with the field and what it must be. `trusted`: a workspace of the operator."""
     if not workspace.uri.startswith(SCHEMES):
         raise UsageError(f"uri = {workspace.uri}, must begin with s3://, az://, https://, file:/// or /")
-    if "@" in workspace.uri.partition("://")[2].partition("/")[0]:
+    scheme, _, rest = workspace.uri.partition("://")
+    bucket = rest.partition("/")[0]
+    if "@" in bucket:
         raise UsageError("uri has a user or a password in it, must be an address alone")
-    _check_names(workspace)
+    if scheme in {"s3", "az"} and not BUCKET.fullmatch(bucket):
+        raise UsageError(f"uri = {workspace.uri}, must be {scheme}://bucket or {scheme}://bucket/path")
+    records.check_pattern(REGION, "region", workspace.region, "the name of a region, such as us-east-1")
+    records.check_pattern(ACCOUNT, "account", workspace.account, "3 to 24 lower-case letters and digits")
     secret_references.check(workspace)
     if trusted:
         return
@@ -90,15 +95,6 @@ def check_folder(org: str, workspace: Workspace, limits: Limits) -> None:
 
 def _org_folders(org: str, limits: Limits) -> list[Path]:
     return [Path(root).resolve() / org for root in limits.workspaces]
-
-
-def _check_names(workspace: Workspace) -> None:
-    """Raise for bucket, region and account that could change the host name they become part of."""
-    scheme, _, rest = workspace.uri.partition("://")
-    if scheme in {"s3", "az"} and not BUCKET.fullmatch(rest.partition("/")[0]):
-        raise UsageError(f"uri = {workspace.uri}, must be {scheme}://bucket or {scheme}://bucket/path")
-    records.check_pattern(REGION, "region", workspace.region, "the name of a region, such as us-east-1")
-    records.check_pattern(ACCOUNT, "account", workspace.account, "3 to 24 lower-case letters and digits")
 
 
 def _check_addresses(workspace: Workspace, limits: Limits) -> None:

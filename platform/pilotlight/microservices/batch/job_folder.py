@@ -104,8 +104,7 @@ class JobFolder:
         self._write("job.json", batch)
 
     def runner(self) -> Identity | None:
-        identity = self._read("runner.json", tuple[int, str, int])
-        return Identity(*identity) if identity else None
+        return self._read("runner.json", Identity)
 
     def save_runner(self, pid: int | None) -> None:
         self._write("runner.json", None if pid is None else identify(pid) or (pid, "", 0))

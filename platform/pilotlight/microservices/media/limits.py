@@ -82,11 +82,7 @@ def limits_from(environ: Mapping[str, str]) -> Limits:
 
 
 class MediaRefused(UsageError):
-    """A rejected medium; `at` is its index in the request, or -1 for all together."""
-
-    def __init__(self, sentence: str, at: int = -1) -> None:
-        super().__init__(f"media[{at}] {sentence}" if at >= 0 else sentence)
-        self.at = at
+    """A rejected medium, or all media of a request together."""
 
 
 class MediaError(Exception):
@@ -101,12 +97,15 @@ class MediaError(Exception):
 
 @contextmanager
 def refused_as(at: int) -> Iterator[None]:
-    """Raise MediaRefused for a MediaError of the medium at this index of the request; the reason is in the log only."""
+    """Raise MediaRefused for a MediaError of the medium at this index of the request, or of none in particular (-1).
+
+    The reason is in the log only.
+    """
     try:
         yield
     except MediaError as error:
         LOG.warning("media[%d] was refused: %s", at, error.reason)
-        raise MediaRefused(error.message, at) from error
+        raise MediaRefused(f"media[{at}] {error.message}" if at >= 0 else error.message) from error
 
 
 def unreachable(reason: str) -> MediaError:

@@ -34,7 +34,6 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 class Arch(Struct, frozen=True):
-    name: str
     image_key: str = DEFAULT_IMAGE_KEY
     command: str = ""  # a row of COMMANDS
     folder: bool = False  # its model is a directory
@@ -74,7 +73,6 @@ def arch(name: str, environ: Mapping[str, str], kind: str = "") -> Arch:
     parameters = document.get("api_params") or {}
     inference = (document.get("spec_params") or {}).get("inference") or {}
     return Arch(
-        name=name,
         image_key=str(parameters.get("image") or DEFAULT_IMAGE_KEY),
         command=str(document.get("container_command") or name),
         folder="folder" in str(inference.get("model_path") or ""),

@@ -6,7 +6,7 @@ names of outputs, image preprocessing. Values are accepted or rejected, never ch
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -71,14 +71,6 @@ class ModelRequest(Struct, frozen=True):
     media: tuple[str, ...]
     text: str
     values: Mapping[str, Any]
-
-
-class InvalidParameters(UsageError):
-    """Parameters that do not fit the model: one sentence per problem."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = tuple(problems)
 
 
 class _Kind(Struct, frozen=True, forbid_unknown_fields=True):
@@ -166,9 +158,9 @@ def _kind_parameters(kind: str) -> dict[str, Parameter]:
 
 
 def validate(schema: Schema, body: Mapping[str, Any]) -> ModelRequest:
-    """Return the validated request. Raise InvalidParameters with all problems."""
+    """Return the validated request. Raise UsageError with all problems, a sentence each."""
     if problems := list(_problems(schema, body)):
-        raise InvalidParameters(problems)
+        raise UsageError("; ".join(problems))
     defaults = {name: each.default for name, each in schema.parameters.items() if each.default is not None}
     references = (value for name, value in body.items() if schema.parameters[name].role == "media")
     media = [each for value in references for each in (value if isinstance(value, list) else [value])]

@@ -13,7 +13,7 @@ from pilotlight.microservices.batch.file_inference import Files, Interrupted, Re
 from pilotlight.microservices.batch.job_folder import Batch
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.media import Limits
-from pilotlight.microservices.registry.model_kinds import InvalidParameters, schema
+from pilotlight.microservices.registry.model_kinds import schema
 from pilotlight.microservices.registry.records import Workspace
 
 TEXT = schema("text")
@@ -196,7 +196,7 @@ def test_parameters_are_judged_before_anything_is_started() -> None:
     check_parameters(schema("classification"), {"top_k": 3})
     check_parameters(schema("vision-language"), {"text": "What is it?"})
     check_parameters(schema("tensors"), {})
-    with pytest.raises(InvalidParameters, match="topk is not known"):
+    with pytest.raises(UsageError, match="topk is not known"):
         check_parameters(schema("classification"), {"topk": 3})
     with pytest.raises(UsageError, match="must not name media"):
         check_parameters(schema("classification"), {"images": ["a.png"]})

@@ -19,7 +19,6 @@ from tests.platform.microservices.conftest import QUICK, predictors
 from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
 from pilotlight.microservices.batch import jobs, workspace_storage
 from pilotlight.microservices.batch.job_folder import Progress, job_folder
-from pilotlight.microservices.registry.model_kinds import InvalidParameters
 from pilotlight.microservices.registry.records import Workspace
 from pilotlight.microservices.registry.registry_file import registry
 
@@ -278,7 +277,7 @@ def test_inputs_and_results_may_be_in_a_bucket(here: Here, colours: Path, s3: tu
 
 
 def test_what_could_never_work_is_refused_before_a_process_is_started(here: Here, colours: Path) -> None:
-    with pytest.raises(InvalidParameters, match="topk is not known"):
+    with pytest.raises(UsageError, match="topk is not known"):
         here.start(here.batch(colours, parameters={"topk": 1}))
     with pytest.raises(UsageError, match="must be a folder or file of the workspace"):
         here.start(here.batch(colours, inputs="/etc"))

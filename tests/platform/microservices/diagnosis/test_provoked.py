@@ -19,7 +19,7 @@ from tests.onnx_models import write_python
 from tests.ports import free_port
 from tests.serving import RunningServer
 
-from pilotlight.errors import PlatformError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.microservices.diagnosis import Advice, Evidence, diagnose
 from pilotlight.microservices.inference.client import InferenceFailed
 from pilotlight.microservices.inference.predict import predict
@@ -27,7 +27,7 @@ from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.jobs.launcher import StartRequest
 from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.microservices.media import Limits
-from pilotlight.microservices.registry.model_kinds import InvalidParameters, schema, validate
+from pilotlight.microservices.registry.model_kinds import schema, validate
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from pilotlight.microservices.registry.registry_file import registry
 
@@ -219,7 +219,7 @@ def test_a_stop_that_the_platform_refuses(tmp_path: Path, environ: Mapping[str, 
 
 
 def test_parameters_that_do_not_fit_are_told_by_us_and_by_the_model(tmp_path: Path) -> None:
-    with pytest.raises(InvalidParameters) as ours:
+    with pytest.raises(UsageError) as ours:
         validate(schema("rtdetr"), {"images": "a.png", "confidence_threshold": 7})
     only(list(diagnose(Evidence(phase="ready", errors=(str(ours.value),)))), "wrong_parameters")
     folder = write_python(tmp_path / "models", "model", IDENTITY)

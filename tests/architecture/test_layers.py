@@ -18,7 +18,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "k8s", "targets", "prometheus", "spec", "catalogue",
         "plan", "render", "lint", "release", "canary", "observability", "gateway", "targets.kubernetes",
         "controller", "targets.local", "targets.ssh_tunnel", "targets.docker", "targets.slurm", "targets.remote",
-        "targets.lepton", "targets.brev", "targets.table", "api", "microservices", "console", "control_plane", "daemon",
+        "targets.lepton", "targets.brev", "targets.table", "api", "microservices", "console", "control_plane",
     ),
     "pilotlight_predictor": (
         "errors", "core", "observability", "config", "metrics", "storage", "gpu", "repository", "backends",

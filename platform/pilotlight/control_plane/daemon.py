@@ -36,7 +36,7 @@ HOUSEKEEPING_S: Final = 1.0
 FAILED_START_S: Final = 10.0
 SIGNALLED: Final = 128 + signal.SIGTERM  # exit code in the foreground after a signal
 CLEAN_LOGS_EVERY: Final = 10  # of these
-log = logging.getLogger("pilotlight.daemon")  # the name of earlier releases
+log = logging.getLogger("pilotlight.daemon")  # control_process_launcher.py finds it in the log
 
 
 @dataclass(frozen=True, slots=True)

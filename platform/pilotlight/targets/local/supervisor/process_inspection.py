@@ -32,9 +32,7 @@ PILOT_LIGHT: Final = "pilot light"
 SHIM: Final = "pilotlight-shim"  # in the command line of a shim
 FORKSERVER: Final = "pilotlight_predictor.bootstrap.forkserver"
 _SCRIPTS: Final = {"log_writer.py": LOG_WRITER, "parent_process.py": PARENT}
-_ROLES: Final = {
-    "pilotlight.control_plane.daemon": CONTROL, "pilotlight.daemon": CONTROL, "pilotlight.gateway": GATEWAY,
-}  # fmt: skip
+_ROLES: Final = {"pilotlight.control_plane.daemon": CONTROL, "pilotlight.gateway": GATEWAY}
 
 
 class Identity(NamedTuple):

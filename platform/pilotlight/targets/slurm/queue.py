@@ -1,14 +1,20 @@
-"""Jobs as squeue, sacct, scontrol and sinfo print them. Pure; launcher.py runs these programs."""
+"""Jobs as squeue, sacct, scontrol and sinfo print them. Pure; launcher.py runs these programs.
+
+queue.yaml has what reasons mean.
+"""
 
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
+
+from msgspec import yaml
 
 from pilotlight.targets.local.supervisor.shim import Exit
 
 State = Literal["pending", "running", "failed", "stopped"]
 QUEUE: Final = "--format=%i|%T|%B|%j|%k|%r"  # the reason last: it may have any character
 ACCOUNT: Final = "--format=JobID,State,NodeList,JobName,Comment,ExitCode"
-UNKNOWN_JOB: Final = "Invalid job id"
 _STATES: Final[Mapping[str, State]] = {
     "PENDING": "pending", "CONFIGURING": "pending", "REQUEUED": "pending", "REQUEUE_FED": "pending",
     "REQUEUE_HOLD": "pending", "SPECIAL_EXIT": "pending", "SUSPENDED": "pending", "STOPPED": "pending",
@@ -18,35 +24,6 @@ _STATES: Final[Mapping[str, State]] = {
 # Ends that say nothing about what the job ran.
 _LOST: Final = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
 _NEVER: Final = "it will not start"
-# Why a job waits or ended, where Slurm's own word is not enough. Limits of accounts and QOS: _limit.
-_REASONS: Final[Mapping[str, str]] = {
-    "Resources": "no node of the partition has enough free now",
-    "Priority": "other jobs of the partition come first",
-    "Dependency": "it waits for another job",
-    "DependencyNeverSatisfied": f"{_NEVER}: the job that it waits for failed",
-    "PartitionDown": "the partition starts no jobs until its administrator opens it",
-    "PartitionInactive": "the partition is inactive until its administrator opens it",
-    "PartitionConfig": f"{_NEVER}: no node of the partition has as many CPUs, GPUs or as much memory as it asks for",
-    "PartitionNodeLimit": f"{_NEVER}: it asks for more nodes than the partition allows",
-    "PartitionTimeLimit": f"{_NEVER}: its time limit is above the partition's; set time",
-    "BadConstraints": f"{_NEVER}: no node can ever meet what it asks for",
-    "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
-    "AssocGrpGRES": "the account has all its GPUs in use",
-    "AssocMaxJobsLimit": "you run as many jobs as your account allows",
-    "QOSMaxJobsPerUserLimit": "you run as many jobs as your quality of service allows",
-    "QOSMaxGRESPerUser": "you use as many GPUs as your quality of service allows",
-    "InvalidAccount": f"{_NEVER}: the account may not use this partition; set account",
-    "AccountNotAllowed": f"{_NEVER}: the account may not use this partition; set account",
-    "InvalidQOS": f"{_NEVER}: the account may not use this quality of service",
-    "QOSNotAllowed": f"{_NEVER}: the partition does not take this quality of service",
-    "JobHeldUser": f"{_NEVER} while it is held: scontrol release lets it go",
-    "JobHeldAdmin": f"{_NEVER} before an administrator, who holds it, lets it go",
-    "launch failed requeued held": "the node could not start it: ask its administrator",
-    "NonZeroExitCode": "its command ended with an error",
-    "TimeLimit": "it ran as long as it may: set time",
-    "OutOfMemory": "it used more memory than it may",
-    "NodeDown": "its node failed",
-}
 
 
 class Queued(NamedTuple):
@@ -82,8 +59,14 @@ class Queued(NamedTuple):
     def explanation(self) -> str:
         """Status, and what the reason means."""
         reason = self.reason.split(",")[0]
-        words = _REASONS.get(reason) or _limit(reason)
+        words = _reasons().get(reason) or _limit(reason)
         return f"{self.status}: {words}" if words else self.status
+
+
+@cache
+def _reasons() -> dict[str, str]:
+    """Return the meaning of reasons."""
+    return yaml.decode(Path(__file__).with_suffix(".yaml").read_bytes(), type=dict[str, str])
 
 
 def _limit(reason: str) -> str:

@@ -9,24 +9,12 @@ from typing import Any, Final
 Json = Any
 FLAG: Final = "kubernetes.podspec-"
 
-POD_FLAGS: Final[Mapping[str, str]] = {
-    "nodeSelector": "nodeselector",
-    "tolerations": "tolerations",
-    "affinity": "affinity",
-    "topologySpreadConstraints": "topologyspreadconstraints",
-    "runtimeClassName": "runtimeclassname",
-    "initContainers": "init-containers",
-    "priorityClassName": "priorityclassname",
-    "schedulerName": "schedulername",
-    "securityContext": "securitycontext",
-    "shareProcessNamespace": "shareprocessnamespace",
-    "hostIPC": "hostipc",
-    "hostPID": "hostpid",
-    "hostNetwork": "hostnetwork",
-    "hostAliases": "hostaliases",
-    "dnsPolicy": "dnspolicy",
-    "dnsConfig": "dnsconfig",
-}
+_FLAGGED_FIELDS: Final = (
+    "nodeSelector", "tolerations", "affinity", "topologySpreadConstraints", "runtimeClassName", "initContainers",
+    "priorityClassName", "schedulerName", "securityContext", "shareProcessNamespace", "hostIPC", "hostPID",
+    "hostNetwork", "hostAliases", "dnsPolicy", "dnsConfig",
+)  # fmt: skip
+POD_FLAGS: Final = {field: field.lower() for field in _FLAGGED_FIELDS} | {"initContainers": "init-containers"}
 VOLUME_FLAGS: Final[Mapping[str, str]] = {
     "persistentVolumeClaim": "persistent-volume-claim",
     "hostPath": "volumes-hostpath",

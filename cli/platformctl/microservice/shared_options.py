@@ -171,13 +171,12 @@ def prompt(question: str) -> str:
 
 
 class Ambiguous(UsageError):
-    """Several microservices match: `candidates`."""
+    """Several microservices match."""
 
     def __init__(self, message: str, candidates: Mapping[str, Entry]) -> None:
         lines = [f"  {job_id}  {entry.network_arch}  {entry.host_url}  started {entry.started_at}"
                  for job_id, entry in candidates.items()]  # fmt: skip
         super().__init__("\n".join([message, *lines]), "name one of them by its job id")
-        self.candidates = candidates
 
 
 def choose(state: RegistryState, job_id: str = "", network_arch: str = "") -> str:

@@ -53,7 +53,6 @@ class RuntimeChoice:
     worker_container: Mapping[str, Json] = field(default_factory=dict)
     is_pilotlight: bool = False
     gateway: bool = False  # our gateway in router mode
-    reason: str = ""
     adapter: Adapter | None = None
     caches: tuple[Mapping[str, Json], ...] = ()  # of the catalogue, which may have its model on nodes
 

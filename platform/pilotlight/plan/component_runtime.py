@@ -95,7 +95,7 @@ def merged_choice(
         runtime = None
     if is_gateway(component, runtime):
         pod, container = merge_component(None, component)
-        return RuntimeChoice(None, None, pod, container, is_pilotlight=True, gateway=True, reason="our gateway routes")
+        return RuntimeChoice(None, None, pod, container, is_pilotlight=True, gateway=True)
     merged = merge_group(runtime, component, "leader") if multi_node else merge_component(runtime, component)
     worker = merge_group(runtime, component, "worker") if multi_node else MergedPod({}, {})
     has_workers = multi_node and service.group == "ome" and group_size(runtime, component) > 0
@@ -107,9 +107,7 @@ def merged_choice(
         model, adapter = fine_tuned(service, selection.model, catalogue, log)
     own = runtime is not None and runtime.is_pilotlight and _runs_own_image(runtime, parts[0].container)
     pods = (*parts[0], *parts[1])
-    choice = RuntimeChoice(
-        runtime, model, *pods, is_pilotlight=own, reason=selection.reason, adapter=adapter, caches=catalogue.caches
-    )
+    choice = RuntimeChoice(runtime, model, *pods, is_pilotlight=own, adapter=adapter, caches=catalogue.caches)
     choice, accelerator = _on_accelerator(service, component, choice, selection, catalogue, log)
     choice = _with_gpus(service, component, choice, accelerator, catalogue, capabilities, log)
     choice = _tuned(component, choice)

@@ -5,7 +5,7 @@ All services are planned before any problem is raised, so that one call reports 
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TextIO
 
 from pilotlight.catalogue.catalogue import (
@@ -76,7 +76,6 @@ class Planned:
 
     plans: tuple[Plan, ...]
     warnings: tuple[Problem, ...] = ()
-    catalogue: Catalogue = field(default_factory=Catalogue)
     companions: tuple[Manifest, ...] = ()
 
     def manifests(self) -> list[Manifest]:
@@ -123,7 +122,7 @@ def plan_documents(
             problems.extend(error.problems)
     _raise_errors([*documents.warnings, *problems])
     warnings = (*documents.warnings, *(warning for planned in plans for warning in planned.warnings))
-    return Planned(tuple(plans), warnings, documents.catalogue, documents.companions)
+    return Planned(tuple(plans), warnings, documents.companions)
 
 
 def _catalogue(sources: Sources, loaded: LoadedDocuments) -> tuple[Catalogue, tuple[Node, ...], tuple[Node, ...]]:

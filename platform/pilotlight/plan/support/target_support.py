@@ -125,18 +125,14 @@ def _devices(context: PlanContext, workload: Workload) -> str:
     return _container_path(context, "resources")
 
 
-def _parking(context: PlanContext, _: Workload) -> str:
-    parks = context.service.annotations.get(ANNOTATION_PARK) == "true"
-    return f"metadata.annotations.{ANNOTATION_PARK}" if parks else ""
+def _annotation(name: str, value: str = "") -> Callable[[PlanContext, Workload], str]:
+    """Return the field of a row about an annotation, with this value if one is given."""
 
+    def field(context: PlanContext, _: Workload) -> str:
+        written = context.service.annotations.get(name)
+        return f"metadata.annotations.{name}" if written is not None and value in ("", written) else ""
 
-def _exposed(context: PlanContext, _: Workload) -> str:
-    return f"metadata.annotations.{ANNOTATION_EXPOSE}" if ANNOTATION_EXPOSE in context.service.annotations else ""
-
-
-def _isolation(context: PlanContext, _: Workload) -> str:
-    written = ANNOTATION_ISOLATION in context.service.annotations
-    return f"metadata.annotations.{ANNOTATION_ISOLATION}" if written else ""
+    return field
 
 
 def _scale_to_zero(context: PlanContext, workload: Workload) -> str:
@@ -214,11 +210,12 @@ FIELDS: Final[Mapping[str, Callable[[PlanContext, Workload], str]]] = {
     "foreign": _foreign, "several_containers": _several_containers, "several_nodes": _several_nodes,
     "local_model": _local_model, "fetched_model": _fetched_model, "host_path": _volume(host=True, files=False),
     "other_volume": _volume(host=False, files=False), "file_volume": _volume(host=False, files=True),
-    "devices": _devices, "parking": _parking, "isolation": _isolation, "scale_to_zero": _scale_to_zero,
+    "devices": _devices, "parking": _annotation(ANNOTATION_PARK, "true"),
+    "isolation": _annotation(ANNOTATION_ISOLATION), "scale_to_zero": _scale_to_zero,
     "several_replicas": _several_replicas, "by_concurrency": _by_requests(rate=False),
     "by_rate": _by_requests(rate=True), "by_query": _by_query, "by_usage": _by_usage, "split": _split,
     "several_components": _several_components, "access_rules": _access_rules(foreign=False),
-    "foreign_access_rules": _access_rules(foreign=True), "exposed": _exposed, "grpc": _grpc,
+    "foreign_access_rules": _access_rules(foreign=True), "exposed": _annotation(ANNOTATION_EXPOSE), "grpc": _grpc,
 }  # fmt: skip
 
 

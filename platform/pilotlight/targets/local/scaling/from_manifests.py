@@ -322,7 +322,6 @@ def _prometheus(item: Fields, name: str) -> Metric:
         data.number("threshold", None, 1e-9, float("inf")),
         data.number("activationThreshold", 0, 0, float("inf")),
         query=data.text("query"),
-        server=data.text("serverAddress"),
         ignore_null=data.flag("ignoreNullValues", True),
     )  # fmt: skip
 

@@ -70,7 +70,6 @@ class Metric:
     target: float
     activation: float = 0.0
     query: str = ""
-    server: str = ""
     ignore_null: bool = True
 
 

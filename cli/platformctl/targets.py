@@ -35,10 +35,6 @@ class NotRunning(NotFound):
     """The embedded platform is down, and the verb does not start it."""
 
 
-class PlatformDown(PlatformError):
-    """The embedded platform should run, and does not."""
-
-
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
     """Values of --target and --namespace."""
@@ -135,13 +131,13 @@ def _is_of_home(folder: "Home", error: OSError) -> bool:
 
 
 def _wait_restarted(folder: "Home") -> None:
-    """Wait for a control process that is being restarted. Raise PlatformDown if it does not come back."""
+    """Wait for a control process that is being restarted. Raise PlatformError if it does not come back."""
     from pilotlight.targets.local.control_process_launcher import failure, wait_restarted
 
     if wait_restarted(folder) is not None:
         return
     reason, hint = failure(folder)
-    error = PlatformDown(f"the platform should run and does not: {reason}", hint)
+    error = PlatformError(f"the platform should run and does not: {reason}", hint)
     output.error_data(str(error), error.hint, error.exit_code)
     raise error
 

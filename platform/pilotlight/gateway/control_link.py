@@ -142,10 +142,6 @@ SendReply = Callable[..., None]  # a message, and sockets to send with it
 OnControlMessage = Callable[[ControlMessage, list[socket.socket], SendReply], None]
 
 
-class AlreadyRunning(PlatformError):
-    """Another gateway runs in this folder."""
-
-
 class ControlServer:
     """One connection at a time: a newer one replaces the older one.
 
@@ -159,7 +155,7 @@ class ControlServer:
         self._listener: socket.socket | None = None
 
     async def open(self, wait_s: float = 5.0) -> None:
-        """Lock the folder and listen; wait up to `wait_s` for a predecessor to exit. Raises AlreadyRunning."""
+        """Lock the folder and listen; wait up to `wait_s` for a predecessor to exit. Raises PlatformError."""
         self._lock = await _acquire_lock(self._folder / LOCK, wait_s)
         self._listener = listen(self._folder / SOCKET, BACKLOG)
         self._listener.setblocking(False)
@@ -213,6 +209,6 @@ async def _acquire_lock(path: Path, wait_s: float) -> IO[bytes]:
     until = loop.time() + wait_s
     while (lock := try_lock(path)) is None:
         if loop.time() >= until:
-            raise AlreadyRunning(f"another gateway runs in {path.parent}; stop it first")
+            raise PlatformError(f"another gateway runs in {path.parent}; stop it first")
         await asyncio.sleep(0.02)
     return lock

@@ -45,7 +45,7 @@ def test_a_release_takes_along_what_came_beside_the_document(tmp_path: Path) -> 
 def test_helm_is_for_clusters(tmp_path: Path) -> None:
     wanted, one = prepared(tmp_path)
     with pytest.raises(UsageError, match="the target is local"):
-        helm.apply(wanted, [one], LocalTarget(Address(0, "", 0, 0, "", 0)))
+        helm.apply(wanted, [one], LocalTarget(Address(0, 0, "", 0, 0)))
 
 
 def test_what_helm_says_is_told_and_who_owns_the_objects_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

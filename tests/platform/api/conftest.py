@@ -109,7 +109,7 @@ class Served:
         return self.target_named("local")
 
     def target_named(self, name: str) -> LocalTarget:
-        return LocalTarget(Address(self.port, TOKEN, 0, 0, "", 0), name)
+        return LocalTarget(Address(0, 0, "", self.port, 0, token=TOKEN), name)
 
 
 @pytest.fixture

@@ -216,7 +216,7 @@ def test_another_version_is_told_with_the_way_out(api: Served, monkeypatch: pyte
 
 
 def test_a_control_process_that_is_gone_is_told(api: Served) -> None:
-    gone = client.LocalTarget(Address(1, "", 0, 0, "", 0))
+    gone = client.LocalTarget(Address(0, 0, "", 1, 0))
     with pytest.raises(errors.PlatformError, match="the control process does not answer"):
         gone.list(None)
 

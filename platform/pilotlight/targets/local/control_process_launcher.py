@@ -12,13 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import IO, Final, NamedTuple, NoReturn
 
-from msgspec import DecodeError, Struct, ValidationError, json
+from msgspec import DecodeError, Struct, ValidationError, field, json
+from msgspec.structs import astuple
 
 from pilotlight import __version__
 from pilotlight.contract import API_PORT, GATEWAY_PORT
@@ -48,23 +48,16 @@ class Announcement(Struct, frozen=True):
     pid: int
     start_ticks: int
     version: str
-    api_port: int
+    port: int = field(name="api_port")
     gateway_port: int
     prometheus: str = ""  # address of the Prometheus server in use
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Announcement, frozen=True, kw_only=True):
     """Address and token of a control process."""
 
-    port: int
-    token: str
-    pid: int
-    start_ticks: int
-    version: str
-    gateway_port: int
+    token: str = ""
     host: str = HOST
-    prometheus: str = ""
 
 
 def announce(home: Home, api_port: int, gateway_port: int, prometheus: str = "") -> Announcement:
@@ -250,10 +243,7 @@ def living(home: Home) -> Address | None:
     announcement = _announced(home)
     if announcement is None or not home.token.exists() or not alive(announcement.pid, announcement.start_ticks):
         return None
-    return Address(
-        announcement.api_port, token(home), announcement.pid, announcement.start_ticks, announcement.version,
-        announcement.gateway_port, prometheus=announcement.prometheus,
-    )  # fmt: skip
+    return Address(*astuple(announcement), token=token(home))
 
 
 def _announced(home: Home) -> Announcement | None:
@@ -339,7 +329,7 @@ def command(home: Home, flags: Sequence[str] = ()) -> list[str]:
     ports: tuple[str, ...] = ()
     if (announcement := _announced(home)) is not None and _gateway_running(home):
         # The gateway of a dead control process serves on these ports.
-        ports = ("--gateway-port", str(announcement.gateway_port), "--api-port", str(announcement.api_port))
+        ports = ("--gateway-port", str(announcement.gateway_port), "--api-port", str(announcement.port))
     return [sys.executable, "-m", "pilotlight.control_plane.daemon", "--home", str(home.root), *ports, *flags]
 
 

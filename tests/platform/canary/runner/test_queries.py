@@ -113,7 +113,7 @@ def test_whether_it_answers_is_asked(server: str) -> None:
 
 
 def address(prometheus: str) -> Address:
-    return Address(1, "", 2, 3, "1", 4, prometheus=prometheus)
+    return Address(2, 3, "1", 1, 4, prometheus)
 
 
 def test_up_and_doctor_say_that_canaries_cannot_ask_it(

@@ -63,7 +63,7 @@ def port_of(address: str) -> int:
 
 def test_services_are_worked_through_it_as_through_the_platform_itself(platform: Platform) -> None:
     with serving(platform) as address:
-        through = LocalTarget(Address(port_of(address), platform.address.token, 0, 0, "", 0))
+        through = LocalTarget(Address(0, 0, "", port_of(address), 0, token=platform.address.token))
         with pytest.raises(NotFound):
             through.status(KEY)
         document = inference_service("iris", "onnx", IRIS.as_uri(), least=1, most=2)

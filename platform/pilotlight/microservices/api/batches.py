@@ -16,7 +16,7 @@ from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.api.api_context import CONTEXT, ApiContext, job_path
 from pilotlight.microservices.api.request_bodies import Location, Name
 from pilotlight.microservices.batch import jobs
-from pilotlight.microservices.batch.job_folder import Batch, Progress, State
+from pilotlight.microservices.batch.job_folder import Batch, Counts, Progress, State
 from pilotlight.microservices.jobs import org_resources
 from pilotlight.microservices.jobs.model_isolation import check_model
 from pilotlight.microservices.jobs.start_request import model_of, platform_options
@@ -42,18 +42,10 @@ class StartBatch(Struct, frozen=True, forbid_unknown_fields=True):
     num_gpus: int = 1
 
 
-class BatchReport(Struct, frozen=True):
+class BatchReport(Counts, frozen=True):
     job_id: str
     status: State
     progress_percent: float
-    total: int
-    done: int
-    failed: int
-    skipped: int
-    message: str
-    started_at: str
-    updated_at: str
-    metrics: Mapping[str, Any] | None
 
 
 async def start(request: web.Request) -> web.Response:
@@ -108,7 +100,5 @@ status, cancel, resume = _handler(jobs.status), _handler(jobs.cancel), _handler(
 
 
 def _report(progress: Progress) -> BatchReport:
-    return BatchReport(
-        progress.job_id, progress.state, round(progress.percent, 1), progress.total, progress.done, progress.failed,
-        progress.skipped, progress.message, progress.started_at, progress.updated_at, progress.metrics,
-    )  # fmt: skip
+    counts = {name: getattr(progress, name) for name in Counts.__struct_fields__}
+    return BatchReport(progress.job_id, progress.state, round(progress.percent, 1), **counts)

@@ -47,11 +47,9 @@ class Batch(Struct, frozen=True):
     kind: str = ""  # of a network of one's own
 
 
-class Progress(Struct, frozen=True):
-    """Progress of a job. `done`: files with a result; `failed`: with an error among them; `skipped`: no inputs."""
+class Counts(Struct, frozen=True, kw_only=True):
+    """Files of a job. `done`: with a result; `failed`: with an error among them; `skipped`: no inputs."""
 
-    job_id: str
-    state: State
     total: int = 0
     done: int = 0
     failed: int = 0
@@ -60,6 +58,11 @@ class Progress(Struct, frozen=True):
     started_at: str = ""
     updated_at: str = ""
     metrics: Mapping[str, Any] | None = None
+
+
+class Progress(Counts, frozen=True):
+    job_id: str
+    state: State
 
     @property
     def percent(self) -> float:

@@ -11,8 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
-from msgspec import DecodeError, ValidationError, json
-
 from pilotlight import __version__
 from pilotlight.contract import API_PORT, GATEWAY_PORT
 from pilotlight.errors import NotFound, PlatformError
@@ -20,7 +18,7 @@ from pilotlight.gateway.control_link import is_running
 from pilotlight.gateway.listeners import Address as ListenAddress
 from pilotlight.gateway.listeners import CannotListen, bind
 from pilotlight.targets.local.control_process_launcher import (
-    Announcement,
+    announced,
     answers,
     failure,
     leftovers,
@@ -233,10 +231,7 @@ def _orphaned_gateway_port(home: Home) -> int:
     """Return the port of a gateway that outlived its control process; 0: none."""
     if not home.root.is_dir() or not is_running(home.root):
         return 0
-    try:
-        return json.decode(home.address.read_bytes(), type=Announcement).gateway_port
-    except (OSError, DecodeError, ValidationError):
-        return 0
+    return announcement.gateway_port if (announcement := announced(home)) else 0
 
 
 def ports(address: "Address | None", orphaned_port: int = 0) -> Iterator[Finding]:

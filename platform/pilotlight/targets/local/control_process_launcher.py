@@ -240,13 +240,14 @@ def _started(wait: "StartWait", flags: Sequence[str]) -> Address | None:
 def living(home: Home) -> Address | None:
     """Return the address of the announced control process if it still runs. Raise PlatformError as `check_owner`."""
     home.check_owner()
-    announcement = _announced(home)
+    announcement = announced(home)
     if announcement is None or not home.token.exists() or not alive(announcement.pid, announcement.start_ticks):
         return None
     return Address(*astuple(announcement), token=token(home))
 
 
-def _announced(home: Home) -> Announcement | None:
+def announced(home: Home) -> Announcement | None:
+    """Return the last announcement, also of a process that has ended."""
     try:
         return json.decode(home.address.read_bytes(), type=Announcement)
     except (OSError, DecodeError, ValidationError):
@@ -327,7 +328,7 @@ def command(home: Home, flags: Sequence[str] = ()) -> list[str]:
         port_setting(name, default)  # raises here: the started process would only fail
     home.create()
     ports: tuple[str, ...] = ()
-    if (announcement := _announced(home)) is not None and _gateway_running(home):
+    if (announcement := announced(home)) is not None and _gateway_running(home):
         # The gateway of a dead control process serves on these ports.
         ports = ("--gateway-port", str(announcement.gateway_port), "--api-port", str(announcement.port))
     return [sys.executable, "-m", "pilotlight.control_plane.daemon", "--home", str(home.root), *ports, *flags]

@@ -115,8 +115,7 @@ screenshots: $(VENV)/.test ## take the pictures of docs/console.md from a runnin
 	$(BIN)/python -m tests.platform.console.screenshots
 
 protos: $(VENV)/.test ## compile protos/ for the predictor
-	cd protos && $(abspath $(BIN))/python -m grpc_tools.protoc -I. \
-	  --descriptor_set_out=../predictor/pilotlight_predictor/frontends/grpc/descriptors.binpb $$(find . -name '*.proto' | sed 's|^\./||' | sort)
+	$(BIN)/python -m protos.descriptors
 
 lock: $(UV) ## bring requirements/*.txt in line with pyproject.toml and requirements/*.in
 	$(BIN)/python requirements/lock.py $(if $(UPGRADE),--upgrade)

@@ -62,13 +62,11 @@ def preload(family: str) -> None:
             with suppress(ImportError):
                 import_module(name)
     from pilotlight_predictor.config import parse
-    from pilotlight_predictor.frontends.grpc.protobuf_codec import descriptors
     from pilotlight_predictor.frontends.grpc.server import import_services
     from pilotlight_predictor.protocols import serving_protocols
 
     serving_protocols()
     import_services()
-    descriptors()
     parse(["--model-path", "model.onnx"], {})
     if family == "onnxruntime":
         with suppress(ImportError):

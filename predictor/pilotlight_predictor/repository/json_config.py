@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pilotlight_predictor.core.message_types import EnumType, FieldType, MessageType, ScalarType, ValueType
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.repository.schema import ALIASES, EnumType, FieldType, MessageType, ScalarType, ValueType
+from pilotlight_predictor.repository.schema import ALIASES
 
 Path = tuple[str | int, ...]
 Values = dict[str, Any]
@@ -66,14 +67,14 @@ def expected_value(type_: ScalarType | EnumType, value: object = None) -> str:
 
         close = get_close_matches(str(value), type_.values, n=1)
         return f"one of {', '.join(type_.values)}" + (f" (did you mean {close[0]}?)" if close else "")
-    if type_.name != "integer":
-        return {"string": "a string in quotes", "bool": "true or false", "float": "a number"}[type_.name]
-    return f"an integer from {type_.low} to {type_.high}"
+    if type_.is_integer:
+        return f"an integer from {type_.low} to {type_.high}"
+    return {"string": "a string in quotes", "bool": "true or false"}.get(type_.name, "a number")
 
 
 def enum_value(value: object, type_: EnumType) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
-        return type_.values[value] if 0 <= value < len(type_.values) else None
+        return next((name for name, number in type_.values.items() if number == value), None)
     return value if isinstance(value, str) and value in type_.values else None
 
 
@@ -133,7 +134,7 @@ def _scalar(node: object, type_: ScalarType) -> Any:
         return node if isinstance(node, str if type_.name == "string" else bool) else None
     if isinstance(node, bool):
         return None
-    if type_.name == "float":
+    if not type_.is_integer:
         known = not isinstance(node, str) or node in _FLOAT_NAMES or _INTEGER.fullmatch(node)
         try:
             return float(node) if known and isinstance(node, str | int | float) else None

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from pilotlight_predictor.core.message_types import EnumType, FieldType, MessageType, ScalarType, ValueType
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.json_config import (
     ConfigDocument,
@@ -20,7 +21,6 @@ from pilotlight_predictor.repository.json_config import (
     field_name,
     unknown_field,
 )
-from pilotlight_predictor.repository.schema import EnumType, FieldType, MessageType, ScalarType, ValueType
 
 MAX_DEPTH: Final = 100
 MAX_DIGITS: Final = 40  # more than any 64-bit number, less than the limit of int()
@@ -303,9 +303,8 @@ class _Reader:
         assert type_.key is not None
         if isinstance(node, Scalar):
             raise LoadFailed(f"{node.position}: {dotted(path)} = {node.text}, must be {{ key: … value: … }}")
-        entry = MessageType({"key": FieldType(type_.key), "value": FieldType(type_.type)})
         inner = _Reader({})
-        values = inner.message(node, entry, path)
+        values = inner.message(node, type_.entry, path)
         key = values.get("key", type_.key.default)
         self._places[(*path, str(key))] = node.position
         for inner_path, place in inner._places.items():
@@ -336,7 +335,7 @@ def _scalar(node: Scalar, type_: ScalarType) -> Any:
             return value.decode() if isinstance(value, bytes) else None
         except UnicodeDecodeError:
             return None
-    if type_.name == "integer":
+    if type_.is_integer:
         return value if isinstance(value, int) and type_.low <= value <= type_.high else None
     if type_.name == "bool":
         return {0: False, 1: True}.get(value) if isinstance(value, int) else _BOOLS.get(str(value))

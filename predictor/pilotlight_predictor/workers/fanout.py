@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
+from pilotlight_predictor.core.protobuf_codec import decode, encode
 from pilotlight_predictor.errors import BadRequest, Forbidden, NotFound, PredictorError, Unavailable, Unsupported
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service, unobserved
-from pilotlight_predictor.frontends.grpc.protobuf_codec import decode, encode
 from pilotlight_predictor.frontends.http.messages import HttpRequest
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.protocols.v2.grpc import service as grpc_service

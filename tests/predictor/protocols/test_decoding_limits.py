@@ -13,11 +13,11 @@ from tests.onnx_models import write_python
 from tests.predictor.in_process_server import House, play, write_times
 
 from pilotlight.wire.protobuf import delimited, tag, varint
+from pilotlight_predictor.core import protobuf_codec
 from pilotlight_predictor.core.generation_params import BadField
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Outputs
 from pilotlight_predictor.core.tensors import MAX_STRINGS, Tensor, TensorSpec, decode_raw
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.frontends.grpc import protobuf_codec
 from pilotlight_predictor.frontends.http.messages import HttpRequest
 from pilotlight_predictor.models import model_version
 from pilotlight_predictor.models.input_validation import InputValidator

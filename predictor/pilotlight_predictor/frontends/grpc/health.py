@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
+from pilotlight_predictor.core.protobuf_codec import decode, encode
 from pilotlight_predictor.errors import NotFound
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc import services
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, Method, Service, UnaryCall
-from pilotlight_predictor.frontends.grpc.protobuf_codec import decode, encode
 from pilotlight_predictor.server.handler_context import Server
 from pilotlight_predictor.server.server_state import ServerState
 

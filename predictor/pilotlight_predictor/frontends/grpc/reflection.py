@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
+from pilotlight_predictor.core.message_types import ProtoFile, proto_files
+from pilotlight_predictor.core.protobuf_codec import Message, decode, encode
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc import services
 from pilotlight_predictor.frontends.grpc.dispatcher import (
@@ -13,7 +15,6 @@ from pilotlight_predictor.frontends.grpc.dispatcher import (
     StreamHandler,
     UnaryCall,
 )
-from pilotlight_predictor.frontends.grpc.protobuf_codec import Message, ProtoFile, decode, descriptors, encode
 from pilotlight_predictor.server.handler_context import Server
 
 NOT_FOUND: Final = 5  # of google.rpc.Code
@@ -24,7 +25,7 @@ def answer(request: Message) -> dict[str, Any]:
     if "list_services" in request:
         names = sorted(service.name for service in services())
         return {"list_services_response": {"service": [{"name": name} for name in names]}}
-    files = descriptors().files
+    files = proto_files()
     if "file_by_filename" in request:
         file = files.get(request["file_by_filename"])
     else:
@@ -38,7 +39,7 @@ def answer(request: Message) -> dict[str, Any]:
 def _with_needs(file: ProtoFile) -> Iterator[ProtoFile]:
     yield file
     for name in file.needs:
-        yield from _with_needs(descriptors().files[name])
+        yield from _with_needs(proto_files()[name])
 
 
 def _info(package: str) -> StreamHandler:

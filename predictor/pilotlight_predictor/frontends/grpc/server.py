@@ -111,7 +111,6 @@ class GrpcServer:
         services = await in_thread_under_load(import_services)
         from pilotlight_predictor.frontends.grpc.connection import GrpcConnection
         from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher
-        from pilotlight_predictor.frontends.grpc.protobuf_codec import descriptors
 
         services = fan_out(services) if fan_out is not None else services
         dispatcher = self._dispatcher = GrpcDispatcher(server, admission, services, observer)
@@ -123,7 +122,6 @@ class GrpcServer:
             lambda: GrpcConnection(dispatcher, max_message), sock=listener, backlog=BACKLOG, ssl=self.tls
         )
         log("grpc.listening", grpc_port=self._port.port, host=self._port.host)
-        await in_thread_under_load(descriptors)  # read ahead: needed by all methods but inference
 
     def in_flight(self) -> int:
         return 0 if self._dispatcher is None else self._dispatcher.in_flight

@@ -10,12 +10,12 @@ import numpy as np
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.protobuf import delimited
+from pilotlight_predictor.core.protobuf_codec import decode, encode
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import bf16_to_float
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service
 from pilotlight_predictor.frontends.grpc.ordered_stream import unary_stream
-from pilotlight_predictor.frontends.grpc.protobuf_codec import decode, encode
 from pilotlight_predictor.protocols.plain_predict.batch_and_stream import MAX_IN_FLIGHT, NAME
 from pilotlight_predictor.protocols.plain_predict.codec import MAX_NUMBERS, InvalidInput, PredictRequest, check_rows
 from pilotlight_predictor.protocols.plain_predict.routes import STICKY_HEADER, choose_version, plan

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire import protobuf
 from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.protobuf_codec import decode, encode, limited_fields, unpack_varints
 from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service
 from pilotlight_predictor.frontends.grpc.ordered_stream import unary_stream
-from pilotlight_predictor.frontends.grpc.protobuf_codec import decode, limited_fields, unpack_varints
 from pilotlight_predictor.frontends.http.messages import HttpResponse
 from pilotlight_predictor.frontends.http.router import error_response
 from pilotlight_predictor.protocols.run_inference import is_long, off_loop
@@ -25,23 +25,18 @@ from pilotlight_predictor.protocols.trtis.handlers import failure, find, is_read
 from pilotlight_predictor.protocols.trtis.request import Header, decode_parts, make_header, signature
 from pilotlight_predictor.protocols.trtis.response import describe
 from pilotlight_predictor.protocols.trtis.text_protobuf import (
+    PACKAGE,
     REQUEST_STATUS,
     RESPONSE_HEADER,
     RESPONSE_HEADER_1_0,
-    SERVER_STATUS,
     Values,
-    write_binary,
 )
 from pilotlight_predictor.protocols.v2.grpc.infer_methods import LONG, MAX_AHEAD, run
 from pilotlight_predictor.protocols.v2.grpc.infer_request import read_version
-from pilotlight_predictor.repository.schema import BOOL, message
 from pilotlight_predictor.server.handler_context import Server
 
-PACKAGE: Final = "nvidia.inferenceserver"
 TrtisHandler = Callable[[Server, GrpcRequest], Awaitable[bytes]]
-STATUS_RESPONSE = message(request_status=REQUEST_STATUS, server_status=SERVER_STATUS)
-HEALTH_RESPONSE = message(request_status=REQUEST_STATUS, health=BOOL)
-ONLY_STATUS = message(request_status=REQUEST_STATUS)  # of profile responses and of errors
+ONLY_STATUS: Final = f"{PACKAGE}.ProfileResponse"  # of profile responses and of errors
 
 
 class InferMessage(NamedTuple):
@@ -84,7 +79,7 @@ def _header(view: memoryview) -> Header:
         if number == 2:
             values["input"].append(_input(protobuf.payload(value, "input")))
         elif number == 3:
-            values["output"].append(_output(protobuf.payload(value, "output")))
+            values["output"].append(decode(f"{PACKAGE}.InferRequestHeader.Output", protobuf.payload(value, "output")))
         elif number in names:
             values[names[number]] = protobuf.number(value, names[number])
     return make_header(values)
@@ -105,26 +100,12 @@ def _input(view: memoryview) -> dict[str, Any]:
     return values
 
 
-def _output(view: memoryview) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for number, _, value in limited_fields(view):
-        if number == 1:
-            values["name"] = protobuf.text(value, "output.name")
-        elif number == 2:
-            values["byte_size"] = protobuf.number(value, "output.byte_size")
-        elif number == 3:
-            classes = limited_fields(protobuf.payload(value, "output.cls"))
-            counts = [protobuf.number(count, "output.cls.count") for field, _, count in classes if field == 1]
-            values["cls"] = {"count": counts[-1]} if counts else {}
-    return values
-
-
 def write_infer(header: Header, status: Values, values: Values, blobs: Sequence[Buffer]) -> bytes:
     """Encode an InferResponse; `raw_output` has an entry for each output, empty for classifications."""
     table = RESPONSE_HEADER if header.old else RESPONSE_HEADER_1_0
     pieces: list[Buffer] = [
-        protobuf.delimited(1, write_binary(status, REQUEST_STATUS)),
-        protobuf.delimited(2, write_binary(values, table)),
+        protobuf.delimited(1, encode(REQUEST_STATUS, status)),
+        protobuf.delimited(2, encode(table, values)),
     ]
     raw = iter(blobs)
     for output in values["output"]:
@@ -136,7 +117,7 @@ def write_infer(header: Header, status: Values, values: Values, blobs: Sequence[
 async def status(server: Server, request: GrpcRequest) -> bytes:
     model = decode(f"{PACKAGE}.StatusRequest", request.body).get("model_name") or None
     response = {"server_status": server_status(server, model), "request_status": success(server)}
-    return write_binary(response, STATUS_RESPONSE)
+    return encode(f"{PACKAGE}.StatusResponse", response)
 
 
 async def health(server: Server, request: GrpcRequest) -> bytes:
@@ -144,7 +125,7 @@ async def health(server: Server, request: GrpcRequest) -> bytes:
     if mode not in {"live", "ready"}:
         raise BadRequest(f"mode = '{mode[:50]}', must be live or ready")
     response = {"request_status": success(server), "health": mode == "live" or is_ready(server)}
-    return write_binary(response, HEALTH_RESPONSE)
+    return encode(f"{PACKAGE}.HealthResponse", response)
 
 
 async def profile(server: Server, request: GrpcRequest) -> bytes:
@@ -153,7 +134,7 @@ async def profile(server: Server, request: GrpcRequest) -> bytes:
     if command not in {"start", "stop"}:
         raise BadRequest(f"cmd = '{command[:50]}', must be start or stop")
     table = await server.codecs.run(lambda: run_profiler(command))
-    return write_binary({"request_status": {**success(server), "msg": table}}, ONLY_STATUS)
+    return encode(ONLY_STATUS, {"request_status": {**success(server), "msg": table}})
 
 
 async def infer(server: Server, request: GrpcRequest) -> bytes:
@@ -168,11 +149,11 @@ async def infer(server: Server, request: GrpcRequest) -> bytes:
     infer_request.request_id = request.headers.get(HEADER_REQUEST_ID, "")
     response = await run(server, served, infer_request)
 
-    def encode() -> bytes:
+    def respond() -> bytes:
         blobs, values = describe(message.header, response, served.labels, batched=batched)
         return write_infer(message.header, success(server), values, blobs)
 
-    return await off_loop(server, is_long(response, as_text=False), encode)
+    return await off_loop(server, is_long(response, as_text=False), respond)
 
 
 def _with_errors(handler: TrtisHandler) -> TrtisHandler:
@@ -197,7 +178,7 @@ def _failed(request: GrpcRequest, error: Exception) -> bytes:
         return HttpResponse(cause.status)
 
     request.status = error_response(report, error, request).status
-    return write_binary({"request_status": failure(reported[0])}, ONLY_STATUS)
+    return encode(ONLY_STATUS, {"request_status": failure(reported[0])})
 
 
 _METHODS = (

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from pilotlight_predictor.core.protobuf_codec import encode
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.errors import BadRequest, NotFound, NotReady, PredictorError, Unsupported
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
@@ -18,13 +19,7 @@ from pilotlight_predictor.protocols.json_values import SHORT
 from pilotlight_predictor.protocols.run_inference import await_response, run_inference
 from pilotlight_predictor.protocols.trtis.request import HEADER, decode_infer, read_header, signature
 from pilotlight_predictor.protocols.trtis.response import SERVER_STATES, encode_infer, error_status, model_status
-from pilotlight_predictor.protocols.trtis.text_protobuf import (
-    REQUEST_STATUS,
-    SERVER_STATUS,
-    Values,
-    write_binary,
-    write_text,
-)
+from pilotlight_predictor.protocols.trtis.text_protobuf import REQUEST_STATUS, SERVER_STATUS, Values, write_text
 from pilotlight_predictor.protocols.v2.infer import version_of
 from pilotlight_predictor.server.handler_context import Server
 from pilotlight_predictor.server.server_state import ServerState
@@ -85,7 +80,7 @@ def ready(server: Server, request: HttpRequest) -> HttpResponse:
 def status(server: Server, request: HttpRequest) -> HttpResponse:
     binary = _is_binary(request)
     values = server_status(server, request.params.get("model"))
-    body = write_binary(values, SERVER_STATUS) if binary else write_text(values, SERVER_STATUS).encode()
+    body = encode(SERVER_STATUS, values) if binary else write_text(values, SERVER_STATUS).encode()
     return HttpResponse(200, [body], BINARY if binary else TEXT, _success_headers(server))
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.protobuf_codec import encode
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import Tensor, encode_raw
 from pilotlight_predictor.errors import BadRequest, PredictorError
@@ -13,11 +14,10 @@ from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.models.model_version import ranked
 from pilotlight_predictor.protocols.trtis.request import Header
 from pilotlight_predictor.protocols.trtis.text_protobuf import (
-    CODES,
     MODEL_STATES,
+    REQUEST_CODES,
     RESPONSE_HEADER,
     RESPONSE_HEADER_1_0,
-    write_binary,
     write_text,
 )
 from pilotlight_predictor.repository.model_config import ModelConfig
@@ -43,7 +43,7 @@ def encode_infer(
     """Return body and, for 0.11 and later, the NV-InferResponse header, without the classes, which may be many."""
     blobs, values = describe(header, response, labels, batched=batched)
     table = RESPONSE_HEADER if header.old else RESPONSE_HEADER_1_0
-    last = write_binary(values, table) if binary else write_text(values, table).encode()
+    last = encode(table, values) if binary else write_text(values, table).encode()
     if header.old:
         return [*blobs, last], None
     outputs = [{"name": output["name"], "raw": output.get("raw")} for output in values["output"]]
@@ -101,7 +101,7 @@ def _classes(
 def error_status(error: PredictorError) -> dict[str, Any]:
     """Return the values of a RequestStatus; codes that TRTIS does not have are UNKNOWN."""
     code = _OTHER_CODES.get(error.code, error.code)
-    return {"code": code if code in CODES.values else "UNKNOWN", "msg": str(error)[:MAX_MESSAGE]}
+    return {"code": code if code in REQUEST_CODES else "UNKNOWN", "msg": str(error)[:MAX_MESSAGE]}
 
 
 def model_status(
@@ -122,7 +122,7 @@ def _config(config: ModelConfig) -> dict[str, Any]:
 
 def _version(state: str, stats: ModelStats | None) -> dict[str, Any]:
     name = _OTHER_STATES.get(state, f"MODEL_{state}")
-    values: dict[str, Any] = {"ready_state": name if name in MODEL_STATES.values else "MODEL_UNKNOWN"}
+    values: dict[str, Any] = {"ready_state": name if name in MODEL_STATES else "MODEL_UNKNOWN"}
     if stats is not None:
         values["infer_stats"] = _infer_stats(stats)
         values["model_execution_count"] = stats.execution_count

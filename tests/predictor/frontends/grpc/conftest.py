@@ -1,7 +1,5 @@
 """A server with a gRPC port, and clients for it: Triton's own, and messages made from our published protos."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,24 +7,18 @@ from typing import Any
 import grpc
 import pytest
 import tritonclient.grpc as triton
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pool, message_factory
+from protos import descriptors
 from tests.serving import ROOT, RunningServer
 
 PROTOS = ROOT / "protos"
 Call = Callable[..., Any]
 
 
-def compiled() -> bytes:
-    """protos/ as the compiler of this environment sees them."""
-    names = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--descriptor_set_out=/dev/stdout", *names]
-    return subprocess.run(command, cwd=PROTOS, check=True, capture_output=True).stdout
-
-
 @pytest.fixture(scope="session")
 def pool() -> descriptor_pool.DescriptorPool:
     found = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(compiled()).file:
+    for file in descriptors.files().file:
         found.Add(file)
     return found
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from pilotlight.wire.protobuf import delimited
+from pilotlight_predictor.core.protobuf_codec import decode, encode
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.frontends.grpc.protobuf_codec import decode, encode
 from pilotlight_predictor.protocols.v2.grpc.infer_request import decode_infer
 from pilotlight_predictor.protocols.v2.grpc.infer_response import encode_infer
 

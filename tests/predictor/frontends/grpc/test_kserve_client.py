@@ -19,7 +19,7 @@ CLIENT = """
     import grpc, numpy as np
     from kserve import InferenceGRPCClient, InferInput, InferRequest
     from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages, grpc_predict_v2_pb2_grpc as stubs
-    import pilotlight_predictor.frontends.grpc.protobuf_codec as ours
+    import pilotlight_predictor.core.protobuf_codec as ours
     from pilotlight_predictor.protocols.v2.grpc.infer_request import decode_infer
 
     def request(datatype, array, raw):
@@ -83,10 +83,10 @@ def test_kserves_client_and_messages_are_served(serve: Callable[..., RunningServ
 def test_our_messages_stand_beside_tritons_in_one_process() -> None:
     code = """
         from pilotlight_predictor.frontends.grpc import services
-        from pilotlight_predictor.frontends.grpc.protobuf_codec import descriptors
-        assert descriptors().messages and services()
+        from pilotlight_predictor.core.message_types import proto_files
+        assert proto_files() and services()
         import tritonclient.grpc as triton
-        from pilotlight_predictor.frontends.grpc.protobuf_codec import decode
+        from pilotlight_predictor.core.protobuf_codec import decode
         request = triton.service_pb2.ModelReadyRequest(name="m")
         assert decode("inference.ModelReadyRequest", request.SerializeToString()) == {"name": "m"}
     """

@@ -15,6 +15,7 @@ import numpy as np
 from pilotlight.wire import protobuf
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core import request_parameters
+from pilotlight_predictor.core.protobuf_codec import MAX_FIELDS, limited_fields, unpack_varints
 from pilotlight_predictor.core.request_parameters import REGION, FindRegion, no_shared_memory, read_region
 from pilotlight_predictor.core.requests import (
     NEWEST,
@@ -26,7 +27,6 @@ from pilotlight_predictor.core.requests import (
 )
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Shape, Tensor, decode_raw, element_count
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.frontends.grpc.protobuf_codec import MAX_FIELDS, limited_fields, unpack_varints
 from pilotlight_predictor.protocols.v2.grpc.infer_response import decode_contents
 from pilotlight_predictor.protocols.v2.request_codec import (
     MAX_DIM,

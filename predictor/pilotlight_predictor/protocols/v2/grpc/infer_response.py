@@ -12,6 +12,7 @@ import numpy as np
 
 from pilotlight.wire import protobuf
 from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.protobuf_codec import limited_fields, unpack_varints
 from pilotlight_predictor.core.request_parameters import region_parameters
 from pilotlight_predictor.core.requests import InferResponse
 from pilotlight_predictor.core.tensors import (
@@ -25,7 +26,6 @@ from pilotlight_predictor.core.tensors import (
     encode_raw,
 )
 from pilotlight_predictor.errors import BadRequest
-from pilotlight_predictor.frontends.grpc.protobuf_codec import limited_fields, unpack_varints
 
 FIELDS: Final = {
     "BOOL": (1, "bool_contents"),

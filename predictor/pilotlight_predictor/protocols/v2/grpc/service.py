@@ -6,10 +6,10 @@ return all of them.
 
 from typing import Any
 
+from pilotlight_predictor.core.protobuf_codec import Message, decode, encode
 from pilotlight_predictor.errors import BadRequest, NotFound, PredictorError, Unsupported
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service
-from pilotlight_predictor.frontends.grpc.protobuf_codec import Message, decode, encode
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.v2.admin import NO_CUDA, NO_SUCH_CUDA, checked_name, load_model, unload_model
 from pilotlight_predictor.protocols.v2.grpc import infer_methods

@@ -4,6 +4,7 @@ Values are nested JSON without type or shape: the shape is that of the nesting, 
 not UTF-8 are sent as {"b64": "…"}.
 """
 
+import re
 import struct
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
@@ -11,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from itertools import chain
 from math import nan
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -38,7 +39,6 @@ Document = Mapping[str, Any]
 ROWS: Final = "instances"
 COLUMNS: Final = "inputs"
 MAX_DIMS: Final = 64  # numpy's own limit
-_NAMED: Final = {"NaN": nan, "Infinity": float("inf"), "-Infinity": float("-inf")}
 _decode = msgspec.json.Decoder().decode
 
 
@@ -74,54 +74,44 @@ def _flattened(where: str, values: Any) -> tuple[tuple[int, ...], list[Any]]:
 
 
 def _elements(where: str, datatype: str, flat: list[Any]) -> list[Any]:
-    element, expected = _ELEMENTS.get(datatype, (_integer, "an integer"))
+    """Return the elements of a tensor. KServe's client writes null for NaN."""
+    if datatype == "BYTES":
+        return [_text(where, value) for value in flat]
+    kind, expected = _KINDS.get(datatype, (int, "an integer"))
     try:
-        return list(map(element, flat))
-    except (KeyError, TypeError, UnicodeEncodeError):
-        wrong = next(value for value in flat if _fails(element, value))
-        quoted = f"{wrong!r:.50}".encode("ascii", "backslashreplace").decode()
-        value = "an object" if isinstance(wrong, dict) else quoted
-        raise BadRequest(f"{where} has {value}, must be {expected} for {datatype}") from None
+        values = msgspec.convert(flat, list[kind])  # type: ignore[valid-type]
+    except msgspec.ValidationError as error:
+        position = re.findall(r"\$\[(\d+)\]", str(error))[-1]
+        raise _wrong(where, flat[int(position)], expected, datatype) from None
+    if kind is not _NUMBER or set(map(type, values)) <= {float, int}:
+        return values
+    return [nan if value is None else float(value) for value in values]
+
+
+def _text(where: str, value: Any) -> "str | _Bytes":
+    try:
+        if type(value) is str:
+            value.encode()
+            return value
+        if is_b64(value) and type(value["b64"]) is str:
+            return _Bytes(b64decode(value["b64"], validate=True))
+    except UnicodeEncodeError:
+        pass
     except (NotBase64, ValueError):
         raise BadRequest(f"{where} has a b64 that is not base64") from None
+    raise _wrong(where, value, 'text or {"b64": "…"}', "BYTES")
 
 
-def _float(value: Any) -> float:
-    """Convert to float; KServe's client writes null for NaN."""
-    if type(value) is float or type(value) is int:
-        return value
-    if value is None:
-        return nan
-    if type(value) is str:
-        return _NAMED[value]
-    raise TypeError
+def _wrong(where: str, value: Any, expected: str, datatype: str) -> BadRequest:
+    quoted = f"{value!r:.50}".encode("ascii", "backslashreplace").decode()
+    shown = "an object" if isinstance(value, dict) else quoted
+    return BadRequest(f"{where} has {shown}, must be {expected} for {datatype}")
 
 
-def _integer(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError
-    return value
-
-
-def _boolean(value: Any) -> bool:
-    if type(value) is not bool:
-        raise TypeError
-    return value
-
-
-def _text(value: Any) -> "str | _Bytes":
-    if type(value) is str:
-        value.encode()
-        return value
-    if is_b64(value) and type(value["b64"]) is str:
-        return _Bytes(b64decode(value["b64"], validate=True))
-    raise TypeError
-
-
-_ELEMENTS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
-    "BYTES": (_text, 'text or {"b64": "…"}'),
-    "BOOL": (_boolean, "true or false"),
-    **dict.fromkeys(FLOATS, (_float, "a number")),
+_NUMBER: Final = int | float | Literal["NaN", "Infinity", "-Infinity"] | None
+_KINDS: Final[Mapping[str, tuple[Any, str]]] = {
+    "BOOL": (bool, "true or false"),
+    **dict.fromkeys(FLOATS, (_NUMBER, "a number")),
 }
 
 
@@ -130,14 +120,6 @@ class _Bytes(bytes):
 
     def encode(self) -> bytes:
         return bytes(self)
-
-
-def _fails(element: Callable[[Any], Any], value: Any) -> bool:
-    try:
-        element(value)
-    except (KeyError, TypeError, ValueError):
-        return True
-    return False
 
 
 def to_json(tensor: Tensor) -> Any:

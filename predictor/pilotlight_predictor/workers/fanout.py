@@ -8,13 +8,14 @@ import base64
 import json
 from collections.abc import Awaitable, Callable
 from functools import partial
+from time import perf_counter
 from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
-from pilotlight_predictor.core.protobuf_codec import decode, encode
+from pilotlight_predictor.core.protobuf_codec import Message
 from pilotlight_predictor.errors import BadRequest, Forbidden, NotFound, PredictorError, Unavailable, Unsupported
 from pilotlight_predictor.frontends.auth import Action
-from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service, unobserved
+from pilotlight_predictor.frontends.grpc.dispatcher import Method, Service, message_handler, unobserved
 from pilotlight_predictor.frontends.http.messages import HttpRequest
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.protocols.v2.grpc import service as grpc_service
@@ -32,7 +33,7 @@ MERGED: Final = {
 }
 CONTROL: Final = ("load", "unload", "park", "wake")  # without a timeout
 ERRORS: Final = {error.status: error for error in (BadRequest, Forbidden, NotFound, Unavailable, Unsupported)}
-FanOutMethod = Callable[[ParentChannel, GrpcRequest], Awaitable[bytes]]
+FanOutMethod = Callable[[ParentChannel, Message], Awaitable[Message]]
 
 
 def fan_out(protocols: tuple[ServingProtocol, ...], channel: ParentChannel) -> tuple[ServingProtocol, ...]:
@@ -73,71 +74,60 @@ def _fan_out_method(method: Method, channel: ParentChannel) -> Method:
     if "SharedMemory" in method.name:
         return method._replace(unary=_refuse)
     fan_out = FAN_OUT_METHODS.get(method.name)
-    return method if fan_out is None else method._replace(unary=lambda _, request: fan_out(channel, request))
+    if fan_out is None:
+        return method
+    handler = message_handler(grpc_service.PACKAGE, method.name, lambda _, message: fan_out(channel, message))
+    return method._replace(unary=handler)
 
 
 def _refuse(_: Server, __: HttpRequest) -> NoReturn:
     raise Unsupported("shared memory is of one process and this server has several; start it with --workers 1")
 
 
-async def _statistics(channel: ParentChannel, request: GrpcRequest) -> bytes:
-    message = decode("inference.ModelStatisticsRequest", request.body)
+async def _statistics(channel: ParentChannel, message: Message) -> Message:
     name, version = message.get("name", ""), message.get("version", "")
     of_version = f"/versions/{quote(version, safe='')}" if version else ""
     path = f"/v2/models/{quote(name, safe='')}{of_version}/stats" if name else "/v2/models/stats"
-    return encode("inference.ModelStatisticsResponse", await _forward(channel, "statistics", request, "GET", path))
+    statistics: Message = await _forward(channel, "statistics", "GET", path)
+    return statistics
 
 
-async def _index(channel: ParentChannel, request: GrpcRequest) -> bytes:
-    ready = decode("inference.RepositoryIndexRequest", request.body).get("ready", False)
-    rows = await _forward(channel, "index", request, "POST", "/v2/repository/index", {"ready": ready})
-    return encode("inference.RepositoryIndexResponse", {"models": rows})
+async def _index(channel: ParentChannel, message: Message) -> Message:
+    document = {"ready": message.get("ready", False)}
+    return {"models": await _forward(channel, "index", "POST", "/v2/repository/index", document)}
 
 
-async def _trace(channel: ParentChannel, request: GrpcRequest) -> bytes:
-    settings, name = grpc_service.read_trace_settings(request)
+async def _trace(channel: ParentChannel, message: Message) -> Message:
+    settings, name = grpc_service.read_trace_settings(message)
     path = f"/v2/models/{quote(name, safe='')}/trace/setting" if name else "/v2/trace/setting"
     method = "POST" if settings else "GET"
-    return grpc_service.encode_trace_settings(
-        await _forward(channel, "all", request, method, path, settings or None, name)
-    )
+    return grpc_service.trace_settings_message(await _forward(channel, "all", method, path, settings or None, name))
 
 
-async def _logging(channel: ParentChannel, request: GrpcRequest) -> bytes:
-    settings = grpc_service.read_log_settings(request)
+async def _logging(channel: ParentChannel, message: Message) -> Message:
+    settings = grpc_service.read_log_settings(message)
     method = "POST" if settings else "GET"
-    return grpc_service.encode_log_settings(
-        await _forward(channel, "all", request, method, "/v2/logging", settings or None)
-    )
+    return grpc_service.log_settings_message(await _forward(channel, "all", method, "/v2/logging", settings or None))
 
 
-async def _control(verb: str, outcome: str, channel: ParentChannel, request: GrpcRequest) -> bytes:
-    """Load or unload a model; KServe's message has its name in the field that Triton uses for the repository."""
-    message = decode(f"inference.RepositoryModel{verb.title()}Request", request.body)
-    name: str = message.get("model_name") or message.get("repository_name", "")
-    if not name:
-        raise BadRequest("model_name is empty, must be that of a model")
-    values = {key: next(iter(value.values()), None) for key, value in message.get("parameters", {}).items()}
+async def _control(verb: str, outcome: str, channel: ParentChannel, message: Message) -> Message:
+    """Load or unload a model."""
+    name = grpc_service.model_name(message)
     parameters = {
-        key: base64.b64encode(value).decode() if isinstance(value, bytes) else value for key, value in values.items()
+        key: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+        for key, value in grpc_service.plain_parameters(message).items()
     }
     path = f"/v2/repository/models/{quote(name, safe='')}/{verb}"
-    await _forward(channel, verb, request, "POST", path, {"parameters": parameters}, name)
-    return encode(f"inference.RepositoryModel{verb.title()}Response", {"model_name": name, outcome: True})
+    await _forward(channel, verb, "POST", path, {"parameters": parameters}, name)
+    return {"model_name": name, outcome: True}
 
 
 async def _forward(
-    channel: ParentChannel,
-    how: str,
-    request: GrpcRequest,
-    method: str,
-    path: str,
-    document: Any = None,
-    model: str = "",
+    channel: ParentChannel, how: str, method: str, path: str, document: Any = None, model: str = ""
 ) -> Any:
     """Return the merged response; raise its error."""
     body = b"" if document is None else json.dumps(document).encode()
-    forwarded = HttpRequest(method, path, "", {}, body, request.peer, unobserved, request.started)
+    forwarded = HttpRequest(method, path, "", {}, body, "", unobserved, perf_counter())
     forwarded.params = {"model": model}
     response = await channel.request(how, forwarded)
     assert isinstance(response.body, list)

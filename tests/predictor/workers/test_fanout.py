@@ -8,7 +8,6 @@ from pilotlight_predictor.frontends.grpc import services
 from pilotlight_predictor.frontends.http.messages import HttpResponse
 from pilotlight_predictor.frontends.http.router import Route, ServingProtocol
 from pilotlight_predictor.protocols import serving_protocols
-from pilotlight_predictor.protocols.v2.grpc import service as grpc_service
 from pilotlight_predictor.protocols.v2.infer_response import error_body
 from pilotlight_predictor.workers.fanout import FAN_OUT_METHODS, MERGED, fan_out, fan_out_services, merge_mode
 from pilotlight_predictor.workers.parent_channel import ParentChannel
@@ -61,4 +60,7 @@ def test_the_rows_of_grpc_that_ask_nobody_stay_as_they_are() -> None:
     after = {m for service in fan_out_services(services(), NOBODY) for m in service.methods}
     changed = {method.name for method in before - after}
     assert {name for name in changed if "SharedMemory" not in name} == set(FAN_OUT_METHODS)
-    assert {name for name in changed if "SharedMemory" in name} == {m.name for m in grpc_service.SHARED_MEMORY_METHODS}
+    verbs = ("Status", "Register", "Unregister")
+    assert {name for name in changed if "SharedMemory" in name} == {
+        f"{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in verbs
+    }

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.protobuf_codec import Message, decode, encode
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.admission import Admission
 from pilotlight_predictor.frontends.auth import Action
@@ -69,6 +70,8 @@ class GrpcRequest(HttpRequest):
 Messages = AsyncIterator[Buffer]
 Responses = AsyncIterator[bytes]
 UnaryHandler = Callable[[Server, GrpcRequest], bytes | Awaitable[bytes]]
+# Takes and returns messages as dictionaries.
+MessageHandler = Callable[[Server, Message], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 UnaryCall = Callable[[GrpcRequest], Awaitable[bytes]]  # the method's `unary`, with admission and metrics
 StreamHandler = Callable[[Server, GrpcRequest, Messages, UnaryCall], Responses]
 
@@ -84,6 +87,21 @@ class Method(NamedTuple):
     action: Action
     unary: UnaryHandler | None = None
     stream: StreamHandler | None = None
+
+
+def message_handler(package: str, name: str, handler: MessageHandler) -> UnaryHandler:
+    """Return the unary handler of a method whose messages have its name, as `inference.ModelReadyRequest`."""
+
+    async def encode_later(outcome: Awaitable[Mapping[str, Any]]) -> bytes:
+        return encode(f"{package}.{name}Response", await outcome)
+
+    def respond(server: Server, request: GrpcRequest) -> bytes | Awaitable[bytes]:
+        outcome = handler(server, decode(f"{package}.{name}Request", request.body))
+        if isinstance(outcome, Mapping):
+            return encode(f"{package}.{name}Response", outcome)
+        return encode_later(outcome)
+
+    return respond
 
 
 class Service(NamedTuple):

@@ -5,18 +5,18 @@ since; field 2 of an input is a byte size before 0.11 and packed dims since. Adm
 `request_status` in the message reports success or failure.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire import protobuf
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.protobuf_codec import decode, encode, limited_fields, unpack_varints
+from pilotlight_predictor.core.protobuf_codec import Message, decode, encode, limited_fields, unpack_varints
 from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.frontends.auth import Action
-from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service
+from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Method, Service, UnaryHandler, message_handler
 from pilotlight_predictor.frontends.grpc.ordered_stream import unary_stream
 from pilotlight_predictor.frontends.http.messages import HttpResponse
 from pilotlight_predictor.frontends.http.router import error_response
@@ -35,8 +35,7 @@ from pilotlight_predictor.protocols.v2.grpc.infer_methods import LONG, MAX_AHEAD
 from pilotlight_predictor.protocols.v2.grpc.infer_request import read_version
 from pilotlight_predictor.server.handler_context import Server
 
-TrtisHandler = Callable[[Server, GrpcRequest], Awaitable[bytes]]
-ONLY_STATUS: Final = f"{PACKAGE}.ProfileResponse"  # of profile responses and of errors
+FAILED: Final = f"{PACKAGE}.ProfileResponse"  # which has a status alone
 
 
 class InferMessage(NamedTuple):
@@ -114,27 +113,25 @@ def write_infer(header: Header, status: Values, values: Values, blobs: Sequence[
     return b"".join(pieces)
 
 
-async def status(server: Server, request: GrpcRequest) -> bytes:
-    model = decode(f"{PACKAGE}.StatusRequest", request.body).get("model_name") or None
-    response = {"server_status": server_status(server, model), "request_status": success(server)}
-    return encode(f"{PACKAGE}.StatusResponse", response)
+def status(server: Server, message: Message) -> Message:
+    status = server_status(server, message.get("model_name") or None)
+    return {"server_status": status, "request_status": success(server)}
 
 
-async def health(server: Server, request: GrpcRequest) -> bytes:
-    mode = decode(f"{PACKAGE}.HealthRequest", request.body).get("mode", "")
+def health(server: Server, message: Message) -> Message:
+    mode = message.get("mode", "")
     if mode not in {"live", "ready"}:
         raise BadRequest(f"mode = '{mode[:50]}', must be live or ready")
-    response = {"request_status": success(server), "health": mode == "live" or is_ready(server)}
-    return encode(f"{PACKAGE}.HealthResponse", response)
+    return {"request_status": success(server), "health": mode == "live" or is_ready(server)}
 
 
-async def profile(server: Server, request: GrpcRequest) -> bytes:
+async def profile(server: Server, message: Message) -> Message:
     """Start or stop the profiler; the table of a stop is sent as the message of the request status."""
-    command = decode(f"{PACKAGE}.ProfileRequest", request.body).get("cmd", "")
+    command = message.get("cmd", "")
     if command not in {"start", "stop"}:
         raise BadRequest(f"cmd = '{command[:50]}', must be start or stop")
     table = await server.codecs.run(lambda: run_profiler(command))
-    return encode(ONLY_STATUS, {"request_status": {**success(server), "msg": table}})
+    return {"request_status": {**success(server), "msg": table}}
 
 
 async def infer(server: Server, request: GrpcRequest) -> bytes:
@@ -156,12 +153,13 @@ async def infer(server: Server, request: GrpcRequest) -> bytes:
     return await off_loop(server, is_long(response, as_text=False), respond)
 
 
-def _with_errors(handler: TrtisHandler) -> TrtisHandler:
+def _with_errors(handler: UnaryHandler) -> UnaryHandler:
     """Return errors of the handler as messages, with their status for the metrics in the request."""
 
     async def respond(server: Server, request: GrpcRequest) -> bytes:
         try:
-            return await handler(server, request)
+            outcome = handler(server, request)
+            return outcome if isinstance(outcome, bytes) else await outcome
         except protobuf.MalformedMessage as error:
             return _failed(request, BadRequest(str(error)))
         except Exception as error:
@@ -178,13 +176,13 @@ def _failed(request: GrpcRequest, error: Exception) -> bytes:
         return HttpResponse(cause.status)
 
     request.status = error_response(report, error, request).status
-    return encode(ONLY_STATUS, {"request_status": failure(reported[0])})
+    return encode(FAILED, {"request_status": failure(reported[0])})
 
 
 _METHODS = (
-    Method("Status", Action.READ, _with_errors(status)),
-    Method("Profile", Action.ADMIN, _with_errors(profile)),
-    Method("Health", Action.HEALTH, _with_errors(health)),
+    Method("Status", Action.READ, _with_errors(message_handler(PACKAGE, "Status", status))),
+    Method("Profile", Action.ADMIN, _with_errors(message_handler(PACKAGE, "Profile", profile))),
+    Method("Health", Action.HEALTH, _with_errors(message_handler(PACKAGE, "Health", health))),
     Method("Infer", Action.INFER, _with_errors(infer)),
     # Of 1.0: responses in the order of the requests; an error is the response to its request.
     Method("StreamInfer", Action.INFER, _with_errors(infer), unary_stream(MAX_AHEAD)),

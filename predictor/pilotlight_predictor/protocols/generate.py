@@ -12,7 +12,6 @@ from math import prod
 from time import perf_counter
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from pilotlight.contract import HEADER_REQUEST_ID
@@ -33,7 +32,7 @@ from pilotlight_predictor.protocols.run_inference import (
     off_loop,
     run_inference,
 )
-from pilotlight_predictor.protocols.v1_codec import tensor_pieces, to_tensor
+from pilotlight_predictor.protocols.v1_codec import read_document, tensor_pieces, to_tensor
 from pilotlight_predictor.protocols.v2.infer import version_of
 from pilotlight_predictor.protocols.v2.infer_response import error_body
 from pilotlight_predictor.protocols.v2.request_codec import apply_parameters
@@ -44,19 +43,11 @@ NAME: Final = "generate"
 EVENTS: Final = "text/event-stream; charset=utf-8"
 ID: Final = "id"
 PARAMETERS: Final = "parameters"
-_decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def decode_generate(model: str, version: int, body: Buffer, specs: Sequence[TensorSpec], batched: bool) -> InferRequest:
     """Decode a body; `specs` are the model's inputs, with the batch dimension first if it is `batched`."""
-    try:
-        document = _decode_json(body)
-    except msgspec.ValidationError:
-        raise BadRequest("the body must be a JSON object with the model's inputs as its keys") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"the body is not valid JSON: {error}") from None
-    except RecursionError:
-        raise BadRequest("the body is nested too deep") from None
+    document = read_document(body, 'its keys are the names of the inputs, such as {"text_input": "hi"}')
     nested = document.get(PARAMETERS)
     if len(document) > MAX_FIELDS or (isinstance(nested, dict) and len(nested) > MAX_FIELDS):
         raise BadRequest(f"the body has more than {MAX_FIELDS} fields, which are inputs and parameters; send fewer")

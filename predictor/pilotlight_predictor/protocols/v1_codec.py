@@ -155,7 +155,7 @@ class DecodedPredict(NamedTuple):
     single_instance: bool
 
 
-def read_document(body: Buffer) -> Document:
+def read_document(body: Buffer, such_as: str = '{"instances": […]}') -> dict[str, Any]:
     """Return the JSON object of the body; NaN and infinities, which JSON lacks, as strings. Raise BadRequest."""
     try:
         document = _decode(body)
@@ -165,9 +165,9 @@ def read_document(body: Buffer) -> Document:
         quoted = quote_nonfinite(bytes(body))
         if quoted is None:
             raise BadRequest(f"the body is not valid JSON: {error}") from None
-        return read_document(quoted)
+        return read_document(quoted, such_as)
     if not isinstance(document, dict):
-        raise BadRequest('the body must be a JSON object: {"instances": […]}')
+        raise BadRequest(f"the body must be a JSON object: {such_as}")
     return document
 
 

@@ -3,7 +3,7 @@
 /v1/models is a route of KServe's V1 too: protocols/v1.py serves both. User documentation: docs/openai.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import time
 from typing import Any, TypeVar
 
@@ -88,11 +88,7 @@ async def chat(server: Server, request: HttpRequest) -> HttpResponse:
     names = frozenset(spec.name for spec in served.inputs)
     urls, long = server.settings.server.media_urls, len(request.body) > SHORT
     inputs = await off_loop(server, long, lambda: chat_inputs(chat_request, names, urls))
-    bodies = ChatBodies(new_request_id(), int(time()), served.name, chat_request.include_usage)
-    requests = [_request(served, capabilities, inputs, request)]
-    return await TextGeneration(
-        server, request, served, requests, chat_request, bodies, capabilities.text, error_body
-    ).respond()
+    return await _generate(server, request, served, capabilities, chat_request, [inputs], ChatBodies)
 
 
 async def completions(server: Server, request: HttpRequest) -> HttpResponse:
@@ -102,11 +98,20 @@ async def completions(server: Server, request: HttpRequest) -> HttpResponse:
     long = len(request.body) > LONG
     prompts = text_request.prompts
     tensors = await off_loop(server, long, lambda: [prompt_inputs(text_request, prompt, names) for prompt in prompts])
-    requests = [_request(served, capabilities, inputs, request) for inputs in tensors]
-    bodies = CompletionBodies(new_request_id(), int(time()), served.name, text_request.include_usage)
-    return await TextGeneration(
-        server, request, served, requests, text_request, bodies, capabilities.text, error_body
-    ).respond()
+    return await _generate(server, request, served, capabilities, text_request, tensors, CompletionBodies)
+
+
+async def _generate(
+    server: Server, request: HttpRequest, served: ModelVersion, can: TextCapabilities, text_request: TextRequest,
+    tensors: Sequence[Inputs], kind: type[ChatBodies | CompletionBodies],
+) -> HttpResponse:  # fmt: skip
+    outputs, request_id = needed_outputs(served.outputs, can.text), request.header("x-request-id")
+    requests = [
+        InferRequest(served.name, inputs, outputs=outputs, request_id=request_id, batch_first=True)
+        for inputs in tensors
+    ]  # fmt: skip
+    bodies = kind(new_request_id(), int(time()), served.name, text_request.include_usage)
+    return await TextGeneration(server, request, served, requests, text_request, bodies, can.text, error_body).respond()
 
 
 async def embeddings(server: Server, request: HttpRequest) -> HttpResponse:
@@ -146,12 +151,6 @@ def _find(
 
 def capabilities_of(served: ModelVersion) -> TextCapabilities:
     return text_capabilities(served.inputs, served.outputs)
-
-
-def _request(served: ModelVersion, can: TextCapabilities, inputs: Inputs, request: HttpRequest) -> InferRequest:
-    outputs = needed_outputs(served.outputs, can.text)
-    request_id = request.header("x-request-id")
-    return InferRequest(served.name, inputs, outputs=outputs, request_id=request_id, batch_first=True)
 
 
 def _both(method: str, path: str, handler: Handler, action: Action) -> tuple[Route, ...]:

@@ -58,7 +58,7 @@ def run_inference(
     def done(result: InferResponse | Exception) -> None:
         request.on_abandon = None
         if isinstance(result, InferResponse) and is_long(result, as_text=as_text):
-            spawn(_send_encoded(server, result, make_response, send))
+            spawn(send_encoded(server, result, make_response, send))
         else:
             send(make_response(result))
 
@@ -82,12 +82,13 @@ def is_long(*responses: InferResponse | None, as_text: bool = True) -> bool:
     return size > MANY
 
 
-async def _send_encoded(
+async def send_encoded(
     server: Server,
     result: InferResponse,
     make_response: Callable[[InferResponse | Exception], HttpResponse],
     send: Finish,
 ) -> None:
+    """Make a long response in a thread, and send it; or an error, if its bytes do not fit the budget."""
     try:
         with server.hold(result.size):
             response = await server.codecs.run(lambda: make_response(result))

@@ -5,6 +5,7 @@ by rows; otherwise each request is responded to by itself.
 """
 
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Final
 
@@ -13,11 +14,12 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.batch import SplitOutputs
 from pilotlight_predictor.core.compression import choose_encoding, compress
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Outputs
-from pilotlight_predictor.errors import PredictorError, QueueFull
+from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.http.messages import JSON, HttpRequest, HttpResponse, json_response, valid_text
 from pilotlight_predictor.frontends.http.router import error_response
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.protocols.run_inference import send_encoded
 from pilotlight_predictor.protocols.v2.response_codec import encode_response, encode_rows, is_long, with_id
 from pilotlight_predictor.scheduling.queue import QueuedRequest
 from pilotlight_predictor.scheduling.response_delivery import log_undelivered
@@ -44,26 +46,15 @@ def respond(
     """Send the response, now or after encoding a long one in a thread."""
     request.on_abandon = None
     if isinstance(result, InferResponse) and is_long(infer_request, result, "accept-encoding" in request.headers):
-        spawn(_encode_long(server, request, served, infer_request, result, finish))
+        send = partial(_send, server, request, served, finish)
+        spawn(send_encoded(server, result, partial(_make_response, request, infer_request), send))
         return
     response = _make_response(request, infer_request, result)
-    server.observe(served, "v2", response.status, perf_counter() - request.started)
+    server.observe(served, "v2", response.status, perf_counter() - request.started)  # as _send, without a call
     finish(response)
 
 
-async def _encode_long(
-    server: Server,
-    request: HttpRequest,
-    served: ModelVersion,
-    infer_request: InferRequest,
-    result: InferResponse,
-    finish: Finish,
-) -> None:
-    try:
-        with server.hold(result.size):
-            response = await server.codecs.run(lambda: _make_response(request, infer_request, result))
-    except QueueFull as error:
-        response = error_response(error_body, error, request)
+def _send(server: Server, request: HttpRequest, served: ModelVersion, finish: Finish, response: HttpResponse) -> None:
     server.observe(served, "v2", response.status, perf_counter() - request.started)
     finish(response)
 

@@ -15,7 +15,8 @@ from urllib.parse import unquote
 import pytest
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage import FetchOptions, fetch
+from pilotlight_predictor.storage.fetcher import fetch
+from pilotlight_predictor.storage.store_interface import FetchOptions
 
 pytestmark = pytest.mark.security
 OPTIONS = FetchOptions(allow_http=True, retries=0, timeout=5, spare_bytes=0)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pilotlight_predictor.frontends.tls import PortTls
     from pilotlight_predictor.metrics.gpu_readings import GpuSampler
     from pilotlight_predictor.observability.tracing import Tracer
-    from pilotlight_predictor.storage import Progress
+    from pilotlight_predictor.storage.store_interface import Progress
     from pilotlight_predictor.workers.worker import WorkerProcess
 
 FREE_S: Final = 5.0

@@ -19,9 +19,10 @@ from pilotlight_predictor.core.threads import ensure_blas_threads, with_deep_sta
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.repository.layout import ModelSource, is_repository, plain_source, scan
+from pilotlight_predictor.storage.uri import is_remote, redact
 
 if TYPE_CHECKING:
-    from pilotlight_predictor.storage import Progress
+    from pilotlight_predictor.storage.store_interface import Progress
 
 Fetch = Callable[[str], Path]
 
@@ -113,35 +114,37 @@ class ModelFetcher:
         """Return the local path of one model, a file or a directory."""
         if "://" not in uri:
             return Path(uri)
-        from pilotlight_predictor import storage
-
         pin = None
-        if uri in self._pins and storage.is_remote(uri):
-            pin = storage.parse_pin(self._pins[uri], storage.redact(uri))
-            if (copy := storage.cached_pin(uri, self._cache, pin)) is not None:
+        if uri in self._pins and is_remote(uri):
+            from pilotlight_predictor.storage.pins import cached_pin, parse_pin
+
+            pin = parse_pin(self._pins[uri], redact(uri))
+            if (copy := cached_pin(uri, self._cache, pin)) is not None:
                 return copy
         self._prepare_in_background(uri)
-        return storage.fetch(uri, self._cache, self._on_progress, options=storage.FetchOptions(pin=pin))
+        from pilotlight_predictor.storage.fetcher import fetch
+        from pilotlight_predictor.storage.store_interface import FetchOptions
+
+        return fetch(uri, self._cache, self._on_progress, options=FetchOptions(pin=pin))
 
     def repository(self, uri: str) -> Path:
         """Return a local directory of a whole repository, synchronized by every call."""
         if "://" not in uri:
             return Path(uri)
-        from pilotlight_predictor import storage
-
-        if not storage.is_remote(uri):
-            return storage.fetch(uri, self._cache)
         import hashlib
 
+        from pilotlight_predictor.storage.fetcher import fetch
+        from pilotlight_predictor.storage.sync import sync_repository
+
+        if not is_remote(uri):
+            return fetch(uri, self._cache)
         self._prepare_in_background(uri)
         directory = self._cache / "repositories" / hashlib.sha256(uri.encode()).hexdigest()[:16]
-        storage.sync_repository(uri, directory, self._on_progress)
+        sync_repository(uri, directory, self._on_progress)
         return directory
 
     def _prepare_in_background(self, uri: str) -> None:
         """Import runtimes in a thread, once per URI; a failure is reported by the load."""
-        from pilotlight_predictor.storage import is_remote
-
         if is_remote(uri) and uri not in self._prepared:
             self._prepared.add(uri)
             Thread(
@@ -161,7 +164,7 @@ class ModelFetcher:
 
 def file_names(uri: str) -> list[str]:
     """Return the file names at a URI: its own if that has a known ending or is an archive, else by a listing."""
-    from pilotlight_predictor.storage import listing
+    from pilotlight_predictor.storage.fetcher import listing
     from pilotlight_predictor.storage.uri import is_archive, parse
 
     name = parse(uri).filename

@@ -17,8 +17,8 @@ from pilotlight_predictor.core import backend_table
 from pilotlight_predictor.errors import ModelChanged
 from pilotlight_predictor.models import sources
 from pilotlight_predictor.models.sources import ModelFetcher, backends_for, file_names
-from pilotlight_predictor.storage import FetchOptions
 from pilotlight_predictor.storage.pin_command import resolve
+from pilotlight_predictor.storage.store_interface import FetchOptions
 
 
 @contextmanager

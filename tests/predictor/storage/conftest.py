@@ -24,7 +24,7 @@ import pytest
 from tests import object_stores
 from tests.object_stores import AZURE_ACCOUNT, AZURE_KEY, Bucket
 
-from pilotlight_predictor.storage import FetchOptions
+from pilotlight_predictor.storage.store_interface import FetchOptions
 
 KIB = 1024
 STORAGE_VARIABLES = re.compile(r"^(AWS|AZURE|GOOGLE|HF|HUGGING|REGISTRY|STORAGE)_|_PROXY$", re.IGNORECASE)
@@ -216,9 +216,10 @@ def _self_signed(host: str) -> bytes:
 _FETCH = """
 import sys
 from pathlib import Path
-from pilotlight_predictor import storage
-options = storage.FetchOptions(part_bytes=64 * 1024, concurrency=2, spare_bytes=0)
-getattr(storage, sys.argv[1])(sys.argv[2], Path(sys.argv[3]), options=options)
+from pilotlight_predictor.storage import fetcher, store_interface, sync
+options = store_interface.FetchOptions(part_bytes=64 * 1024, concurrency=2, spare_bytes=0)
+functions = {**vars(fetcher), **vars(sync)}
+functions[sys.argv[1]](sys.argv[2], Path(sys.argv[3]), options=options)
 """
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage import FetchOptions, fetch
 from pilotlight_predictor.storage.archives import unpack
+from pilotlight_predictor.storage.fetcher import fetch
+from pilotlight_predictor.storage.store_interface import FetchOptions
 
 FILES = {"config.pbtxt": b"name", "1/model.onnx": b"m" * 10_000}
 

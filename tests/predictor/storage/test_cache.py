@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage import FetchOptions, UriNotFound, fetch
 from pilotlight_predictor.storage.cache import file_lock
+from pilotlight_predictor.storage.fetcher import fetch
+from pilotlight_predictor.storage.store_interface import FetchOptions, UriNotFound
 
 FETCH = """
 import sys
 from pathlib import Path
-from pilotlight_predictor.storage import FetchOptions, fetch
+from pilotlight_predictor.storage.fetcher import fetch
+from pilotlight_predictor.storage.store_interface import FetchOptions
 print(fetch(sys.argv[1], Path(sys.argv[2]), options=FetchOptions(part_bytes=64 * 1024, spare_bytes=0)))
 """
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pilotlight_predictor.storage import FetchOptions, Progress, fetch_into
 from pilotlight_predictor.storage.command import main, progress_text
+from pilotlight_predictor.storage.fetcher import fetch_into
+from pilotlight_predictor.storage.store_interface import FetchOptions, Progress
 
 ZEROS = "0" * 64
 FIVE_BYTES = {"bytes": 5, "files": 1, "copied_bytes": 5}

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage import FetchOptions, UriNotFound, fetch, listing
+from pilotlight_predictor.storage.fetcher import fetch, listing
+from pilotlight_predictor.storage.store_interface import FetchOptions, UriNotFound
 from pilotlight_predictor.storage.uri import parse, reference
 
 LFS = frozenset({"model.safetensors"})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage import fetch
+from pilotlight_predictor.storage.fetcher import fetch
 from pilotlight_predictor.storage.stores.kserve_storage_config import read_entry, resolve, variables
 from pilotlight_predictor.storage.uri import Location
 

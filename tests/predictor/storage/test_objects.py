@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage import Progress, UriNotFound, fetch, listing
+from pilotlight_predictor.storage.fetcher import fetch, listing
+from pilotlight_predictor.storage.store_interface import Progress, UriNotFound
 
 
 def test_a_prefix_becomes_a_directory(bucket: Any, tmp_path: Path, options: Any, content: Any) -> None:

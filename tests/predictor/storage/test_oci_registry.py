@@ -23,9 +23,11 @@ from tests.predictor.storage.oci_server import (
 )
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage import FetchOptions, UriNotFound, fetch, fetch_into, sync_repository
+from pilotlight_predictor.storage.fetcher import fetch, fetch_into
 from pilotlight_predictor.storage.pin_command import resolve
+from pilotlight_predictor.storage.store_interface import FetchOptions, UriNotFound
 from pilotlight_predictor.storage.stores.oci_registry import read_login
+from pilotlight_predictor.storage.sync import sync_repository
 
 Content = Callable[..., bytes]
 KITOPS = "application/vnd.kitops.modelkit"

@@ -14,12 +14,12 @@ from tests import object_stores
 from tests.predictor.storage.conftest import WebServer
 
 from pilotlight_predictor.errors import LoadFailed, ModelChanged
-from pilotlight_predictor.storage import FetchOptions, Pin, UriNotFound, fetch, fetch_into, parse_pin
 from pilotlight_predictor.storage.command import main as fetch_command
+from pilotlight_predictor.storage.fetcher import fetch, fetch_into
 from pilotlight_predictor.storage.pin_command import main as pin_command
 from pilotlight_predictor.storage.pin_command import resolve
-from pilotlight_predictor.storage.pins import MAX_FILES, pin_of
-from pilotlight_predictor.storage.store_interface import Contents, Entry
+from pilotlight_predictor.storage.pins import MAX_FILES, parse_pin, pin_of
+from pilotlight_predictor.storage.store_interface import Contents, Entry, FetchOptions, Pin, UriNotFound
 from pilotlight_predictor.storage.uri import parse
 
 Pinned = Callable[[str], FetchOptions]

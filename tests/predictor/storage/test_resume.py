@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pilotlight_predictor.storage import FetchOptions, Progress, fetch
-from pilotlight_predictor.storage.store_interface import Entry
+from pilotlight_predictor.storage.fetcher import fetch
+from pilotlight_predictor.storage.store_interface import Entry, FetchOptions, Progress
 from pilotlight_predictor.storage.transfer import PartFile
 
 KIB = 1024

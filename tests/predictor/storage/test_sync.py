@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage import FetchOptions, sync_repository
-from pilotlight_predictor.storage.sync import SyncPlan, plan_sync
+from pilotlight_predictor.storage.store_interface import FetchOptions
+from pilotlight_predictor.storage.sync import SyncPlan, plan_sync, sync_repository
 
 
 def _tree(root: Path) -> dict[str, bytes]:

@@ -1,10 +1,9 @@
 import pytest
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage import is_remote, redact
 from pilotlight_predictor.storage.store_interface import FetchOptions
 from pilotlight_predictor.storage.stores import open_store
-from pilotlight_predictor.storage.uri import parse, redact_text, safe_relative
+from pilotlight_predictor.storage.uri import is_remote, parse, redact, redact_text, safe_relative
 
 PIN = "a" * 64
 

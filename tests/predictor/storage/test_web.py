@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage import FetchOptions, Progress, UriNotFound, fetch
+from pilotlight_predictor.storage.fetcher import fetch
 from pilotlight_predictor.storage.http_client import check_allowed
+from pilotlight_predictor.storage.store_interface import FetchOptions, Progress, UriNotFound
 from pilotlight_predictor.storage.uri import is_refused
 
 

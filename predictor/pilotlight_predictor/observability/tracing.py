@@ -8,7 +8,7 @@ from a thread of its own.
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pilotlight_predictor.observability.logs import log
 
@@ -25,32 +25,19 @@ _STATE_VALUE: Final = r"[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\
 Attributes = Mapping[str, str | int | float | bool]
 
 
-class TraceContext(NamedTuple):
-    trace_id: str
-    span_id: str
-    flags: int = 1
-
-    def header(self) -> str:
-        return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
-
-
 @cache
 def _pattern(text: str) -> re.Pattern[str]:
     """Compile at the first request with a trace context instead of at import, for the cold start."""
     return re.compile(text)
 
 
-def parse_traceparent(value: str) -> TraceContext | None:
-    """Parse the header; None if it is invalid, which W3C requires to be ignored."""
+def is_traceparent(value: str) -> bool:
+    """Return whether the header is valid; W3C requires an invalid one to be ignored."""
     match = _pattern(_TRACEPARENT).fullmatch(value)
     if match is None:
-        return None
-    version, trace_id, span_id, flags, rest = match.groups()
-    if version == "ff" or (version == "00" and rest is not None):
-        return None
-    if not trace_id.strip("0") or not span_id.strip("0"):
-        return None
-    return TraceContext(trace_id, span_id, int(flags, 16))
+        return False
+    version, trace_id, span_id, _, rest = match.groups()
+    return version != "ff" and not (version == "00" and rest) and bool(trace_id.strip("0") and span_id.strip("0"))
 
 
 def parse_tracestate(value: str) -> tuple[tuple[str, str], ...] | None:
@@ -67,36 +54,20 @@ def parse_tracestate(value: str) -> tuple[tuple[str, str], ...] | None:
 
 def accept(traceparent: str, tracestate: str = "") -> tuple[str, str]:
     """Return both headers for propagation, "" for an invalid one; no state without a parent."""
-    if not traceparent or parse_traceparent(traceparent) is None:
+    if not is_traceparent(traceparent):
         return "", ""
     members = parse_tracestate(tracestate) if tracestate else ()
     return traceparent, ",".join(f"{key}={value}" for key, value in members or ())
 
 
-class Span:
-    """One exported span. `end` is called once."""
+def traceparent_of(span: Any) -> str:
+    """Return the header for calls made within a span."""
+    from opentelemetry.trace import set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    __slots__ = ("_span",)
-
-    def __init__(self, span: Any) -> None:
-        self._span = span
-
-    @property
-    def traceparent(self) -> str:
-        """The header for calls made within this span."""
-        context = self._span.get_span_context()
-        return TraceContext(f"{context.trace_id:032x}", f"{context.span_id:016x}", int(context.trace_flags)).header()
-
-    def set(self, name: str, value: str | int | float | bool) -> None:
-        self._span.set_attribute(name, value)
-
-    def end(self, error: BaseException | None = None) -> None:
-        if error is not None:
-            from opentelemetry.trace import Status, StatusCode
-
-            self._span.record_exception(error)
-            self._span.set_status(Status(StatusCode.ERROR, str(error)))
-        self._span.end()
+    headers: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(headers, set_span_in_context(span))
+    return headers["traceparent"]
 
 
 class Tracer:
@@ -109,32 +80,22 @@ class Tracer:
         self._provider = provider
         self._tracer = provider.get_tracer("pilotlight_predictor") if provider is not None else None
 
-    def start(self, name: str, traceparent: str = "", attributes: Attributes | None = None) -> Span | None:
-        """Start a server span below the caller's; None if tracing is off."""
+    def start(self, name: str, traceparent: str = "", attributes: Attributes | None = None) -> Any:
+        """Return a started span of OpenTelemetry below the caller's, for the caller to end; None if tracing is off."""
         if self._tracer is None:
             return None
+        from opentelemetry.context import Context
         from opentelemetry.trace import SpanKind
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        context = _remote_context(traceparent)
-        return Span(self._tracer.start_span(name, context=context, kind=SpanKind.SERVER, attributes=attributes))
+        # Empty without a parent, so that no current span becomes the parent by accident.
+        context = TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
+        return self._tracer.start_span(name, context=context, kind=SpanKind.SERVER, attributes=attributes)
 
     def close(self) -> None:
         """Export the remaining spans, within the exporter's time limit."""
         if self._provider is not None:
             self._provider.shutdown()
-
-
-def _remote_context(traceparent: str) -> Any:
-    """Return the parent's context; empty without a parent, so that no current span becomes the parent by accident."""
-    from opentelemetry.context import Context
-    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
-
-    parent = parse_traceparent(traceparent)
-    if parent is None:
-        return Context()
-    flags = TraceFlags(parent.flags & 3)  # sampled and random; other bits have no meaning yet
-    remote = SpanContext(int(parent.trace_id, 16), int(parent.span_id, 16), is_remote=True, trace_flags=flags)
-    return set_span_in_context(NonRecordingSpan(remote), Context())
 
 
 def open_tracer(environ: Mapping[str, str], service: str, endpoint: str = "") -> Tracer:

@@ -8,7 +8,7 @@ from time import perf_counter
 from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.observability import logs
-from pilotlight_predictor.observability.tracing import Tracer
+from pilotlight_predictor.observability.tracing import Tracer, traceparent_of
 
 
 class RequestObserver:
@@ -35,13 +35,18 @@ class RequestObserver:
             request.finish = finish  # break the cycle: it would hold the body until the next garbage collection
             finish(response)
             if span is not None:
-                span.set("http.response.status_code", response.status)
-                span.end(RuntimeError(f"status {response.status}") if response.status >= 500 else None)
+                span.set_attribute("http.response.status_code", response.status)
+                if response.status >= 500:
+                    from opentelemetry.trace import StatusCode
+
+                    span.record_exception(RuntimeError(f"status {response.status}"))
+                    span.set_status(StatusCode.ERROR, f"status {response.status}")
+                span.end()
             if self._access_log:
                 # With the client's request id only: a generated one would be unknown to others.
                 ids = {"request_id": request.header(HEADER_REQUEST_ID), "traceparent": traceparent}
                 if span is not None:
-                    ids["traceparent"] = span.traceparent
+                    ids["traceparent"] = traceparent_of(span)
                 logs.access(request.method, request.path, response.status, perf_counter() - request.started, **ids)
 
         request.finish = finish_and_observe

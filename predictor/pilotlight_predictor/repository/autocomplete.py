@@ -60,7 +60,7 @@ def complete(config: ModelConfig | None, name: str, info: ModelFileInfo, default
         merged = _with_batching(merged, info, defaults)
     merged = _with_tensors(merged, info)
     check_agreement(merged, info.inputs, info.outputs)
-    return _with_raw(merged)
+    return with_raw(merged)
 
 
 def _without_server_tensors(info: ModelFileInfo, config: ModelConfig) -> ModelFileInfo:
@@ -155,7 +155,7 @@ def _with_details(tensor: TensorConfig, specs: Sequence[TensorSpec], batched: bo
     return replace(tensor, datatype=tensor.datatype or derived.datatype, dims=tensor.dims or derived.dims)
 
 
-def _with_raw(config: ModelConfig) -> ModelConfig:
+def with_raw(config: ModelConfig) -> ModelConfig:
     """Update `raw` to the completed typed view."""
     raw_inputs = {tensor["name"]: tensor for tensor in config.raw.get("input", [])}
     raw_outputs = {tensor["name"]: tensor for tensor in config.raw.get("output", [])}

@@ -83,7 +83,10 @@ def test_initialize_gets_tritons_arguments(source: Any, spec: Any, add_sub: Any)
     instance = backend.load(spec(path, add_sub, version=3))
     args = instance._model.model.args
     document = json.loads(args.pop("model_config"))
-    assert document["output"][0] == {"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [4]}
+    assert document["output"][0] == {
+        "name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [4],
+        "label_filename": "", "is_shape_tensor": False, "is_non_linear_format_io": False,
+    }  # fmt: skip
     assert args == {
         "model_instance_kind": "CPU",
         "model_instance_name": "add_sub_0",

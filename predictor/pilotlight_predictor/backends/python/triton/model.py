@@ -33,22 +33,17 @@ from pilotlight_predictor.backends.python.triton.types import (
 from pilotlight_predictor.backends.response_collector import ResponseCollector
 from pilotlight_predictor.core.requests import InferRequest, OutputsWithParameters
 from pilotlight_predictor.errors import LoadFailed, PredictorError
-from pilotlight_predictor.repository.model_config import ModelConfig, TensorConfig
+from pilotlight_predictor.repository.autocomplete import with_raw
+from pilotlight_predictor.repository.model_config import ModelConfig, raw_config
 
 
 def triton_args(spec: LoadSpec) -> dict[str, str]:
     """Return the argument of `initialize`, as in Triton."""
     config = spec.config
-    document = dict(config.raw) or {
-        "name": config.name,
-        "backend": config.backend,
-        "max_batch_size": config.max_batch_size,
-        "input": [_tensor(tensor) for tensor in config.inputs],
-        "output": [_tensor(tensor) for tensor in config.outputs],
-        "parameters": {name: {"string_value": value} for name, value in config.parameters.items()},
-    }
+    if not config.raw:  # there is no configuration file
+        config = with_raw(replace(config, raw=raw_config({"name": config.name, "backend": config.backend})))
     return {
-        "model_config": json.dumps(document),
+        "model_config": json.dumps(config.raw),
         "model_instance_kind": "CPU" if spec.device.kind == "cpu" else "GPU",
         "model_instance_name": f"{config.name}_0",
         "model_instance_device_id": str(spec.device.index),
@@ -74,11 +69,6 @@ def auto_completed_config(cls: type, spec: LoadSpec) -> ModelConfig | None:
         raise LoadFailed(f"auto_complete_config of model.py returned {kind}, must be the ModelConfig that it was given")
     whole = config_from_json(returned.as_dict(), f"auto_complete_config of model '{config.name}'")
     return replace(whole, name=config.name, raw={**whole.raw, "name": config.name})
-
-
-def _tensor(tensor: TensorConfig) -> dict[str, Any]:
-    datatype = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
-    return {"name": tensor.name, "data_type": f"TYPE_{datatype}", "dims": list(tensor.dims)}
 
 
 class TritonModel:

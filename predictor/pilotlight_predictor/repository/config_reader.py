@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import convert
 
-from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.repository.config_validation import validate
 from pilotlight_predictor.repository.json_config import ConfigDocument, Values, document_from_json
 from pilotlight_predictor.repository.model_config import (
@@ -56,7 +55,7 @@ def _config(document: ConfigDocument) -> ModelConfig:
         warmups=tuple(map(_warmup, values.get("model_warmup", []))),
         response_cache=values.get("response_cache", {}).get("enable", False),
         cuda_graphs=_cuda_graphs(values.get("optimization", {}).get("cuda", {})),
-        ensemble=tuple(map(_step, values.get("ensemble_scheduling", {}).get("step", []))),
+        ensemble=convert(values.get("ensemble_scheduling", {}).get("step", []), tuple[EnsembleStep, ...]),
         parameters={key: item.get("string_value", "") for key, item in values.get("parameters", {}).items()},
         metric_tags=values.get("metric_tags", {}),
         decoupled=values.get("model_transaction_policy", {}).get("decoupled", False),
@@ -125,13 +124,4 @@ def _cuda_graphs(values: Values) -> tuple[GraphSpec, ...] | None:
             dims={name: tuple(shape.get("dim", ())) for name, shape in spec.get("input", {}).items()},
         )
         for spec in values.get("graph_spec", [])
-    )
-
-
-def _step(values: Values) -> EnsembleStep:
-    return EnsembleStep(
-        model=values["model_name"],
-        version=values.get("model_version", NEWEST),
-        input_map=values["input_map"],
-        output_map=values["output_map"],
     )

@@ -110,10 +110,10 @@ class GraphSpec(Struct, frozen=True):
 class EnsembleStep(Struct, frozen=True):
     """One model of an ensemble: `input_map` and `output_map` are tensor of the model → tensor of the ensemble."""
 
-    model: str
-    version: int  # -1 (NEWEST) is the newest, as in a request
-    input_map: Mapping[str, str]
-    output_map: Mapping[str, str]
+    model: str = field(name="model_name")
+    version: int = field(default=NEWEST, name="model_version")  # -1 (NEWEST) is the newest, as in a request
+    input_map: Mapping[str, str] = field(default_factory=dict)
+    output_map: Mapping[str, str] = field(default_factory=dict)
 
 
 class ModelConfig(Struct, frozen=True):

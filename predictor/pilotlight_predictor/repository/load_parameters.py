@@ -20,12 +20,17 @@ def config_parameter(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
         return config
     if isinstance(config, str) and len(config) > MAX_CONFIG:
         raise BadRequest(f"parameters.config has {len(config)} characters, must have at most {MAX_CONFIG}")
+    return json_object(config, "parameters.config")
+
+
+def json_object(text: Any, field: str) -> dict[str, Any]:
+    """Return the JSON object of a text. Raise BadRequest, which names the field."""
     try:
-        document = orjson.loads(config)
+        document = orjson.loads(text)
     except (orjson.JSONDecodeError, TypeError) as error:
-        raise BadRequest(f"parameters.config is not a JSON model configuration: {error}") from None
+        raise BadRequest(f"{field} is not valid JSON: {error}") from None
     if not isinstance(document, dict):
-        raise BadRequest("parameters.config must be a JSON object")
+        raise BadRequest(f"{field} must be a JSON object")
     return document
 
 

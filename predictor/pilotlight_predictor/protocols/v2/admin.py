@@ -7,8 +7,6 @@ import base64
 import binascii
 from typing import Any, Final
 
-import orjson
-
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.errors import BadRequest, LoadFailed, NotFound, RequestTooLarge, Unsupported
 from pilotlight_predictor.frontends.auth import Action
@@ -16,7 +14,7 @@ from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpRespon
 from pilotlight_predictor.frontends.http.router import Route
 from pilotlight_predictor.protocols.json_values import LONG
 from pilotlight_predictor.protocols.run_inference import decode_long
-from pilotlight_predictor.repository.load_parameters import config_parameter, file_parameters
+from pilotlight_predictor.repository.load_parameters import config_parameter, file_parameters, json_object
 from pilotlight_predictor.repository.model_config import valid_model_name
 from pilotlight_predictor.server.handler_context import Server
 
@@ -98,15 +96,7 @@ def _read_json_object(request: HttpRequest) -> dict[str, Any]:
 
 
 def _decode(body: Buffer) -> dict[str, Any]:
-    if not len(body):
-        return {}
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the body is not valid JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise BadRequest("the body must be a JSON object")
-    return document
+    return json_object(body, "the body") if len(body) else {}
 
 
 def _model(request: HttpRequest) -> str:

@@ -66,15 +66,9 @@ def _config(document: ConfigDocument) -> ModelConfig:
 
 
 def _tensor(values: Values) -> TensorConfig:
-    return TensorConfig(
-        name=values["name"],
-        datatype=datatype_of(values.get("data_type", "")),
-        dims=tuple(values.get("dims", ())),
-        reshape=tuple(values["reshape"].get("shape", ())) if "reshape" in values else None,
-        optional=values.get("optional", False),
-        allow_ragged=values.get("allow_ragged_batch", False),
-        label_filename=values.get("label_filename", ""),
-    )
+    reshape = values["reshape"].get("shape", ()) if "reshape" in values else None
+    datatype = datatype_of(values.get("data_type", ""))
+    return convert({**values, "data_type": datatype, "reshape": reshape}, TensorConfig)
 
 
 def _instance_group(values: Values) -> InstanceGroup:

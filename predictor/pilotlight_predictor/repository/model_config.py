@@ -32,11 +32,11 @@ class TensorConfig(Struct, frozen=True):
     """One input or output. `dims` leave the batch dimension out when `max_batch_size` > 0."""
 
     name: str
-    datatype: str
-    dims: Shape
+    datatype: str = field(name="data_type")
+    dims: Shape = ()
     reshape: Shape | None = None
     optional: bool = False
-    allow_ragged: bool = False
+    allow_ragged: bool = field(default=False, name="allow_ragged_batch")
     label_filename: str = ""
 
 

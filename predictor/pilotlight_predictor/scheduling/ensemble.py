@@ -38,8 +38,8 @@ class HeldStep(NamedTuple):
     held: HeldExecutor
 
 
-class Ensemble:
-    """An Executor over other models."""
+class Ensemble(Executor):
+    """An executor over other models, which have their own instances and schedulers."""
 
     def __init__(self, config: ModelConfig, find: Find, stats: ModelStats) -> None:
         self._config = config
@@ -53,9 +53,6 @@ class Ensemble:
         """Run a request. Raises NotReady if one of the models is not available."""
         graph = self.hold()
         self.run(item, graph.parts, graph.release)
-
-    def inline_call(self) -> None:
-        """Return None: the steps run in their own schedulers."""
 
     def hold(self) -> "HeldEnsemble":
         parts: list[HeldStep] = []
@@ -94,13 +91,6 @@ class Ensemble:
         if run is not None:
             run.end(Cancelled("the client left before the answer"))
 
-    def pause(self, item: QueuedRequest, paused: bool) -> None:
-        """Do nothing: an ensemble responds once."""
-
-    def give_up_hung(self, ticks: int) -> str:
-        """Do nothing: its models are watched themselves."""
-        return ""
-
     async def close(self) -> None:
         """Wait for requests in flight, which hold the models that they still need."""
         await self._idle.wait()
@@ -120,12 +110,8 @@ class Ensemble:
                 return f"its model '{step.model}' is not ready: {reason}"
         return ""
 
-    @property
-    def alive(self) -> bool:
-        return not self.problem
 
-
-class HeldEnsemble:
+class HeldEnsemble(HeldExecutor):
     """Models of an ensemble held for one request of an outer ensemble."""
 
     def __init__(self, ensemble: Ensemble, parts: Sequence[HeldStep]) -> None:
@@ -137,9 +123,6 @@ class HeldEnsemble:
 
     def cancel(self, item: QueuedRequest) -> None:
         self._ensemble.cancel(item)
-
-    def pause(self, item: QueuedRequest, paused: bool) -> None:
-        self._ensemble.pause(item, paused)
 
     def release(self) -> None:
         for part in self.parts:

@@ -20,7 +20,8 @@ class RequestRunner(Protocol):
     def submit(self, item: QueuedRequest) -> None: ...
     def cancel(self, item: QueuedRequest) -> None: ...
     def pause(self, item: QueuedRequest, paused: bool) -> None:
-        """Hold back, or resume, further responses of a decoupled model."""
+        """Hold back, or resume, further responses of a decoupled model; other models respond once."""
+        return
 
 
 class HeldExecutor(RequestRunner, Protocol):
@@ -30,12 +31,16 @@ class HeldExecutor(RequestRunner, Protocol):
 
 
 class Executor(RequestRunner, Protocol):
+    """Executor of a version; the defaults are those of one that has no instances and responds once."""
+
     def hold(self) -> HeldExecutor: ...
     def inline_call(self) -> InlineCall | None:
         """Return a function that runs a request synchronously; None if the request has to be queued."""
+        return None
 
     def give_up_hung(self, ticks: int) -> str:
         """Give up instances that run the same batch as at the last `ticks` calls; return a sentence about it."""
+        return ""
 
     async def close(self) -> None: ...
     @property
@@ -45,7 +50,8 @@ class Executor(RequestRunner, Protocol):
         """Why the model is not healthy, in one sentence; empty if it is."""
 
     @property
-    def alive(self) -> bool: ...
+    def alive(self) -> bool:
+        return not self.problem
 
 
 class Ticket(msgspec.Struct, eq=False):

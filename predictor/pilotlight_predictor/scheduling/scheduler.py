@@ -21,7 +21,7 @@ from pilotlight_predictor.errors import BackendFailed, Cancelled, NotReady, Pred
 from pilotlight_predictor.metrics.model_stats import FailureReason, ModelStats
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.scheduling.batching import BatchPolicy, affordable, next_batch
-from pilotlight_predictor.scheduling.executor_interface import InlineCall
+from pilotlight_predictor.scheduling.executor_interface import Executor, InlineCall
 from pilotlight_predictor.scheduling.instance_thread import InlineExecutionPolicy, InstanceThread
 from pilotlight_predictor.scheduling.queue import QueuedRequest, RequestQueue
 from pilotlight_predictor.scheduling.response_delivery import Delivery
@@ -30,7 +30,7 @@ from pilotlight_predictor.scheduling.streaming import OpenRequests
 UNCOUNTED: Final = 1 << 16  # bytes of outputs per row up to which a batch is not counted while the budget is unused
 
 
-class Scheduler:
+class Scheduler(Executor):
     """Scheduler over instances that it owns from construction to `close`."""
 
     def __init__(
@@ -360,10 +360,6 @@ class Scheduler:
     def problem(self) -> str:
         """Why an instance failed; empty while all are healthy."""
         return next((thread.failure for thread in self._threads if thread.failure), "")
-
-    @property
-    def alive(self) -> bool:
-        return not self.problem
 
 
 def ignore() -> None:

@@ -17,6 +17,7 @@ from pilotlight_predictor.errors import BadRequest, Cancelled, NotReady, Predict
 from pilotlight_predictor.metrics.model_stats import ModelStats
 from pilotlight_predictor.repository.model_config import ModelConfig, SequenceBatching, sequence_batching
 from pilotlight_predictor.scheduling.batching import BatchPolicy
+from pilotlight_predictor.scheduling.executor_interface import Executor
 from pilotlight_predictor.scheduling.queue import QueuedRequest, RequestQueue
 from pilotlight_predictor.scheduling.scheduler import Scheduler
 from pilotlight_predictor.scheduling.sequence_slots import SequenceRun, SequenceTable, Slot
@@ -29,7 +30,7 @@ _RANGES: Final = {
 }
 
 
-class SequenceScheduler:
+class SequenceScheduler(Executor):
     """Scheduler over instances that it owns from construction to `close`. `bound`: as in SequenceTable."""
 
     def __init__(
@@ -82,9 +83,6 @@ class SequenceScheduler:
             self._schedulers[run.slot.instance].cancel(self._sent[item])
             return
         self._drop(run, _ended(run), {item: Cancelled("the client left before the answer")})
-
-    def pause(self, item: QueuedRequest, paused: bool) -> None:
-        """Do nothing: models with sequences answer each request once."""
 
     def _forward(self, run: SequenceRun) -> None:
         item = self._table.take(run)
@@ -148,9 +146,6 @@ class SequenceScheduler:
             self._forward(each)
         self._watch_idle()
 
-    def inline_call(self) -> None:
-        """Return None: a request of a sequence has to be queued."""
-
     def hold(self) -> "SequenceScheduler":
         self._holders += 1
         return self
@@ -185,10 +180,6 @@ class SequenceScheduler:
     @property
     def problem(self) -> str:
         return next((scheduler.problem for scheduler in self._schedulers if scheduler.problem), "")
-
-    @property
-    def alive(self) -> bool:
-        return not self.problem
 
 
 def _ended(run: SequenceRun) -> BadRequest:

@@ -30,7 +30,7 @@ from pilotlight.spec.yaml_nodes import Node, node_of
 from pilotlight.targets.kubernetes import canary_store, capabilities, inferenceservice_mirror, releases
 from pilotlight.targets.kubernetes.client import Cluster
 from pilotlight.targets.kubernetes.inferenceservice_mirror import KIND, to_object
-from pilotlight.targets.kubernetes.target import KubernetesTarget
+from pilotlight.targets.kubernetes.target import ACTIVATORS, KubernetesTarget
 from pilotlight.targets.target import Condition, Key, Release, ServiceStatus
 
 Json = Any
@@ -43,7 +43,9 @@ class Reconciler:
     def __init__(
         self, cluster: CachedCluster, settings: ControllerSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.cluster, self.target = cluster, KubernetesTarget(cluster, reconciled=True)
+        gateway = str(settings.capabilities.get("gateway_scaler") or "").partition(".")[0]
+        self.cluster = cluster
+        self.target = KubernetesTarget(cluster, reconciled=True, activators=(*ACTIVATORS, gateway))
         self._settings, self._clock = settings, clock
         self._locks: dict[Key, threading.Lock] = {}
         self._failures: dict[Key, tuple[int, int]] = {}  # generation of the document, failures in a row

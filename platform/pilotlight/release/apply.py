@@ -4,7 +4,6 @@ A target stores the document as planned: --set applied, variables substituted, p
 and `deploy NAME` can plan it again on any machine.
 """
 
-import io
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -165,14 +164,20 @@ def generation(target: "Target | None", key: Key, *, deploys: bool = True) -> in
 
 
 def read_release(release: Release, sets: Sequence[str] = ()) -> "tuple[Documents, Capabilities]":
-    """Read a stored release as it was planned; `sets` change its document."""
+    """Read a stored release as it was planned; `sets` change its document. Its author may not read files of this
+    machine."""
     from msgspec import json
 
     from pilotlight.plan.types import Capabilities
     from pilotlight.release.plan_and_render import Sources, read
+    from pilotlight.spec.problems import InvalidDocument, Problems
+    from pilotlight.spec.yaml_nodes import parse
 
-    text = "\n---\n".join((release.document, *release.catalogue))
-    documents = read(Sources(("-",), sets=sets, stdin=io.StringIO(text), namespace=release.namespace))
+    problems, texts = Problems(), (release.document, *release.catalogue)
+    nodes = [node for text in texts for node in parse(text, "<release>", problems)]
+    if problems.errors:
+        raise InvalidDocument(problems.items)
+    documents = read(Sources((), sets=sets, namespace=release.namespace, objects=nodes))
     written = next((s.annotations[PLANNED_WITH] for s in documents.services if PLANNED_WITH in s.annotations), "{}")
     return documents, json.decode(written, type=Capabilities)
 

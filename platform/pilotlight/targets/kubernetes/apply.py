@@ -134,6 +134,22 @@ def not_owned(cluster: Cluster, key: Key, documents: Iterable[Document]) -> list
     ]
 
 
+def check_namespace(key: Key, documents: Iterable[Document], activators: Sequence[str] = ()) -> None:
+    """Raise PlatformError for an object outside of the service's namespace.
+
+    Who deploys there may write its stored releases, and must not write elsewhere with the rights of others by them. A
+    ReferenceGrant may be in the namespace of an activator: one of these Services, or any if none is given.
+    """
+    for each in map(Manifest, documents):
+        is_grant = (each.api_version, each.kind) == kinds.REFERENCE_GRANT
+        leads_to = {str(one.get("name")) for one in each.document["spec"].get("to") or ({},)} if is_grant else set()
+        if each.document["metadata"].get("namespace") != key[0] and not (
+            is_grant and (not activators or leads_to <= {*activators})
+        ):
+            message = f"{'/'.join(key)}: its release has {each.kind} {each.name} outside of its namespace"
+            raise PlatformError(message, "it was changed by hand; delete the service and deploy it again")
+
+
 def owned(cluster: Cluster, key: Key) -> list[dict[str, Json]]:
     """Return objects with the service's label and without a controller, and its ReferenceGrants in other namespaces."""
     namespace, name = key

@@ -44,6 +44,7 @@ Json = Any
 Document = Mapping[str, Json]
 POLL_S: Final = 0.5
 READY_PATH: Final = "/v2/health/ready"
+ACTIVATORS: Final = (service_route.OUR_GATEWAY[1], "keda-add-ons-http-interceptor-proxy")
 
 
 class KubernetesTarget:
@@ -51,7 +52,8 @@ class KubernetesTarget:
 
     `force`: take over fields of other managers. `prometheus`: URL of a Prometheus; empty: the cluster's own.
     `reconciled`: a controller calls it again, so that nothing is waited for and missing requirements show in the
-    status; InferenceService objects are the controller's input and are not written.
+    status; InferenceService objects are the controller's input and are not written. `activators`: the Services outside
+    of a service's namespace that its route may lead to.
     """
 
     name = "kubernetes"
@@ -59,10 +61,11 @@ class KubernetesTarget:
     poll_s = POLL_S
 
     def __init__(
-        self, cluster: Cluster, *, force: bool = False, prometheus: str = "", reconciled: bool = False
-    ) -> None:
+        self, cluster: Cluster, *, force: bool = False, prometheus: str = "", reconciled: bool = False,
+        activators: Sequence[str] = ACTIVATORS,
+    ) -> None:  # fmt: skip
         self.cluster = cluster
-        self._force, self._prometheus, self._reconciled = force, prometheus, reconciled
+        self._force, self._prometheus, self._reconciled, self._activators = force, prometheus, reconciled, activators
         self._secrets: dict[Key, Document] = {}  # own Secrets of services, written by `apply`
 
     @classmethod
@@ -113,6 +116,7 @@ class KubernetesTarget:
         known, warnings = preflight.drop_unknown_optional(self.cluster, manifests)
         documents = with_live_templates(known, current.workloads)
         documents += [self._secrets[key]] if key in self._secrets else []
+        self._check_namespace(key, documents)
         self._check_requirements(key, documents)
         warnings = [*warnings, *kubernetes_apply.dry_run(self.cluster, documents, force=self._force)]
         if dry_run and current.workloads:
@@ -135,6 +139,9 @@ class KubernetesTarget:
             return status
         warning = inferenceservice_mirror.save(self.cluster, release, status, utc_now("seconds"))
         return replace(status, warnings=(*status.warnings, warning)) if warning else status
+
+    def _check_namespace(self, key: Key, documents: Sequence[Document]) -> None:
+        kubernetes_apply.check_namespace(key, documents, self._activators if self._reconciled else ())
 
     def _check_requirements(self, key: Key, documents: Sequence[Document]) -> None:
         missing = [
@@ -206,6 +213,7 @@ class KubernetesTarget:
             hint = "give its document: platformctl deploy -f FILE"
             raise NotFound(f"no release of {'/'.join(current.key)} is kept", hint)
         known, _ = preflight.drop_unknown_optional(self.cluster, apply_overrides(stored[0].manifests, overrides))
+        self._check_namespace(current.key, known)
         if kubernetes_releases.newest(kubernetes_releases.stored(self.cluster, current.key)) != stored[0].generation:
             raise Conflict(f"{'/'.join(current.key)} was deployed anew meanwhile", "look at it, and try again")
         self._roll_out(current, with_live_templates(known, current.workloads))

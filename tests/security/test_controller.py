@@ -1,0 +1,83 @@
+"""Attacks on the controller by whoever may write objects in one of its namespaces."""
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.platform.controller.documents import IRIS, Json
+from tests.platform.controller.test_reconciler import Process
+from tests.platform.targets.kubernetes.live_cluster import LIVE, LiveCluster
+
+NAMESPACES = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in ("models", "victim")]
+ROUTES = (
+    "gateway.networking.k8s.io/v1beta1/ReferenceGrant", "gateway.networking.k8s.io/v1/HTTPRoute",
+    "gateway.networking.k8s.io/v1/Gateway", "keda.sh/v1alpha1/ScaledObject",
+)  # fmt: skip
+
+
+@pytest.fixture
+def live() -> Iterator[LiveCluster]:
+    with LiveCluster(*NAMESPACES, IRIS, kinds=(*LIVE, *ROUTES)) as cluster:
+        yield cluster
+
+
+def forged(live: LiveCluster, *manifests: Json, **document: Json) -> None:
+    """Put a release in place of the newest one, as who may write ControllerRevisions of the namespace can."""
+    newest = copy.deepcopy(live.find("ControllerRevision", "iris-release-1"))
+    newest["data"] |= {"manifests": [*newest["data"]["manifests"], *manifests], **document}
+    newest["metadata"]["annotations"] = {}  # not complete: the controller goes on with it
+    live._store(newest, "MODIFIED")
+
+
+def in_victim(live: LiveCluster) -> list[str]:
+    return [each["kind"] for each in live.objects if each["metadata"].get("namespace") == "victim"]
+
+
+def planted(kind: str = "ConfigMap", version: str = "v1", namespace: str = "victim", **content: Json) -> Json:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "planted", "namespace": namespace}, **content}
+
+
+SECRETS = planted(
+    "ReferenceGrant", "gateway.networking.k8s.io/v1beta1",
+    spec={"from": [{"kind": "HTTPRoute", "namespace": "models"}], "to": [{"kind": "Service", "name": "secrets"}]},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("manifest", [planted(), SECRETS])
+def test_a_forged_release_writes_nothing_outside_of_its_namespace(live: LiveCluster, manifest: Json) -> None:
+    process = Process(live)
+    process.passes(2)
+    forged(live, manifest)
+    process.passes(2)
+    assert live.find(manifest["kind"], "planted") is None
+    assert "outside of its namespace" in live.find("InferenceService", "iris")["status"]["conditions"][0]["message"]
+
+
+def test_a_release_that_claims_another_gateway_opens_no_service_of_others(live: LiveCluster) -> None:
+    """A stored document names what it was planned with: the Service that its route leads to is one of these facts."""
+    process = Process(live)
+    process.passes(2)
+    document = yaml.safe_load(live.find("ControllerRevision", "iris-release-1")["data"]["document"])
+    claims = {"gateway_scaler": "secrets.victim.svc:9090", "default_mode": "raw"}
+    document["metadata"]["annotations"] = {"pilotlight.dev/planned-with": json.dumps(claims)}
+    forged(live, document=yaml.safe_dump(document))
+    edit = {"minReplicas": 0, "scaleMetric": "concurrency"}
+    live.edit("InferenceService", "iris", {"spec": {"predictor": edit}})
+    process.passes(3)
+    assert in_victim(live) == []
+
+
+def test_a_forged_release_reads_no_file_of_the_controller(live: LiveCluster, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"password": "hunter2"}')
+    process = Process(live)
+    process.passes(2)
+    document = yaml.safe_load(live.find("ControllerRevision", "iris-release-1")["data"]["document"])
+    document["spec"]["predictor"]["model"]["example"] = str(secret)
+    forged(live, document=yaml.safe_dump(document))
+    process.passes(2)
+    assert "hunter2" not in json.dumps(live.objects)
+    assert "cannot be read" in live.find("InferenceService", "iris")["status"]["conditions"][0]["message"]

@@ -3,13 +3,23 @@
 import copy
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
-from tests.platform.controller.documents import IRIS, Json
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.eventually import eventually
+from tests.platform.controller.documents import IRIS, Json, iris
+from tests.platform.controller.test_operator import Running, applied
 from tests.platform.controller.test_reconciler import Process
+from tests.platform.targets.kubernetes import fake_cluster, live_cluster
 from tests.platform.targets.kubernetes.live_cluster import LIVE, LiveCluster
+
+from pilotlight.k8s.json_depth import MAX_DEPTH, without_deep_values
 
 NAMESPACES = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in ("models", "victim")]
 ROUTES = (
@@ -81,3 +91,51 @@ def test_a_forged_release_reads_no_file_of_the_controller(live: LiveCluster, tmp
     process.passes(2)
     assert "hunter2" not in json.dumps(live.objects)
     assert "cannot be read" in live.find("InferenceService", "iris")["status"]["conditions"][0]["message"]
+
+
+DEEP = 9_000  # levels; an API server takes 10,000
+MARK = '"deep"'
+
+
+class DeepJson:
+    """Encoder of the test's API server: a text of its objects stands for what is nested too deeply for Python."""
+
+    deep = '{"a":' * DEEP + "1" + "}" * DEEP
+
+    def dumps(self, value: Json) -> str:
+        return json.dumps(value).replace(MARK, self.deep)
+
+    def loads(self, text: str | bytes) -> Json:
+        return json.loads((text if isinstance(text, str) else text.decode()).replace(self.deep, MARK))
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["listed", "watched"])
+def test_a_document_that_is_nested_too_deeply_stops_nobody_else(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = DeepJson()
+    monkeypatch.setattr(live_cluster, "json", encoder)
+    for module in (live_cluster, fake_cluster):
+        answer = partial(web.json_response, dumps=encoder.dumps)
+        monkeypatch.setattr(module, "web", SimpleNamespace(**{**vars(web), "json_response": answer}))
+    hostile = {**iris(affinity="deep"), "metadata": {"name": "hostile", "namespace": "models"}}
+    with LiveCluster(*NAMESPACES, *(() if late else [hostile])) as live:
+        running = Running(live)
+        if late:
+            eventually(lambda: any(call[1] == "inferenceservices" for call in live.calls))
+            live._store(copy.deepcopy(hostile), "ADDED")
+        eventually(lambda: (live.find("InferenceService", "hostile").get("status") or {}).get("conditions"))
+        applied(live)
+        eventually(lambda: live.find("Deployment", "iris-predictor"))
+        running.stop()
+        (ready, *_) = live.find("InferenceService", "hostile")["status"]["conditions"]
+        assert ready["reason"] == "InvalidSpec"
+
+
+@given(value=st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_what_is_cut_is_json_and_the_rest_stays(value: Json) -> None:
+    deep = value
+    for _ in range(MAX_DEPTH + 5):
+        deep = {'"]': deep}
+    cut = json.loads(without_deep_values(json.dumps([value, deep]).encode()))
+    assert cut[0] == value
+    assert "nested too deeply" in json.dumps(cut[1])
+    assert without_deep_values(json.dumps(value).encode()) == json.dumps(value).encode()

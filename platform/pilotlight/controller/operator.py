@@ -17,6 +17,7 @@ import kopf
 
 from pilotlight.canary.controller import WakeEvent, controller_thread, run_controller
 from pilotlight.controller import decision
+from pilotlight.controller.api_session import open_session
 from pilotlight.controller.decision import MAX_BACKOFF_S
 from pilotlight.controller.object_cache import LABELLED, WATCHED, CachedCluster, ObjectCache
 from pilotlight.controller.reconciler import Reconciler
@@ -100,15 +101,15 @@ class Operator:
                 on.validate(**fields, registry=registry, id="validate")(self._validate)
         return registry
 
-    async def _login(self, **kwargs: Any) -> kopf.ConnectionInfo:
+    async def _login(self, **kwargs: Any) -> kopf.AiohttpSession:
         configuration = self.cluster.connection.api.configuration
         headers = [each["value"] for each in configuration.auth_settings().values() if each["value"]]
         scheme, _, token = str(headers[0]).partition(" ") if headers else ("", "", "")
-        return kopf.ConnectionInfo(
+        return open_session(kopf.ConnectionInfo(
             server=configuration.host, ca_path=configuration.ssl_ca_cert, insecure=not configuration.verify_ssl,
             scheme=scheme or None, token=token or None, certificate_path=configuration.cert_file,
             private_key_path=configuration.key_file,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     async def _changed(self, event: Mapping[str, Json], **kwargs: Any) -> None:
         """Take a change into the cache and wake the services that it concerns: its own, or all for the catalogue."""

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode
 from msgspec import DecodeError, json
 
 from pilotlight.errors import Conflict, NotFound, PlatformError
+from pilotlight.k8s.json_depth import without_deep_values
 
 Json = Any
 Document = Mapping[str, Json]
@@ -170,6 +171,8 @@ def _read(response: Any, request_line: str) -> KubeResponse:
         document = json.decode(body) if body else {}
     except DecodeError:
         document = {"message": body[:500].decode(errors="replace")}
+    except RecursionError:
+        document = json.decode(without_deep_values(body))
     if response.status >= 400:
         raise _api_error(response.status, document if isinstance(document, dict) else {}, request_line)
     warnings = [line.partition('"')[2] for line in response.headers.getlist("warning")]  # of `299 - "text"`

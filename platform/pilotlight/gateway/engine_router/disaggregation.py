@@ -14,6 +14,10 @@ COMPLETIONS: Final = frozenset({"/v1/completions", "/v1/chat/completions"})
 BOOTSTRAP_FIELDS: Final = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
 # SGLang counts up from a room, one for each prompt of a batch, and has 63 bits.
 BOOTSTRAP_ROOMS: Final = 1 << 62
+# By these an engine reads a KV cache from an address, or that of another request: no client may send them.
+RESERVED_FIELDS: Final = frozenset(
+    {*BOOTSTRAP_FIELDS, "bootstrap_pair_key", "disagg_prefill_dp_rank", "kv_transfer_params", "ec_transfer_params"}
+)
 NOT_FOR_PREFILL: Final = ("stream_options", "min_tokens", "min_completion_tokens")
 # SGLang before September 2026 gives all samples the same room.
 PARALLEL_SAMPLES: Final = ErrorResponse(

@@ -64,11 +64,14 @@ async def controller_thread(wake: WakeEvent, run: Callable[[], None]) -> AsyncIt
         await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S)
 
 
-def run_controller(target: Target, wake: WakeEvent, holder: str = "") -> None:
-    """Run until the event is stopped. Errors of a canary or the target are logged and retried."""
+def run_controller(target: Target, wake: WakeEvent, holder: str = "", min_pause_s: float = 0.0) -> None:
+    """Run until the event is stopped. Errors of a canary or the target are logged and retried.
+
+    `min_pause_s` between two ticks of a canary, whatever its author has written.
+    """
     from pilotlight.canary.runner import CanaryRunner
 
-    controller = CanaryController(target, CanaryRunner(target, holder))
+    controller = CanaryController(target, CanaryRunner(target, holder), min_pause_s=min_pause_s)
     pause: float | None = 0.0
     last_error = ""  # logged once per error
     while wake.wait(pause):
@@ -87,8 +90,11 @@ def run_controller(target: Target, wake: WakeEvent, holder: str = "") -> None:
 class CanaryController:
     """Schedule of the ticks of all canaries."""
 
-    def __init__(self, target: Target, runner: "CanaryRunner", clock: Callable[[], float] = time.monotonic) -> None:
-        self._target, self._runner, self._clock = target, runner, clock
+    def __init__(
+        self, target: Target, runner: "CanaryRunner", clock: Callable[[], float] = time.monotonic,
+        min_pause_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        self._target, self._runner, self._clock, self._min_pause_s = target, runner, clock, min_pause_s
         self._due: dict[Key, float] = {}
         # Last seen: a new command triggers a tick at once, a pending one is tried again with the next tick.
         self._commands: dict[Key, str] = {}
@@ -125,4 +131,4 @@ class CanaryController:
             log.warning("the canary of %s: %s", "/".join(key), error)
         except Exception:
             log.exception("the canary of %s failed; this is a bug, retrying", "/".join(key))
-        self._due[key] = self._clock() + pause
+        self._due[key] = self._clock() + max(pause, self._min_pause_s)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from pilotlight.errors import PlatformError
 from pilotlight.spec.canary_policy import request_path, zero_request
 from pilotlight.targets.target import RevisionStatus, ServiceStatus, Target
-from pilotlight.wire.http_client import FAILURES, HttpClient
+from pilotlight.wire.http_client import FAILURES, MAX_RESPONSE_BYTES, HttpClient, decode_json
 
 REFUSED: Final = 400
 NO_DATA_OPTIONS: Final = "--on-no-data pause|fail|pass"
@@ -74,7 +74,9 @@ def _send(
     in_cluster = f"http://{revision.workload}.{status.namespace}.svc.cluster.local"
     with (
         target.open_route(replace(status, url=revision.url or in_cluster)) as route,
-        HttpClient(route.url, RESPONSE_TIMEOUT_S, {**HEADERS, **route.headers}) as client,
+        HttpClient(
+            route.url, RESPONSE_TIMEOUT_S, {**HEADERS, **route.headers}, MAX_RESPONSE_BYTES, RESPONSE_TIMEOUT_S
+        ) as client,
     ):
         body = example or _from_metadata(client, status, revision)
         path = request_path(json.loads(body), status.name)
@@ -89,7 +91,10 @@ def _from_metadata(client: HttpClient, status: ServiceStatus, revision: Revision
     if code != 200:
         message = f"{revision.name} does not say what it takes (GET {path} answers {code}), so no probe can be made"
         raise PlatformError(message, f"give an --example, send it requests, or choose {NO_DATA_OPTIONS}")
-    return json.dumps(zero_request(json.loads(metadata)))
+    try:
+        return json.dumps(zero_request(decode_json(metadata)))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PlatformError(f"{revision.name} says nothing readable of what it takes: {error}") from error
 
 
 def _request(client: HttpClient, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:

@@ -61,9 +61,10 @@ class Operator:
         """Run until SIGTERM, SIGINT or `stop`; ends after the running passes."""
         await asyncio.to_thread(self.cluster.fill, self._settings.namespaces)
         canaries = WakeEvent()
+        run_canaries = partial(run_controller, self.reconciler.target, canaries, min_pause_s=SETTLE_S)
         resync = asyncio.create_task(self._resync())
         try:
-            async with controller_thread(canaries, partial(run_controller, self.reconciler.target, canaries)):
+            async with controller_thread(canaries, run_canaries):
                 await kopf.operator(
                     registry=self.registry(), settings=self.kopf_settings(), standalone=True,
                     clusterwide=not self._settings.namespaces, namespaces=self._settings.namespaces,

@@ -28,6 +28,7 @@ Json = Any
 OnNoData = Literal["probe", "pause", "fail", "pass"]
 OnInconclusive = Literal["pause", "fail", "pass"]
 MAX_STEPS: Final = 8
+MAX_ZEROS: Final = 1_000_000  # elements of an input
 MAX_EXAMPLE_BYTES: Final = 65_536  # it is stored with the canary in an annotation
 # The first known key of an example request determines its protocol and path.
 PATH_BY_KEY: Final = {
@@ -238,10 +239,15 @@ def request_path(body: Mapping[str, Json], model: str) -> str:
 
 
 def zero_request(metadata: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a V2 request of zeros and empty strings, with size 1 for variable dimensions."""
+    """Return a V2 request of zeros and empty strings, with size 1 for variable dimensions.
+
+    Raise UsageError for one that is too large: a model may claim any shape.
+    """
     inputs = []
     for tensor in metadata.get("inputs") or ():
         shape = [max(1, int(size)) for size in tensor.get("shape") or (1,)]
+        if math.prod(shape) > MAX_ZEROS:
+            raise UsageError(f"input {tensor['name']} has more than {MAX_ZEROS} elements; give an example")
         value: Json = {"BYTES": "", "BOOL": False}.get(str(tensor["datatype"]), 0)
         data = [value] * math.prod(shape)
         inputs.append({"name": tensor["name"], "datatype": str(tensor["datatype"]), "shape": shape, "data": data})

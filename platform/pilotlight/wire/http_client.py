@@ -6,6 +6,7 @@ Errors of the blocking one are those of the library (FAILURES, TimeoutError amon
 import asyncio
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -72,19 +73,20 @@ class _UnixConnection(HTTPConnection):
 class HttpClient:
     """Keep-alive HTTP client of an http:, https: or unix: URL. `headers` are sent with every request.
 
-    `max_bytes` of a response; None: no limit.
+    `timeout_s` without a byte; `max_bytes` of a response and `total_s` of a request, None: no limit.
     """
 
     def __init__(
-        self, url: str, timeout_s: float, headers: Mapping[str, str] | None = None, max_bytes: int | None = None
-    ) -> None:
+        self, url: str, timeout_s: float, headers: Mapping[str, str] | None = None, max_bytes: int | None = None,
+        total_s: float | None = None,
+    ) -> None:  # fmt: skip
         parts = urlsplit(url)
         kind: Callable[..., HTTPConnection] = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self.address, self._path = parts.netloc.rpartition("@")[2], parts.path.rstrip("/")
         if unix_socket.is_unix(url):
             kind, self.address, self._path = _UnixConnection, url, ""
         self._connection = kind(self.address, timeout=timeout_s)
-        self._headers, self._max_bytes = dict(headers or {}), max_bytes
+        self._headers, self._max_bytes, self._total_s = dict(headers or {}), max_bytes, total_s
 
     def __enter__(self) -> Self:
         return self
@@ -101,7 +103,10 @@ class HttpClient:
     def request(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> HttpReply:
         """Send a request; `path` is relative to the URL. After a failure the next request reconnects."""
         begin = time.monotonic()
+        timer = threading.Timer(self._total_s, self._shut_down) if self._total_s is not None else None
         try:
+            if timer is not None:
+                timer.start()
             self._connection.request(method, self._path + path, body or None, {**self._headers, **(headers or {})})
             response = self._connection.getresponse()
             content = response.read(None if self._max_bytes is None else self._max_bytes + 1)
@@ -110,8 +115,16 @@ class HttpClient:
         except FAILURES:
             self._connection.close()
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
         response_headers = {name.lower(): value for name, value in response.getheaders()}
         return HttpReply(response.status, response_headers, content, time.monotonic() - begin, response.reason)
+
+    def _shut_down(self) -> None:
+        """End a request that drips: each of its bytes comes in time."""
+        with suppress(OSError, AttributeError):
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 class LoopbackResponse(NamedTuple):

@@ -1,6 +1,7 @@
 """Servers that lead a download astray: redirects to this machine and to metadata, downgrades, archives that slip."""
 
 import io
+import json
 import socket
 import subprocess
 import sys
@@ -34,9 +35,12 @@ METADATA = ["169.254.169.254", "2852039166", "0xa9fea9fe", "[::ffff:169.254.169.
 
 
 class _Attacker(BaseHTTPRequestHandler):
-    """`/to/URL` redirects there, `/archive.tar` is what a test put there; anything else is a secret of this machine."""
+    """`/to/URL` redirects there, `/archive.tar` is what a test put there, `/v2/` a registry whose tokens come from
+    `realm`; anything else is a secret of this machine."""
 
     archive = b""
+    realm = ""
+    token = '{"token": "SECRET"}'
     asked: list[str]
 
     def do_GET(self) -> None:
@@ -47,7 +51,19 @@ class _Attacker(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        body = self.archive if self.path.endswith(".tar") else b"SECRET"
+        if self.path.startswith("/v2/"):
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", f'Bearer realm="{self.realm}"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        body = (
+            self.token.encode()
+            if self.path.startswith("/token")
+            else self.archive
+            if self.path.endswith(".tar")
+            else b"SECRET"
+        )
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("ETag", '"a"')
@@ -67,7 +83,7 @@ class Attacker:
 
     @property
     def secrets_told(self) -> bool:
-        return any("/to/" not in path for path in self.handler.asked)
+        return any(not path.startswith(("/to/", "/v2/")) for path in self.handler.asked)
 
 
 @pytest.fixture
@@ -104,6 +120,33 @@ def test_nor_does_the_second_of_two_redirects(attacker: Attacker, tmp_path: Path
     with pytest.raises(LoadFailed, match="this machine"):
         fetch(attacker.leads_to(attacker.leads_to(last)), tmp_path, options=OPTIONS)
     assert not attacker.secrets_told
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_nor_does_a_registry_that_sends_for_a_token(attacker: Attacker, tmp_path: Path, host: str) -> None:
+    attacker.handler.realm = f"http://{host}:{attacker.port}/token"
+    with pytest.raises(LoadFailed, match="this machine"):
+        fetch(f"oci+fetch://{attacker.host}:{attacker.port}/model:1", tmp_path, options=OPTIONS)
+    assert not attacker.secrets_told
+
+
+def test_nor_by_a_name_that_leads_here(attacker: Attacker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo",
+        lambda host, *more, **options: resolve("127.0.0.1" if host == "auth.example" else host, *more, **options),
+    )  # fmt: skip
+    attacker.handler.realm = f"http://auth.example:{attacker.port}/token"
+    with pytest.raises(LoadFailed, match="this machine"):
+        fetch(f"oci+fetch://{attacker.host}:{attacker.port}/model:1", tmp_path, options=OPTIONS)
+    assert not attacker.secrets_told
+
+
+def test_a_token_is_no_header(attacker: Attacker, tmp_path: Path) -> None:
+    attacker.handler.realm = f"http://{attacker.host}:{attacker.port}/token"
+    attacker.handler.token = json.dumps({"token": "a\r\nHost: victim"})
+    with pytest.raises(LoadFailed, match="no token"):
+        fetch(f"oci+fetch://{attacker.host}:{attacker.port}/model:1", tmp_path, options=OPTIONS)
 
 
 @pytest.mark.parametrize("host", METADATA)

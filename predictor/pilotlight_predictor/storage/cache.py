@@ -21,7 +21,7 @@ from time import sleep
 from typing import Any
 
 from pilotlight_predictor.storage.store_interface import Contents
-from pilotlight_predictor.storage.uri import OCI, Location
+from pilotlight_predictor.storage.uri import OCI, Location, safe_relative
 
 PARTIAL = ".pilotlight-partial"  # directory of an unfinished download outside the cache
 POLL_SECONDS = 0.05
@@ -55,10 +55,10 @@ def file_lock(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterato
 def read_json(path: Path) -> dict[str, Any]:
     """Return a JSON object; empty if the file is missing or unreadable."""
     try:
-        document: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
+        document: Any = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
         return {}
-    return document
+    return document if isinstance(document, dict) else {}
 
 
 def pinned_revision(location: Location) -> str:
@@ -90,8 +90,9 @@ def short_hash(text: str) -> str:
 
 def cached(cache: Path, key: str) -> Path | None:
     home = cache / "models" / key
-    source = read_json(home / ".source.json")
-    return home / source["content"] if source else None
+    name = read_json(home / ".source.json").get("content")
+    # Who shares a cache may write to it: what it names is in its own folder.
+    return home / name if isinstance(name, str) and safe_relative(name) else None
 
 
 def get_or_build(cache: Path, key: str, source: dict[str, str], build: Build, on_wait: Callable[[], None]) -> Path:

@@ -125,10 +125,12 @@ class WebClient:
         self._lock = Lock()
         weakref.finalize(self, _close_all, self._idle)
 
-    def get(self, url: str, headers: Mapping[str, str]) -> "StreamedResponse":
-        """Return the first response that is no redirect, whatever its status; only the origin gets credentials."""
+    def get(self, url: str, headers: Mapping[str, str], first_peer: str | None = None) -> "StreamedResponse":
+        """Return the first response that is no redirect, whatever its status; only the origin gets credentials.
+
+        `first_peer` is the address of the server that named this URL; None: the user did.
+        """
         request_headers, current = dict(headers), url
-        first_peer: str | None = None
         for _ in range(MAX_REDIRECTS + 1):
             request = plan_request(current, request_headers, _proxy_for(current), allow_http=self._options.allow_http)
             reply = self._send(request, first_peer)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.storage.cache import file_lock
+from pilotlight_predictor.storage.cache import cached, file_lock
 from pilotlight_predictor.storage.fetcher import fetch
 from pilotlight_predictor.storage.store_interface import FetchOptions, UriNotFound
 
@@ -98,3 +98,14 @@ def test_the_hash_of_a_local_file_is_checked(tmp_path: Path, options: FetchOptio
     assert fetch(f"{model}#sha256={digest}", tmp_path, options=options) == model
     with pytest.raises(LoadFailed, match="must be 0000"):
         fetch(f"{model}#sha256={'0' * 64}", tmp_path, options=options)
+
+
+@pytest.mark.parametrize(
+    "source", ['{"content": "../../secret"}', '{"content": "/etc/passwd"}', "[]", "{}", "[" * 9999]
+)
+def test_a_shared_cache_leads_nowhere_else(tmp_path: Path, source: str) -> None:
+    """Another pod that shares it has written there."""
+    home = tmp_path / "models" / "key"
+    home.mkdir(parents=True)
+    (home / ".source.json").write_text(source)
+    assert cached(tmp_path, "key") is None

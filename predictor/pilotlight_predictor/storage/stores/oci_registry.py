@@ -54,22 +54,22 @@ class RegistryClient(WebClient):
         self._redacted = redacted
         self._authorization: dict[str, str] = {}
 
-    def get(self, url: str, headers: Mapping[str, str]) -> StreamedResponse:
-        reply = super().get(url, {**headers, **self._authorization})
+    def get(self, url: str, headers: Mapping[str, str], first_peer: str | None = None) -> StreamedResponse:
+        reply = super().get(url, {**headers, **self._authorization}, first_peer)
         # A content network that refuses its own signed URL must not learn the registry's credentials.
         if reply.response.status != 401 or not same_origin(reply.url, url):
             return reply
         with reply:
             challenges = reply.response.headers.get_all("WWW-Authenticate") or []
             reply.read(SMALL_BODY)
-        self._authorization = self._authenticate(url, challenges)
-        reply = super().get(url, {**headers, **self._authorization})
+        self._authorization = self._authenticate(url, challenges, reply.peer)
+        reply = super().get(url, {**headers, **self._authorization}, first_peer)
         if reply.response.status not in {401, 403}:
             return reply
         with reply:
             raise self._refused(reply.response.status)
 
-    def _authenticate(self, url: str, challenges: list[str]) -> dict[str, str]:
+    def _authenticate(self, url: str, challenges: list[str], peer: str) -> dict[str, str]:
         login = read_login(self._host, os.environ)
         basic = {"Authorization": f"Basic {b64encode(login.encode()).decode()}"} if login else {}
         bearer = next((each for each in challenges if each.lower().startswith("bearer ")), None)
@@ -78,12 +78,15 @@ class RegistryClient(WebClient):
         parameters = dict(_PARAMETER.findall(bearer))
         query = urlencode({"service": parameters.get("service", ""), "scope": self._scope})
         realm = next_hop(url, parameters.get("realm", ""), url)
-        with super().get(f"{realm}{'&' if '?' in realm else '?'}{query}", basic) as reply:
+        with super().get(f"{realm}{'&' if '?' in realm else '?'}{query}", basic, peer) as reply:
             if reply.response.status in {400, 401, 403, 404}:
                 raise self._refused(reply.response.status)
             raise_for_status(reply, realm)
             _, answer = read_document(reply, realm)
-        return {"Authorization": f"Bearer {answer.get('token') or answer.get('access_token') or ''}"}
+        token = str(answer.get("token") or answer.get("access_token") or "")
+        if not (token.isascii() and token.isprintable()):
+            raise LoadFailed(f"{self._redacted}: the registry sent no token; check its login")
+        return {"Authorization": f"Bearer {token}"}
 
     def _refused(self, status: int) -> LoadFailed:
         advice = f"set {ENV_AUTH_FILE} to a docker config.json with a login for {self._host}, or give the pod an"

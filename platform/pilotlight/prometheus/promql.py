@@ -8,7 +8,7 @@ Node = Any  # of promql_parser, which is imported with the first query
 # The parser's time grows with the square of a query's depth (8 s for 5,000 brackets), and 50,000 overflow its stack.
 MAX_OPERATORS: Final = 150
 _OPERATOR: Final = re.compile(r"[-+*/%^<>(]|[=!]=|\b(?:and|or|unless|atan2)\b", re.IGNORECASE)
-_TEXT: Final = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`[^`]*`|\#[^\n]*""")
+_TEXT: Final = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`[^`]*`|\#[^\r\n]*""")
 
 
 class InvalidQuery(ValueError):

@@ -19,6 +19,7 @@ from pilotlight.canary.runner import CanaryRunner
 from pilotlight.errors import PlatformError
 from pilotlight.targets.target import RevisionStatus, ServiceStatus
 
+pytestmark = pytest.mark.security
 STATUS = ServiceStatus("models", "hostile", 1, "Ready", "")
 DEADLINE = probes.Deadline.of_round(time.monotonic)
 

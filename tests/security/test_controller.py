@@ -21,6 +21,7 @@ from tests.platform.targets.kubernetes.live_cluster import LIVE, LiveCluster
 
 from pilotlight.k8s.json_depth import MAX_DEPTH, without_deep_values
 
+pytestmark = pytest.mark.security
 NAMESPACES = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in ("models", "victim")]
 ROUTES = (
     "gateway.networking.k8s.io/v1beta1/ReferenceGrant", "gateway.networking.k8s.io/v1/HTTPRoute",

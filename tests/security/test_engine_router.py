@@ -14,6 +14,7 @@ from tests.platform.gateway.linked import in_loop
 
 from pilotlight.gateway.routing_table import Replica
 
+pytestmark = pytest.mark.security
 FORGED = {
     "bootstrap_host": "192.0.2.66", "bootstrap_port": 1, "bootstrap_room": 7,
     "kv_transfer_params": {"do_remote_prefill": True, "remote_host": "192.0.2.66", "remote_block_ids": [1]},

@@ -226,10 +226,14 @@ def _ome_spec() -> Record:
     })  # fmt: skip
 
 
+MAX_PARAMETERS: Final = 1e18
+
+
 def parameter_count(size: str) -> float | None:
     """Return the parameter count of `70B`, `1.5T` or `560M`; None if malformed."""
     match = _SIZE.fullmatch(size.strip())
-    return float(match[1]) * _SCALE.get(match[2].upper(), 1.0) if match else None
+    count = float(match[1]) * _SCALE.get(match[2].upper(), 1.0) if match else None
+    return count if count is not None and count < MAX_PARAMETERS else None
 
 
 def quantity_value(text: str) -> float | None:

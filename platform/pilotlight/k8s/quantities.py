@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from math import isfinite
 from typing import Any, Final
 
 GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi")
@@ -17,11 +18,15 @@ _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m
 
 
 def parse_quantity(text: str) -> Decimal | None:
-    """Parse a quantity: `500m` is 0.5, `2Gi` is 2147483648; None if malformed."""
+    """Parse a quantity: `500m` is 0.5, `2Gi` is 2147483648; None if malformed, or beyond Kubernetes' 63 bits."""
     match = _QUANTITY.fullmatch(text.strip())
     if not match or (match[2] or "") not in _SUFFIXES:
         return None
-    return Decimal(match[1]) * _SUFFIXES[match[2] or ""]
+    try:
+        value = Decimal(match[1]) * _SUFFIXES[match[2] or ""]
+    except ArithmeticError:
+        return None
+    return value if abs(value) < 2**63 else None
 
 
 def quantity_or_zero(value: object) -> Decimal:
@@ -37,7 +42,8 @@ def parse_duration(text: str) -> float | None:
     parts = _DURATION.findall(body)
     if not parts or "".join(amount + unit for amount, unit in parts) != body:
         return None
-    return sign * sum(float(amount) * _SECONDS[unit] for amount, unit in parts)
+    seconds = sign * sum(float(amount) * _SECONDS[unit] for amount, unit in parts)
+    return seconds if isfinite(seconds) else None
 
 
 def unsigned_duration(text: str) -> float | None:

@@ -156,6 +156,9 @@ class Integer:
             quoted = isinstance(value, str) and value.strip().lstrip("+-").isdigit()
             _wrong_type(node, path, problems, self.expected + (", without quotes" if quoted else ""))
             return None
+        if abs(value) >= 2**63:
+            _wrong_value(node, path, problems, f"{self.expected}, in 64 bits")
+            return None
         if (self.minimum is not None and value < self.minimum) or (self.maximum is not None and value > self.maximum):
             _wrong_value(node, path, problems, self.expected)
             return None

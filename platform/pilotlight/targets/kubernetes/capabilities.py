@@ -93,7 +93,9 @@ def keda(cluster: Cluster) -> Facts:
     """KEDA's version, left out if unknown."""
     if cluster.kind(*kinds.SCALED_OBJECT) is None:
         return {"keda": ""}
-    version = version_of(cluster.list(*kinds.DEPLOYMENT, None, KEDA_OPERATOR))
+    deployments = cluster.list(*kinds.DEPLOYMENT, None, KEDA_OPERATOR)
+    # Any namespace may have a Deployment with that label.
+    version = version_of(sorted(deployments, key=lambda each: each["metadata"].get("namespace") != KEDA_NAMESPACE))
     return {"keda": version} if version else {}
 
 
@@ -130,16 +132,20 @@ def gateway(cluster: Cluster) -> Facts:
 
 
 def http_add_on(cluster: Cluster) -> Facts:
-    """KEDA's HTTP add-on; its CRD alone is not enough, the scaler must be there."""
+    """KEDA's HTTP add-on; its CRD alone is not enough, the scaler must be there.
+
+    Requests are sent to where it is, and any namespace may have a Service of its name: of several, KEDA's counts.
+    """
     if cluster.kind("http.keda.sh/v1beta1", "InterceptorRoute") is None:
         return {"http_add_on": False}
     services = unless_forbidden(lambda: cluster.list("v1", "Service"), None)
     if services is None:  # a role may name single Services
         services = [each for each in [cluster.get("v1", "Service", KEDA_NAMESPACE, HTTP_SCALER)] if each]
-    for each in services:
-        if each["metadata"]["name"] == HTTP_SCALER:
-            return {"http_add_on": True, "http_scaler": f"{HTTP_SCALER}.{each['metadata']['namespace']}:{SCALER_PORT}"}
-    return {"http_add_on": False}
+    homes = [each["metadata"]["namespace"] for each in services if each["metadata"]["name"] == HTTP_SCALER]
+    home = KEDA_NAMESPACE if KEDA_NAMESPACE in homes else homes[0] if len(homes) == 1 else ""
+    return (
+        {"http_add_on": True, "http_scaler": f"{HTTP_SCALER}.{home}:{SCALER_PORT}"} if home else {"http_add_on": False}
+    )
 
 
 def prometheus(cluster: Cluster) -> Facts:

@@ -95,6 +95,19 @@ def test_what_may_not_be_looked_at_is_left_out() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("homes", "chosen"), [(["evil", "keda"], "keda"), (["add-on"], "add-on"), (["evil", "other"], ""), ([], "")]
+)
+def test_a_service_with_the_name_of_the_http_add_on_gets_no_requests_of_others(homes: list[str], chosen: str) -> None:
+    found = [
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": capabilities.HTTP_SCALER, "namespace": home}}
+        for home in homes
+    ]
+    with PaperCluster(*found, kinds=(*PLAIN, "http.keda.sh/v1beta1/InterceptorRoute")) as paper:
+        facts = capabilities.http_add_on(paper.cluster())
+    assert facts.get("http_scaler", "") == (f"{capabilities.HTTP_SCALER}.{chosen}:9090" if chosen else "")
+
+
 def test_the_http_add_on_is_found_by_name_where_services_may_not_be_listed() -> None:
     scaler = {
         "apiVersion": "v1", "kind": "Service", "spec": {},

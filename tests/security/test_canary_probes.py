@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from threading import Thread
+from threading import Thread, Timer
 from typing import Any
 
 import pytest
@@ -14,9 +14,10 @@ from tests.platform.canary.runner.test_deaths import current
 from tests.platform.canary.runner.test_no_data import with_policy
 
 from pilotlight.canary import probes
-from pilotlight.canary.controller import CanaryController
+from pilotlight.canary.controller import CanaryController, WakeEvent
 from pilotlight.canary.runner import CanaryRunner
-from pilotlight.errors import PlatformError
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.spec.canary_policy import parse_policy
 from pilotlight.targets.target import RevisionStatus, ServiceStatus
 
 pytestmark = pytest.mark.security
@@ -90,3 +91,12 @@ def test_an_interval_of_nothing_does_not_keep_the_controller_busy() -> None:
     assert current(target).policy.interval_s == 1e-9
     controller = CanaryController(target, CanaryRunner(target, now=target.now, clock=target.clock), target.clock, 0.5)
     assert controller.reconcile() == 0.5
+
+
+def test_an_interval_of_ages_does_not_end_the_canaries_of_others() -> None:
+    """The time of the next tick is more than a thread can wait: an exception there ended the thread of all."""
+    with pytest.raises(UsageError, match="at most a year"):
+        parse_policy({"interval": "9999999999h"})
+    wake = WakeEvent()
+    Timer(0.1, wake.wake).start()
+    assert wake.wait(1e300)

@@ -47,7 +47,8 @@ class WakeEvent:
 
     def wait(self, seconds: float | None) -> bool:
         """Wait for a wake-up, at most `seconds`; return False when stopped. None waits without limit if notified."""
-        self._woken.wait(seconds if seconds is not None or self._notified else IDLE_S)
+        limit = IDLE_S if seconds is None and not self._notified else seconds
+        self._woken.wait(limit if limit is None else min(limit, threading.TIMEOUT_MAX))
         self._woken.clear()
         return not self.stopped
 

@@ -28,6 +28,7 @@ Json = Any
 OnNoData = Literal["probe", "pause", "fail", "pass"]
 OnInconclusive = Literal["pause", "fail", "pass"]
 MAX_STEPS: Final = 8
+MAX_DURATION_S: Final = 365 * 86400.0
 MAX_ZEROS: Final = 1_000_000  # elements of an input
 MAX_EXAMPLE_BYTES: Final = 65_536  # it is stored with the canary in an annotation
 # The first known key of an example request determines its protocol and path.
@@ -333,8 +334,8 @@ def _steps(key: str, value: Json) -> tuple[int, ...]:
 
 def _duration(key: str, value: Json) -> float:
     duration = value if isinstance(value, int | float) and not isinstance(value, bool) else parse_duration(str(value))
-    if duration is None or not math.isfinite(duration) or duration < 0:
-        raise UsageError(f"{key} is {display(value)}, must be a duration such as 15s or 2m")
+    if duration is None or not 0 <= duration <= MAX_DURATION_S:
+        raise UsageError(f"{key} is {display(value)}, must be a duration such as 15s or 2m, of at most a year")
     return float(duration)
 
 

@@ -169,13 +169,15 @@ class Operator:
 
     async def _validate(self, body: Mapping[str, Json], old: Json, warnings: list[str], **_: Any) -> None:
         """Refuse an invalid document at admission. One that was stored before may still be labelled and deleted."""
-        contents = [(each["spec"], each["metadata"].get("annotations")) for each in (old, body) if each]
+        contents = [(each.get("spec"), each["metadata"].get("annotations")) for each in (old, body) if each]
         if "deletionTimestamp" in body["metadata"] or (old and contents[0] == contents[1]):
             return
         try:
             warnings += map(str, await self._in_thread(self.reconciler.check, dict(body)))
         except InvalidDocument as error:
             raise kopf.AdmissionError(decision.failure(error).message, 422) from None
+        except Exception:  # kopf would refuse the document; as without a webhook, its condition will tell
+            log.exception("a document cannot be judged at admission and is let through")
 
     async def _resync(self) -> None:
         """List everything again from time to time, since a watch that broke may have missed deletions."""

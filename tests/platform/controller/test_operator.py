@@ -135,6 +135,19 @@ def test_an_invalid_document_is_refused_at_admission(live: LiveCluster) -> None:
     assert admit(labelled, invalid) == []
     assert admit({**invalid, "metadata": {**invalid["metadata"], "deletionTimestamp": "now"}}, iris()) == []
     assert all("warning PL" in text for text in admit(IRIS))
+    # What cannot be judged is let through, as without a webhook: here a release that is not ours to read.
+    live._store(
+        {
+            "apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1, "data": None,
+            "metadata": {
+                "name": "forged", "namespace": "models",
+                "labels": {"pilotlight.dev/service": "iris", "pilotlight.dev/release": "1"},
+            },
+        },
+        "ADDED",
+    )  # fmt: skip
+    operator.cluster.fill(("models",))
+    assert admit(iris(maxReplicas=4)) == []
 
 
 def test_one_controller_leads_and_gives_the_lease_up(live: LiveCluster) -> None:

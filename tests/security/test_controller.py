@@ -13,7 +13,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.eventually import eventually
-from tests.platform.controller.documents import IRIS, Json, iris
+from tests.platform.controller.documents import IRIS, KEY, VERSION, Json, iris
 from tests.platform.controller.test_operator import Running, applied
 from tests.platform.controller.test_reconciler import Process
 from tests.platform.targets.kubernetes import fake_cluster, live_cluster
@@ -92,6 +92,21 @@ def test_a_forged_release_reads_no_file_of_the_controller(live: LiveCluster, tmp
     process.passes(2)
     assert "hunter2" not in json.dumps(live.objects)
     assert "cannot be read" in live.find("InferenceService", "iris")["status"]["conditions"][0]["message"]
+
+
+@pytest.mark.parametrize("data", [None, {}, [], {"document": 1, "manifests": None, "at": ""}, {"manifests": {}}])
+def test_a_release_that_cannot_be_read_keeps_no_service_from_deletion(live: LiveCluster, data: Json) -> None:
+    process = Process(live)
+    process.passes(2)
+    labels = {"pilotlight.dev/service": "iris", "pilotlight.dev/release": "9"}
+    metadata = {"name": "forged", "namespace": "models", "labels": labels}
+    live._store(
+        {"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": metadata, "revision": 9, "data": data},
+        "ADDED",
+    )
+    process.passes(2)
+    process.reconciler.delete(VERSION, KEY)
+    assert live.find("Deployment", "iris-predictor") is None
 
 
 DEEP = 9_000  # levels; an API server takes 10,000

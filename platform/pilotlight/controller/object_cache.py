@@ -64,7 +64,8 @@ class ObjectCache:
         stored = self._objects[releases.API]
         mine = [(namespace, name) for name in self._by_service[releases.API, namespace, service]]
         documents = {key: json.decode(stored[key].text) for key in mine}
-        newest = max(documents, key=lambda key: int(documents[key].get("revision") or 0))
+        readable = [key for key in mine if releases.is_readable(documents[key])]
+        newest = max(readable, key=lambda key: int(documents[key].get("revision") or 0), default=None)
         for key in mine:
             if key != newest and documents[key].pop("data", None):
                 stored[key] = stored[key]._replace(text=json.encode(documents[key]))

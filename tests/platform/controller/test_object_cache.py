@@ -48,8 +48,9 @@ def test_a_list_removes_what_it_does_not_have() -> None:
 
 def test_only_the_newest_release_has_its_content() -> None:
     cache = ObjectCache()
+    data = {"document": "…", "manifests": [], "at": ""}
     for number in (2, 1, 3):
-        cache.put(version(number, f"iris-release-{number}", RELEASE, revision=number, data={"document": "…"}))
+        cache.put(version(number, f"iris-release-{number}", RELEASE, revision=number, data=data))
     assert {each["revision"]: "data" in each for each in cache.list(RELEASE, "models", "iris")} == {
         1: False, 2: False, 3: True,
     }  # fmt: skip

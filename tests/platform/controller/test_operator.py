@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import json
 import threading
 from collections.abc import Callable, Iterator
 
@@ -9,7 +10,7 @@ import kopf
 import pytest
 from kubernetes import client
 from tests.eventually import eventually
-from tests.platform.controller.documents import IRIS, RUNTIME, VERSION, Json, iris
+from tests.platform.controller.documents import IRIS, RUNTIME, VERSION, Json, annotated, iris
 from tests.platform.targets.kubernetes.live_cluster import LiveCluster
 
 from pilotlight.controller.leader import ANNOTATION_NAMESPACES, Leadership
@@ -135,10 +136,11 @@ def test_an_invalid_document_is_refused_at_admission(live: LiveCluster) -> None:
     assert admit(labelled, invalid) == []
     assert admit({**invalid, "metadata": {**invalid["metadata"], "deletionTimestamp": "now"}}, iris()) == []
     assert all("warning PL" in text for text in admit(IRIS))
-    # What cannot be judged is let through, as without a webhook: here a release that is not ours to read.
+    # What cannot be judged is let through, as without a webhook: here a release that was planned with nonsense.
     live._store(
         {
-            "apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1, "data": None,
+            "apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1,
+            "data": {"document": json.dumps(annotated(IRIS, **{"planned-with": "?"})), "manifests": [], "at": ""},
             "metadata": {
                 "name": "forged", "namespace": "models",
                 "labels": {"pilotlight.dev/service": "iris", "pilotlight.dev/release": "1"},

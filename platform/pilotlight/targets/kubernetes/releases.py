@@ -26,13 +26,22 @@ def stored(cluster: Cluster, key: Key) -> list[Release]:
     """Return the stored releases, newest first."""
     namespace, name = key
     documents = cluster.list(*API, namespace, f"{names.LABEL_SERVICE}={name},{LABEL}")
-    return sorted(map(read, documents), key=lambda release: -release.generation)
+    return sorted(map(read, filter(is_readable, documents)), key=lambda release: -release.generation)
 
 
 def newest_object(cluster: Cluster, key: Key) -> Mapping[str, Json] | None:
     """Return the object of the newest release."""
-    objects = [each for each in cluster.list(*API, key[0], kinds.selector(key[1])) if LABEL in kinds.labels(each)]
+    listed = cluster.list(*API, key[0], kinds.selector(key[1]))
+    objects = [each for each in listed if LABEL in kinds.labels(each) and is_readable(each)]
     return max(objects, key=lambda each: int(each["revision"]), default=None)
+
+
+def is_readable(document: Mapping[str, Json]) -> bool:
+    """Whether it has the fields of a release: one that others have written must not keep a service from deletion."""
+    data = document.get("data")
+    return isinstance(data, Mapping) and all(
+        isinstance(data.get(name), kind) for name, kind in (("document", str), ("manifests", list), ("at", str))
+    )
 
 
 def is_complete(document: Mapping[str, Json]) -> bool:
@@ -61,7 +70,9 @@ def save(cluster: Cluster, release: Release, generation: int, at: str) -> None:
         cluster.create(document)
     except Conflict:
         existing = cluster.get(*API, release.namespace, document["metadata"]["name"])
-        if existing is None or not same(read(existing), release):  # else: our own retry after a lost response
+        if (
+            existing is None or not is_readable(existing) or not same(read(existing), release)
+        ):  # else: our own retry after a lost response
             message = f"another deploy of {release.namespace}/{release.name} was quicker"
             raise Conflict(message, "deploy again") from None
 

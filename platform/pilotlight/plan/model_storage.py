@@ -30,7 +30,9 @@ ENV_MODEL_PATH: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PATH"
 _ORACLE: Final = re.compile(r"oci://n/[^/]+/b/[^/]+/o/")
 _FETCHED: Final = (*REMOTE_SCHEMES, "storage-config")
 _SHARED_CACHE: Final = re.compile(
-    r"pvc://(?P<claim>[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(?P<folder>(/[\w.-]+)*)|hostPath:(?P<path>/[\w./-]+)"
+    r"(?!.*/\.\.(?:/|$)|hostPath:[/.]*$)"  # nothing above, and not the root of the node
+    r"(?:pvc://(?P<claim>[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(?P<folder>(/[\w.-]+)*)"
+    r"|hostPath:(?P<path>/[\w./-]+))"
 )
 CACHE_VOLUME: Final = "model-cache"
 CONFIGURED: Final = "storage-config://"  # bucket and credentials from an entry of KServe's Secret

@@ -250,7 +250,8 @@ def test_what_a_shared_cache_needs_is_listed() -> None:
 
 
 def test_a_shared_cache_that_has_no_effect_or_no_place_is_reported() -> None:
-    for value in ("models", "pvc://", "hostPath:models", "pvc://a b", "s3://b/cache"):
+    outside = ("hostPath:/", "hostPath:/./", "hostPath:/var/../etc", "hostPath:/var/..", "pvc://a/../b", "pvc://a/..")
+    for value in ("models", "pvc://", "hostPath:models", "pvc://a b", "s3://b/cache", *outside):
         assert codes(refusals(annotated(kserve(), **{SHARED: value}))) == ["PL386"]
     mounted = planned(annotated(kserve(uri="pvc://models/iris"), **{SHARED: "pvc://models"}))
     assert "PL387" in codes(mounted.warnings)

@@ -13,7 +13,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.eventually import eventually
-from tests.platform.controller.documents import IRIS, KEY, VERSION, Json, iris
+from tests.platform.controller.documents import IRIS, KEY, VERSION, Json, annotated, iris
 from tests.platform.controller.test_operator import Running, applied
 from tests.platform.controller.test_reconciler import Process
 from tests.platform.targets.kubernetes import fake_cluster, live_cluster
@@ -107,6 +107,19 @@ def test_a_release_that_cannot_be_read_keeps_no_service_from_deletion(live: Live
     process.passes(2)
     process.reconciler.delete(VERSION, KEY)
     assert live.find("Deployment", "iris-predictor") is None
+
+
+def test_a_secret_of_others_is_neither_taken_over_nor_deleted(live: LiveCluster) -> None:
+    """By an author of InferenceServices who has no rights on Secrets."""
+    theirs = planted("Secret", namespace="models", data={"password": "aHVudGVy"})
+    theirs["metadata"]["name"] = "iris-access"
+    live._store(theirs, "ADDED")
+    live.edit("InferenceService", "iris", {"metadata": annotated(IRIS, **{"auth-tokens-sha256": "0" * 64})["metadata"]})
+    process = Process(live)
+    process.passes(2)
+    assert "rename the service" in live.find("InferenceService", "iris")["status"]["conditions"][0]["message"]
+    process.reconciler.delete(VERSION, KEY)
+    assert live.find("Secret", "iris-access")["data"] == {"password": "aHVudGVy"}
 
 
 DEEP = 9_000  # levels; an API server takes 10,000

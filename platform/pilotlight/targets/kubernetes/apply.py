@@ -123,15 +123,26 @@ def _conflicts(manifest: Manifest, error: KubeApiError) -> Iterator[str]:
 def not_owned(cluster: Cluster, key: Key, documents: Iterable[Document]) -> list[str]:
     """Return a sentence for each existing object with a needed name that is not this service's.
 
-    Additional objects of the user do not have our label and are not checked; nor are Secrets, which may not be read.
+    Additional objects of the user do not have our label and are not checked.
     """
     mine = {Manifest(each).key for each in owned(cluster, key)}
-    labelled = [each for each in documents if names.LABEL_SERVICE in kinds.labels(each) and each["kind"] != "Secret"]
+    labelled = [each for each in documents if names.LABEL_SERVICE in kinds.labels(each)]
     new = [each for each in map(Manifest, labelled) if each.key not in mine]
-    existing = [each for each in new if cluster.get(each.api_version, each.kind, each.namespace, each.name) is not None]
+    existing = [each for each in new if _is_taken(cluster, key, each)]
     return [
         f"{each.kind} {each.name} is there already and is not this service's: rename the service" for each in existing
     ]
+
+
+def _is_taken(cluster: Cluster, key: Key, manifest: Manifest) -> bool:
+    """Whether there is an object of that name which is not this service's."""
+    if manifest.kind != "Secret":
+        return cluster.get(manifest.api_version, manifest.kind, manifest.namespace, manifest.name) is not None
+    try:  # a patch without a change: whoever deploys need not be permitted to read Secrets
+        existing = kinds.unless_forbidden(lambda: cluster.merge(manifest.document, {}).document, None)
+    except NotFound:
+        return False
+    return existing is not None and kinds.labels(existing).get(names.LABEL_SERVICE) != key[1]
 
 
 def check_namespace(key: Key, documents: Iterable[Document], activators: Sequence[str] = ()) -> None:
@@ -142,10 +153,9 @@ def check_namespace(key: Key, documents: Iterable[Document], activators: Sequenc
     """
     for each in map(Manifest, documents):
         is_grant = (each.api_version, each.kind) == kinds.REFERENCE_GRANT
-        leads_to = {str(one.get("name")) for one in each.document["spec"].get("to") or ({},)} if is_grant else set()
-        if each.document["metadata"].get("namespace") != key[0] and not (
-            is_grant and (not activators or leads_to <= {*activators})
-        ):
+        leads_to = {str(one.get("name")) for one in each.document["spec"].get("to") or [{}]} if is_grant else set[str]()
+        is_activator = is_grant and (not activators or leads_to <= {*activators})
+        if each.document["metadata"].get("namespace") != key[0] and not is_activator:
             message = f"{'/'.join(key)}: its release has {each.kind} {each.name} outside of its namespace"
             raise PlatformError(message, "it was changed by hand; delete the service and deploy it again")
 

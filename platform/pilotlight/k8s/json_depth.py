@@ -1,5 +1,7 @@
-"""JSON that is nested deeper than Python can read. An API server stores 10,000 levels of whoever may write an object,
-and one such object must not end a process that lists or watches all of them."""
+"""JSON of an API server that is nested deeper than Python can read, cut to what it can.
+
+An API server stores 10,000 levels, and one such object must not end a process that lists or watches all of them.
+"""
 
 import re
 from typing import Final

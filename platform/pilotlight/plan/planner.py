@@ -57,12 +57,12 @@ def plan(
     if _is_stopped(service):
         log.decide("", "stopped", "no objects", "annotation stop = true")
     selection = choose_runtime(service, catalogue, log)
-    if "decoder" in service.components and "router" not in service.components:
-        log.error("PL377", "spec.decoder", "gets no requests without a router; add `router: {}`")
     _raise_errors(log)
     service = with_defaults(service, selection.runtime)
     modes = decide_modes(service, capabilities, log)
     _raise_errors(log)
+    if "decoder" in service.components and "router" not in service.components:
+        log.error("PL377", "spec.decoder", "gets no requests without a router; add `router: {}`")
     workloads = _workloads(service, modes, selection, catalogue, capabilities, current, log)
     result = _plan(service, modes, workloads, capabilities)
     collect(result, capabilities, log)

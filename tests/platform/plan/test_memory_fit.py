@@ -43,6 +43,14 @@ def problem_of(service: Service, **capabilities: Any) -> Problem:
     return found
 
 
+def test_memory_is_judged_in_the_same_run_as_a_decoder_without_a_router() -> None:
+    service = llm("llama-3-1-70b-instruct", 1, "nvidia-a100-80gb")
+    disaggregated = replace(service, components={**service.components, "decoder": Component("decoder")})
+    with pytest.raises(InvalidDocument) as refused:
+        planned(disaggregated)
+    assert {"PL377", "PL379"} <= set(codes(refused.value.problems))
+
+
 def gpus_of(service: Service, **capabilities: Any) -> int:
     return int(container(planned(service, **capabilities).workloads[0])["resources"]["limits"]["nvidia.com/gpu"])
 

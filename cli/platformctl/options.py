@@ -220,21 +220,24 @@ def host_template(text: str | None) -> str | None:
     return text
 
 
+HOST_TEMPLATE = click.option(
+    "--host-template", metavar="TEXT", callback=lambda _, __, value: host_template(value),
+    help="Public host of a service; {name}.{namespace}.{domain} by default.",
+)  # fmt: skip
 _PLANNING = (
     click.option(
-        "--default-mode", type=click.Choice(MODES),
+        "--default-mode",
+        type=click.Choice(MODES),
         help="For KServe documents that name none; serverless by default.",
     ),
     click.option("--capabilities", metavar="FILE", help="What the cluster has; see docs/cli.md."),
     click.option(
-        "--pod-security", type=click.Choice(LEVELS),
+        "--pod-security",
+        type=click.Choice(LEVELS),
         help="Force this level on every pod.",
     ),
-    click.option(
-        "--host-template", metavar="TEXT", callback=lambda _, __, value: host_template(value),
-        help="Public host of a service; {name}.{namespace}.{domain} by default.",
-    ),
-)  # fmt: skip
+    HOST_TEMPLATE,
+)
 
 
 _WAITING = (

@@ -1,10 +1,13 @@
 """`platformctl controller`: which kinds it acts on, and what it refuses before it starts."""
 
+import sys
+
 import pytest
 from click.testing import CliRunner
 from tests.platform.targets.kubernetes.fake_cluster import PaperCluster
 from tests.platform.targets.kubernetes.live_cluster import ISVC, LiveCluster
 
+from pilotlight.controller.settings import ControllerSettings
 from pilotlight.errors import PlatformError
 from platformctl.commands.platform.controller import _versions, controller
 
@@ -36,3 +39,22 @@ def test_a_kind_that_is_not_installed_is_named() -> None:
 )
 def test_wrong_options_are_named(words: list[str], message: str) -> None:
     assert message in str(CliRunner().invoke(controller, words).exception)
+
+
+def test_the_host_template_reaches_the_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[ControllerSettings] = []
+    with LiveCluster() as live:
+        monkeypatch.setattr("pilotlight.targets.kubernetes.client.connect", lambda _: live.cluster().connection)
+        monkeypatch.setattr("platformctl.commands.platform.controller._run", lambda _, made: started.append(made))
+        result = CliRunner().invoke(controller, ["--host-template", "{name}-x.{domain}"])
+    assert not result.exception
+    assert started[0].capabilities == {"host_template": "{name}-x.{domain}"}
+    assert CliRunner().invoke(controller, ["--host-template", "x.{domain}"]).exit_code == 2
+
+
+@pytest.mark.parametrize("package", ["kopf", "kubernetes"])
+def test_a_missing_package_names_the_extra_that_has_them_all(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    refused = CliRunner().invoke(controller, []).exception
+    assert isinstance(refused, PlatformError)
+    assert refused.hint == "pip install 'pilotlight[controller]'"

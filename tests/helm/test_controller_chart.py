@@ -26,7 +26,10 @@ def test_it_is_off_unless_asked_for(release: Release) -> None:
 
 
 def test_its_pod_is_restricted_and_its_flags_exist(release: Release) -> None:
-    on = {**ON, "kinds": ["ome.io/InferenceService"], "foreignCRDs": True, "webhook": {"enabled": True}}
+    on = {
+        **ON, "kinds": ["ome.io/InferenceService"], "foreignCRDs": True, "webhook": {"enabled": True},
+        "hostTemplate": "{name}-{namespace}.{domain}",
+    }  # fmt: skip
     objects = release("inference-platform", crds=CRDS, controller=on)
     (deployment,) = of_controller(objects, "Deployment")
     pod = deployment["spec"]["template"]["spec"]
@@ -36,6 +39,7 @@ def test_its_pod_is_restricted_and_its_flags_exist(release: Release) -> None:
     assert container["command"] == ["python", "-m", "platformctl", "controller"]
     known = {flag for option in controller.params for flag in option.opts}
     assert {word.partition("=")[0] for word in container["args"]} <= known
+    assert "--host-template={name}-{namespace}.{domain}" in container["args"]
     mounted = {each["mountPath"] for each in container["volumeMounts"]}
     files = [
         word.partition("=")[2] for word in container["args"] if word.startswith(("--webhook-cert", "--webhook-key"))

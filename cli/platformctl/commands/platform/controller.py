@@ -24,6 +24,7 @@ KINDS = {"ome.io/InferenceService": "ome.io/v1beta1", "serving.kserve.io/Inferen
 @click.option(
     "--capabilities", type=click.Path(dir_okay=False), help="What the cluster offers, instead of what it says."
 )
+@options.HOST_TEMPLATE
 @click.option("--lease-namespace", default="pilotlight-system", show_default=True, help="Of the leader's Lease.")
 @click.option(
     "--foreign-crds", is_flag=True, help="Act on CRDs that KServe or OME installed; their controllers must be off."
@@ -39,8 +40,8 @@ KINDS = {"ome.io/InferenceService": "ome.io/v1beta1", "serving.kserve.io/Inferen
 @targets.context_option
 def controller(
     namespaces: tuple[str, ...], chosen: tuple[str, ...], resync: str, workers: int, capabilities: str | None,
-    lease_namespace: str, foreign_crds: bool, liveness: str, webhook_port: int, webhook_cert: str | None,
-    webhook_key: str | None,
+    host_template: str | None, lease_namespace: str, foreign_crds: bool, liveness: str, webhook_port: int,
+    webhook_cert: str | None, webhook_key: str | None,
 ) -> None:  # fmt: skip
     """Make the services of a cluster run as its InferenceServices say, until a signal ends it.
 
@@ -54,6 +55,11 @@ def controller(
     from pilotlight.k8s.quantities import parse_duration
     from pilotlight.targets.kubernetes.client import Cluster, connect
 
+    try:
+        import kopf  # noqa: F401
+        import kubernetes  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise PlatformError(f"{error.name} is not installed", "pip install 'pilotlight[controller]'") from error
     resync_s = parse_duration(resync)
     if not resync_s or resync_s < 0:
         raise UsageError(f"--resync {resync}, must be a duration above zero such as 10m")
@@ -65,6 +71,7 @@ def controller(
         logging.getLogger(name).setLevel("ERROR" if name in quiet else "WARNING")
     cluster = Cluster(connect(targets.context()))
     offered = options.read_capabilities(capabilities) if capabilities else {}
+    offered |= {"host_template": host_template} if host_template else {}
     settings = ControllerSettings(
         _versions(cluster, chosen, foreign_crds), namespaces, offered, resync_s, workers, lease_namespace, liveness,
         webhook_port, webhook_cert or "", webhook_key or "",
@@ -78,11 +85,8 @@ def _run(cluster: "Cluster", settings: "ControllerSettings") -> None:
     import os
 
     from pilotlight.controller.leader import Leadership
+    from pilotlight.controller.operator import Operator
 
-    try:
-        from pilotlight.controller.operator import Operator
-    except ModuleNotFoundError as error:
-        raise PlatformError(f"{error.name} is not installed", "pip install 'pilotlight[controller]'") from error
     # Without the Lease another one acts; as client-go, the process ends at once and is started again.
     leadership = Leadership(cluster, settings, lambda: os._exit(1))
     leadership.acquire()

@@ -29,6 +29,7 @@ _CONDITION: Final = Record("condition", {
     "status": Field(OneOf(("True", "False", "Unknown")), "Whether it holds.", required=True),
     "reason": Field(String(), "One word for a program."),
     "message": Field(String(), "One sentence for a person."),
+    "severity": Field(String(), "Info: no fault; left out: an error."),
     "lastTransitionTime": Field(String(), "Since when."),
 })  # fmt: skip
 _TRAFFIC: Final = Record("traffic", {

@@ -11,7 +11,7 @@ from tests.cli.conftest import Call
 from pilotlight.errors import UsageError
 from pilotlight.targets import table
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings
-from pilotlight.targets.target import ReplicaStatus, RevisionStatus, ServiceStatus
+from pilotlight.targets.target import Condition, ReplicaStatus, RevisionStatus, ServiceStatus
 from pilotlight.wire.tls import valid_until
 from platformctl import targets
 from platformctl.commands.service import traffic
@@ -189,6 +189,19 @@ def test_a_dry_run_is_told_as_data(before: bool, call: Call, nowhere: Path) -> N
     (service,) = json.loads(done.out)["services"]
     assert (service["namespace"], service["name"], service["mode"]) == ("default", "iris", "serverless")
     assert service["revisions"][0].startswith("iris-predictor-")
+
+
+def test_a_status_as_data_has_the_fields_of_kserve_and_ome() -> None:
+    revision = RevisionStatus("iris-predictor-1", "iris-predictor", "predictor", 100, ready=1, model_state="Loaded")
+    since = "2026-01-15T10:30:00Z"
+    ready = (Condition("Ready", "True", since=since),)
+    status = ServiceStatus("default", "iris", 3, "Ready", "http://g/iris", revisions=(revision,), conditions=ready)
+    told = status_views.as_document(status)
+    assert told["address"] == {"url": "http://g/iris"}
+    assert told["components"]["predictor"]["latestReadyRevision"] == "iris-predictor-1"
+    assert told["modelStatus"]["transitionStatus"] == "UpToDate"
+    assert told["conditions"] == [{"type": "Ready", "status": "True", "lastTransitionTime": since}]
+    assert told["revisions"][0]["name"] == "iris-predictor-1", "what scripts have read so far stays"
 
 
 def test_a_page_has_the_port_of_the_service_alone() -> None:

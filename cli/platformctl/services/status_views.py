@@ -18,10 +18,9 @@ SERVICE_FORMATS = ("table", "json", "yaml", "wide", "name", "url")
 
 def show(statuses: "Sequence[ServiceStatus]", *, one: bool, default: str) -> None:
     """Print statuses in the chosen format. `one`: the document is a single status instead of a list."""
-    from msgspec import to_builtins
-
     chosen = output.chosen() or default
-    document = rounded(to_builtins(statuses[0]) if one else {"services": to_builtins(list(statuses))})
+    documents = [rounded(as_document(each)) for each in statuses]
+    document = documents[0] if one else {"services": documents}
     lines = {
         "url": lambda: [status.url for status in statuses if status.url],
         "name": lambda: [label(status) for status in statuses],
@@ -29,6 +28,15 @@ def show(statuses: "Sequence[ServiceStatus]", *, one: bool, default: str) -> Non
         "wide": lambda: page(statuses[0], wide=True) if one else listing(statuses, wide=True),
     }
     output.data(document, lines.get(chosen, list)())
+
+
+def as_document(status: "ServiceStatus") -> dict[str, Any]:
+    """Return the status with the fields of KServe and OME: address, components, modelStatus, conditions."""
+    from msgspec import to_builtins
+
+    from pilotlight.targets.inferenceservice_status import to_status
+
+    return {**to_builtins(status), **to_status(status, {}, "", status.generation)}
 
 
 def with_latency_figures(statuses: "Sequence[ServiceStatus]", target: "Target") -> "Sequence[ServiceStatus]":

@@ -27,6 +27,7 @@ from pilotlight.release.plan_and_render import Documents, Sources, plan_document
 from pilotlight.spec.problems import Problem, SourceLocation
 from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node, node_of
+from pilotlight.targets.inferenceservice_status import to_status
 from pilotlight.targets.kubernetes import canary_store, capabilities, inferenceservice_mirror, releases
 from pilotlight.targets.kubernetes.client import Cluster
 from pilotlight.targets.kubernetes.inferenceservice_mirror import KIND, to_object
@@ -172,7 +173,7 @@ class Reconciler:
         if condition is not None:
             others = tuple(each for each in status.conditions if each.type != "Ready")
             status = replace(status, conditions=(condition, *others))
-        new_status = inferenceservice_mirror.to_status(status, before, utc_now("seconds"), generation)
+        new_status = to_status(status, before, utc_now("seconds"), generation)
         if condition is not None and condition.reason == "InvalidSpec":
             model = new_status.get("modelStatus") or {}
             new_status["modelStatus"] = {**model, "transitionStatus": "InvalidSpec"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pilotlight.catalogue.model_documents import ModelCache, matching_cache
-from pilotlight.contract import ENV_CACHE_DIR, ENV_SETTINGS_PREFIX
+from pilotlight.contract import ENV_CACHE_DIR, ENV_MODEL_PATH
 from pilotlight.k8s import names
 from pilotlight.k8s.model_pins import REMOTE_SCHEMES
 from pilotlight.plan import document_annotations, model_pins
@@ -26,7 +26,6 @@ Object = dict[str, Json]
 MODEL_DIR: Final = "/mnt/models"
 CACHE_DIR: Final = "/var/cache/pilotlight"
 VOLUME: Final = "model"
-ENV_MODEL_PATH: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PATH"
 _ORACLE: Final = re.compile(r"oci://n/[^/]+/b/[^/]+/o/")
 _FETCHED: Final = (*REMOTE_SCHEMES, "storage-config")
 _SHARED_CACHE: Final = re.compile(

@@ -43,6 +43,7 @@ class Condition(Struct, frozen=True):
     reason: str = ""
     message: str = ""
     since: str = ""  # UTC, RFC 3339
+    severity: str = ""  # Info: no fault; empty: an error
 
 
 class ReplicaStatus(Struct, frozen=True):
@@ -77,6 +78,7 @@ class RevisionStatus(Struct, frozen=True):
     per_second: float | None = None  # requests, over the last seconds
     model_digest: str = ""  # of the model that it serves; empty: not pinned to its content
     model_bytes: int = 0
+    unpinned: tuple[str, ...] = ()  # model URIs that a replica fetches without a pin
     retry_in_s: float | None = None  # until the next start, in the backoff after a failure
     verified: bool = True  # false: has been ready, and its model has not answered a warm-up or a request yet
     failure: str = ""  # why its last start failed or its last replica crashed; empty once it is ready

@@ -4,126 +4,21 @@ Written by `deploy`, its status updated by `status`; only if the CRD is ours (sc
 another controller would act on the object.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.k8s import names
+from pilotlight.targets.inferenceservice_status import to_status
 from pilotlight.targets.kubernetes.apply import apply
 from pilotlight.targets.kubernetes.client import MANAGER, SERVER_APPLY, Cluster, KubeApiError
 from pilotlight.targets.kubernetes.kinds import unless_forbidden
-from pilotlight.targets.kubernetes.observe.status import PROVEN
-from pilotlight.targets.target import Condition, Key, Release, RevisionStatus, ServiceStatus
+from pilotlight.targets.target import Key, Release, ServiceStatus
 
 Json = Any
-MODELS: Final = ("engine", "predictor", "decoder")  # component with the model: the first that a service has
 KIND: Final = "InferenceService"
 GROUPS: Final[Mapping[str, str]] = {"ome.io/v1beta1": "ome", "serving.kserve.io/v1beta1": "kserve"}
-
-
-def to_status(status: ServiceStatus, before: Mapping[str, Json], now: str, generation: int) -> dict[str, Json]:
-    """Return the status. `before` is the object's: unchanged conditions keep their lastTransitionTime."""
-    fields: dict[str, Json] = {
-        "url": status.url,
-        "address": _address(status),
-        "deploymentMode": status.mode,
-        "observedGeneration": generation,
-        "conditions": [_condition(each, before, now) for each in status.conditions],
-        "components": {role: _component(status, mine) for role, mine in _by_role(status.revisions).items()},
-        "modelStatus": _model(status.revisions),
-        **_scale(status),
-    }
-    return {name: value for name, value in fields.items() if value or value == 0}
-
-
-def _scale(status: ServiceStatus) -> dict[str, Json]:
-    """Return what the subresource /scale shows: pods of the component with the model, and their labels."""
-    mine = _first(MODELS, status.revisions)
-    if not mine:
-        return {}
-    labels = {names.LABEL_SERVICE: status.name, "component": mine[0].role}
-    selector = ",".join(f"{name}={text}" for name, text in labels.items())
-    return {"replicas": sum(each.ready + each.starting for each in mine), "selector": selector}
-
-
-def _by_role(revisions: Iterable[RevisionStatus]) -> dict[str, list[RevisionStatus]]:
-    by_role: dict[str, list[RevisionStatus]] = {}
-    for each in revisions:
-        by_role.setdefault(each.role, []).append(each)
-    return by_role
-
-
-def _first(roles: Sequence[str], revisions: Sequence[RevisionStatus]) -> list[RevisionStatus]:
-    """Return the revisions of the first of these roles that exists, newest first."""
-    by_role = _by_role(revisions)
-    return next((by_role[role] for role in roles if role in by_role), [])
-
-
-def _internal_url(workload: str, namespace: str) -> str:
-    return f"http://{workload}.{namespace}.svc.cluster.local"
-
-
-def _address(status: ServiceStatus) -> dict[str, str]:
-    """Return the internal address: the entry workload of a serverless service, else the entry Service."""
-    entry = _first(names.ENTRY_ROLES, status.revisions)
-    if not entry:
-        return {}
-    name = entry[0].workload if status.mode == "serverless" else names.entry_service(status.name)
-    own = status.urls.get("cluster", "") if status.mode != "serverless" else ""  # with its port
-    return {"url": own or _internal_url(name, status.namespace)}
-
-
-def _condition(condition: Condition, before: Mapping[str, Json], now: str) -> dict[str, Json]:
-    known: Mapping[str, Json] = next(
-        (each for each in before.get("conditions") or () if each.get("type") == condition.type), {}
-    )
-    unchanged = known.get("status") == condition.status
-    since = condition.since or (known.get("lastTransitionTime") if unchanged else "") or now
-    fields = {"type": condition.type, "status": condition.status, "lastTransitionTime": since}
-    return fields | {
-        name: value for name, value in (("reason", condition.reason), ("message", condition.message)) if value
-    }
-
-
-def _component(status: ServiceStatus, revisions: Sequence[RevisionStatus]) -> dict[str, Json]:
-    newest = revisions[0]
-    ready = next((each.name for each in revisions if each.model_state in PROVEN), "")
-    fields = {
-        "url": _internal_url(newest.workload, status.namespace),
-        "latestCreatedRevision": newest.name,
-        "latestReadyRevision": ready,
-        "traffic": [_share(each, newest) for each in revisions if each.percent or each.tags],
-    }
-    return {name: value for name, value in fields.items() if value}
-
-
-def _share(revision: RevisionStatus, newest: RevisionStatus) -> dict[str, Json]:
-    tagged = {"tag": revision.tags[0], "url": revision.url} if revision.tags else {}
-    fields = {"revisionName": revision.name, "percent": revision.percent, "latestRevision": revision is newest}
-    return fields | {name: value for name, value in tagged.items() if value}
-
-
-def _model(revisions: Sequence[RevisionStatus]) -> dict[str, Json]:
-    mine = _first(MODELS, revisions)
-    if not mine:
-        return {}
-    target = mine[0]
-    active = max(mine, key=lambda each: (each.percent, each.model_state in PROVEN))
-    failed = target.model_state == "FailedToLoad"
-    states = {"activeModelState": active.model_state, "targetModelState": target.model_state}
-    copies = {
-        "totalCopies": sum(each.ready for each in mine),
-        "failedCopies": max(target.desired - target.ready, 0) if failed else 0,
-    }
-    transition = "BlockedByFailedLoad" if failed else "UpToDate" if target.model_state in PROVEN else "InProgress"
-    fields: dict[str, Json] = {
-        "transitionStatus": transition, "modelRevisionStates": states, "modelCopies": copies,
-    }  # fmt: skip
-    if failed:
-        failure = {"reason": "ModelLoadFailed", "modelRevisionName": target.name, "message": target.reason}
-        fields["lastFailureInfo"] = {name: value for name, value in failure.items() if value}
-    return fields
 
 
 def save(cluster: Cluster, release: Release, status: ServiceStatus, now: str) -> str:

@@ -1,18 +1,7 @@
-"""What kubectl shows of a service: the status that OME's and KServe's users know, within the schema of the kind."""
+"""The InferenceService object of a service: the document as it was deployed."""
 
-from typing import Any
+from pilotlight.targets.kubernetes.inferenceservice_mirror import is_managed, to_object
 
-import pytest
-from jsonschema import Draft202012Validator
-from schemas.crds import STATUS
-from schemas.json_schema import record_schema
-from tests.judges.schemas import tightened
-
-from pilotlight.targets.kubernetes.inferenceservice_mirror import is_managed, to_object, to_status
-from pilotlight.targets.target import Condition, RevisionStatus, ServiceStatus
-
-NOW = "2026-01-15T10:30:00Z"
-EARLIER = "2026-01-15T10:00:00Z"
 DOCUMENT = """
 apiVersion: ome.io/v1beta1
 kind: InferenceService
@@ -23,106 +12,6 @@ metadata:
   annotations: {example.com/note: theirs, pilotlight.dev/planned-with: ours}
 spec: {model: {name: llama-3-8b}, engine: {minReplicas: 0}}
 """
-
-
-def revision(name: str = "llama-engine-1", percent: int = 100, **other: Any) -> RevisionStatus:
-    told = {"workload": "llama-engine", "role": "engine", "ready": 1, "desired": 1, "model_state": "Loaded"}
-    return RevisionStatus(name=name, percent=percent, **{**told, **other})
-
-
-def service(*revisions: RevisionStatus, **other: Any) -> ServiceStatus:
-    told = {"phase": "Ready", "url": "http://llama.chat.example.com", "mode": "serverless"}
-    return ServiceStatus("chat", "llama", 3, revisions=revisions, **{**told, **other})
-
-
-def told(status: ServiceStatus, before: dict[str, Any] | None = None, now: str = NOW) -> dict[str, Any]:
-    made = to_status(status, before or {}, now, 1)
-    mistakes = Draft202012Validator(tightened(record_schema(STATUS))).iter_errors(made)
-    assert not [mistake.message for mistake in mistakes]
-    return made
-
-
-def test_a_ready_service_is_told_as_its_users_know_it() -> None:
-    made = told(service(revision(), conditions=(Condition("Ready", "True", since=EARLIER),)))
-    assert made == {
-        "url": "http://llama.chat.example.com",
-        "address": {"url": "http://llama-engine.chat.svc.cluster.local"},
-        "deploymentMode": "serverless",
-        "observedGeneration": 1,
-        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}],
-        "components": {
-            "engine": {
-                "url": "http://llama-engine.chat.svc.cluster.local",
-                "latestCreatedRevision": "llama-engine-1",
-                "latestReadyRevision": "llama-engine-1",
-                "traffic": [{"revisionName": "llama-engine-1", "percent": 100, "latestRevision": True}],
-            }
-        },
-        "replicas": 1,
-        "selector": "pilotlight.dev/service=llama,component=engine",
-        "modelStatus": {
-            "transitionStatus": "UpToDate",
-            "modelRevisionStates": {"activeModelState": "Loaded", "targetModelState": "Loaded"},
-            "modelCopies": {"totalCopies": 1, "failedCopies": 0},
-        },
-    }
-
-
-def test_a_raw_service_is_asked_by_its_own_name() -> None:
-    assert told(service(revision(), mode="raw"))["address"] == {"url": "http://llama.chat.svc.cluster.local"}
-
-
-def test_a_router_takes_the_requests_and_the_engine_has_the_model() -> None:
-    router = revision("llama-router-1", workload="llama-router", role="router", model_state="Standby")
-    made = told(service(router, revision(model_state="Loading", ready=0)))
-    assert made["address"] == {"url": "http://llama-router.chat.svc.cluster.local"}
-    assert set(made["components"]) == {"router", "engine"}
-    assert made["modelStatus"]["modelRevisionStates"]["targetModelState"] == "Loading"
-    assert made["modelStatus"]["transitionStatus"] == "InProgress"
-
-
-def test_a_canary_shows_both_shares() -> None:
-    newer = revision("llama-engine-2", 20, tags=("latest",), url="http://latest")
-    made = told(service(newer, revision(percent=80)))
-    assert made["components"]["engine"]["traffic"] == [
-        {
-            "revisionName": "llama-engine-2",
-            "percent": 20,
-            "latestRevision": True,
-            "tag": "latest",
-            "url": "http://latest",
-        },
-        {"revisionName": "llama-engine-1", "percent": 80, "latestRevision": False},
-    ]
-
-
-def test_a_model_that_cannot_be_loaded_is_told_with_its_reason_while_the_older_one_answers() -> None:
-    broken = revision("llama-engine-2", 0, ready=0, model_state="FailedToLoad", reason="no such file")
-    made = told(service(broken, revision()))
-    assert made["components"]["engine"]["latestCreatedRevision"] == "llama-engine-2"
-    assert made["components"]["engine"]["latestReadyRevision"] == "llama-engine-1"
-    assert made["modelStatus"] == {
-        "transitionStatus": "BlockedByFailedLoad",
-        "modelRevisionStates": {"activeModelState": "Loaded", "targetModelState": "FailedToLoad"},
-        "modelCopies": {"totalCopies": 1, "failedCopies": 1},
-        "lastFailureInfo": {
-            "reason": "ModelLoadFailed",
-            "modelRevisionName": "llama-engine-2",
-            "message": "no such file",
-        },
-    }
-
-
-@pytest.mark.parametrize(("status", "since"), [("True", EARLIER), ("False", NOW)])
-def test_a_condition_keeps_the_time_since_when_it_stands(status: Any, since: str) -> None:
-    before = told(service(conditions=(Condition("Ready", "True"),)), now=EARLIER)
-    (condition,) = told(service(conditions=(Condition("Ready", status),)), before)["conditions"]
-    assert condition["lastTransitionTime"] == since
-
-
-def test_nothing_changes_when_nothing_happened() -> None:
-    status = service(revision(), conditions=(Condition("Ready", "True"),))
-    assert told(status, told(status, now=EARLIER)) == told(status, now=EARLIER)
 
 
 def test_the_kept_object_is_the_document_with_the_labels_of_the_service() -> None:

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from tests.platform.targets.kubernetes.objects import deployment, knative, knative_revision, pod, route, scaled_object
 
+from pilotlight.contract import ENV_MODEL_PATH
+from pilotlight.k8s import names
 from pilotlight.targets.kubernetes.observe.diagnosis import Evidence
 from pilotlight.targets.kubernetes.observe.snapshot import Snapshot
 from pilotlight.targets.kubernetes.observe.status import status_of
@@ -13,6 +15,7 @@ from pilotlight.targets.target import ServiceStatus
 OLD, NEW = "iris-predictor-old", "iris-predictor-new"
 READY = [{"type": "Ready", "status": "True"}]
 URL = "http://iris-predictor.default.example.com"
+MODEL = "s3://models/iris"
 PULL = {"state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}
 
 
@@ -52,6 +55,21 @@ def test_the_address_is_the_mapped_host_once_knative_serves_it(ready: str, url: 
         mapping,
     )
     assert (status.phase, status.url) == ("Ready", url)
+
+
+@pytest.mark.parametrize(("pins", "unpinned"), [("", (MODEL,)), (f'{{"{MODEL}": {{"digest": "etags:1"}}}}', ())])
+def test_models_that_are_fetched_without_a_pin_are_told(pins: str, unpinned: tuple[str, ...]) -> None:
+    revision = knative_revision("iris-predictor", NEW, "True", "False")
+    revision["metadata"]["annotations"] = {names.ANNOTATION_PINS: pins}
+    revision["spec"] = {"containers": [{"name": "main", "env": [{"name": ENV_MODEL_PATH, "value": MODEL}]}]}
+    (row,) = told(routed(NEW, (NEW, 100)), revision).revisions
+    assert row.unpinned == unpinned
+    fetch = {
+        "name": "storage-initializer",
+        "command": ["python", "-m", "pilotlight_predictor", "fetch", MODEL, "/m"],
+    }
+    revision["spec"] = {"initContainers": [fetch], "containers": [{"name": "main"}]}
+    assert told(routed(NEW, (NEW, 100)), revision).revisions[0].unpinned == unpinned
 
 
 def test_at_zero_it_stands_by() -> None:

@@ -6,8 +6,10 @@ from typing import Any, Final
 
 from msgspec import DecodeError, json
 
+from pilotlight.contract import ENV_MODEL_PATH
 from pilotlight.k8s import names
 from pilotlight.k8s.model_pins import decode
+from pilotlight.targets.inferenceservice_status import PROVEN
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.observe.diagnosis import (
     Diagnosis,
@@ -25,7 +27,6 @@ Json = Any
 Document = Mapping[str, Json]
 KNATIVE_REVISION_LABEL: Final = "serving.knative.dev/revision"
 KNATIVE_SERVICE_LABEL: Final = "serving.knative.dev/service"
-PROVEN: Final = ("Loaded", "Standby")
 MODES: Final = {
     "Service": "serverless", "Deployment": "raw", "StatefulSet": "stateful", "LeaderWorkerSet": "multi-node",
     "RayCluster": "multi-node",
@@ -157,10 +158,23 @@ def _replicas(pods: Iterable[Document]) -> tuple[ReplicaStatus, ...]:
 
 
 def _model(pod: Document) -> dict[str, Any]:
-    """Return digest and size of the models that a pod or template is pinned to."""
+    """Return digest and size of the models that a pod or template is pinned to, and those that it is not pinned to."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    pins = decode(str(annotations.get(names.ANNOTATION_PINS, ""))).values()
-    return {"model_digest": " ".join(pin.digest for pin in pins), "model_bytes": sum(pin.size for pin in pins)}
+    pins = decode(str(annotations.get(names.ANNOTATION_PINS, "")))
+    return {
+        "model_digest": " ".join(pin.digest for pin in pins.values()),
+        "model_bytes": sum(pin.size for pin in pins.values()),
+        "unpinned": tuple(uri for uri in _fetched_uris(pod.get("spec") or {}) if uri not in pins),
+    }
+
+
+def _fetched_uris(spec: Document) -> Iterator[str]:
+    """Yield the model URIs that a pod fetches: by our predictor, or before its containers start."""
+    variables = [each for container in spec.get("containers") or () for each in container.get("env") or ()]
+    paths = (str(each.get("value")) for each in variables if each["name"] == ENV_MODEL_PATH)
+    yield from (path for path in paths if "://" in path)
+    commands: Iterable[Sequence[str]] = (each.get("command") or () for each in spec.get("initContainers") or ())
+    yield from (command[-2] for command in commands if "fetch" in command)
 
 
 def traffic_percent(snapshot: Snapshot, workload: str) -> int:

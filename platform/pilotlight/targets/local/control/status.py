@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from pilotlight.contract import RESERVED_NAMES
+from pilotlight.contract import ENV_MODEL_PATH, RESERVED_NAMES
 from pilotlight.errors import Conflict, UsageError
 from pilotlight.targets.local.control.service_state import FAILURES_TO_REPORT, Revision, ServiceRun
 from pilotlight.targets.local.control.verification import HINT, READY, UNANSWERED
@@ -241,7 +241,11 @@ def _revision(
     silent = ("ready", "pending") if state == "FailedToLoad" else ("ready",)  # the failure says more than the queue
     reasons = [replica.reason for replica in busy if replica.state not in silent and replica.reason]
     backoff_s = revision.next_start - now if desired > len(busy) and revision.next_start > now else None
-    pins, route = revision.spec.container.pins.values(), url_of(view.base_url, view.run.key)
+    container, route = revision.spec.container, url_of(view.base_url, view.run.key)
+    pins, uris = (
+        container.pins.values(),
+        [container.env.get(ENV_MODEL_PATH, ""), *(each.uri for each in container.fetches)],
+    )
     return RevisionStatus(
         revision.name, workload.name, workload.role, percent, tags, ready, starting, desired,
         model_state=state, reason=reasons[-1] if reasons else revision.failure,
@@ -254,6 +258,7 @@ def _revision(
         verified=revision.verification in ("unknown", "verified"), failure=revision.failure,
         replicas=tuple(ReplicaStatus(each.id, each.state, each.node, each.handle, each.reason) for each in replicas),
         model_digest=" ".join(pin.digest for pin in pins), model_bytes=sum(pin.size for pin in pins),
+        unpinned=tuple(uri for uri in uris if "://" in uri and uri not in container.pins),
     )  # fmt: skip
 
 

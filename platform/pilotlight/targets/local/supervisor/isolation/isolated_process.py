@@ -24,7 +24,7 @@ from pilotlight.targets.local.supervisor.isolation.model_copy import copy_model
 from pilotlight.targets.local.supervisor.replica_record import Launch
 from pilotlight.wire.unix_socket import SCHEME
 
-ENV_MODEL: Final = f"{contract.ENV_SETTINGS_PREFIX}MODEL_PATH"
+ENV_MODEL: Final = contract.ENV_MODEL_PATH
 MODEL_FLAGS: Final = ("--model-path", "--model-dir")
 
 

@@ -1,0 +1,140 @@
+"""Status of a service as OME's and KServe's users know it, on every target, within the schema of the kind."""
+
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from schemas.crds import STATUS
+from schemas.json_schema import record_schema
+from tests.judges.schemas import tightened
+
+from pilotlight.targets.inferenceservice_status import to_status
+from pilotlight.targets.target import Condition, RevisionStatus, ServiceStatus
+
+NOW = "2026-01-15T10:30:00Z"
+EARLIER = "2026-01-15T10:00:00Z"
+INSIDE = {"cluster": "http://llama.chat.svc.cluster.local"}
+
+
+def revision(name: str = "llama-engine-1", percent: int = 100, **other: Any) -> RevisionStatus:
+    told = {"workload": "llama-engine", "role": "engine", "ready": 1, "desired": 1, "model_state": "Loaded"}
+    return RevisionStatus(name=name, percent=percent, **{**told, **other})
+
+
+def service(*revisions: RevisionStatus, **other: Any) -> ServiceStatus:
+    told = {"phase": "Ready", "url": "http://llama.chat.example.com", "mode": "serverless", "urls": INSIDE}
+    told |= {"target": "kubernetes"}
+    return ServiceStatus("chat", "llama", 3, revisions=revisions, **{**told, **other})
+
+
+def told(status: ServiceStatus, before: dict[str, Any] | None = None, now: str = NOW) -> dict[str, Any]:
+    made = to_status(status, before or {}, now, 1)
+    mistakes = Draft202012Validator(tightened(record_schema(STATUS))).iter_errors(made)
+    assert not [mistake.message for mistake in mistakes]
+    return made
+
+
+def test_a_ready_service_is_told_as_its_users_know_it() -> None:
+    made = told(service(revision(), conditions=(Condition("Ready", "True", since=EARLIER),)))
+    assert made == {
+        "url": "http://llama.chat.example.com",
+        "address": {"url": "http://llama.chat.svc.cluster.local"},
+        "deploymentMode": "serverless",
+        "observedGeneration": 1,
+        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}],
+        "components": {
+            "engine": {
+                "url": "http://llama-engine.chat.svc.cluster.local",
+                "latestCreatedRevision": "llama-engine-1",
+                "latestReadyRevision": "llama-engine-1",
+                "traffic": [{"revisionName": "llama-engine-1", "percent": 100, "latestRevision": True}],
+            }
+        },
+        "replicas": 1,
+        "selector": "pilotlight.dev/service=llama,component=engine",
+        "modelStatus": {
+            "transitionStatus": "UpToDate",
+            "modelRevisionStates": {"activeModelState": "Loaded", "targetModelState": "Loaded"},
+            "modelCopies": {"totalCopies": 1, "failedCopies": 0},
+        },
+    }
+
+
+def test_a_router_takes_the_requests_and_the_engine_has_the_model() -> None:
+    router = revision("llama-router-1", workload="llama-router", role="router", model_state="Standby")
+    made = told(service(router, revision(model_state="Loading", ready=0)))
+    assert made["components"]["router"]["url"] == "http://llama-router.chat.svc.cluster.local"
+    assert set(made["components"]) == {"router", "engine"}
+    assert made["modelStatus"]["modelRevisionStates"]["targetModelState"] == "Loading"
+    assert made["modelStatus"]["transitionStatus"] == "InProgress"
+
+
+def test_a_canary_shows_both_shares() -> None:
+    newer = revision("llama-engine-2", 20, tags=("latest",), url="http://latest")
+    made = told(service(newer, revision(percent=80)))
+    assert made["components"]["engine"]["traffic"] == [
+        {
+            "revisionName": "llama-engine-2",
+            "percent": 20,
+            "latestRevision": True,
+            "tag": "latest",
+            "url": "http://latest",
+        },
+        {"revisionName": "llama-engine-1", "percent": 80, "latestRevision": False},
+    ]
+
+
+def test_a_model_that_cannot_be_loaded_is_told_with_its_reason_while_the_older_one_answers() -> None:
+    broken = revision("llama-engine-2", 0, ready=0, model_state="FailedToLoad", reason="no such file")
+    made = told(service(broken, revision()))
+    assert made["components"]["engine"]["latestCreatedRevision"] == "llama-engine-2"
+    assert made["components"]["engine"]["latestReadyRevision"] == "llama-engine-1"
+    assert made["modelStatus"] == {
+        "transitionStatus": "BlockedByFailedLoad",
+        "modelRevisionStates": {"activeModelState": "Loaded", "targetModelState": "FailedToLoad"},
+        "modelCopies": {"totalCopies": 1, "failedCopies": 1},
+        "lastFailureInfo": {
+            "reason": "ModelLoadFailed",
+            "modelRevisionName": "llama-engine-2",
+            "message": "no such file",
+        },
+    }
+
+
+@pytest.mark.parametrize(("status", "since"), [("True", EARLIER), ("False", NOW)])
+def test_a_condition_keeps_the_time_since_when_it_stands(status: Any, since: str) -> None:
+    before = told(service(conditions=(Condition("Ready", "True"),)), now=EARLIER)
+    (condition,) = told(service(conditions=(Condition("Ready", status),)), before)["conditions"]
+    assert condition["lastTransitionTime"] == since
+
+
+def test_nothing_changes_when_nothing_happened() -> None:
+    status = service(revision(), conditions=(Condition("Ready", "True"),))
+    assert told(status, told(status, now=EARLIER)) == told(status, now=EARLIER)
+
+
+def test_beside_a_cluster_requests_come_through_the_url_of_the_service() -> None:
+    url = "http://127.0.0.1:8090/v1/chat/llama"
+    router = revision("llama-router-1", workload="llama-router", role="router")
+    made = told(service(router, revision(), url=url, urls={"http": url}, target="local"))
+    assert made["address"] == {"url": url}
+    assert made["components"]["router"]["url"] == url
+    assert "url" not in made["components"]["engine"], "the router alone calls it"
+    assert "selector" not in made, "no pods have labels there"
+
+
+def test_a_parked_model_stands_by() -> None:
+    made = told(service(revision(model_state="Parked"), target="local"))
+    assert made["modelStatus"]["modelRevisionStates"]["activeModelState"] == "Standby"
+    assert made["modelStatus"]["transitionStatus"] == "UpToDate"
+
+
+def test_a_model_that_is_not_pinned_is_told_and_is_no_fault() -> None:
+    uri = "s3://models/llama"
+    (condition,) = told(service(revision(unpinned=(uri,)), revision("llama-engine-0", 0, unpinned=("s3://old",))))[
+        "conditions"
+    ]
+    assert condition == {
+        "type": "ModelUnpinned", "status": "True", "severity": "Info", "reason": "NotPinned",
+        "message": f"a revision serves whatever {uri} holds when it starts", "lastTransitionTime": NOW,
+    }  # fmt: skip

@@ -64,10 +64,12 @@ _MODEL_STATUS: Final = Record("modelStatus", {
     "modelCopies": Field(_COPIES),
     "lastFailureInfo": Field(_FAILURE),
 })  # fmt: skip
+_ADDRESS: Final = Record("address", {"url": Field(String())})
 
 STATUS: Final = Record("InferenceServiceStatus", {
     "url": Field(String(), "Where the service is asked."),
-    "address": Field(Record("address", {"url": Field(String())}), "Where it is asked from within the cluster."),
+    "address": Field(_ADDRESS, "Where it is asked from within the cluster."),
+    "addresses": Field(ListOf(_ADDRESS), "Where it is asked, of an LLMInferenceService."),
     "deploymentMode": Field(String(), "How it runs."),
     "observedGeneration": Field(Integer(0), "The generation that this tells about."),
     "conditions": Field(ListOf(_CONDITION), "What holds and what does not."),
@@ -115,6 +117,9 @@ def _service_columns(role: str) -> Columns:
     )
 
 
+_LLM: Final[Columns] = tuple(each for each in _service_columns("") if each[0] in ("URL", "Ready", "Reason", "Age"))
+
+
 class CustomResource(NamedTuple):
     """One kind of one API group. `replicas` is the field that /scale sets; such objects have a status like STATUS."""
 
@@ -152,7 +157,7 @@ KINDS: Final = (
     ),
     CustomResource(
         _KSERVE, "v1alpha1", "LLMInferenceService", "llminferenceservices", llm_inference_service,
-        _service_columns("engine"), replicas="replicas", short=("llmisvc",), also=("v1alpha2",),
+        _LLM, replicas="replicas", short=("llmisvc",), also=("v1alpha2",),
     ),
     CustomResource(_KSERVE, "v1alpha1", *_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME),
     CustomResource(_KSERVE, "v1alpha1", *_CLUSTER_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME, cluster=True),

@@ -1,36 +1,43 @@
 """`platformctl controller`: which kinds it acts on, and what it refuses before it starts."""
 
+import copy
 import sys
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.platform.controller.documents import IRIS, lease
 from tests.platform.targets.kubernetes.fake_cluster import PaperCluster
 from tests.platform.targets.kubernetes.live_cluster import ISVC, LiveCluster
 
 from pilotlight.controller.settings import ControllerSettings
-from pilotlight.errors import PlatformError
-from platformctl.commands.platform.controller import _versions, controller
+from pilotlight.errors import Conflict, PlatformError
+from pilotlight.k8s.names import FINALIZER
+from pilotlight.targets.kubernetes.inferenceservice_mirror import SERVICE_KINDS, name_of
+from platformctl.commands.platform.controller import KINDS, _kinds, _remove_finalizers, controller
 
-OME, KSERVE = "ome.io/v1beta1", "serving.kserve.io/v1beta1"
+OME, KSERVE = (("ome.io/v1beta1", "InferenceService"), ("serving.kserve.io/v1beta1", "InferenceService"))
+LLM = ("serving.kserve.io/v1alpha1", "LLMInferenceService")
 
 
 def test_it_acts_on_all_kinds_of_ours_or_on_those_it_is_told() -> None:
     with LiveCluster() as live:
-        assert _versions(live.cluster(), (), False) == (OME, KSERVE)
-        assert _versions(live.cluster(), ("ome.io/InferenceService",), False) == (OME,)
+        assert _kinds(live.cluster(), (), False) == (OME, KSERVE, LLM)
+        assert _kinds(live.cluster(), ("ome.io/InferenceService",), False) == (OME,)
 
 
 def test_kinds_of_other_controllers_are_left_alone_unless_asked_for() -> None:
     with PaperCluster(kinds=ISVC) as theirs:
         with pytest.raises(PlatformError, match="no CRD of ours") as refused:
-            _versions(theirs.cluster(), (), False)
+            _kinds(theirs.cluster(), (), False)
         assert "--foreign-crds" in refused.value.hint
-        assert _versions(theirs.cluster(), (), True) == (OME, KSERVE)
+        assert _kinds(theirs.cluster(), (), True) == (OME, KSERVE)
 
 
 def test_a_kind_that_is_not_installed_is_named() -> None:
-    with PaperCluster(kinds=ISVC[:1]) as only_ome, pytest.raises(PlatformError, match=KSERVE):
-        _versions(only_ome.cluster(), ("serving.kserve.io/InferenceService",), True)
+    with PaperCluster(kinds=ISVC[:1]) as only_ome, pytest.raises(PlatformError, match=KSERVE[0]):
+        _kinds(only_ome.cluster(), ("serving.kserve.io/InferenceService",), True)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +65,26 @@ def test_a_missing_package_names_the_extra_that_has_them_all(package: str, monke
     refused = CliRunner().invoke(controller, []).exception
     assert isinstance(refused, PlatformError)
     assert refused.hint == "pip install 'pilotlight[controller]'"
+
+
+def test_every_kind_of_the_table_can_be_chosen() -> None:
+    assert tuple(map(name_of, SERVICE_KINDS)) == KINDS
+
+
+def test_documents_end_without_a_controller_once_their_finalizers_are_removed(capsys: Any) -> None:
+    ending = copy.deepcopy(IRIS)
+    ending["metadata"] |= {"name": "ending", "deletionTimestamp": "2026-01-15T10:30:00Z"}
+    settings = ControllerSettings((KSERVE,), ("models",))
+    with LiveCluster(IRIS, ending, lease(datetime(2026, 1, 15, tzinfo=UTC))) as live:
+        _remove_finalizers(live.cluster(), settings)
+        assert live.find("InferenceService", "iris")["metadata"]["finalizers"] == []
+        assert live.find("InferenceService", "ending") is None
+    assert "models/iris: the finalizer of its InferenceService was removed" in capsys.readouterr().err
+
+
+def test_a_controller_that_runs_keeps_its_finalizers() -> None:
+    settings = ControllerSettings((KSERVE,), ("models",))
+    with LiveCluster(IRIS, lease(datetime.now(UTC))) as live:
+        with pytest.raises(Conflict, match="a controller runs"):
+            _remove_finalizers(live.cluster(), settings)
+        assert live.find("InferenceService", "iris")["metadata"]["finalizers"] == [FINALIZER]

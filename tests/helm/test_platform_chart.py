@@ -26,6 +26,7 @@ KEPT = {
     ("", "persistentvolumeclaims"),
     ("ome.io", "inferenceservices"), ("ome.io", "inferenceservices/status"),
     ("serving.kserve.io", "inferenceservices"), ("serving.kserve.io", "inferenceservices/status"),
+    ("serving.kserve.io", "llminferenceservices"), ("serving.kserve.io", "llminferenceservices/status"),
 }  # fmt: skip
 SECRETS = {("", "secrets")}  # written and removed by name, never listed
 SEEN = {

@@ -194,19 +194,16 @@ def prometheus_operator(cluster: Cluster) -> Finding:
 
 
 def custom_resources(cluster: Cluster) -> Finding:
-    known = [
-        version
-        for version in inferenceservice_mirror.GROUPS
-        if cluster.kind(version, inferenceservice_mirror.KIND) is not None
-    ]
+    known = [kind for kind in inferenceservice_mirror.SERVICE_KINDS if cluster.kind(*kind) is not None]
     if not known:
-        message = f"{inferenceservice_mirror.KIND} is no kind here: kubectl shows services by their parts only"
+        message = "InferenceService is no kind here: kubectl shows services by their parts only"
         return Finding("ok", "kinds of ours", message)
     descriptions = [
-        f"{version} ({'ours' if inferenceservice_mirror.is_our_crd(cluster, version) else 'of another controller'})"
-        for version in known
+        f"{kind[1]} of {kind[0]} "
+        f"({'ours' if inferenceservice_mirror.is_our_crd(cluster, kind) else 'of another controller'})"
+        for kind in known
     ]
-    return Finding("ok", "kinds of ours", f"{inferenceservice_mirror.KIND} of {', '.join(descriptions)}")
+    return Finding("ok", "kinds of ours", ", ".join(descriptions))
 
 
 def may_write(cluster: Cluster, namespace: str) -> Finding:

@@ -7,14 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from pilotlight.controller.settings import LEASE, ControllerSettings
+from pilotlight.controller.settings import ControllerSettings
 from pilotlight.errors import NotFound, PlatformError
-from pilotlight.k8s.names import DOMAIN
 from pilotlight.targets.kubernetes.canary_store import API
 from pilotlight.targets.kubernetes.client import Cluster
+from pilotlight.targets.kubernetes.controller_finalizer import ANNOTATION_NAMESPACES, LEASE
 from pilotlight.targets.kubernetes.kinds import unless_forbidden
 
-ANNOTATION_NAMESPACES: Final = f"{DOMAIN}/namespaces"  # on the Lease: the namespaces of the controller; empty: all
 DURATION_S, DEADLINE_S, RETRY_S = 15, 10, 2
 _UNKNOWN: Final[dict[str, Any]] = {}
 log = logging.getLogger("pilotlight.controller")

@@ -1,4 +1,4 @@
-"""The controller process: watches, finalizers and one task per InferenceService, by kopf; work in threads.
+"""The controller process: watches, finalizers and one task per service, by kopf; work in threads.
 
     watch → object cache → wake-up of the services concerned → reconciler (thread)
 
@@ -27,7 +27,7 @@ from pilotlight.k8s import names
 from pilotlight.spec.problems import InvalidDocument
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import KubeConnection
-from pilotlight.targets.kubernetes.inferenceservice_mirror import KIND
+from pilotlight.targets.kubernetes.inferenceservice_mirror import Kind
 from pilotlight.targets.target import Key
 
 Json = Any
@@ -50,12 +50,11 @@ class Operator:
 
     def __init__(self, connection: KubeConnection, settings: ControllerSettings) -> None:
         everywhere = [kind for kind in WATCHED if not (settings.namespaces and kind == kinds.REFERENCE_GRANT)]
-        self.services = [(version, KIND) for version in settings.versions]
-        self.cluster = CachedCluster(connection, ObjectCache(), [*everywhere, *self.services])
+        self.cluster = CachedCluster(connection, ObjectCache(), [*everywhere, *settings.kinds])
         self.reconciler = Reconciler(self.cluster, settings)
         self._settings = settings
         self._pool = ThreadPoolExecutor(settings.workers, "reconcile")
-        self._wakes: dict[tuple[str, Key], asyncio.Event] = {}  # by API version and key
+        self._wakes: dict[tuple[Kind, Key], asyncio.Event] = {}
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until SIGTERM, SIGINT or `stop`; ends after the running passes."""
@@ -92,12 +91,12 @@ class Operator:
     def registry(self) -> kopf.OperatorRegistry:
         registry, on = kopf.OperatorRegistry(), cast(Any, kopf.on)  # its handlers declare no keywords that they ignore
         on.login(registry=registry)(self._login)
-        for version, kind in self.cluster.cached:
-            on.event(**_fields(version, kind), registry=registry)(self._changed)
-        for version, kind in self.services:
-            fields = _fields(version, kind)
-            on.daemon(**fields, registry=registry, cancellation_timeout=1.0)(partial(self._service, version))
-            on.delete(**fields, registry=registry)(partial(self._delete, version))
+        for kind in self.cluster.cached:
+            on.event(**_fields(*kind), registry=registry)(self._changed)
+        for kind in self._settings.kinds:
+            fields = _fields(*kind)
+            on.daemon(**fields, registry=registry, cancellation_timeout=1.0)(partial(self._service, kind))
+            on.delete(**fields, registry=registry)(partial(self._delete, kind))
             if self._settings.webhook_port:
                 on.validate(**fields, registry=registry, id="validate")(self._validate)
         return registry
@@ -117,49 +116,50 @@ class Operator:
         document = event["object"]
         (self.cluster.cache.discard if event["type"] == "DELETED" else self.cluster.cache.put)(document)
         namespace = str(document["metadata"].get("namespace") or "")
-        if document["kind"] == KIND or names.LABEL_SERVICE in kinds.labels(document):
-            name = kinds.labels(document).get(names.LABEL_SERVICE, "")
-            self._wake((namespace, document["metadata"]["name"] if document["kind"] == KIND else name))
+        is_service = (document["apiVersion"], document["kind"]) in self._settings.kinds
+        name = document["metadata"]["name"] if is_service else kinds.labels(document).get(names.LABEL_SERVICE)
+        if name is not None:
+            self._wake((namespace, name))
         else:
             for (_, key), wake in self._wakes.items():
                 if namespace in ("", key[0]):
                     wake.set()
 
     def _wake(self, key: Key) -> None:
-        for version in self._settings.versions:
-            if wake := self._wakes.get((version, key)):
+        for kind in self._settings.kinds:
+            if wake := self._wakes.get((kind, key)):
                 wake.set()
 
-    async def _service(self, version: str, namespace: str, name: str, **_: Any) -> None:
-        """Reconcile one InferenceService whenever something of it changes, until it is deleted."""
+    async def _service(self, service_kind: Kind, namespace: str, name: str, **_: Any) -> None:
+        """Reconcile one service whenever something of it changes, until it is deleted."""
         key = (namespace, name)
-        wake = self._wakes[version, key] = asyncio.Event()
+        wake = self._wakes[service_kind, key] = asyncio.Event()
         try:
             while True:
                 wake.clear()
-                pause = await self._in_thread(self._reconcile, version, key)
+                pause = await self._in_thread(self._reconcile, service_kind, key)
                 await asyncio.sleep(SETTLE_S)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(wake.wait(), pause)
         finally:
-            if self._wakes.get((version, key)) is wake:
-                del self._wakes[version, key]
+            if self._wakes.get((service_kind, key)) is wake:
+                del self._wakes[service_kind, key]
 
-    def _reconcile(self, version: str, key: Key) -> float:
+    def _reconcile(self, kind: Kind, key: Key) -> float:
         try:
-            return self.reconciler.reconcile(version, key)
+            return self.reconciler.reconcile(kind, key)
         except PlatformError as error:
             log.warning("%s: %s", "/".join(key), error)
         except Exception:
             log.exception("reconciling %s failed; this is a bug, retrying", "/".join(key))
         return MAX_BACKOFF_S / 10
 
-    async def _delete(self, version: str, namespace: str, name: str, **_: Any) -> None:
-        """Delete what an InferenceService stands for; then kopf removes the finalizer."""
+    async def _delete(self, service_kind: Kind, namespace: str, name: str, **_: Any) -> None:
+        """Delete what a document stands for; then kopf removes the finalizer."""
         pause = 1.0
         while True:
             try:
-                await self._in_thread(self.reconciler.delete, version, (namespace, name))
+                await self._in_thread(self.reconciler.delete, service_kind, (namespace, name))
                 return
             except PlatformError as error:
                 # Not an error to kopf, which would write its progress into the object.

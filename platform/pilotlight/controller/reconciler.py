@@ -27,10 +27,9 @@ from pilotlight.release.plan_and_render import Documents, Sources, plan_document
 from pilotlight.spec.problems import Problem, SourceLocation
 from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node, node_of
-from pilotlight.targets.inferenceservice_status import to_status
 from pilotlight.targets.kubernetes import canary_store, capabilities, inferenceservice_mirror, releases
 from pilotlight.targets.kubernetes.client import Cluster
-from pilotlight.targets.kubernetes.inferenceservice_mirror import KIND, to_object
+from pilotlight.targets.kubernetes.inferenceservice_mirror import Kind, kind_of, to_object
 from pilotlight.targets.kubernetes.target import ACTIVATORS, KubernetesTarget
 from pilotlight.targets.target import Condition, Key, Release, ServiceStatus
 
@@ -53,10 +52,10 @@ class Reconciler:
         self._unrepaired: dict[Key, tuple[str, ...]] = {}
         self._discovered: tuple[float, Capabilities] | None = None
 
-    def reconcile(self, version: str, key: Key) -> float:
+    def reconcile(self, kind: Kind, key: Key) -> float:
         """Bring one service in line with its document; return the seconds until it must be looked at again."""
         with self._locks.setdefault(key, threading.Lock()):
-            document = self.cluster.cache.get((version, KIND), *key)
+            document = self.cluster.cache.get(kind, *key)
             # The finalizer comes first: without it, a deletion would leave behind what is applied here.
             metadata = document["metadata"] if document else {}
             if document is None or names.FINALIZER not in (metadata.get("finalizers") or ()):
@@ -73,14 +72,14 @@ class Reconciler:
                 self._failures[key] = (generation, failures + 1)
                 condition = decision.failure(error)
                 pause = decision.retry_s(error, failures, random.uniform(-1, 1), self._settings.resync_s)  # noqa: S311
-            self._report(document, key, generation, condition)
+            self._report(document, key, condition)
             return pause
 
     def _converge(self, document: Document, key: Key) -> Condition | None:
         """Take the next step; return the condition to report instead of the one observed."""
         newest = releases.newest_object(self.cluster, key)
         release = releases.read(newest) if newest else None
-        self._check_name(document["apiVersion"], key, release)
+        self._check_name(document, key, release)
         (service,) = read(Sources((), namespace=key[0], objects=[_node(document)])).services
         observed = self._observe(service, release, newest is not None and releases.is_complete(newest))
         chosen = decision.decide(observed)
@@ -95,14 +94,15 @@ class Reconciler:
     def _is_current(self, document: Document) -> bool:
         """Whether the API server has no newer document: the watch of releases may be ahead of that of documents."""
         metadata = document["metadata"]
-        newest = Cluster.get(self.cluster, document["apiVersion"], KIND, metadata["namespace"], metadata["name"])
+        kind = document["apiVersion"], document["kind"]
+        newest = Cluster.get(self.cluster, *kind, metadata["namespace"], metadata["name"])
         return newest is not None and newest["metadata"]["resourceVersion"] == metadata["resourceVersion"]
 
-    def _check_name(self, version: str, key: Key, release: Release | None) -> None:
-        """Raise PlatformError if the service belongs to an InferenceService of the other API group."""
-        owner = to_object(release.document)["apiVersion"] if release else version
-        if owner != version and self.cluster.cache.get((owner, KIND), *key) is not None:
-            message = f"{'/'.join(key)} is the service of the {KIND} of {owner} already"
+    def _check_name(self, document: Document, key: Key, release: Release | None) -> None:
+        """Raise PlatformError if the service belongs to a document of another kind."""
+        owner = kind_of(to_object(release.document)) if release else None
+        if owner and owner != kind_of(document) and self.cluster.cache.get(owner, *key) is not None:
+            message = f"{'/'.join(key)} is the service of the {owner[1]} of {owner[0]} already"
             raise PlatformError(message, "rename or delete one of them")
 
     def _read(self, document: Document, release: Release | None = None) -> Documents:
@@ -163,7 +163,7 @@ class Reconciler:
             self._discovered = now, Capabilities(**{**self.target.capabilities(), **self._settings.capabilities})
         return self._discovered[1]
 
-    def _report(self, document: Document, key: Key, generation: int, condition: Condition | None) -> None:
+    def _report(self, document: Document, key: Key, condition: Condition | None) -> None:
         """Write the status if it has changed, and an event if Ready has."""
         before = document.get("status") or {}
         try:
@@ -173,10 +173,7 @@ class Reconciler:
         if condition is not None:
             others = tuple(each for each in status.conditions if each.type != "Ready")
             status = replace(status, conditions=(condition, *others))
-        new_status = to_status(status, before, utc_now("seconds"), generation)
-        if condition is not None and condition.reason == "InvalidSpec":
-            model = new_status.get("modelStatus") or {}
-            new_status["modelStatus"] = {**model, "transitionStatus": "InvalidSpec"}
+        new_status = inferenceservice_mirror.status_of(document, status, utc_now("seconds"))
         if new_status == before:
             return
         written = inferenceservice_mirror.write_status(self.cluster, document, new_status)
@@ -197,12 +194,12 @@ class Reconciler:
         log.info("%s/%s: %s: %s", metadata["namespace"], metadata["name"], reason, message)
         canary_store.post_event(self.cluster, document, kind, reason, message)
 
-    def delete(self, version: str, key: Key) -> None:
-        """Delete what was made of an InferenceService. Raises PlatformError; may be repeated."""
+    def delete(self, kind: Kind, key: Key) -> None:
+        """Delete what was made of a document. Raises PlatformError; may be repeated."""
         with self._locks.setdefault(key, threading.Lock()):
             newest = releases.newest_object(self.cluster, key)
-            if newest is None or to_object(newest["data"]["document"])["apiVersion"] != version:
-                return  # nothing was applied, or by a document of the other API group
+            if newest is None or kind_of(to_object(newest["data"]["document"])) != kind:
+                return  # nothing was applied, or by a document of another kind
             self.target.delete(key)
 
     def check(self, document: Document) -> Sequence[Problem]:

@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-LEASE: Final = "pilotlight-controller"
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """What is reconciled, and how. `versions` are the API versions of InferenceService."""
+    """What is reconciled, and how. `kinds` are some of SERVICE_KINDS."""
 
-    versions: tuple[str, ...]
+    kinds: tuple[tuple[str, str], ...]  # apiVersion, kind
     namespaces: tuple[str, ...] = ()  # empty: all
     capabilities: Mapping[str, Any] = field(default_factory=dict)  # instead of those that are discovered
     resync_s: float = 600.0

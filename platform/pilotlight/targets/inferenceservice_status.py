@@ -6,6 +6,8 @@ On a cluster, addresses are those of Services; elsewhere requests come through t
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from pilotlight.k8s import names
 from pilotlight.targets.target import Condition, RevisionStatus, ServiceStatus
 
@@ -27,7 +29,7 @@ def to_status(status: ServiceStatus, before: Mapping[str, Json], now: str, gener
         "observedGeneration": generation,
         "conditions": [_condition(each, before, now) for each in (*status.conditions, *_unpinned(status.revisions))],
         "components": {role: _component(status, mine) for role, mine in _by_role(status.revisions).items()},
-        "modelStatus": _model(status.revisions),
+        "modelStatus": _model(status.revisions) | _invalid(status.conditions),
         **_scale(status),
     }
     return {name: value for name, value in fields.items() if value or value == 0}
@@ -133,6 +135,30 @@ def _model(revisions: Sequence[RevisionStatus]) -> dict[str, Json]:
     return fields
 
 
+def _invalid(conditions: Sequence[Condition]) -> dict[str, Json]:
+    """Return the transition of a document that cannot be planned; a release before it serves on."""
+    invalid = any(each.reason == "InvalidSpec" for each in conditions)
+    return {"transitionStatus": "InvalidSpec"} if invalid else {}
+
+
 def _state(revision: RevisionStatus) -> str:
     """Return OME's state of the model, which knows no parking."""
     return "Standby" if revision.model_state == "Parked" else revision.model_state
+
+
+def to_llm_status(status: ServiceStatus, before: Mapping[str, Json], now: str, generation: int) -> dict[str, Json]:
+    """Return the status of an LLMInferenceService, whose conditions have names of their own."""
+    disaggregated = any(each.role == "decoder" for each in status.revisions)
+    types = _LLM_CONDITIONS | ({"EngineReady": "PrefillWorkloadReady"} if disaggregated else {})
+    conditions = tuple(replace(each, type=types.get(each.type, each.type)) for each in status.conditions)
+    fields = to_status(replace(status, conditions=conditions), before, now, generation)
+    urls = dict.fromkeys(url for url in (status.url, fields.get("address", {}).get("url")) if url)
+    own = {name: fields[name] for name in _LLM_FIELDS if name in fields}
+    return own | ({"addresses": [{"url": url} for url in urls]} if urls else {})
+
+
+_LLM_FIELDS: Final = ("url", "address", "observedGeneration", "conditions", "replicas", "selector")
+_LLM_CONDITIONS: Final = {
+    "EngineReady": "MainWorkloadReady", "DecoderReady": "MainWorkloadReady", "RouterReady": "SchedulerWorkloadReady",
+    "IngressReady": "RouterReady",
+}  # fmt: skip

@@ -192,7 +192,9 @@ class ServiceVerbs(Protocol):
         They are in no release and are removed with the service; only a cluster stores them.
         """
 
-    def delete(self, key: Key) -> None: ...
+    def delete(self, key: Key) -> str | None:
+        """Delete a service; return what a user should know, if anything."""
+
     def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
         """Return the canaries of all services that have had one."""
 

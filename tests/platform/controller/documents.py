@@ -1,13 +1,17 @@
 """An InferenceService as kubectl applies it, for tests of the controller."""
 
 import copy
+from datetime import datetime
 from typing import Any
 
 from pilotlight.k8s.names import FINALIZER
+from pilotlight.k8s.timestamps import format_utc
+from pilotlight.targets.kubernetes.controller_finalizer import ANNOTATION_NAMESPACES, LEASE
 
 Json = Any
 KEY = ("models", "iris")
 VERSION = "serving.kserve.io/v1beta1"
+KIND = (VERSION, "InferenceService")
 IRIS: Json = {
     "apiVersion": VERSION,
     "kind": "InferenceService",
@@ -39,3 +43,10 @@ def iris(**predictor: Json) -> Json:
 def annotated(document: Json, **annotations: str) -> Json:
     named = {f"pilotlight.dev/{name}": value for name, value in annotations.items()}
     return {**document, "metadata": {**document["metadata"], "annotations": named}}
+
+
+def lease(renewed: datetime) -> Json:
+    """The Lease of a controller of the namespace models."""
+    spec = {"holderIdentity": "pod_1", "leaseDurationSeconds": 15, "renewTime": format_utc(renewed, "microseconds")}
+    named = {"name": LEASE, "namespace": "pilotlight-system", "annotations": {ANNOTATION_NAMESPACES: "models"}}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": named, "spec": spec}

@@ -1,10 +1,11 @@
 """`platformctl` and the controller on one service: both write the same, the document first."""
 
 import io
+from datetime import UTC, datetime
 
 import pytest
 from msgspec import json
-from tests.platform.controller.documents import KEY, VERSION, Json, iris
+from tests.platform.controller.documents import KEY, KIND, Json, iris, lease
 from tests.platform.controller.test_reconciler import Process, live  # noqa: F401 - a fixture
 from tests.platform.targets.kubernetes.live_cluster import LiveCluster
 
@@ -71,12 +72,27 @@ def test_canaries_are_the_controllers(process: Process) -> None:
 
 
 def test_a_delete_is_left_to_the_controller(process: Process) -> None:
-    CommandLine(process).target.delete(KEY)
+    process.live._store(lease(datetime.now(UTC)), "ADDED")
+    assert not CommandLine(process).target.delete(KEY)
     assert "deletionTimestamp" in process.live.find("InferenceService", "iris")["metadata"]
     assert process.live.find("Deployment", "iris-predictor")
     process.cluster.fill(())
-    process.reconciler.delete(VERSION, KEY)
+    process.reconciler.delete(KIND, KEY)
     assert process.live.find("Deployment", "iris-predictor") is None
+
+
+@pytest.mark.parametrize("kubectl", [False, True])
+def test_a_delete_without_a_controller_leaves_nothing_behind(process: Process, kubectl: bool) -> None:
+    process.live._store(lease(datetime(2026, 1, 15, tzinfo=UTC)), "ADDED")
+    if kubectl:
+        process.live.remove("InferenceService", "iris")
+        assert "deletionTimestamp" in process.live.find("InferenceService", "iris")["metadata"], (
+            "its finalizer holds it"
+        )
+    note = CommandLine(process).target.delete(KEY)
+    assert note == "models/iris: no controller runs; the finalizer of its InferenceService was removed"
+    for kind, name in (("InferenceService", "iris"), ("Deployment", "iris-predictor")):
+        assert process.live.find(kind, name) is None
 
 
 def test_who_may_not_read_inference_services_deploys_as_without_a_controller(process: Process) -> None:

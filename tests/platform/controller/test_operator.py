@@ -10,16 +10,22 @@ import kopf
 import pytest
 from kubernetes import client
 from tests.eventually import eventually
-from tests.platform.controller.documents import IRIS, RUNTIME, VERSION, Json, annotated, iris
+from tests.platform.controller.documents import IRIS, KIND, RUNTIME, Json, annotated, iris
 from tests.platform.targets.kubernetes.live_cluster import LiveCluster
 
-from pilotlight.controller.leader import ANNOTATION_NAMESPACES, Leadership
+from pilotlight.controller.leader import Leadership
 from pilotlight.controller.operator import Operator
-from pilotlight.controller.settings import LEASE, ControllerSettings
+from pilotlight.controller.settings import ControllerSettings
 from pilotlight.k8s.names import FINALIZER
 from pilotlight.targets.kubernetes.client import KubeConnection
+from pilotlight.targets.kubernetes.controller_finalizer import ANNOTATION_NAMESPACES, LEASE
 
-SETTINGS = ControllerSettings((VERSION,), namespaces=("models",))
+LLM = ("serving.kserve.io/v1alpha1", "LLMInferenceService")
+SETTINGS = ControllerSettings((KIND, LLM), namespaces=("models",))
+CHAT = {
+    "apiVersion": LLM[0], "kind": LLM[1], "metadata": {"name": "chat", "namespace": "models"},
+    "spec": {"model": {"uri": "hf://org/model"}, "replicas": 1},
+}  # fmt: skip
 NAMESPACES = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in ("models", "system")]
 
 
@@ -121,6 +127,20 @@ def test_a_runtime_that_changes_changes_the_services_that_use_it(
     assert live.find("ControllerRevision", "iris-release-2")
 
 
+def test_an_llm_inference_service_becomes_a_service_with_a_status_of_its_own(
+    live: LiveCluster, start: Callable[[], Running]
+) -> None:
+    live._store(copy.deepcopy(CHAT), "ADDED")
+    start()
+    eventually(lambda: "status" in live.find(LLM[1], "chat"))
+    assert live.find("Deployment", "chat-engine")
+    conditions = [each["type"] for each in live.find(LLM[1], "chat")["status"]["conditions"]]
+    assert conditions == ["Ready", "RouterReady", "MainWorkloadReady", "ModelUnpinned"]
+    live.remove(LLM[1], "chat")
+    eventually(lambda: live.find(LLM[1], "chat") is None)
+    assert live.find("Deployment", "chat-engine") is None
+
+
 def test_an_invalid_document_is_refused_at_admission(live: LiveCluster) -> None:
     operator, invalid = Operator(KubeConnection(live.api), SETTINGS), iris(minReplicas="many")
 
@@ -153,7 +173,7 @@ def test_an_invalid_document_is_refused_at_admission(live: LiveCluster) -> None:
 
 
 def test_one_controller_leads_and_gives_the_lease_up(live: LiveCluster) -> None:
-    settings = ControllerSettings((VERSION,), ("models",), lease_namespace="system")
+    settings = ControllerSettings((KIND,), ("models",), lease_namespace="system")
     lost: list[str] = []
     leader = Leadership(live.cluster(), settings, lambda: lost.append("lost"))
     leader.acquire()

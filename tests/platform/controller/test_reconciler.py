@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.platform.controller.documents import IRIS, KEY, VERSION, Json, annotated, iris
+from tests.platform.controller.documents import IRIS, KEY, KIND, Json, annotated, iris
 from tests.platform.targets.kubernetes.fake_cluster import KNATIVE
 from tests.platform.targets.kubernetes.live_cluster import LIVE, LiveCluster
 
@@ -13,7 +13,7 @@ from pilotlight.controller.reconciler import Reconciler
 from pilotlight.controller.settings import ControllerSettings
 from pilotlight.targets.kubernetes.client import KubeConnection, KubeResponse
 
-SERVICES = [(VERSION, "InferenceService"), ("ome.io/v1beta1", "InferenceService")]
+SERVICES = [KIND, ("ome.io/v1beta1", "InferenceService")]
 SETTINGS = ControllerSettings(tuple(version for version, _ in SERVICES))
 
 
@@ -63,7 +63,7 @@ class Process:
         pause = 0.0
         for _ in range(count):
             self.cluster.fill(())
-            pause = self.reconciler.reconcile(VERSION, KEY)
+            pause = self.reconciler.reconcile(KIND, KEY)
         return pause
 
 
@@ -103,6 +103,12 @@ def test_a_document_becomes_a_release_and_its_objects(live: LiveCluster) -> None
     assert reasons(live) == ["Created"]
 
 
+def test_a_status_loses_only_what_the_crd_of_others_does_not_declare(live: LiveCluster) -> None:
+    live.undeclared = frozenset({"replicas", "selector"})
+    Process(live).passes(2)
+    assert ready(live)["reason"] == "Progressing"
+
+
 def test_the_document_itself_is_not_changed(live: LiveCluster) -> None:
     Process(live).passes(2)
     document = live.find("InferenceService", "iris")
@@ -119,7 +125,7 @@ def test_an_unchanged_service_costs_no_request(live: LiveCluster) -> None:
     live.edit("Deployment", "iris-predictor", {"spec": {"replicas": None}})
     process.passes(1)
     live.calls.clear()
-    process.reconciler.reconcile(VERSION, KEY)
+    process.reconciler.reconcile(KIND, KEY)
     assert live.calls == []
 
 
@@ -210,7 +216,7 @@ def test_a_document_that_changed_since_is_not_applied(live: LiveCluster) -> None
     put(live, iris(maxReplicas=5))
     process.cluster.fill(())
     put(live, iris(maxReplicas=6))
-    process.reconciler.reconcile(VERSION, KEY)
+    process.reconciler.reconcile(KIND, KEY)
     assert not live.find("ControllerRevision", "iris-release-2")
     process.passes(1)
     assert live.find("HorizontalPodAutoscaler", "iris-predictor")["spec"]["maxReplicas"] == 6
@@ -242,8 +248,8 @@ def test_a_service_of_the_other_group_keeps_its_name(live: LiveCluster) -> None:
     process.passes(1)
     live._store(other, "ADDED")
     process.cluster.fill(())
-    process.reconciler.reconcile("ome.io/v1beta1", KEY)
-    process.reconciler.delete("ome.io/v1beta1", KEY)
+    process.reconciler.reconcile(SERVICES[1], KEY)
+    process.reconciler.delete(SERVICES[1], KEY)
     assert live.find("Deployment", "iris-predictor")
     status = next(each for each in live.objects if each["apiVersion"] == "ome.io/v1beta1")["status"]
     assert "is the service of the InferenceService of serving.kserve.io/v1beta1" in status["conditions"][0]["message"]
@@ -302,8 +308,8 @@ def test_a_crash_in_a_delete_is_made_up_for(live: LiveCluster, writes_before: in
     process = Process(live, writes_before)
     process.cluster.fill(())
     with pytest.raises(Died):
-        process.reconciler.delete(VERSION, KEY)
+        process.reconciler.delete(KIND, KEY)
     process = Process(live)
     process.cluster.fill(())
-    process.reconciler.delete(VERSION, KEY)
+    process.reconciler.delete(KIND, KEY)
     assert content(live) == []

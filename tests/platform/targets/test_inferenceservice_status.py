@@ -8,7 +8,7 @@ from schemas.crds import STATUS
 from schemas.json_schema import record_schema
 from tests.judges.schemas import tightened
 
-from pilotlight.targets.inferenceservice_status import to_status
+from pilotlight.targets.inferenceservice_status import to_llm_status, to_status
 from pilotlight.targets.target import Condition, RevisionStatus, ServiceStatus
 
 NOW = "2026-01-15T10:30:00Z"
@@ -138,3 +138,15 @@ def test_a_model_that_is_not_pinned_is_told_and_is_no_fault() -> None:
         "type": "ModelUnpinned", "status": "True", "severity": "Info", "reason": "NotPinned",
         "message": f"a revision serves whatever {uri} holds when it starts", "lastTransitionTime": NOW,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("others", "engine"),
+    [((), "MainWorkloadReady"), ((revision("llama-decoder-1", role="decoder"),), "PrefillWorkloadReady")],
+)
+def test_an_llm_inference_service_has_conditions_and_addresses_of_its_own(others: Any, engine: str) -> None:
+    conditions = (Condition("Ready", "True"), Condition("IngressReady", "True"), Condition("EngineReady", "True"))
+    made = to_llm_status(service(revision(), *others, conditions=conditions), {}, NOW, 1)
+    assert [each["type"] for each in made["conditions"]] == ["Ready", "RouterReady", engine]
+    assert made["addresses"] == [{"url": "http://llama.chat.example.com"}, {"url": INSIDE["cluster"]}]
+    assert not {"components", "modelStatus", "deploymentMode"} & made.keys(), "fields that its CRD does not declare"

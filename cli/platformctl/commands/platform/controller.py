@@ -10,14 +10,15 @@ from platformctl import options, output, targets
 if TYPE_CHECKING:
     from pilotlight.controller.settings import ControllerSettings
     from pilotlight.targets.kubernetes.client import Cluster
+    from pilotlight.targets.kubernetes.inferenceservice_mirror import Kind
 
-KINDS = {"ome.io/InferenceService": "ome.io/v1beta1", "serving.kserve.io/InferenceService": "serving.kserve.io/v1beta1"}
+KINDS = ("ome.io/InferenceService", "serving.kserve.io/InferenceService", "serving.kserve.io/LLMInferenceService")
 
 
 @click.command()
 @click.option("-n", "--namespace", "namespaces", multiple=True, metavar="NAME", help="Repeatable. [default: all]")
 @click.option(
-    "--kind", "chosen", multiple=True, type=click.Choice(list(KINDS)), help="Repeatable. [default: all of our CRDs]"
+    "--kind", "chosen", multiple=True, type=click.Choice(KINDS), help="Repeatable. [default: all of our CRDs]"
 )
 @click.option("--resync", default="10m", show_default=True, metavar="DURATION", help="Between two lists of everything.")
 @click.option("--workers", type=click.IntRange(1, 64), default=8, show_default=True, help="Services at the same time.")
@@ -37,11 +38,12 @@ KINDS = {"ome.io/InferenceService": "ome.io/v1beta1", "serving.kserve.io/Inferen
 )
 @click.option("--webhook-cert", type=click.Path(exists=True, dir_okay=False), help="Its certificate chain, PEM.")
 @click.option("--webhook-key", type=click.Path(exists=True, dir_okay=False), help="Its key, PEM.")
+@click.option("--remove-finalizers", is_flag=True, help="Let go of all documents and end; after its deletion for good.")
 @targets.context_option
 def controller(
     namespaces: tuple[str, ...], chosen: tuple[str, ...], resync: str, workers: int, capabilities: str | None,
     host_template: str | None, lease_namespace: str, foreign_crds: bool, liveness: str, webhook_port: int,
-    webhook_cert: str | None, webhook_key: str | None,
+    webhook_cert: str | None, webhook_key: str | None, remove_finalizers: bool,
 ) -> None:  # fmt: skip
     """Make the services of a cluster run as its InferenceServices say, until a signal ends it.
 
@@ -73,10 +75,34 @@ def controller(
     offered = options.read_capabilities(capabilities) if capabilities else {}
     offered |= {"host_template": host_template} if host_template else {}
     settings = ControllerSettings(
-        _versions(cluster, chosen, foreign_crds), namespaces, offered, resync_s, workers, lease_namespace, liveness,
+        _kinds(cluster, chosen, foreign_crds), namespaces, offered, resync_s, workers, lease_namespace, liveness,
         webhook_port, webhook_cert or "", webhook_key or "",
     )  # fmt: skip
-    _run(cluster, settings)
+    (_remove_finalizers if remove_finalizers else _run)(cluster, settings)
+
+
+def _remove_finalizers(cluster: "Cluster", settings: "ControllerSettings") -> None:
+    """Remove the finalizer from all documents; services that were being deleted are deleted, others run on."""
+    from pilotlight.errors import Conflict, NotFound
+    from pilotlight.targets.kubernetes import controller_finalizer
+    from pilotlight.targets.kubernetes.target import KubernetesTarget
+
+    if any(controller_finalizer.is_controller_alive(cluster, each) for each in settings.namespaces or ("",)):
+        message = "a controller runs, which would set its finalizers again"
+        raise Conflict(message, "delete it first: helm uninstall, or controller.enabled=false")
+    listed = [
+        each for kind in settings.kinds for home in settings.namespaces or (None,) for each in cluster.list(*kind, home)
+    ]
+    for document in filter(controller_finalizer.has_finalizer, listed):
+        metadata = document["metadata"]
+        key = (str(metadata["namespace"]), str(metadata["name"]))
+        try:
+            note = KubernetesTarget(cluster).delete(key) if "deletionTimestamp" in metadata else ""
+        except NotFound:
+            note = ""  # nothing is left of its service
+        if not note:
+            controller_finalizer.remove_finalizer(cluster, document)
+        output.note(note or f"{'/'.join(key)}: the finalizer of its {document['kind']} was removed")
 
 
 def _run(cluster: "Cluster", settings: "ControllerSettings") -> None:
@@ -91,23 +117,24 @@ def _run(cluster: "Cluster", settings: "ControllerSettings") -> None:
     leadership = Leadership(cluster, settings, lambda: os._exit(1))
     leadership.acquire()
     where = ", ".join(settings.namespaces) or "all namespaces"
-    output.note(f"reconciles InferenceServices of {', '.join(settings.versions)} in {where}")
+    kinds = ", ".join(f"{kind}s of {version}" for version, kind in settings.kinds)
+    output.note(f"reconciles {kinds} in {where}")
     try:
         asyncio.run(Operator(cluster.connection, settings).run())
     finally:
         leadership.release()
 
 
-def _versions(cluster: "Cluster", chosen: tuple[str, ...], foreign: bool) -> tuple[str, ...]:
-    """Return the API versions to act on. Raise PlatformError for CRDs of others: two controllers would fight."""
-    from pilotlight.targets.kubernetes.inferenceservice_mirror import KIND, is_our_crd
+def _kinds(cluster: "Cluster", chosen: tuple[str, ...], foreign: bool) -> "tuple[Kind, ...]":
+    """Return the kinds to act on. Raise PlatformError for CRDs of others: two controllers would fight."""
+    from pilotlight.targets.kubernetes.inferenceservice_mirror import SERVICE_KINDS, is_our_crd, name_of
 
-    wanted = [KINDS[each] for each in chosen or KINDS]
-    ours = [each for each in wanted if cluster.kind(each, KIND) is not None and (foreign or is_our_crd(cluster, each))]
+    wanted = [each for each in SERVICE_KINDS if not chosen or name_of(each) in chosen]
+    ours = [each for each in wanted if cluster.kind(*each) is not None and (foreign or is_our_crd(cluster, each))]
     if not ours or (chosen and ours != wanted):
         hint = (
             "install the chart's with crds.install=true; for those of KServe or OME turn their controller off and add"
         )
-        missing = ", ".join(each for each in wanted if each not in ours)
-        raise PlatformError(f"the cluster has no CRD of ours for {KIND} of {missing}", f"{hint} --foreign-crds")
+        missing = ", ".join(f"{kind} of {version}" for version, kind in wanted if (version, kind) not in ours)
+        raise PlatformError(f"the cluster has no CRD of ours for {missing}", f"{hint} --foreign-crds")
     return tuple(ours)

@@ -29,7 +29,8 @@ def delete(
         unknown = f"no service is called {', '.join(missing)}; nothing was deleted"
         raise NotFound(unknown, f"platformctl list --target {target.name}")
     for key in gone:
-        target.delete(key)
+        if note := target.delete(key):
+            output.note(note)
     if wait:
         for key in gone:
             wait_ready.wait_deleted(target, key, timeout, output.ProgressLog())

@@ -1,35 +1,61 @@
-"""InferenceService object of a service, for kubectl: the document with a status like that of OME and KServe.
+"""Object of a service, for kubectl: its document, such as an InferenceService, with a status as of OME and KServe.
 
 Written by `deploy`, its status updated by `status`; only if the CRD is ours (schemas, installed by the platform chart):
 another controller would act on the object.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.k8s import names
-from pilotlight.targets.inferenceservice_status import to_status
+from pilotlight.targets.inferenceservice_status import to_llm_status, to_status
 from pilotlight.targets.kubernetes.apply import apply
 from pilotlight.targets.kubernetes.client import MANAGER, SERVER_APPLY, Cluster, KubeApiError
+from pilotlight.targets.kubernetes.controller_finalizer import has_finalizer
 from pilotlight.targets.kubernetes.kinds import unless_forbidden
 from pilotlight.targets.target import Key, Release, ServiceStatus
 
 Json = Any
-KIND: Final = "InferenceService"
-GROUPS: Final[Mapping[str, str]] = {"ome.io/v1beta1": "ome", "serving.kserve.io/v1beta1": "kserve"}
+Kind = tuple[str, str]  # apiVersion, kind
+
+
+class ServiceKind(NamedTuple):
+    """Documents of a kind, each of which is a service: the labels of what is made of them, and their status."""
+
+    labels: str
+    to_status: Callable[[ServiceStatus, Mapping[str, Json], str, int], dict[str, Json]]
+
+
+# A further kind is one row here, its CRD in schemas/crds.py, and the chart's webhook.
+SERVICE_KINDS: Final[Mapping[Kind, ServiceKind]] = {
+    ("ome.io/v1beta1", "InferenceService"): ServiceKind("ome", to_status),
+    ("serving.kserve.io/v1beta1", "InferenceService"): ServiceKind("kserve", to_status),
+    ("serving.kserve.io/v1alpha1", "LLMInferenceService"): ServiceKind("ome", to_llm_status),
+}
+
+
+def kind_of(document: Mapping[str, Json]) -> Kind | None:
+    """Return the kind of a service's document in SERVICE_KINDS, whichever version of its group it is written in."""
+    named = str(document["apiVersion"]).partition("/")[0], document["kind"]
+    return next((each for each in SERVICE_KINDS if (each[0].partition("/")[0], each[1]) == named), None)
+
+
+def name_of(kind: Kind) -> str:
+    """Return `ome.io/InferenceService`."""
+    return f"{kind[0].partition('/')[0]}/{kind[1]}"
 
 
 def save(cluster: Cluster, release: Release, status: ServiceStatus, now: str) -> str:
     """Write the object; return a warning if that is not possible. `now` is UTC, RFC 3339."""
     document = to_object(release.document)
-    version = document["apiVersion"]
-    if document["kind"] != KIND or cluster.kind(version, KIND) is None:  # an LLMInferenceService has no object
+    kind = document["apiVersion"], document["kind"]
+    if cluster.kind(*kind) is None:
         return ""
-    if not is_our_crd(cluster, version):
+    if not is_our_crd(cluster, kind):
         return (
-            f"{KIND} of {version} belongs to another controller of this cluster, which would act on it: "
+            f"{kind[1]} of {kind[0]} belongs to another controller of this cluster, which would act on it: "
             "the service runs without such an object"
         )
     try:
@@ -54,12 +80,11 @@ def delete(cluster: Cluster, key: Key) -> None:
         cluster.delete(existing)
 
 
-def _reconciled(cluster: Cluster, key: Key) -> Iterator[Mapping[str, Json]]:
-    """Yield the object that a controller reconciles, unless it is being deleted or may not be read."""
-    for version in GROUPS:
-        document = unless_forbidden(partial(cluster.get, version, KIND, *key), None) or {}
-        metadata = document.get("metadata") or {}
-        if names.FINALIZER in (metadata.get("finalizers") or ()) and "deletionTimestamp" not in metadata:
+def reconciled(cluster: Cluster, key: Key) -> Iterator[Mapping[str, Json]]:
+    """Yield the object that a controller reconciles or deletes, unless it may not be read."""
+    for kind in SERVICE_KINDS:
+        document = unless_forbidden(partial(cluster.get, *kind, *key), None)
+        if document is not None and has_finalizer(document):
             yield document
 
 
@@ -69,20 +94,14 @@ def write_reconciled(cluster: Cluster, release: Release, *, force: bool) -> None
     Raises FieldConflict with the owner of a field, such as Argo CD: it is changed there.
     """
     document = to_object(release.document)
-    for existing in _reconciled(cluster, (release.namespace, release.name)):
+    for existing in reconciled(cluster, (release.namespace, release.name)):
+        if "deletionTimestamp" in existing["metadata"]:
+            continue
         if names.ANNOTATION_SIDES in release.document:
             message = f"the controller of the cluster runs the canaries of {release.namespace}/{release.name}"
             raise UsageError(message, "put spec.canary into the document, then: kubectl apply -f FILE")
-        if document["apiVersion"] == existing["apiVersion"]:
+        if kind_of(document) == kind_of(existing):
             apply(cluster, [document], force=force)
-
-
-def delete_reconciled(cluster: Cluster, key: Key) -> bool:
-    """Delete the object that a controller reconciles, which deletes the service; False: there is none."""
-    found = list(_reconciled(cluster, key))
-    for existing in found:
-        cluster.delete(existing)
-    return bool(found)
 
 
 def to_object(document: str) -> dict[str, Json]:
@@ -94,7 +113,8 @@ def to_object(document: str) -> dict[str, Json]:
     annotations = {
         k: v for k, v in (metadata.pop("annotations", None) or {}).items() if k not in names.RELEASE_ANNOTATIONS
     }
-    owned = names.service_labels(GROUPS.get(plain["apiVersion"], "ome"), metadata["name"])
+    kind = kind_of(plain)
+    owned = names.service_labels(SERVICE_KINDS[kind].labels if kind else "ome", metadata["name"])
     return {
         "apiVersion": plain["apiVersion"],
         "kind": plain["kind"],
@@ -107,11 +127,11 @@ def to_object(document: str) -> dict[str, Json]:
     }
 
 
-def is_our_crd(cluster: Cluster, version: str) -> bool:
+def is_our_crd(cluster: Cluster, kind: Kind) -> bool:
     """Whether the CRD is ours, by its category: discovery needs no permission, unlike the CRD itself."""
-    discovery = cluster.connection.request("GET", f"/apis/{version}").document
+    discovery = cluster.connection.request("GET", f"/apis/{kind[0]}").document
     return any(
-        each["kind"] == KIND and names.CATEGORY in (each.get("categories") or ()) for each in discovery["resources"]
+        each["kind"] == kind[1] and names.CATEGORY in (each.get("categories") or ()) for each in discovery["resources"]
     )
 
 
@@ -122,28 +142,41 @@ def is_managed(document: Mapping[str, Json]) -> bool:
 
 
 def _managed_objects(cluster: Cluster, key: Key) -> Iterator[Mapping[str, Json]]:
-    for version in GROUPS:
-        document = cluster.get(version, KIND, *key)
-        if document is not None and is_managed(document) and is_our_crd(cluster, version):
+    for kind in SERVICE_KINDS:
+        document = unless_forbidden(partial(cluster.get, *kind, *key), None)
+        if document is not None and is_managed(document) and is_our_crd(cluster, kind):
             yield document
 
 
 def _write(cluster: Cluster, existing: Mapping[str, Json], status: ServiceStatus, now: str) -> None:
     before = existing.get("status") or {}
-    if names.FINALIZER in (existing["metadata"].get("finalizers") or ()):
+    if has_finalizer(existing):
         return  # the controller writes it
-    new_status = to_status(status, before, now, int(existing["metadata"].get("generation", 0)))
+    new_status = status_of(existing, status, now)
     if new_status != before:
         write_status(cluster, existing, new_status)
+
+
+def status_of(document: Mapping[str, Json], status: ServiceStatus, now: str) -> dict[str, Json]:
+    """Return the status of a document as its kind has it."""
+    kind = kind_of(document)
+    build = SERVICE_KINDS[kind].to_status if kind else to_status
+    return build(status, document.get("status") or {}, now, int(document["metadata"].get("generation") or 0))
 
 
 def write_status(cluster: Cluster, existing: Mapping[str, Json], new_status: Mapping[str, Json]) -> Json:
     """Write the status and return the object; None: there is no such object any more."""
     named = {name: existing["metadata"][name] for name in ("name", "namespace")}
-    body = {"apiVersion": existing["apiVersion"], "kind": KIND, "metadata": named, "status": new_status}
-    path = cluster.require_kind(existing["apiVersion"], KIND).path(named["namespace"], named["name"], "status")
+    kind = existing["apiVersion"], existing["kind"]
+    body = {"apiVersion": kind[0], "kind": kind[1], "metadata": named, "status": new_status}
+    path = cluster.require_kind(*kind).path(named["namespace"], named["name"], "status")
     try:
         query = {"fieldManager": MANAGER, "force": "true"}
         return cluster.connection.request("PATCH", path, query, body, SERVER_APPLY).document
     except NotFound:
         return None
+    except KubeApiError as error:
+        if "not declared in schema" not in str(error):
+            raise
+        # A CRD of KServe or OME: an apply would have to leave out what it does not declare, a merge drops it.
+        return cluster.merge(body, {"status": new_status}, "status").document

@@ -16,7 +16,14 @@ from pilotlight.k8s import names
 from pilotlight.k8s.manifest import Change, Manifest, diff
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.kubernetes import apply as kubernetes_apply
-from pilotlight.targets.kubernetes import canary_store, inferenceservice_mirror, kinds, preflight, service_route
+from pilotlight.targets.kubernetes import (
+    canary_store,
+    controller_finalizer,
+    inferenceservice_mirror,
+    kinds,
+    preflight,
+    service_route,
+)
 from pilotlight.targets.kubernetes import capabilities as kubernetes_capabilities
 from pilotlight.targets.kubernetes import releases as kubernetes_releases
 from pilotlight.targets.kubernetes.apply import check_not_helm, with_live_templates
@@ -228,11 +235,17 @@ class KubernetesTarget:
     def set_secret(self, key: Key, values: Mapping[str, str]) -> None:
         self._secrets[key] = kubernetes_apply.own_secret(key, values)
 
-    def delete(self, key: Key) -> None:
-        """Delete the objects, then the releases: after an interruption the service is still listed."""
+    def delete(self, key: Key) -> str:
+        """Delete the objects, then the releases: after an interruption the service is still listed.
+
+        A document with a finalizer is deleted, and its controller deletes the rest; without one, it is done here.
+        """
         current = self._existing_snapshot(key)
-        if not self._reconciled and inferenceservice_mirror.delete_reconciled(self.cluster, key):
-            return
+        held = [] if self._reconciled else list(inferenceservice_mirror.reconciled(self.cluster, key))
+        for each in held:
+            self.cluster.delete(each)
+        if held and controller_finalizer.is_controller_alive(self.cluster, key[0]):
+            return ""
         check_not_helm(map(Manifest, current.workloads), *key, "delete")
         canary_store.delete(self.cluster, key)
         kubernetes_apply.delete(self.cluster, kubernetes_apply.owned(self.cluster, key))
@@ -244,6 +257,10 @@ class KubernetesTarget:
         if not self._reconciled:
             inferenceservice_mirror.delete(self.cluster, key)
         kubernetes_apply.delete(self.cluster, current.of(kubernetes_releases.API))
+        for each in inferenceservice_mirror.reconciled(self.cluster, key) if held else ():
+            controller_finalizer.remove_finalizer(self.cluster, each)
+        kinds_left = ", ".join(each["kind"] for each in held)
+        return f"{'/'.join(key)}: no controller runs; the finalizer of its {kinds_left} was removed" if held else ""
 
     def canaries(self, namespace: str | None) -> Sequence[CanaryRecord]:
         return canary_store.list_canaries(self.cluster, namespace)

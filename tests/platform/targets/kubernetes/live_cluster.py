@@ -18,8 +18,9 @@ from tests.platform.targets.kubernetes.fake_cluster import PLAIN, PaperCluster, 
 
 Json = Any
 ISVC = ("ome.io/v1beta1/InferenceService", "serving.kserve.io/v1beta1/InferenceService")
+LLM = "serving.kserve.io/v1alpha1/LLMInferenceService"
 LIVE = (
-    *PLAIN, *ISVC, "coordination.k8s.io/v1/Lease", "policy/v1/PodDisruptionBudget",
+    *PLAIN, *ISVC, LLM, "coordination.k8s.io/v1/Lease", "policy/v1/PodDisruptionBudget",
     "networking.k8s.io/v1/NetworkPolicy", "serving.kserve.io/v1alpha1/ClusterServingRuntime/cluster",
     "apiextensions.k8s.io/v1/CustomResourceDefinition/cluster",
 )  # fmt: skip
@@ -33,6 +34,7 @@ class LiveCluster(PaperCluster):
     def __init__(self, *objects: Mapping[str, Json], **options: Any) -> None:
         super().__init__(**{"kinds": LIVE, **options})
         self.version, self.calls = 0, list[tuple[str, str, str]]()
+        self.undeclared: frozenset[str] = frozenset()  # fields of a status that its CRD does not have
         self._log: list[tuple[int, str, Json]] = []
         self._owners: dict[str, dict[str, set[Path]]] = {}  # by uid and manager; "+" before a manager that applies
         for each in objects:
@@ -157,6 +159,8 @@ class LiveCluster(PaperCluster):
             if not any(gone in owned for other, owned in owners.items() if other != f"+{manager}"):
                 _drop(document, gone)
         if path[2:] == ["status"]:
+            if unknown := self.undeclared & wanted["status"].keys():
+                return _refusal(500, f".status.{min(unknown)}: field not declared in schema")
             document["status"] = wanted["status"]
         else:
             _merge(document, {name: value for name, value in wanted.items() if name != "status"})

@@ -69,8 +69,21 @@ def in_apply_order(manifests: Iterable[Manifest]) -> list[Manifest]:
 
 def apply_rank(manifest: Manifest) -> int:
     """Return the position in APPLY_ORDER. A Knative Service is a workload, although its kind is Service."""
-    kind = "Deployment" if manifest.api_version.startswith("serving.knative.dev/") else manifest.kind
+    knative = manifest.api_version.startswith("serving.knative.dev/") and manifest.kind == "Service"
+    kind = "Deployment" if knative else manifest.kind
     return APPLY_ORDER.index(kind) if kind in APPLY_ORDER else len(APPLY_ORDER)
+
+
+def route_traffic(shares: Iterable[Mapping[str, Any]], configuration: str) -> list[dict[str, Any]]:
+    """Return the split of a Knative Service for a Route to the same revisions, without tags."""
+    return [
+        {
+            **({"configurationName": configuration} if share.get("latestRevision") else {}),
+            **{name: value for name, value in share.items() if name != "tag"},
+        }
+        for share in shares
+        if share.get("percent")
+    ]
 
 
 def to_yaml(manifests: Sequence[Manifest]) -> str:

@@ -4,8 +4,9 @@ from typing import Any, Final
 
 from pilotlight.errors import InternalError
 from pilotlight.k8s import names
+from pilotlight.k8s.manifest import route_traffic
 from pilotlight.plan.router import discovers_pods
-from pilotlight.plan.types import Plan, Workload
+from pilotlight.plan.types import Plan, Traffic, Workload
 
 Json = Any
 SERVICE_PORT: Final = 80
@@ -187,6 +188,33 @@ def address_of(plan: Plan) -> Json:
         return {"name": name, "type": plan.expose, "selector": service_selector_of(entry),
                 "ports": [{**port, "port": port["targetPort"]}]}  # fmt: skip
     return {"name": name, "selector": service_selector_of(entry), "ports": [port]}
+
+
+def knative_route_of(plan: Plan) -> Json:
+    """Return the Knative Route that answers at the service's own name inside the cluster, in serverless mode.
+
+    Knative makes its Service. The public host is that of the Knative Service, or of a DomainMapping.
+    """
+    entry = entry_of(plan)
+    if entry is None or entry.mode != "serverless":
+        return None
+    owned = {names.LABEL_WORKLOAD: entry.name, names.LABEL_VISIBILITY: "cluster-local"}
+    traffic = route_traffic(traffic_of(entry), entry.name)
+    return {"name": names.entry_service(plan.name), "labels": {**plan.labels, **owned}, "traffic": traffic}
+
+
+def traffic_of(work: Workload) -> list[dict[str, Json]]:
+    """Return the traffic split for Knative; without a revision name all goes to the latest."""
+    shares = work.traffic or (Traffic(work.revision, 100, latest=not work.revision),)
+    return [
+        {
+            **({} if share.latest else {"revisionName": share.revision}),
+            "latestRevision": share.latest,
+            "percent": share.percent,
+            **({"tag": share.tag} if share.tag else {}),
+        }
+        for share in (shares if work.mode == "serverless" else ())
+    ]
 
 
 def hosts_in_cluster(plan: Plan) -> list[str]:

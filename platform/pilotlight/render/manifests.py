@@ -54,6 +54,7 @@ SERVICE_OBJECTS: Final = (
     TemplateEntry("keda/accesssecret.yaml.j2", when=lambda service: service.get("access")),
     TemplateEntry("keda/address.yaml.j2", when=lambda service: service["address"]),
     TemplateEntry("keda/httproute.yaml.j2", when=lambda service: service["route"]),
+    TemplateEntry("knative/route.yaml.j2", when=lambda service: service.get("knativeRoute")),
     TemplateEntry("knative/domainmapping.yaml.j2", when=lambda service: service.get("mappedHost")),
     TemplateEntry("keda/referencegrant.yaml.j2", when=lambda service: service["route"] and service["route"]["grant"]),
     TemplateEntry("keda/prometheusrule.yaml.j2", when=lambda service: service["monitoring"]["rules"]),
@@ -82,8 +83,9 @@ def values_of(plan: Plan) -> dict[str, Json]:
     """Return the plan as values of helm/inference-service, which renders the same objects as render()."""
     values = template_values(plan)
     finished = list(values["objects"])
-    if [values.pop(key) for key in ("access", "podReader", "mappedHost")] != [None, "", ""]:
-        kinds = ("Secret", "Role", "RoleBinding", "DomainMapping")
+    further = [values.pop(key) for key in ("access", "podReader", "mappedHost", "knativeRoute")]
+    if any(further):
+        kinds = ("Secret", "Role", "RoleBinding", "DomainMapping", "Route")
         finished += [each.document for each in render(plan) if each.document["kind"] in kinds]
     for workload in values["workloads"]:
         if workload["mode"] not in CHART_MODES:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_SERVICE, METRIC_COLD_START
 from pilotlight.k8s import names
-from pilotlight.plan.types import Plan, Scaling, Traffic, Trigger, Workload
+from pilotlight.plan.types import Plan, Scaling, Trigger, Workload
 from pilotlight.render import http_routes
 from pilotlight.render.jinja_templates import plain
 
@@ -75,6 +75,7 @@ def template_values(plan: Plan) -> dict[str, Json]:
         else None,
         "podReader": names.workload(plan.name, "router") if http_routes.reads_pods(plan) else "",
         "mappedHost": plan.mapped_host,
+        "knativeRoute": http_routes.knative_route_of(plan),
         "objects": plan.objects,
     }
     result = plain(values)
@@ -107,7 +108,7 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
         "progressDeadlineSeconds": work.progress_deadline_seconds,
         "containerConcurrency": work.container_concurrency,
         "timeoutSeconds": work.timeout_seconds,
-        "traffic": _traffic(work),
+        "traffic": http_routes.traffic_of(work),
         "ports": http_routes.ports_of(work),
         "network": http_routes.network_of(plan, work),
         "disruption": work.disruption,
@@ -128,20 +129,6 @@ def _labelled(work: Workload, template: Mapping[str, Json]) -> dict[str, Json]:
     revision = {names.LABEL_REVISION: work.revision} if own and work.revision else {}
     labels = {**metadata.get("labels", {}), **work.selector, **own, **revision}
     return {"metadata": {**metadata, "labels": labels}, "spec": template.get("spec", {})}
-
-
-def _traffic(work: Workload) -> list[dict[str, Json]]:
-    """Return the traffic split for Knative; without a revision name all goes to the latest."""
-    shares = work.traffic or (Traffic(work.revision, 100, latest=not work.revision),)
-    return [
-        {
-            **({} if share.latest else {"revisionName": share.revision}),
-            "latestRevision": share.latest,
-            "percent": share.percent,
-            **({"tag": share.tag} if share.tag else {}),
-        }
-        for share in (shares if work.mode == "serverless" else ())
-    ]
 
 
 def _scaling(work: Workload) -> dict[str, Json]:

@@ -74,7 +74,7 @@ def test_a_runtime_beside_the_service_comes_before_the_built_in_ones(tmp_path: P
     (image,) = {
         manifest.document["spec"]["template"]["spec"]["containers"][0]["image"]
         for manifest in planned.manifests()
-        if manifest.api_version == "serving.knative.dev/v1"
+        if manifest.key[:2] == ("serving.knative.dev", "Service")
     }
     assert image == "example.com/mine:1"
 

@@ -132,13 +132,15 @@ def test_a_component_behind_another_is_not_public() -> None:
 def test_what_visibility_the_plan_says_stays() -> None:
     label = {"networking.knative.dev/visibility": "cluster-local"}
     plan = service(workload(mode="serverless", scaling=KPA, labels=label))
-    (made,) = (manifest for manifest in render(plan) if manifest.api_version == KNATIVE)
+    (made,) = (manifest for manifest in render(plan) if manifest.key[:2] == ("serving.knative.dev", "Service"))
     assert within(label, made.document["metadata"]["labels"])
 
 
 def test_the_pod_template_of_a_revision_is_exactly_the_planned_one() -> None:
     made = workload(mode="serverless", scaling=KPA)
-    (manifest,) = (manifest for manifest in render(service(made)) if manifest.api_version == KNATIVE)
+    (manifest,) = (
+        manifest for manifest in render(service(made)) if manifest.key[:2] == ("serving.knative.dev", "Service")
+    )
     template = manifest.document["spec"]["template"]
     assert template["metadata"]["labels"] == made.template["metadata"]["labels"]
     assert template["spec"] == made.template["spec"]
@@ -151,7 +153,7 @@ def test_empty_annotations_are_left_out_of_a_pod_template() -> None:
 
 def test_without_a_revisions_name_all_goes_to_the_latest() -> None:
     plan = service(workload(mode="serverless", scaling=KPA, revision=""))
-    (made,) = (manifest.document for manifest in render(plan) if manifest.api_version == KNATIVE)
+    (made,) = (manifest.document for manifest in render(plan) if manifest.key[:2] == ("serving.knative.dev", "Service"))
     assert "name" not in made["spec"]["template"]["metadata"]
     assert made["spec"]["traffic"] == [{"latestRevision": True, "percent": 100}]
 
@@ -223,3 +225,18 @@ def test_objects_come_in_the_order_of_applying() -> None:
     order = [manifest.kind for manifest in render(PLANS["raw-interceptor"]())]
     assert order.index("ServiceAccount") < order.index("TriggerAuthentication") < order.index("Deployment")
     assert order.index("Deployment") < order.index("ScaledObject") < order.index("HTTPRoute")
+
+
+def test_a_serverless_service_answers_at_its_own_name_inside_the_cluster() -> None:
+    split = (Traffic("iris-engine-1f3a9c07", 20, "latest"), Traffic("iris-engine-0be4d2aa", 80, "prev"))
+    route = only(service(workload(mode="serverless", scaling=KPA, traffic=split)), "Route")
+    assert (route["apiVersion"], route["metadata"]["name"]) == (KNATIVE, "iris")
+    assert route["metadata"]["labels"]["networking.knative.dev/visibility"] == "cluster-local", "no second public host"
+    assert [(each["revisionName"], each["percent"]) for each in route["spec"]["traffic"]] == [
+        ("iris-engine-1f3a9c07", 20),
+        ("iris-engine-0be4d2aa", 80),
+    ]
+    assert not [each for each in route["spec"]["traffic"] if "tag" in each], "tags would be hosts of their own"
+    latest = only(service(workload(mode="serverless", scaling=KPA, revision="")), "Route")
+    assert latest["spec"]["traffic"] == [{"configurationName": "iris-engine", "latestRevision": True, "percent": 100}]
+    assert "Route" not in kinds(raw_canary())

@@ -18,7 +18,7 @@ from pilotlight.k8s.quantities import quantity_or_zero
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import MANAGER, Cluster, KubeApiError
 from pilotlight.targets.kubernetes.preflight import pod_templates, referenced_objects
-from pilotlight.targets.kubernetes.scale_traffic_overrides import is_knative, revision_of
+from pilotlight.targets.kubernetes.scale_traffic_overrides import KNATIVE, revision_of
 from pilotlight.targets.target import Key
 
 Json = Any
@@ -235,8 +235,10 @@ def with_sent_templates(live: Iterable[Document], written: Sequence[Document]) -
 
 
 def _pairs(documents: Iterable[Document], others: Iterable[Document]) -> list[tuple[Document, Document | None]]:
-    known = {Manifest(each).key: each for each in others if is_knative(each)}
-    return [(each, known.get(Manifest(each).key) if is_knative(each) else None) for each in documents]
+    known = {Manifest(each).key: each for each in others}
+    return [
+        (each, known.get(Manifest(each).key) if each["apiVersion"].startswith(KNATIVE) else None) for each in documents
+    ]
 
 
 def _with_template(document: Document, other: Document | None) -> Document:

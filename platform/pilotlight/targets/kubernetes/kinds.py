@@ -25,6 +25,7 @@ REFERENCE_GRANT: Final = ("gateway.networking.k8s.io/v1beta1", "ReferenceGrant")
 POD: Final = ("v1", "Pod")
 EVENT: Final = ("v1", "Event")
 KNATIVE_REVISION: Final = ("serving.knative.dev/v1", "Revision")
+KNATIVE_ROUTE: Final = ("serving.knative.dev/v1", "Route")
 DOMAIN_MAPPING: Final = ("serving.knative.dev/v1beta1", "DomainMapping")
 
 WORKLOADS: Final = (KNATIVE_SERVICE, DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET, RAY_CLUSTER)
@@ -33,7 +34,7 @@ OWNED: Final = (
     ("v1", "ServiceAccount"), ("v1", "ConfigMap"), ("v1", "PersistentVolumeClaim"), ("v1", "Service"),
     ("networking.k8s.io/v1", "NetworkPolicy"), ("keda.sh/v1alpha1", "TriggerAuthentication"), *WORKLOADS,
     ("policy/v1", "PodDisruptionBudget"), HPA, SCALED_OBJECT, ("http.keda.sh/v1beta1", "InterceptorRoute"), HTTP_ROUTE,
-    DOMAIN_MAPPING,
+    KNATIVE_ROUTE, DOMAIN_MAPPING,
     ("monitoring.coreos.com/v1", "ServiceMonitor"), ("monitoring.coreos.com/v1", "PodMonitor"),
     ("monitoring.coreos.com/v1", "PrometheusRule"),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from msgspec import json
 from pilotlight.errors import UsageError
 from pilotlight.k8s import names
 from pilotlight.k8s.autoscaling_annotations import KNATIVE_AUTOSCALING
-from pilotlight.k8s.manifest import canonical_json
+from pilotlight.k8s.manifest import canonical_json, route_traffic
 
 Json = Any
 Document = Mapping[str, Json]
@@ -29,6 +29,7 @@ def apply_overrides(manifests: Sequence[Document], overrides: Overrides) -> list
     revisions = {revision_of(each): str(each["metadata"]["name"]) for each in manifests if is_workload(each)}
     shares = _weights(overrides, revisions)
     documents = [_overridden(dict(each), overrides, renamed) for each in manifests]
+    documents = [_with_traffic_of(each, documents) for each in documents]
     return [_with_shares(each, shares) for each in documents] if shares else documents
 
 
@@ -77,6 +78,16 @@ def _overridden(document: dict[str, Json], overrides: Overrides, renamed: Mappin
     elif "replicas" in document["spec"] and bounds_of(written):
         document = _with_spec(document, {"replicas": bounds_of(written).get("minReplicas", 1)})
     return _annotated(document, names.ANNOTATION_OVERRIDES, json.encode(written, order="sorted").decode())
+
+
+def _with_traffic_of(document: dict[str, Json], documents: Sequence[Document]) -> dict[str, Json]:
+    """Return a Knative Route with the split of its Knative Service; others as they are."""
+    if document["kind"] != "Route":
+        return document
+    workload = (document["metadata"].get("labels") or {}).get(names.LABEL_WORKLOAD)
+    services = [each for each in documents if is_knative(each) and each["metadata"]["name"] == workload]
+    traffic = [route_traffic(each["spec"].get("traffic") or (), str(workload)) for each in services]
+    return _with_spec(document, {"traffic": traffic[0]}) if traffic and traffic[0] else document
 
 
 def _with_bounds(document: dict[str, Json], bounds: Mapping[str, int]) -> dict[str, Json]:

@@ -121,7 +121,7 @@ class KubernetesTarget:
             raise Conflict(f"{'/'.join(key)} is at generation {current.generation}, not {release.expected}")
         manifests = apply_overrides(release.manifests, {} if reset else read_overrides(current.workloads))
         known, warnings = preflight.drop_unknown_optional(self.cluster, manifests)
-        documents = with_live_templates(known, current.workloads)
+        documents = with_live_templates(known, current.objects)
         documents += [self._secrets[key]] if key in self._secrets else []
         self._check_namespace(key, documents)
         self._check_requirements(key, documents)
@@ -223,7 +223,7 @@ class KubernetesTarget:
         self._check_namespace(current.key, known)
         if kubernetes_releases.newest(kubernetes_releases.stored(self.cluster, current.key)) != stored[0].generation:
             raise Conflict(f"{'/'.join(current.key)} was deployed anew meanwhile", "look at it, and try again")
-        self._roll_out(current, with_live_templates(known, current.workloads))
+        self._roll_out(current, with_live_templates(known, current.objects))
         return self.status(current.key, warnings)
 
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:

@@ -102,3 +102,17 @@ def test_the_gateway_is_told_shares_by_the_annotation_that_it_reads() -> None:
 def test_without_anything_set_by_hand_manifests_stay_as_they_are() -> None:
     documents = [knative("iris-predictor", PLANNED), scaled_object("other", "prometheus")]
     assert apply_overrides(documents, {}) == documents
+
+
+def test_the_route_of_the_service_itself_follows_the_shares_of_its_knative_service() -> None:
+    own = {
+        "apiVersion": "serving.knative.dev/v1", "kind": "Route",
+        "metadata": {"name": "iris", "labels": {names.LABEL_WORKLOAD: "iris-predictor"}},
+        "spec": {"traffic": [{"revisionName": PLANNED, "latestRevision": False, "percent": 100}]},
+    }  # fmt: skip
+    shares = [{"revision": "iris-predictor-0", "percent": 40}, {"revision": "latest", "percent": 60, "tag": "new"}]
+    after = apply_overrides([own, knative("iris-predictor", PLANNED)], {"iris-predictor": {"traffic": shares}})
+    assert by_kind(after, "Route")["spec"]["traffic"] == [
+        {"revisionName": "iris-predictor-0", "latestRevision": False, "percent": 40},
+        {"revisionName": PLANNED, "latestRevision": False, "percent": 60},
+    ]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.platform.targets.kubernetes.objects import knative
 
 from pilotlight.targets.kubernetes.apply import applied_fields, as_written, with_live_templates, with_sent_templates
@@ -97,6 +98,14 @@ def test_a_revision_that_exists_is_sent_as_the_cluster_has_it_and_shown_as_it_wa
     assert again["metadata"]["annotations"] == {"serving.knative.dev/creator": "admin"}
     (told,) = with_sent_templates([there], [sent])
     assert told["spec"]["template"] == sent["spec"]["template"]
+
+
+@pytest.mark.parametrize("kind", ["Route", "DomainMapping"])
+def test_knatives_webhook_finds_the_creator_of_what_is_applied_again(kind: str) -> None:
+    sent = {"apiVersion": "serving.knative.dev/v1", "kind": kind, "metadata": {"name": "iris"}, "spec": {"traffic": []}}
+    creator = {"serving.knative.dev/creator": "admin"}
+    (again,) = with_live_templates([sent], [{**sent, "metadata": {"name": "iris", "annotations": creator}}])
+    assert again == {**sent, "metadata": {"name": "iris", "annotations": creator}}
 
 
 def test_a_new_revision_is_sent_as_it_was_written() -> None:

@@ -57,6 +57,22 @@ def test_the_address_is_the_mapped_host_once_knative_serves_it(ready: str, url: 
     assert (status.phase, status.url) == ("Ready", url)
 
 
+@pytest.mark.parametrize(("ready", "name"), [("True", "iris"), ("False", "iris-predictor")])
+def test_inside_the_cluster_its_own_name_is_told_once_knative_serves_it(ready: str, name: str) -> None:
+    service = routed(NEW, (NEW, 100))
+    service["status"]["address"] = {"url": "http://iris-predictor.default.svc.cluster.local"}
+    own = {
+        "apiVersion": "serving.knative.dev/v1", "kind": "Route", "metadata": {"name": "iris", "namespace": "default"},
+        "status": {
+            "address": {"url": "http://iris.default.svc.cluster.local"},
+            "conditions": [{"type": "Ready", "status": ready}],
+        },
+    }  # fmt: skip
+    status = told(service, knative_revision("iris-predictor", NEW, "True", "False"), own)
+    assert status.urls["cluster"] == f"http://{name}.default.svc.cluster.local"
+    assert status.url == URL
+
+
 @pytest.mark.parametrize(("pins", "unpinned"), [("", (MODEL,)), (f'{{"{MODEL}": {{"digest": "etags:1"}}}}', ())])
 def test_models_that_are_fetched_without_a_pin_are_told(pins: str, unpinned: tuple[str, ...]) -> None:
     revision = knative_revision("iris-predictor", NEW, "True", "False")

@@ -24,7 +24,7 @@ Json = Any
 Document = Mapping[str, Json]
 READ: Final = (
     *kinds.WORKLOADS, kinds.SCALED_OBJECT, kinds.HPA, kinds.HTTP_ROUTE, ("v1", "Service"), kinds.KNATIVE_REVISION,
-    kinds.DOMAIN_MAPPING, kinds.POD, ("apps/v1", "ReplicaSet"), releases.API,
+    kinds.KNATIVE_ROUTE, kinds.DOMAIN_MAPPING, kinds.POD, ("apps/v1", "ReplicaSet"), releases.API,
 )  # fmt: skip
 EXPLAINED: Final = 3  # pods per service whose logs are read
 LINES: Final = 40

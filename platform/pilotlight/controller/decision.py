@@ -83,7 +83,9 @@ def _content(service: Service, *, shared: bool = True) -> Mapping[str, Json]:
     annotations = {name: text for name, text in written if name not in names.RELEASE_ANNOTATIONS}
     if not shared:
         spec = {name: _without_share(part) for name, part in spec.items()}
-    return {"version": service.document.get("apiVersion"), "labels": labels, "annotations": annotations, "spec": spec}
+    # Not the version: the API server shows an object in the one that is watched, whichever it was written in.
+    group = str(service.document.get("apiVersion")).partition("/")[0]
+    return {"group": group, "labels": labels, "annotations": annotations, "spec": spec}
 
 
 def _without_share(part: Json) -> Json:

@@ -72,6 +72,12 @@ def test_decision(document: Json, release: Release, more: Json, expected: tuple[
     assert step(document, release, **more) == expected
 
 
+def test_another_version_of_the_same_document_changes_nothing() -> None:
+    chat = {"kind": "LLMInferenceService", "metadata": {"name": "chat"}, "spec": {"model": {"uri": "hf://org/model"}}}
+    release = released({"apiVersion": "serving.kserve.io/v1alpha2", **chat})
+    assert step({"apiVersion": "serving.kserve.io/v1alpha1", **chat}, release) == ("none", "")
+
+
 def test_what_the_command_line_deployed_is_not_deployed_again() -> None:
     """Its stored document has the flags of the deploy, the object the labels of the service."""
     stored = released(IRIS, capabilities=Capabilities(knative=False, image="mine/predictor:2", default_mode="raw"))

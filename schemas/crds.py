@@ -15,6 +15,7 @@ from pilotlight.catalogue.document_types import accelerator_type, model_type, ru
 from pilotlight.k8s.names import ANNOTATION_DEFINITION, CATEGORY
 from pilotlight.spec import kserve_fields, ome_fields
 from pilotlight.spec.field_types import Boolean, Field, Integer, ListOf, MapOf, OneOf, Record, String
+from pilotlight.spec.inference_graph.document import inference_graph
 from pilotlight.spec.llm_inference_service import llm_inference_service
 
 Json = Any
@@ -158,6 +159,10 @@ KINDS: Final = (
     CustomResource(
         _KSERVE, "v1alpha1", "LLMInferenceService", "llminferenceservices", llm_inference_service,
         _LLM, replicas="replicas", short=("llmisvc",), also=("v1alpha2",),
+    ),
+    CustomResource(
+        _KSERVE, "v1alpha1", "InferenceGraph", "inferencegraphs", inference_graph, _service_columns("router"),
+        replicas="minReplicas", short=("ig",),
     ),
     CustomResource(_KSERVE, "v1alpha1", *_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME),
     CustomResource(_KSERVE, "v1alpha1", *_CLUSTER_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME, cluster=True),

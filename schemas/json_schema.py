@@ -30,6 +30,7 @@ from pilotlight.spec.field_types import (
     String,
     Type,
 )
+from pilotlight.spec.inference_graph.document import inference_graph
 
 Json = Any
 OPEN: Final = "x-kubernetes-preserve-unknown-fields"
@@ -38,6 +39,7 @@ DOCUMENTS: Final[dict[str, Callable[[], Record]]] = {
     "ome-inferenceservice.json": ome_fields.inference_service,
     "kserve-inferenceservice.json": kserve_fields.inference_service,
     "kserve-llminferenceservice.json": llm_inference_service.llm_inference_service,
+    "kserve-inferencegraph.json": inference_graph,
 }
 
 

@@ -42,6 +42,8 @@ SERVES_MODEL = ("engine", "decoder", "predictor")
 def choose_runtime(service: Service, catalogue: Catalogue, log: DecisionLog) -> Selection:
     """Select the runtime of a service, which engine, decoder and router share."""
     main = service.components.get("engine") or service.components.get("predictor")
+    if main is None and any(part.graph for part in service.components.values()):
+        return Selection(None, None)
     if main is None:
         path = "spec.engine" if service.group == "ome" else "spec.predictor"
         log.error("PL305", path, "is missing: it is the component that serves the model")

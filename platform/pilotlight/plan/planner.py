@@ -53,7 +53,7 @@ def plan(
 ) -> Plan:
     """Plan a service. Raise InvalidDocument with all errors."""
     log = DecisionLog(service)
-    capabilities, current = capabilities or Capabilities(), current or Current()
+    capabilities, current = _capabilities(service, capabilities or Capabilities(), log), current or Current()
     if _is_stopped(service):
         log.decide("", "stopped", "no objects", "annotation stop = true")
     selection = choose_runtime(service, catalogue, log)
@@ -73,6 +73,16 @@ def plan(
         warnings=tuple(log.problems.warnings),
         requirements=tuple(log.requirements.values()),
     )
+
+
+def _capabilities(service: Service, capabilities: Capabilities, log: DecisionLog) -> Capabilities:
+    """Return those that count: on one machine an InferenceGraph is always a process, which reaches the gateway."""
+    graph = any(part.graph for part in service.components.values())
+    if not graph or capabilities.target not in ("docker", "slurm"):
+        return capabilities
+    reason = f"it calls services through the gateway of this machine, which {capabilities.target} may not reach"
+    log.decide("router", "runs as", "a process of this machine", reason)
+    return replace(capabilities, target="local", target_options={})
 
 
 def _is_stopped(service: Service) -> bool:

@@ -256,7 +256,7 @@ def _main_container(
         base |= {"command": list(router.COMMAND)}
         base["env"] = [
             *environment_variables.identity(context),
-            *router.router_environment(context, log),
+            *router.router_environment(context, timeout_s, log),
             *environment_variables.access(context),
         ]
     container = {"name": own_fields.get("name", "main"), **strategic_merge(base, own_fields)}

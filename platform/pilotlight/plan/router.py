@@ -3,6 +3,7 @@
 docs/disaggregated.md describes the protocols of prefill and decode.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -27,9 +28,11 @@ _INTERVAL: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
-def router_environment(context: PlanContext, log: DecisionLog) -> list[dict[str, str]]:
+def router_environment(context: PlanContext, timeout_s: int, log: DecisionLog) -> list[dict[str, str]]:
     """Return the variables of our gateway; the default strategy of a disaggregated service is prefill_decode."""
     service, config = context.service, context.component.config
+    if context.component.graph:
+        return _variables(_graph_settings(context, timeout_s, log))
     disaggregated = "decoder" in service.components
     default = "prefill_decode" if disaggregated else "least_loaded"
     strategy = config.get("routing_strategy", default)
@@ -45,8 +48,25 @@ def router_environment(context: PlanContext, log: DecisionLog) -> list[dict[str,
     }
     if disaggregated:
         values["DECODER"] = names.workload(service.name, "decoder")
-    values |= dict(_addresses(context, log))
+    return _variables(values | dict(_addresses(context, log)))
+
+
+def _variables(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": f"{ENV_ROUTER_PREFIX}{name}", "value": value} for name, value in values.items()]
+
+
+def _graph_settings(context: PlanContext, timeout_s: int, log: DecisionLog) -> dict[str, str]:
+    graph = context.component.graph
+    steps = sum(len(node["steps"]) for node in graph["nodes"].values())
+    reason = f"nodes: {len(graph['nodes'])}, steps: {steps}; our gateway executes it"
+    log.decide("router", "graph", graph["nodes"]["root"]["routerType"], reason)
+    text = json.dumps(graph["nodes"], separators=(",", ":"), ensure_ascii=False)
+    return {
+        "GRAPH": re.sub(r"\$(?=[$(])", r"\\u0024", text),  # else Kubernetes would expand it
+        "NAMESPACE": context.service.namespace,
+        "TIMEOUT_S": str(timeout_s),
+        **({"STEP_TIMEOUT_S": str(graph["stepTimeout"])} if graph["stepTimeout"] else {}),
+    }
 
 
 def _addresses(context: PlanContext, log: DecisionLog) -> Iterator[tuple[str, str]]:

@@ -193,7 +193,8 @@ class Current:
 
 def field_path(component: Component, name: str) -> str:
     """Return a path such as `spec.engine.minReplicas`; with an empty name that of the component."""
-    return f"spec.{component.role}.{name}" if name else f"spec.{component.role}"
+    path = "spec" if component.graph else f"spec.{component.role}"  # an InferenceGraph is its router
+    return f"{path}.{name}" if name else path
 
 
 @dataclass

@@ -50,7 +50,7 @@ CHOICES: Final = {
 
 def check_annotations(document: Node, problems: Problems) -> None:
     """Report annotations of our domain that have no effect (PL115), and invalid values (PL116, PL117, PL118)."""
-    service = document.text("kind").endswith("InferenceService")
+    service = document.text("kind").endswith(("InferenceService", "InferenceGraph"))
     on_document = names.SERVICE_ANNOTATIONS if service else names.CATALOGUE_ANNOTATIONS
     for path, node in _annotations(document, ""):
         known = on_document if path == OF_DOCUMENT else names.COMPONENT_ANNOTATIONS

@@ -14,26 +14,28 @@ from pilotlight.spec import annotation_checks, kserve, kserve_fields, llm_infere
 from pilotlight.spec.annotation_checks import check_annotations
 from pilotlight.spec.example_request import inline_examples
 from pilotlight.spec.field_types import Step, child_path, parse_path, suggestion
+from pilotlight.spec.inference_graph import document as inference_graph
 from pilotlight.spec.llm_inference_service import CONFIG, merge_bases
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node, parse
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
-_LLM: Final = llm_inference_service.KIND
+_LLM, _GRAPH = llm_inference_service.KIND, inference_graph.KIND
 _READERS: Final = {
     ("InferenceService", ome_fields.GROUP): ome.read_service,
     ("InferenceService", kserve_fields.GROUP): kserve.read_service,
     **dict.fromkeys(
         ((_LLM, version) for version in llm_inference_service.VERSIONS), llm_inference_service.read_service
     ),
+    (_GRAPH, inference_graph.VERSION): inference_graph.read_service,
 }
 _CATALOGUE_KINDS: Final = (
     "AcceleratorClass", "BaseModel", "ClusterBaseModel", "ClusterServingRuntime", "FineTunedWeight", "ServingRuntime",
     "LocalModelCache", "LocalModelNamespaceCache",
 )  # fmt: skip
 _GROUPS: Final = ("ome.io/", "serving.kserve.io/")
-KNOWN_KINDS: Final = ("InferenceService", _LLM, *_CATALOGUE_KINDS)
+KNOWN_KINDS: Final = ("InferenceService", _LLM, _GRAPH, *_CATALOGUE_KINDS)
 # Objects that a service depends on and that may share its file: passed on unchanged. Other kinds are errors.
 COMPANION_KINDS: Final = {
     "Namespace": "v1", "Secret": "v1", "ConfigMap": "v1", "ServiceAccount": "v1", "PersistentVolumeClaim": "v1",
@@ -151,8 +153,9 @@ def read_texts(files: Sequence[str], stdin: TextIO | None, problems: Problems) -
 
 def _reject_kind(node: Node, kind: str, version: str, problems: Problems) -> None:
     """Report a document of an unknown kind, with the known kinds and a suggestion."""
-    versions = ", ".join(version for _, version in _READERS)
-    understood = f"understood are InferenceService and {_LLM} ({versions}), and {', '.join(_CATALOGUE_KINDS)}"
+    versions = ", ".join(dict.fromkeys(version for _, version in _READERS))
+    services = f"InferenceService, {_LLM} and {_GRAPH} ({versions})"
+    understood = f"understood are {services}, and {', '.join(_CATALOGUE_KINDS)}"
     if not kind or not version:
         missing = child_path("", "kind" if not kind else "apiVersion")
         problems.error("PL110", node.location, missing, f"is missing, so this is no document of ours; {understood}")

@@ -106,6 +106,7 @@ class Component:
     max_unavailable: Json = None
     keda: KedaConfig | None = None
     config: Mapping[str, str] = field(default_factory=dict)  # router
+    graph: Mapping[str, Json] = field(default_factory=dict)  # router of an InferenceGraph: nodes, stepTimeout
     batcher: Mapping[str, Json] | None = None
     logger: Mapping[str, Json] | None = None
     accelerator: Mapping[str, Json] | None = None

@@ -29,6 +29,18 @@ spec:
       modelFormat: {name: onnx}
       storageUri: s3://models/iris
 """
+GRAPH = """\
+apiVersion: serving.kserve.io/v1alpha1
+kind: InferenceGraph
+metadata:
+  name: flowers
+spec:
+  nodes:
+    root:
+      routerType: Sequence
+      steps:
+        - serviceName: iris
+"""
 RAW = "    serving.kserve.io/deploymentMode: Standard\n"
 MODEL = PLAIN[PLAIN.index("    model:") :]
 FOREIGN = "    containers:\n    - {name: kserve-container, image: 'example.com/server:1'}\n"
@@ -65,6 +77,7 @@ USES: dict[str, tuple[str, str]] = {
     "traffic splits": (PLAIN + "    canaryTrafficPercent: 10\n", "canaryTrafficPercent:"),
     "several components": (PLAIN + "  transformer:\n    containers: [{name: t, image: 'pilotlight/predictor:1'}]\n",
         "transformer:"),
+    "services of an InferenceGraph": (GRAPH, "serviceName:"),
     "access rules and rate limits, our": (PLAIN.replace(RAW, RAW + TOKENS), "auth-tokens"),
     "access rules and rate limits, other": (PLAIN.replace(RAW, RAW + TOKENS).replace(MODEL, FOREIGN), "auth-tokens"),
     "load balancer": (PLAIN.replace(RAW, f"{RAW}    pilotlight.dev/expose: LoadBalancer\n"), "pilotlight.dev/expose"),

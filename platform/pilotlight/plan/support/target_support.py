@@ -19,6 +19,7 @@ from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.model_storage import location
 from pilotlight.plan.types import DecisionLog, Workload
+from pilotlight.spec.inference_graph.document import steps_of
 
 Json = Any
 TARGETS: Final = ("local", "kubernetes", "docker", "slurm", "lepton", "brev")
@@ -193,6 +194,11 @@ def _several_components(context: PlanContext, _: Workload) -> str:
     return f"spec.{others[0] if first in ('engine', 'predictor') else first}" if others else ""
 
 
+def _graph_services(context: PlanContext, _: Workload) -> str:
+    steps = steps_of(context.component.graph.get("nodes", {}))
+    return next((f"{path}.serviceName" for path, step in steps if "serviceName" in step), "")
+
+
 def _access_rules(*, foreign: bool) -> Callable[[PlanContext, Workload], str]:
     def field(context: PlanContext, workload: Workload) -> str:
         rules = document_annotations.for_workload_objects(context.service.annotations)
@@ -214,8 +220,9 @@ FIELDS: Final[Mapping[str, Callable[[PlanContext, Workload], str]]] = {
     "isolation": _annotation(ANNOTATION_ISOLATION), "scale_to_zero": _scale_to_zero,
     "several_replicas": _several_replicas, "by_concurrency": _by_requests(rate=False),
     "by_rate": _by_requests(rate=True), "by_query": _by_query, "by_usage": _by_usage, "split": _split,
-    "several_components": _several_components, "access_rules": _access_rules(foreign=False),
-    "foreign_access_rules": _access_rules(foreign=True), "exposed": _annotation(ANNOTATION_EXPOSE), "grpc": _grpc,
+    "several_components": _several_components, "graph_services": _graph_services,
+    "access_rules": _access_rules(foreign=False), "foreign_access_rules": _access_rules(foreign=True),
+    "exposed": _annotation(ANNOTATION_EXPOSE), "grpc": _grpc,
 }  # fmt: skip
 
 

@@ -1,0 +1,211 @@
+"""Fields and reader of KServe's InferenceGraph into the internal model: a service with a router alone.
+
+The router is our gateway, which executes the graph (gateway/engine_router/graph.py).
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Final
+
+from pilotlight.spec import pod_fields
+from pilotlight.spec.component_fields import (
+    EXTENSION,
+    NAME,
+    DocumentContext,
+    annotations_of,
+    check_component,
+    check_name,
+    component,
+    document,
+    inline_pod_fields,
+)
+from pilotlight.spec.field_types import (
+    Boolean,
+    Field,
+    Integer,
+    ListOf,
+    MapOf,
+    OneOf,
+    Record,
+    RecordRef,
+    String,
+    child_path,
+    read,
+    source_locations,
+    suggestion,
+)
+from pilotlight.spec.inference_graph.condition import SYNTAX, parse
+from pilotlight.spec.problems import Problems
+from pilotlight.spec.service import Service
+from pilotlight.spec.yaml_nodes import Node
+
+Json = Any
+Nodes = Mapping[str, Mapping[str, Json]]
+KIND: Final = "InferenceGraph"
+VERSION: Final = "serving.kserve.io/v1alpha1"
+ROOT: Final = "root"
+MAX_NODES: Final = 100
+MAX_CALLS: Final = 1000  # for one request: nodes that share nodes multiply
+_TARGETS: Final = ("nodeName", "serviceName", "serviceUrl")
+_POD: Final = ("affinity", "tolerations", "nodeSelector", "nodeName", "serviceAccountName")
+_SCALING: Final = ("minReplicas", "maxReplicas", "scaleTarget", "scaleMetric")
+# The router types in which a field has an effect.
+_EFFECTIVE: Final = {
+    "weight": ("Splitter",), "condition": ("Switch", "Sequence"), "data": ("Sequence",),
+    "mapPredictionsToInstances": ("Sequence",),
+}  # fmt: skip
+_STEP: Final = Record("InferenceStep", {
+    "name": Field(String(), "Name of the step within its node; in the answer of an Ensemble, the key of its part."),
+    "nodeName": Field(String(), "The node that serves the step."),
+    "serviceName": Field(NAME, "The InferenceService of the same namespace that serves the step."),
+    "serviceUrl": Field(String(r"https?://[^\s/]\S*", "a URL such as http://iris.demo.example.com/v1/models/iris:predict"),
+                        "The URL that serves the step, called as it is written."),
+    "data": Field(OneOf(("$request", "$response")), "What the step gets: the request, or the answer before."),
+    "mapPredictionsToInstances": Field(Boolean(), "Send the predictions of the step before as instances."),
+    "weight": Field(Integer(0, 100), "Share of the requests in a Splitter, in percent."),
+    "condition": Field(String(), f"When the step is executed: {SYNTAX}."),
+    "dependency": Field(OneOf(("Soft", "Hard")), "Hard: the answer of a step that fails is the node's answer."),
+})  # fmt: skip
+_NODE: Final = Record("InferenceRouter", {
+    "routerType": Field(OneOf(("Sequence", "Splitter", "Switch", "Ensemble")), "How steps are chosen.", required=True),
+    "steps": Field(ListOf(_STEP), "The steps, in order.", required=True),
+}, hints={"routes": "its name is steps"})  # fmt: skip
+_TIMEOUTS: Final = Record("routerTimeouts", {
+    "serviceClient": Field(Integer(1), "How long one step may take, in seconds."),
+    **{name: Field(Integer(0), "Without effect here.") for name in ("serverRead", "serverWrite", "serverIdle")},
+})  # fmt: skip
+
+
+@cache
+def _spec(name: str) -> Record:
+    return Record(name, {
+        "nodes": Field(MapOf(_NODE), "The nodes by name; a request begins at `root`.", required=True),
+        "resources": Field(pod_fields.core("ResourceRequirements"), "Resources of the router."),
+        "timeout": Field(Integer(1, 3600), "How long a request may take, all steps together, in seconds."),
+        "routerTimeouts": Field(_TIMEOUTS, "Other time limits."),
+        **{each: EXTENSION[each] for each in _SCALING},
+        **{each: inline_pod_fields()[each] for each in _POD},
+    })  # fmt: skip
+
+
+def inference_graph() -> Record:
+    fields = document(VERSION, RecordRef(f"{KIND}Spec", _spec)).fields
+    kind = Field(OneOf((KIND,)), fields["kind"].description, required=True)
+    return Record(KIND, {**fields, "kind": kind}, "Several services behind one address: all that a user writes.")
+
+
+def read_service(node: Node, problems: Problems, namespace: str = "default") -> Service:
+    """Return the service as far as it is valid; add its problems."""
+    value = read(node, inference_graph(), problems) or {}
+    metadata, spec = value.get("metadata", {}), value.get("spec", {})
+    context = DocumentContext(problems, source_locations(node))
+    check_name(metadata, context)
+    nodes: Nodes = spec.get("nodes") or {}
+    if "nodes" in spec:
+        _check_nodes(nodes, context)
+    timeouts = spec.get("routerTimeouts", {})
+    for name in (each for each in timeouts if each != "serviceClient"):
+        context.warn("PL114", f"spec.routerTimeouts.{name}", "has no effect: the router has the gateway's; use timeout")
+    resources = {"resources": spec["resources"]} if "resources" in spec else {}
+    router = component(
+        "router",
+        {name: field for name, field in spec.items() if name != "resources"},
+        runner=resources or None,
+        timeout_seconds=spec.get("timeout"),
+        graph={"nodes": nodes, "stepTimeout": timeouts.get("serviceClient", 0)},
+    )
+    check_component(router, "spec", context)
+    return Service(
+        group="kserve",
+        name=metadata.get("name", ""),
+        namespace=metadata.get("namespace", namespace),
+        components={"router": router},
+        labels=metadata.get("labels", {}),
+        annotations=annotations_of(metadata),
+        locations=context.locations,
+        document=value,
+    )
+
+
+def steps_of(nodes: Nodes) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    """Yield each step with its path in the document."""
+    for name, node in nodes.items():
+        for index, step in enumerate(node.get("steps", ())):
+            yield f"{child_path('spec.nodes', name)}.steps[{index}]", step
+
+
+def _check_nodes(nodes: Nodes, context: DocumentContext) -> None:
+    """Check KServe's rules, and those that its router finds only when it executes the graph."""
+    if ROOT not in nodes:
+        context.error("PL103", f"spec.nodes.{ROOT}", "is missing and required: a request begins at it")
+    for name, node in nodes.items():
+        path, steps, router_type = child_path("spec.nodes", name), node.get("steps", ()), node.get("routerType", "")
+        if "steps" in node and not steps:
+            context.error("PL103", f"{path}.steps", "is empty; a node needs a step")
+        names = [step.get("name") for step in steps]
+        for index, step in enumerate(steps):
+            if step.get("name") and step["name"] in names[:index]:
+                message = f'is "{step["name"]}", which another step of the node has already'
+                context.error("PL104", f"{path}.steps[{index}].name", message)
+            _check_step(step, f"{path}.steps[{index}]", router_type, index, context)
+        total = sum(step.get("weight", 0) for step in steps)
+        if router_type == "Splitter" and steps and all("weight" in step for step in steps) and total != 100:
+            context.error("PL104", f"{path}.steps", f"have weights of {total} in all, must be 100")
+    for path, step in steps_of(nodes):
+        if (target := step.get("nodeName")) and target not in nodes:
+            message = f'is "{target}", and no node has this name{suggestion(target, tuple(nodes))}'
+            context.error("PL104", f"{path}.nodeName", message)
+    if len(nodes) > MAX_NODES:
+        context.error("PL104", "spec.nodes", f"has {len(nodes)} nodes, must have at most {MAX_NODES}")
+        return
+    calls: dict[str, int] = {}
+    if _count_calls(nodes, ROOT, (), context, calls) > MAX_CALLS:
+        message = f"calls up to {calls[ROOT]} services for one request, must be at most {MAX_CALLS}"
+        context.error("PL104", "spec.nodes", message)
+    for name in (each for each in nodes if each not in calls and ROOT in nodes):
+        context.warn("PL114", child_path("spec.nodes", name), f"has no effect: no step leads to it from {ROOT}")
+
+
+def _check_step(step: Mapping[str, Json], path: str, router_type: str, index: int, context: DocumentContext) -> None:
+    targets = [name for name in _TARGETS if step.get(name)]
+    if not targets:
+        context.error("PL103", path, f"has no target; give one of {', '.join(_TARGETS)}")
+    elif len(targets) > 1:
+        context.error("PL111", f"{path}.{targets[1]}", f"excludes {targets[0]}: a step has one target; keep one")
+    for name, types in _EFFECTIVE.items():
+        if name in step and router_type and router_type not in types:
+            message = f"has no effect in a node of type {router_type}; it is for {' and '.join(types)}"
+            context.warn("PL114", f"{path}.{name}", message)
+    if router_type == "Splitter" and "weight" not in step:
+        context.error("PL103", f"{path}.weight", "is missing; the weights of a Splitter add up to 100")
+    condition = step.get("condition")
+    if condition is None:
+        if router_type == "Switch":
+            context.error("PL103", f"{path}.condition", f"is missing: it would never be chosen; give {SYNTAX}")
+        return
+    if router_type == "Sequence" and index == 0:
+        context.error("PL104", f"{path}.condition", "is about the answer before, and the first step has none; drop it")
+    try:
+        parse(condition)
+    except ValueError:
+        context.error("PL104", f"{path}.condition", f'is "{condition}", must be {SYNTAX}; other GJSON is not read here')
+
+
+def _count_calls(
+    nodes: Nodes, name: str, before: tuple[str, ...], context: DocumentContext, calls: dict[str, int]
+) -> int:
+    """Return how many services one request may call from a node on, noted in `calls`; report circles."""
+    numbers = [0]
+    for index, step in enumerate(nodes.get(name, {}).get("steps", ())):
+        target, around = step.get("nodeName"), (*before, name)
+        if target in around:
+            path = f"{child_path('spec.nodes', name)}.steps[{index}].nodeName"
+            circle = " → ".join((*around[around.index(target) :], target))
+            context.error("PL104", path, f"leads in a circle: {circle}; a graph must end")
+        elif target in calls:
+            numbers.append(calls[target])
+        else:
+            numbers.append(_count_calls(nodes, target, around, context, calls) if target in nodes else 1)
+    one = nodes.get(name, {}).get("routerType") in ("Splitter", "Switch")
+    calls[name] = max(numbers) if one else sum(numbers)
+    return calls[name]
